@@ -1,1 +1,1 @@
-"""What all daemons say about sharding, pure and without I/O: keys and their order, ranges, versions, routing, targeting."""
+"""The vocabulary of all daemons, pure and without I/O: keys and their order, ranges, versions, routing, targeting."""

@@ -14,6 +14,8 @@ from decimal import Decimal
 from struct import Struct
 from typing import Final
 
+from bson.decimal128 import Decimal128
+
 NAN: Final = b"\x28"
 NEGATIVE: Final = b"\x29"
 _POSITIVE_RANK: Final = 0x2A
@@ -23,7 +25,6 @@ _INVERTED: Final = bytes(255 - byte for byte in range(256))
 _unpack_int32 = Struct("<i").unpack_from
 _unpack_int64 = Struct("<q").unpack_from
 _unpack_double = Struct("<d").unpack_from
-_unpack_decimal128 = Struct("<QQ").unpack_from
 _pack_positive = Struct(">Bdx").pack  # rank, double, and the zero byte that says it is exact
 _pack_exact = Struct(">dx").pack
 _pack_approximate = Struct(">dBH").pack  # double, the byte that says it is not exact, decimal exponent
@@ -33,9 +34,6 @@ _DECIMAL_EXPONENT_BIAS: Final = 8192  # decimal exponents reach from -6176 to 61
 
 _EXACT_INTEGERS: Final = 1 << 53
 _DOUBLE_MAX: Final = math.ldexp(1.0 - 2.0**-53, 1024)
-
-_DECIMAL128_BIAS: Final = 6176
-_DECIMAL128_COEFFICIENT_MAX: Final = 10**34 - 1
 
 
 def encode_int32(document: bytes, start: int, _end: int) -> bytes:
@@ -68,9 +66,9 @@ def encode_double(document: bytes, start: int, _end: int) -> bytes:
     return NAN
 
 
-def encode_decimal128(document: bytes, start: int, _end: int) -> bytes:
+def encode_decimal128(document: bytes, start: int, end: int) -> bytes:
     """The order-preserving bytes of the Decimal128 at ``start``."""
-    value = unpack_decimal128(document, start)
+    value = Decimal128.from_bid(document[start:end]).to_decimal()
     if value.is_nan():
         return NAN
     if value.is_infinite():
@@ -78,26 +76,6 @@ def encode_decimal128(document: bytes, start: int, _end: int) -> bytes:
             return _pack_positive(_POSITIVE_RANK, math.inf)
         return NEGATIVE + _pack_exact(math.inf).translate(_INVERTED)
     return _encode_finite(value)
-
-
-def unpack_decimal128(document: bytes, start: int) -> Decimal:
-    """The exact value of the Decimal128 at ``start``; every NaN as a quiet one.
-
-    Written out because pymongo's own conversion misreads coefficients above 34 digits, which IEEE 754 reads as zero.
-    """
-    low, high = _unpack_decimal128(document, start)
-    sign = high >> 63
-    if high >> 61 & 0b11 == 0b11:
-        if high >> 58 & 0b11111 == 0b11111:
-            return Decimal("NaN")
-        if high >> 58 & 0b11111 == 0b11110:
-            return Decimal((sign, (0,), "F"))
-        return Decimal(0)
-    coefficient = (high & ((1 << 49) - 1)) << 64 | low
-    if coefficient > _DECIMAL128_COEFFICIENT_MAX:
-        return Decimal(0)
-    exponent = (high >> 49 & 0x3FFF) - _DECIMAL128_BIAS
-    return Decimal(f"{'-' if sign else ''}{coefficient}E{exponent}")
 
 
 def _encode_finite(value: Decimal) -> bytes:
