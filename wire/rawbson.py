@@ -1,0 +1,285 @@
+"""BSON documents read where they lie, one level at a time, without decoding what is only passed on.
+
+A document is a ``bytes`` object and is never copied to be looked at. A *span* says where one element of it is:
+``(type, element_start, value_start, value_end)``, offsets into the bytes object, with the element's type byte at
+``element_start`` and its value in ``[value_start, value_end)``. Spans are plain tuples because a router makes some ten
+of them for every operation.
+
+The layout of each type is that of the BSON specification, version 1.1 (https://bsonspec.org/spec.html).
+"""
+
+from collections.abc import Container, Iterator, Mapping
+from struct import Struct
+from typing import Any, Final, TypeAlias
+
+import bson
+from bson.codec_options import CodecOptions, DatetimeConversion
+from bson.raw_bson import RawBSONDocument
+
+Span: TypeAlias = tuple[int, int, int, int]
+"""``(type, element_start, value_start, value_end)``."""
+
+DOUBLE: Final = 0x01
+STRING: Final = 0x02
+OBJECT: Final = 0x03
+ARRAY: Final = 0x04
+BINARY: Final = 0x05
+UNDEFINED: Final = 0x06
+OBJECT_ID: Final = 0x07
+BOOL: Final = 0x08
+DATE: Final = 0x09
+NULL: Final = 0x0A
+REGEX: Final = 0x0B
+DB_POINTER: Final = 0x0C
+CODE: Final = 0x0D
+SYMBOL: Final = 0x0E
+CODE_WITH_SCOPE: Final = 0x0F
+INT32: Final = 0x10
+TIMESTAMP: Final = 0x11
+INT64: Final = 0x12
+DECIMAL128: Final = 0x13
+MIN_KEY: Final = 0xFF
+MAX_KEY: Final = 0x7F
+
+EMPTY_DOCUMENT: Final = b"\x05\x00\x00\x00\x00"
+
+DOCUMENT_BYTES_MIN: Final = 5
+
+# How long the value of each type is: a fixed count, or a way to read it from the value's first bytes.
+_LENGTH_PREFIXED = -1  # int32 length, then that many bytes (strings)
+_SELF_SIZED = -2  # int32 length that counts itself (documents, code with scope)
+_BINARY = -3  # int32 length, a subtype byte, then the bytes
+_REGEX = -4  # two C strings
+_DB_POINTER = -5  # a string and an ObjectId
+_INVALID = -6
+
+_SIZES: Final = [_INVALID] * 256
+for _type, _size in {
+    DOUBLE: 8,
+    STRING: _LENGTH_PREFIXED,
+    OBJECT: _SELF_SIZED,
+    ARRAY: _SELF_SIZED,
+    BINARY: _BINARY,
+    UNDEFINED: 0,
+    OBJECT_ID: 12,
+    BOOL: 1,
+    DATE: 8,
+    NULL: 0,
+    REGEX: _REGEX,
+    DB_POINTER: _DB_POINTER,
+    CODE: _LENGTH_PREFIXED,
+    SYMBOL: _LENGTH_PREFIXED,
+    CODE_WITH_SCOPE: _SELF_SIZED,
+    INT32: 4,
+    TIMESTAMP: 8,
+    INT64: 8,
+    DECIMAL128: 16,
+    MIN_KEY: 0,
+    MAX_KEY: 0,
+}.items():
+    _SIZES[_type] = _size
+
+_INT32 = Struct("<i")
+_unpack_int32 = _INT32.unpack_from
+_pack_int32 = _INT32.pack
+
+VALUE_CODEC: Final[CodecOptions[dict[str, Any]]] = CodecOptions(
+    document_class=dict, tz_aware=False, datetime_conversion=DatetimeConversion.DATETIME_AUTO
+)
+"""How values are decoded where a daemon needs them: UUIDs stay ``Binary``, dates out of Python's range are kept."""
+
+
+class InvalidBSONError(ValueError):
+    """The bytes are not a well-formed BSON document."""
+
+
+def spans(document: bytes, start: int = 0) -> Iterator[tuple[bytes, Span]]:
+    """The elements of the document that begins at ``start``, in order, as ``(name, span)``.
+
+    Raises:
+        InvalidBSONError: a length or a type that cannot be, met on the way.
+    """
+    end = _document_end(document, start)
+    position = start + 4
+    while True:
+        kind = document[position]
+        if kind == 0:
+            if position != end - 1:
+                raise InvalidBSONError("a document ends before its length says")
+            return
+        name_end = document.find(b"\0", position + 1, end)
+        if name_end < 0:
+            raise InvalidBSONError("an element name without an end")
+        value_start = name_end + 1
+        size = _SIZES[kind]
+        if size < 0:
+            size = _variable_size(document, kind, size, value_start, end)
+        value_end = value_start + size
+        if value_end >= end:
+            raise InvalidBSONError("an element reaches past the end of its document")
+        yield document[position + 1 : name_end], (kind, position, value_start, value_end)
+        position = value_end
+
+
+def index(document: bytes, start: int = 0) -> dict[bytes, Span]:
+    """All elements of one document by name; of elements with the same name, the first, as in MongoDB.
+
+    Written out instead of calling `spans`, since every message that a daemon handles goes through here.
+
+    Raises:
+        InvalidBSONError: as `spans`.
+    """
+    end = _document_end(document, start)
+    found: dict[bytes, Span] = {}
+    position = start + 4
+    find = document.find
+    while True:
+        kind = document[position]
+        if kind == 0:
+            if position != end - 1:
+                raise InvalidBSONError("a document ends before its length says")
+            return found
+        name_end = find(b"\0", position + 1, end)
+        if name_end < 0:
+            raise InvalidBSONError("an element name without an end")
+        value_start = name_end + 1
+        size = _SIZES[kind]
+        if size < 0:
+            size = _variable_size(document, kind, size, value_start, end)
+        value_end = value_start + size
+        if value_end >= end:
+            raise InvalidBSONError("an element reaches past the end of its document")
+        name = document[position + 1 : name_end]
+        if name not in found:
+            found[name] = (kind, position, value_start, value_end)
+        position = value_end
+
+
+def document_length(document: bytes, start: int = 0) -> int:
+    """The length in bytes that the document at ``start`` gives itself, checked against the bytes that are there."""
+    return _document_end(document, start) - start
+
+
+def decode_value(document: bytes, span: Span) -> Any:  # noqa: ANN401 - a BSON value can be anything
+    """The Python value of one element, decoded by pymongo's codec with `VALUE_CODEC`."""
+    kind, _, value_start, value_end = span
+    if kind == INT32:
+        return _unpack_int32(document, value_start)[0]
+    if kind == STRING:
+        return document[value_start + 4 : value_end - 1].decode()
+    if kind == OBJECT:
+        return bson.decode(document[value_start:value_end], codec_options=VALUE_CODEC)
+    wrapped = wrap_value(kind, document[value_start:value_end])
+    return bson.decode(wrapped, codec_options=VALUE_CODEC)[""]
+
+
+def wrap_value(kind: int, value: bytes, name: bytes = b"") -> bytes:
+    """A document of one element with the given name, type byte and raw value."""
+    return _pack_int32(len(value) + len(name) + 7) + bytes((kind,)) + name + b"\0" + value + b"\0"
+
+
+def element(name: bytes, kind: int, value: bytes) -> bytes:
+    """The bytes of one element, ready for `append`."""
+    return bytes((kind,)) + name + b"\0" + value
+
+
+def encode_elements(fields: Mapping[str, Any]) -> bytes:
+    """The elements of ``fields`` without the document around them, ready for `append`."""
+    return bson.encode(fields)[4:-1]
+
+
+def from_elements(elements: bytes) -> bytes:
+    """A document made of elements that lie one behind the other."""
+    return _pack_int32(len(elements) + 5) + elements + b"\0"
+
+
+def append(document: bytes, elements: bytes) -> bytes:
+    """``document`` with ``elements`` added at its end; its own bytes are copied, not re-encoded."""
+    return _pack_int32(len(document) + len(elements)) + document[4:-1] + elements + b"\0"
+
+
+def without(document: bytes, names: Container[bytes]) -> bytes:
+    """``document`` less its top-level elements of the given names; itself when it has none of them."""
+    kept: list[bytes] = []
+    kept_from = 4
+    for name, (_, element_start, _, value_end) in spans(document):
+        if name in names:
+            kept.append(document[kept_from:element_start])
+            kept_from = value_end
+    if not kept:
+        return document
+    kept.append(document[kept_from : len(document) - 1])
+    return from_elements(b"".join(kept))
+
+
+def array_documents(document: bytes, span: Span) -> list[bytes]:
+    """The sub-documents of an array element, each as its own bytes.
+
+    Raises:
+        InvalidBSONError: the element is not an array of documents.
+    """
+    if span[0] != ARRAY:
+        raise InvalidBSONError("not an array")
+    found: list[bytes] = []
+    for _, (kind, _, value_start, value_end) in spans(document, span[2]):
+        if kind != OBJECT:
+            raise InvalidBSONError("an array element that is not a document")
+        found.append(document[value_start:value_end])
+    return found
+
+
+def array_of_documents(documents: list[bytes]) -> bytes:
+    """The raw value of a BSON array that holds the given documents (the reverse of `array_documents`)."""
+    return from_elements(
+        b"".join([b"\x03%d\0%b" % (position, document) for position, document in enumerate(documents)])
+    )
+
+
+def raw_document(document: bytes) -> RawBSONDocument:
+    """A mapping that pymongo's encoder copies verbatim when it stands inside another document."""
+    return RawBSONDocument(document)
+
+
+def depth_exceeds(document: bytes, levels: int, start: int = 0) -> bool:
+    """Whether documents and arrays are nested in ``document`` more than ``levels`` deep (itself counted)."""
+    if levels == 0:
+        return True
+    for _, (kind, _, value_start, _) in spans(document, start):
+        if kind in (OBJECT, ARRAY) and depth_exceeds(document, levels - 1, value_start):
+            return True
+    return False
+
+
+def _document_end(document: bytes, start: int) -> int:
+    if len(document) - start < DOCUMENT_BYTES_MIN:
+        raise InvalidBSONError("a document shorter than five bytes")
+    length = _unpack_int32(document, start)[0]
+    if length < DOCUMENT_BYTES_MIN or start + length > len(document):
+        raise InvalidBSONError(f"a document length of {length} where {len(document) - start} bytes are there")
+    return start + int(length)
+
+
+def _variable_size(document: bytes, kind: int, way: int, value_start: int, end: int) -> int:
+    """The byte length of a value whose type does not fix it."""
+    if way == _REGEX:
+        options = document.find(b"\0", value_start, end) + 1
+        value_end = document.find(b"\0", options, end) + 1
+        if not options or not value_end:
+            raise InvalidBSONError("a regular expression without an end")
+        return value_end - value_start
+    if way == _INVALID:
+        raise InvalidBSONError(f"no BSON type 0x{kind:02x}")
+    if value_start + 4 > end:
+        raise InvalidBSONError("an element reaches past the end of its document")
+    length = int(_unpack_int32(document, value_start)[0])
+    if way == _LENGTH_PREFIXED:
+        if length < 1:
+            raise InvalidBSONError("a string shorter than its terminator")
+        return length + 4
+    if way == _SELF_SIZED:
+        if length < DOCUMENT_BYTES_MIN:
+            raise InvalidBSONError("an embedded document shorter than five bytes")
+        return length
+    if length < 0:
+        raise InvalidBSONError("a negative length")
+    return length + (5 if way == _BINARY else 16)

@@ -1,0 +1,164 @@
+"""A command as it came: the body read once into spans, everything else decoded only when asked for."""
+
+from typing import Any, Final
+
+import bson
+
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError, RemoteProtocolError
+from wire.limits import NESTING_LEVELS_MAX
+from wire.message import OpMsg
+from wire.rawbson import (
+    ARRAY,
+    OBJECT,
+    STRING,
+    VALUE_CODEC,
+    InvalidBSONError,
+    Span,
+    array_documents,
+    decode_value,
+    depth_exceeds,
+    index,
+)
+
+_ABSENT: Final = object()
+
+
+class Request:
+    """One command message.
+
+    Attributes:
+        message: the message it came in.
+        body: the raw command document.
+        fields: where its top-level elements are, by name.
+        name: the command, as the client spelt it.
+        db: the database it is for.
+    """
+
+    __slots__ = ("_document", "body", "db", "fields", "message", "name")
+
+    def __init__(self, message: OpMsg) -> None:
+        """Read the top level of the body.
+
+        Raises:
+            RemoteProtocolError: the body is not well-formed BSON.
+            CommandError: it names no command, or no database.
+        """
+        self.message = message
+        self.body = body = message.body
+        try:
+            self.fields = fields = index(body)
+        except InvalidBSONError as error:
+            raise RemoteProtocolError(f"OP_MSG body: {error}") from error
+        if not fields:
+            raise CommandError(ErrorCode.CommandNotFound, "no such command: ''")
+        self.name = next(iter(fields)).decode(errors="replace")
+        db = fields.get(b"$db")
+        if db is None:
+            raise CommandError(40571, "OP_MSG requests require a $db argument")
+        if db[0] != STRING:
+            raise CommandError(
+                ErrorCode.TypeMismatch, "BSON field 'OP_MSG.$db' is the wrong type, expected type 'string'"
+            )
+        self.db = body[db[2] + 4 : db[3] - 1].decode(errors="replace")
+        self._document: dict[str, Any] | None = None
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The whole body as a dict, for commands that are rare enough. Document sequences are not part of it.
+
+        Raises:
+            CommandError: the body is nested too deep or holds values that cannot be decoded.
+        """
+        if self._document is None:
+            if depth_exceeds(self.body, NESTING_LEVELS_MAX):
+                raise CommandError(ErrorCode.Overflow, "BSONObj exceeds maximum nested object depth")
+            try:
+                self._document = bson.decode(self.body, codec_options=VALUE_CODEC)
+            except bson.errors.InvalidBSON as error:
+                raise CommandError(ErrorCode.InvalidBSON, str(error)) from error
+        return self._document
+
+    def get(self, name: bytes, default: Any = None) -> Any:  # noqa: ANN401 - a BSON value can be anything
+        """The decoded value of one top-level field."""
+        span = self.fields.get(name)
+        return default if span is None else decode_value(self.body, span)
+
+    def raw(self, span: Span) -> bytes:
+        """The raw value at a span of the body."""
+        return self.body[span[2] : span[3]]
+
+    def raw_object(self, name: bytes) -> bytes | None:
+        """The bytes of a top-level field that holds a document, None when it is absent.
+
+        Raises:
+            CommandError: TypeMismatch, the field is something else.
+        """
+        span = self.fields.get(name)
+        if span is None:
+            return None
+        if span[0] != OBJECT:
+            raise CommandError(
+                ErrorCode.TypeMismatch,
+                f"BSON field '{self.name}.{name.decode()}' is the wrong type, expected type 'object'",
+            )
+        return self.body[span[2] : span[3]]
+
+    def documents(self, name: bytes) -> list[bytes]:
+        """The documents of an array argument, from the document sequence of that name or from the body.
+
+        Raises:
+            CommandError: BadValue (40414), there is neither; TypeMismatch, it is no array of documents.
+        """
+        for sequence in self.message.sequences:
+            if sequence.name == name:
+                return sequence.documents
+        span = self.fields.get(name)
+        if span is None:
+            raise CommandError(40414, f"BSON field '{self.name}.{name.decode()}' is missing but a required field")
+        if span[0] != ARRAY:
+            raise CommandError(
+                ErrorCode.TypeMismatch,
+                f"BSON field '{self.name}.{name.decode()}' is the wrong type, expected type 'array'",
+            )
+        try:
+            return array_documents(self.body, span)
+        except InvalidBSONError as error:
+            raise CommandError(
+                ErrorCode.TypeMismatch,
+                f"BSON field '{self.name}.{name.decode()}.0' is the wrong type, expected type 'object'",
+            ) from error
+
+    @property
+    def collection(self) -> str:
+        """The collection that the command's first field names.
+
+        Raises:
+            CommandError: InvalidNamespace, it is not a string.
+        """
+        body = self.body
+        kind, _, value_start, value_end = next(iter(self.fields.values()))
+        if kind != STRING:
+            raise CommandError(
+                ErrorCode.InvalidNamespace,
+                f"collection name has invalid type {_TYPE_NAMES.get(kind, 'unknown')}",
+            )
+        return body[value_start + 4 : value_end - 1].decode(errors="replace")
+
+
+_TYPE_NAMES: Final = {
+    0x01: "double",
+    0x03: "object",
+    0x04: "array",
+    0x05: "binData",
+    0x06: "undefined",
+    0x07: "objectId",
+    0x08: "bool",
+    0x09: "date",
+    0x0A: "null",
+    0x0B: "regex",
+    0x10: "int",
+    0x11: "timestamp",
+    0x12: "long",
+    0x13: "decimal",
+}

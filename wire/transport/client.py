@@ -1,0 +1,211 @@
+"""The client side: one connection to a remote host, on which one request is under way at a time."""
+
+import platform
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import bson
+import trio
+from trio.lowlevel import wait_writable
+
+from wire.errors import (
+    CommandError,
+    ConnectFailedError,
+    ConnectionClosedError,
+    LocalProtocolError,
+    RemoteProtocolError,
+)
+from wire.message import MORE_TO_COME, OP_MSG, Header, OpMsg, next_request_id, op_msg
+from wire.rawbson import VALUE_CODEC
+from wire.transport.stream import FrameStream
+
+CONNECT_SECONDS_MAX: Final = 20.0
+
+
+def handshake_document(application: str) -> dict[str, Any]:
+    """The hello with which our own connections introduce themselves.
+
+    Args:
+        application: the daemon's name, which a mongod shows in its log and ``currentOp``.
+    """
+    return {
+        "hello": 1,
+        "helloOk": True,
+        "client": {
+            "application": {"name": application},
+            "driver": {"name": "shardwright", "version": "0.1.0"},
+            "os": {"type": platform.system(), "architecture": platform.machine()},
+        },
+        "$db": "admin",
+    }
+
+
+class Connection:
+    """A connection to one remote host.
+
+    Attributes:
+        address: ``host:port``, or the path of a UNIX socket.
+        hello: the reply to the handshake.
+    """
+
+    __slots__ = ("_stream", "address", "hello", "idle_since")
+
+    def __init__(self, address: str, stream: FrameStream) -> None:
+        self.address = address
+        self._stream = stream
+        self.hello: dict[str, Any] = {}
+        self.idle_since = 0.0
+
+    @classmethod
+    async def open(cls, address: str, *, handshake: Mapping[str, Any] | None = None) -> "Connection":
+        """Connect to ``address`` and, if one is given, send the handshake.
+
+        Raises:
+            ConnectFailedError: refused, unreachable, not within `CONNECT_SECONDS_MAX`, or the handshake failed.
+        """
+        connection: Connection | None = None
+        try:
+            with trio.fail_after(CONNECT_SECONDS_MAX):
+                connection = cls(address, FrameStream(await _connect(address)))
+                if handshake is not None:
+                    connection.hello = await connection.command_document(handshake)
+        except BaseException as error:
+            if connection is not None:
+                connection.close()
+            if isinstance(error, (OSError, trio.TooSlowError, ConnectionClosedError, CommandError)):
+                raise ConnectFailedError(address, f"could not connect: {error or 'timed out'}", sent=False) from error
+            raise
+        return connection
+
+    @property
+    def socket(self) -> socket.socket:
+        """The socket, for those who watch it."""
+        return self._stream.socket
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called, by us or after an error."""
+        return self._stream.is_closed
+
+    async def exchange(self, frame: bytes) -> bytes:
+        """Send a request frame and wait for the frame that answers it.
+
+        Cancelled, or failed, on the way, the connection is closed: it can't be told which answer would come next. (A
+        mongod whose client leaves ends the operation.)
+
+        Raises:
+            ConnectionClosedError: the peer broke the connection.
+            RemoteProtocolError: what came is no answer to this frame.
+        """
+        stream = self._stream
+        complete = False
+        try:
+            await stream.send(frame)
+            reply = await stream.receive()
+            if reply is None:
+                raise ConnectionClosedError(self.address, "closed the connection", sent=True)
+            if reply[8:12] != frame[4:8]:
+                raise RemoteProtocolError(f"{self.address} answered another request than the one it was sent")
+            complete = True
+            return reply
+        except OSError as error:
+            raise ConnectionClosedError(self.address, f"connection broke: {error}", sent=True) from error
+        finally:
+            if not complete:
+                stream.close()
+
+    async def send(self, frame: bytes) -> None:
+        """Send a frame that gets no answer (its flags say `MORE_TO_COME`).
+
+        Raises:
+            ConnectionClosedError: the peer broke the connection.
+        """
+        if not frame[16] & MORE_TO_COME:
+            raise LocalProtocolError("a request that gets an answer has to be exchanged")
+        try:
+            await self._stream.send(frame)
+        except OSError as error:
+            self.close()
+            raise ConnectionClosedError(self.address, f"connection broke: {error}", sent=True) from error
+
+    async def receive(self) -> bytes:
+        """The next frame of an exhaust reply, which comes unasked.
+
+        Raises:
+            ConnectionClosedError: the peer broke the connection.
+        """
+        try:
+            frame = await self._stream.receive()
+        except OSError as error:
+            self.close()
+            raise ConnectionClosedError(self.address, f"connection broke: {error}", sent=True) from error
+        if frame is None:
+            raise ConnectionClosedError(self.address, "closed the connection", sent=True)
+        return frame
+
+    async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
+        """Run a command given as a dict and return its decoded reply.
+
+        Raises:
+            CommandError: the reply says ``ok: 0``.
+            ConnectionClosedError: the peer broke the connection.
+        """
+        return await self.command_document({**command, "$db": db})
+
+    async def command_document(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        """As `command`, for a document that already names its ``$db``."""
+        reply = decode_reply(await self.exchange(op_msg(bson.encode(document), request_id=next_request_id())))
+        if not reply.get("ok"):
+            raise CommandError.from_reply(reply)
+        return reply
+
+    def close(self) -> None:
+        """Close at once."""
+        self._stream.close()
+
+
+def decode_reply(frame: bytes) -> dict[str, Any]:
+    """The body of an OP_MSG frame as a dict.
+
+    Raises:
+        RemoteProtocolError: the frame is something else.
+    """
+    if Header(frame).opcode != OP_MSG:
+        raise RemoteProtocolError(f"a reply with opcode {Header(frame).opcode}")
+    return bson.decode(OpMsg(frame).body, codec_options=VALUE_CODEC)
+
+
+async def _connect(address: str) -> socket.socket:
+    """A connected non-blocking socket; the first of the host's addresses that answers."""
+    if address.startswith("/"):
+        return await _connect_socket(socket.AF_UNIX, address)
+    host, _, port = address.rpartition(":")
+    failure: OSError = OSError(f"no address for {host}")
+    for family, _, _, _, target in await _resolve(host.strip("[]"), int(port)):
+        try:
+            return await _connect_socket(family, target)
+        except OSError as error:
+            failure = error
+    raise failure
+
+
+async def _resolve(host: str, port: int) -> Sequence[tuple[Any, Any, Any, Any, Any]]:
+    return await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+
+
+async def _connect_socket(family: int, target: Any) -> socket.socket:  # noqa: ANN401 - as the socket module's addresses
+    connecting = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        connecting.setblocking(False)
+        try:
+            connecting.connect(target)
+        except BlockingIOError:
+            await wait_writable(connecting)
+            failure = connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if failure:
+                raise OSError(failure, f"connect to {target} failed") from None
+    except BaseException:
+        connecting.close()
+        raise
+    return connecting

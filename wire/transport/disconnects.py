@@ -1,0 +1,47 @@
+"""Noticing that a peer has gone while nobody reads from it.
+
+A task that works on a request does not read its client's socket, so it would not see the client leave. One epoll set
+holds every such socket for the hang-up event alone; the set itself is a file descriptor that one task waits on. So
+watching costs nothing per operation, only when a connection begins and ends.
+"""
+
+import select
+import socket
+from collections.abc import Callable
+from typing import Final
+
+from trio.lowlevel import wait_readable
+
+_HANG_UP: Final = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR | select.EPOLLET
+
+
+class DisconnectWatcher:
+    """Calls back, once, when the peer of a watched socket has closed or half-closed its side."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._callbacks: dict[int, Callable[[], None]] = {}
+
+    def watch(self, watched: socket.socket, on_disconnect: Callable[[], None]) -> None:
+        """Begin to watch; ``on_disconnect`` must not block."""
+        descriptor = watched.fileno()
+        self._callbacks[descriptor] = on_disconnect
+        self._epoll.register(descriptor, _HANG_UP)
+
+    def unwatch(self, watched: socket.socket) -> None:
+        """Stop watching; to be called before the socket is closed."""
+        descriptor = watched.fileno()
+        if self._callbacks.pop(descriptor, None) is not None and not self._epoll.closed:
+            self._epoll.unregister(descriptor)
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        try:
+            while True:
+                await wait_readable(self._epoll.fileno())
+                for descriptor, _ in self._epoll.poll(0):
+                    on_disconnect = self._callbacks.get(descriptor)
+                    if on_disconnect is not None:
+                        on_disconnect()
+        finally:
+            self._epoll.close()

@@ -1,0 +1,283 @@
+"""The server side: accept, read requests one at a time per connection, let a handler answer them.
+
+What is common to every daemon is here: framing errors, compression, checksums, the legacy hello, the connection limit,
+noticing clients that leave, and an orderly end. What a command means is the handler's business.
+"""
+
+import errno
+import logging
+import socket
+from collections.abc import Sequence
+from itertools import count
+from typing import Any, Final, Protocol
+
+import bson
+import trio
+from trio.lowlevel import wait_readable
+
+from wire import compression, legacy
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError, RemoteProtocolError
+from wire.limits import CONNECTIONS_MAX
+from wire.message import (
+    CHECKSUM_PRESENT,
+    MORE_TO_COME,
+    OP_COMPRESSED,
+    OP_MSG,
+    OP_QUERY,
+    Header,
+    OpMsg,
+    error_reply,
+    next_request_id,
+    op_msg,
+    with_checksum,
+)
+from wire.rawbson import InvalidBSONError, append, encode_elements
+from wire.request import Request
+from wire.transport.disconnects import DisconnectWatcher
+from wire.transport.stream import FrameStream
+
+logger = logging.getLogger("wire.server")
+
+_ACCEPT_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+_ACCEPT_PAUSE_SECONDS: Final = 0.1
+
+_connection_ids = count(1)
+
+
+class ClientConnection:
+    """One client of a server.
+
+    Attributes:
+        id: number of the connection, unique in this process; ``connectionId`` of hello.
+        peer: ``ip:port`` of the client (or the path of the UNIX socket).
+        metadata: the ``client`` document of its handshake.
+        compressors: what hello negotiated, our order.
+        is_interruptible: the running operation may be cancelled when the client leaves.
+        is_disconnected: the client has closed its side.
+        is_finished: nothing more is to be read from it after the running request.
+        state: whatever the handler keeps with this connection.
+    """
+
+    __slots__ = (
+        "compressors",
+        "id",
+        "is_busy",
+        "is_disconnected",
+        "is_finished",
+        "is_interruptible",
+        "metadata",
+        "peer",
+        "scope",
+        "state",
+        "stream",
+    )
+
+    def __init__(self, stream: FrameStream, peer: str) -> None:
+        self.id = next(_connection_ids)
+        self.stream = stream
+        self.peer = peer
+        self.metadata: dict[str, Any] | None = None
+        self.compressors: tuple[str, ...] = ()
+        self.is_busy = False
+        self.is_interruptible = False
+        self.is_disconnected = False
+        self.is_finished = False
+        self.scope = trio.CancelScope()
+        self.state: Any = None
+
+    def allow_interruption(self) -> None:
+        """The running operation is one that ends when its client leaves: reads and waits, not writes, as in MongoDB."""
+        self.is_interruptible = True
+        if self.is_disconnected:
+            self.scope.cancel()
+
+    def on_disconnect(self) -> None:
+        """The client has left: what it waits for is of no use any more."""
+        self.is_disconnected = True
+        if self.is_interruptible:
+            self.scope.cancel()
+
+    async def send(self, frame: bytes) -> None:
+        """Send a frame out of turn, as exhaust replies are."""
+        await self.stream.send(frame)
+
+
+class Handler(Protocol):
+    """What a daemon does with its clients."""
+
+    async def handle(self, client: ClientConnection, request: Request) -> bytes | None:
+        """Answer one request with the frame of the reply, or None if there is nothing to send (any more).
+
+        Raises:
+            CommandError: turned into the ``ok: 0`` reply.
+        """
+
+    def connection_opened(self, client: ClientConnection) -> None:
+        """A client has connected."""
+
+    def connection_closed(self, client: ClientConnection) -> None:
+        """A client has gone; what it left behind can be released."""
+
+
+class Server:
+    """Serves clients on listening sockets until cancelled."""
+
+    def __init__(self, handler: Handler, *, connections_max: int = CONNECTIONS_MAX) -> None:
+        self._handler = handler
+        self._connections_max = connections_max
+        self._watcher = DisconnectWatcher()
+        self._accepting = trio.CancelScope()
+        self._clients_gone = trio.Event()
+        self._stopped = trio.Event()
+        self.clients: set[ClientConnection] = set()
+        self.connections_created = 0
+        self.connections_refused = 0
+        self.is_draining = False
+
+    async def serve(
+        self,
+        listeners: Sequence[socket.socket],
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Accept and serve on every listener, which are closed at the end. Returns once `drain` has ended."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._watcher.run)
+                task_status.started()
+                with self._accepting:
+                    async with trio.open_nursery() as acceptors:
+                        for listener in listeners:
+                            listener.setblocking(False)
+                            acceptors.start_soon(self._accept, listener, nursery)
+                _close_all(listeners)
+                await self._stopped.wait()
+                nursery.cancel_scope.cancel()
+        finally:
+            _close_all(listeners)
+
+    async def drain(self, seconds: float) -> None:
+        """Accept no more, close idle connections, give running operations so long to end, then close the rest."""
+        self.is_draining = True
+        self._accepting.cancel()
+        for client in list(self.clients):
+            if not client.is_busy:
+                client.scope.cancel()
+        with trio.move_on_after(seconds):
+            if self.clients:
+                await self._clients_gone.wait()
+        self._stopped.set()
+
+    async def _accept(self, listener: socket.socket, nursery: trio.Nursery) -> None:
+        while True:
+            await wait_readable(listener)
+            try:
+                accepted, address = listener.accept()
+            except BlockingIOError:
+                continue  # another worker process took it
+            except OSError as error:
+                if error.errno not in _ACCEPT_ERRNOS:
+                    raise
+                logger.error("Could not accept a connection", extra={"error": str(error)})
+                await trio.sleep(_ACCEPT_PAUSE_SECONDS)  # descriptors come back when others close
+                continue
+            peer = f"{address[0]}:{address[1]}" if accepted.family != socket.AF_UNIX else "anonymous unix socket"
+            if len(self.clients) >= self._connections_max:
+                self.connections_refused += 1
+                logger.warning(
+                    "Connection refused because there are too many open connections",
+                    extra={"remote": peer, "connection_count": len(self.clients)},
+                )
+                accepted.close()
+                continue
+            self.connections_created += 1
+            nursery.start_soon(self._serve_client, ClientConnection(FrameStream(accepted), peer))
+
+    async def _serve_client(self, client: ClientConnection) -> None:
+        self.clients.add(client)
+        self._handler.connection_opened(client)
+        self._watcher.watch(client.stream.socket, client.on_disconnect)
+        try:
+            with client.scope:
+                await self._converse(client)
+        except RemoteProtocolError as error:
+            logger.warning(
+                "Closing a connection that broke the protocol",
+                extra={"connection_id": client.id, "remote": client.peer, "error": str(error)},
+            )
+        except OSError as error:
+            logger.debug("A connection broke", extra={"connection_id": client.id, "error": str(error)})
+        finally:
+            self._watcher.unwatch(client.stream.socket)
+            client.stream.close()
+            self.clients.discard(client)
+            self._handler.connection_closed(client)
+            if self.is_draining and not self.clients:
+                self._clients_gone.set()
+
+    async def _converse(self, client: ClientConnection) -> None:
+        stream = client.stream
+        while not (self.is_draining or client.is_finished):
+            frame = await stream.receive()
+            if frame is None:
+                return
+            client.is_busy = True
+            reply = await self._answer(client, frame)
+            if reply is not None:
+                await stream.send(reply)
+            client.is_busy = client.is_interruptible = False
+
+    async def _answer(self, client: ClientConnection, frame: bytes) -> bytes | None:
+        opcode = frame[12] | frame[13] << 8
+        if opcode == OP_MSG:
+            return await self._answer_op_msg(client, OpMsg(frame))
+        if opcode == OP_COMPRESSED:
+            inner, compressor = compression.decompress(frame)
+            reply = await self._answer(client, inner)
+            return None if reply is None else compression.compress(reply, compressor)
+        if opcode == OP_QUERY:
+            return await self._answer_op_query(client, frame)
+        raise RemoteProtocolError(f"message with unsupported opcode {Header(frame).opcode}")
+
+    async def _answer_op_msg(self, client: ClientConnection, message: OpMsg) -> bytes | None:
+        try:
+            reply = await self._handler.handle(client, Request(message))
+        except CommandError as error:
+            reply = error_reply(message.request_id, error)
+        except (RemoteProtocolError, OSError):
+            raise
+        except Exception as error:
+            logger.exception(
+                "A command failed for a reason that is our fault",
+                extra={"connection_id": client.id, "remote": client.peer},
+            )
+            internal = CommandError(ErrorCode.InternalError, f"{type(error).__name__}: {error}")
+            client.is_finished = True
+            reply = error_reply(message.request_id, internal)
+        if message.flags & MORE_TO_COME:
+            return None
+        if message.flags & CHECKSUM_PRESENT and reply is not None:
+            return with_checksum(reply)
+        return reply
+
+    async def _answer_op_query(self, client: ClientConnection, frame: bytes) -> bytes | None:
+        """The hello that drivers send before they know that OP_MSG is spoken here, as if it had come in one."""
+        query = legacy.parse_query(frame)
+        if not legacy.is_hello(query):
+            return legacy.unsupported_reply(query)
+        db = query.full_collection_name.partition(".")[0]
+        try:
+            body = append(query.query, encode_elements({"$db": db}))
+        except (InvalidBSONError, bson.errors.InvalidStringData) as error:
+            raise RemoteProtocolError(f"OP_QUERY: {error}") from error
+        message = OpMsg(op_msg(body, request_id=next_request_id()))
+        reply = await self._answer_op_msg(client, message)
+        return None if reply is None else legacy.op_reply(query.request_id, OpMsg(reply).body)
+
+
+def _close_all(listeners: Sequence[socket.socket]) -> None:
+    for listener in listeners:
+        if listener.fileno() >= 0:
+            trio.lowlevel.notify_closing(listener)
+            listener.close()
