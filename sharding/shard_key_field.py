@@ -1,0 +1,91 @@
+"""One field of a shard key pattern: its path, and how its value is found in a document.
+
+The paths of shard keys do not look into arrays: an array at the end of a path or anywhere on it is refused.
+"""
+
+from dataclasses import dataclass, field
+from struct import Struct
+
+from sharding.hashing import hash_value
+from sharding.key_order import ENCODED_NULL, encode_value
+from sharding.number_order import encode_int64
+from wire import rawbson
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
+from wire.rawbson import Span
+
+_pack_int64 = Struct("<q").pack
+
+_NULL_SPAN = (rawbson.NULL, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardKeyField:
+    """A path with its direction, which is ascending or hashed.
+
+    Attributes:
+        name: the dotted path, as UTF-8.
+        hashed: whether the key holds the hash of the value instead of the value.
+        path: the parts of ``name``.
+    """
+
+    name: bytes
+    hashed: bool
+    path: tuple[bytes, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", tuple(self.name.split(b".")))
+
+    def find_in(self, document: bytes, top_level: dict[bytes, Span]) -> Span | None:
+        """Where the field's value lies in ``document``; None if it is missing.
+
+        Args:
+            document: the whole document.
+            top_level: its top-level elements, at least the one that the path begins with.
+
+        Raises:
+            CommandError: ShardKeyNotFound for an array on the path.
+        """
+        span = top_level.get(self.path[0])
+        for part in self.path[1:]:
+            if span is None or span[0] != rawbson.OBJECT:
+                break
+            span = _first_named(document, span[2], part)
+        else:
+            if span is not None and span[0] == rawbson.ARRAY:
+                raise array_in_shard_key()
+            return span
+        if span is not None and span[0] == rawbson.ARRAY:
+            raise array_in_shard_key()
+        return None
+
+    def key_value(self, document: bytes, span: Span | None) -> tuple[int, bytes]:
+        """Type and raw value that stand in the shard key for a found value (null where there is none)."""
+        if self.hashed:
+            return rawbson.INT64, _pack_int64(self.hash_of(document, span))
+        if span is None:
+            return rawbson.NULL, b""
+        return span[0], document[span[2] : span[3]]
+
+    def key_bytes(self, document: bytes, span: Span | None) -> bytes:
+        """The order-preserving bytes of what `key_value` gives."""
+        if self.hashed:
+            return encode_int64(_pack_int64(self.hash_of(document, span)), 0, 8)
+        return ENCODED_NULL if span is None else encode_value(document, span)
+
+    @staticmethod
+    def hash_of(document: bytes, span: Span | None) -> int:
+        """The hash of a found value; a missing one hashes as null."""
+        return hash_value(document, span or _NULL_SPAN)
+
+
+def array_in_shard_key() -> CommandError:
+    """What MongoDB says to a document with an array on a path of the shard key."""
+    return CommandError(ErrorCode.ShardKeyNotFound, "Shard key cannot contain array values or array descendants.")
+
+
+def _first_named(document: bytes, start: int, name: bytes) -> Span | None:
+    for found, span in rawbson.spans(document, start):
+        if found == name:
+            return span
+    return None
