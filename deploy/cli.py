@@ -1,0 +1,194 @@
+"""The ``shardwright`` command."""
+
+import argparse
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from deploy.cluster import DEFAULT_CACHE_GB, DEFAULT_PORT, DEFAULT_START_TIMEOUT, LocalCluster, UpOptions, json_line
+from deploy.errors import DeployError
+from deploy.steps import Steps
+
+DEFAULT_DIRECTORY = Path(".shardwright")
+
+# What a shell reports for a command that SIGINT ended.
+EXIT_INTERRUPTED = 130
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; the return value is its exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        with _signals_interrupt():
+            status: int = options.run(options)
+            return status
+    except DeployError as error:
+        print(f"shardwright: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("shardwright: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+
+
+def _up(options: argparse.Namespace) -> int:
+    steps = Steps(sys.stderr if options.json else sys.stdout)
+    cluster = LocalCluster(options.dir, steps)
+    cluster.up(
+        UpOptions(
+            shards=options.shards,
+            members=options.members,
+            config_members=options.config_members,
+            routers=options.routers,
+            port=options.port,
+            mongod=options.mongod,
+            workers=options.workers,
+            cache_gb=options.cache_gb,
+            start_timeout=options.timeout,
+        )
+    )
+    try:
+        document = cluster.describe()
+        if options.json:
+            print(json_line(document), flush=True)
+        else:
+            steps.say(f"connect with: mongosh {document['uri']}")
+        if not options.detach:
+            steps.say("Ctrl-C stops the cluster and keeps its data")
+            cluster.watch()
+            steps.say("the cluster was stopped")
+    except KeyboardInterrupt:
+        steps.say("")
+        cluster.down()
+    return 0
+
+
+def _down(options: argparse.Namespace) -> int:
+    LocalCluster(options.dir, Steps()).down()
+    return 0
+
+
+def _status(options: argparse.Namespace) -> int:
+    document = LocalCluster(options.dir, Steps()).describe()
+    print(json_line(document) if options.json else _status_table(document))
+    return 0 if all(process["pid"] for process in document["processes"]) else 1
+
+
+def _kill(options: argparse.Namespace) -> int:
+    LocalCluster(options.dir, Steps()).kill(options.name, options.signal)
+    return 0
+
+
+def _restart(options: argparse.Namespace) -> int:
+    LocalCluster(options.dir, Steps()).restart(options.name, options.timeout)
+    return 0
+
+
+def _status_table(document: dict[str, Any]) -> str:
+    rows = [("NAME", "ADDRESS", "METRICS", "PID", "LOG")]
+    for process in document["processes"]:
+        name = process["name"]
+        pid = str(process["pid"]) if process["pid"] else "not running"
+        rows.append((name, process["address"], document["metrics"].get(name, "-"), pid, process["log"]))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    lines = ["  ".join([*map(str.ljust, row, widths), row[4]]) for row in rows]
+    return "\n".join([*lines, "", f"connect with: mongosh {document['uri']}"])
+
+
+@contextmanager
+def _signals_interrupt() -> Iterator[None]:
+    """Let SIGINT and SIGTERM end the command once, in order; while it is ending, further ones change nothing."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+        for each in numbers:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    previous = {number: signal.signal(number, interrupt) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _signal(text: str) -> signal.Signals:
+    """A signal by its number or name, with or without SIG."""
+    try:
+        return signal.Signals(int(text)) if text.isdigit() else signal.Signals[f"SIG{text.upper().removeprefix('SIG')}"]
+    except (KeyError, ValueError):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a signal") from None
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="shardwright", description="A sharded MongoDB cluster on this machine.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, run: Callable[[argparse.Namespace], int], description: str) -> argparse.ArgumentParser:
+        subparser = commands.add_parser(name, help=description, description=description)
+        subparser.set_defaults(run=run)
+        subparser.add_argument(
+            "--dir",
+            type=Path,
+            default=DEFAULT_DIRECTORY,
+            help=f"directory of the cluster (default: {DEFAULT_DIRECTORY})",
+        )
+        return subparser
+
+    up = command("up", _up, "Start a cluster, or bring back the one that the directory holds.")
+    up.add_argument("--shards", type=int, metavar="N", help="number of shards (default: 2)")
+    up.add_argument("--members", type=int, metavar="N", help="members of each shard's replica set (default: 1)")
+    up.add_argument("--config-members", type=int, metavar="N", help="members of the config replica set (default: 1)")
+    up.add_argument("--routers", type=int, metavar="N", help="number of routers (default: 1)")
+    up.add_argument("--workers", type=int, metavar="N", help="processes that share each router's port (default: 1)")
+    up.add_argument(
+        "--port", type=_port, help=f"port of the first router, 0 for any free one (default: {DEFAULT_PORT})"
+    )
+    up.add_argument("--mongod", metavar="PATH", help="mongod to run (default: $SHARDWRIGHT_MONGOD, PATH, embedded)")
+    up.add_argument(
+        "--cache-gb", type=float, metavar="GIB", help=f"WiredTiger cache of each mongod (default: {DEFAULT_CACHE_GB})"
+    )
+    up.add_argument("--detach", action="store_true", help="leave the cluster running and return")
+    up.add_argument(
+        "--json", action="store_true", help="print one JSON line on standard output, all else on standard error"
+    )
+    _add_timeout(up)
+
+    status = command("status", _status, "Show the processes; the exit status is 1 when one of them is not running.")
+    status.add_argument("--json", action="store_true", help="print the JSON line of `up --json`")
+
+    command("down", _down, "Stop the cluster and keep its data.")
+
+    kill = command("kill", _kill, "Send a signal to one process.")
+    kill.add_argument("name", help="as `status` shows it, for example shard0.0.mongod")
+    kill.add_argument("--signal", type=_signal, default=signal.SIGKILL, help="name or number (default: KILL)")
+
+    restart = command("restart", _restart, "Stop one process if it runs, start it again and wait until it serves.")
+    restart.add_argument("name", help="as `status` shows it, for example router.0")
+    _add_timeout(restart)
+    return parser
+
+
+def _add_timeout(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=DEFAULT_START_TIMEOUT,
+        metavar="SECONDS",
+        help=f"give up starting after this long (default: {DEFAULT_START_TIMEOUT:.0f})",
+    )
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port <= 65535:
+        raise argparse.ArgumentTypeError(f"{port} is not a port")
+    return port
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,285 @@
+"""One local cluster from beginning to end: what `up`, `down`, `status`, `kill` and `restart` do, step by step."""
+
+import json
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pymongo import MongoClient, WriteConcern
+from pymongo.errors import PyMongoError
+
+from deploy.errors import DeployError
+from deploy.layout import ClusterState, Layout
+from deploy.mongod import find_mongod, initiate, wait_primary
+from deploy.ports import PortReservation
+from deploy.processes import exit_description, wait_any_ended
+from deploy.steps import Steps
+from deploy.supervisor import STOP_ORDER, Supervisor
+from deploy.topology import ProcessPlan, Role, Size, Topology
+
+DEFAULT_PORT = 27017
+DEFAULT_CACHE_GB = 0.25
+DEFAULT_START_TIMEOUT = 120.0
+
+# The database that the proof of writing uses and drops again.
+PROBE_DATABASE = "shardwright_probe"
+
+# Seconds between looks for processes that another command has started or ended.
+WATCH_INTERVAL = 1.0
+
+
+@dataclass(frozen=True)
+class UpOptions:
+    """What ``shardwright up`` was asked for; ``None`` where nothing was said.
+
+    Attributes:
+        port: of the first router; 0 chooses a free one.
+        start_timeout: seconds that the whole start may take.
+    """
+
+    shards: int | None = None
+    members: int | None = None
+    config_members: int | None = None
+    routers: int | None = None
+    port: int | None = None
+    mongod: str | None = None
+    workers: int | None = None
+    cache_gb: float | None = None
+    start_timeout: float = DEFAULT_START_TIMEOUT
+
+
+class LocalCluster:
+    """The cluster in one directory."""
+
+    def __init__(self, directory: Path, steps: Steps) -> None:
+        self._layout = Layout(directory.resolve())
+        self._steps = steps
+
+    def up(self, options: UpOptions) -> None:
+        """Start the cluster, a new one or the one that the directory holds; returns when a client can write.
+
+        Raises:
+            DeployError: it cannot be started. Nothing is left running.
+        """
+        mongod = find_mongod(options.mongod)
+        self._layout.load()
+        with self._layout.lock(), PortReservation() as ports:
+            state = self._existing(options, mongod, ports) or self._plan_new(options, mongod, ports)
+            self._layout.create([plan.name for plan in state.topology.of_role(Role.MONGOD)])
+            self._layout.save(state)
+            supervisor = Supervisor(self._layout, state)
+            try:
+                self._start(state, supervisor, ports, time.monotonic() + options.start_timeout)
+            except BaseException:
+                self._stop(state, supervisor)
+                raise
+
+    def down(self) -> None:
+        """End all processes in order. A cluster that is down already is fine.
+
+        Raises:
+            DeployError: the directory holds no cluster.
+        """
+        state = self._layout.require()
+        with self._layout.lock(wait=True):
+            self._stop(state, Supervisor(self._layout, state))
+
+    def kill(self, name: str, number: signal.Signals) -> None:
+        """Send a signal to one process, and wait for its end if the signal is one that ends it.
+
+        Raises:
+            DeployError: no such process, or it is not running.
+        """
+        state = self._layout.require()
+        Supervisor(self._layout, state).signal(state.topology.named(name), number)
+
+    def restart(self, name: str, timeout: float) -> None:
+        """End one process if it runs, start it again, and wait until it serves.
+
+        Raises:
+            DeployError: no such process, or it does not come up.
+        """
+        state = self._layout.require()
+        plan = state.topology.named(name)
+        with self._layout.lock(), self._steps.step(f"restarting {name}"):
+            Supervisor(self._layout, state).restart(plan, time.monotonic() + timeout)
+
+    def describe(self) -> dict[str, Any]:
+        """The document that ``--json`` prints; a process that does not run has the pid ``None``.
+
+        Raises:
+            DeployError: the directory holds no cluster.
+        """
+        state = self._layout.require()
+        supervisor = Supervisor(self._layout, state)
+        topology = state.topology
+
+        def describe_process(plan: ProcessPlan) -> dict[str, Any]:
+            identity = supervisor.running(plan)
+            return {
+                "name": plan.name,
+                "role": plan.role.value,
+                "address": plan.address,
+                "pid": None if identity is None else identity.pid,
+                "log": str(self._layout.log(plan.name)),
+            }
+
+        return {
+            "uri": topology.uri,
+            "dir": str(self._layout.root),
+            "processes": [describe_process(plan) for plan in topology.processes],
+            "shards": topology.shards,
+            "metrics": {plan.name: plan.metrics_address for plan in topology.processes if plan.metrics_address},
+        }
+
+    def watch(self) -> None:
+        """Report every process that ends unasked; returns when all have been stopped by another command."""
+        state = self._layout.require()
+        supervisor = Supervisor(self._layout, state)
+        reported = set()
+        while True:
+            identities = {plan.name: supervisor.identity(plan) for plan in state.topology.processes}
+            if not any(identities.values()):
+                return
+            alive = []
+            for name, identity in identities.items():
+                if identity is None or identity in reported:
+                    continue
+                if identity.is_running():
+                    alive.append(identity)
+                else:
+                    reported.add(identity)
+                    self._steps.say(
+                        f"{name} {exit_description(identity)}; `shardwright restart {name}` starts it again"
+                    )
+            wait_any_ended(alive, WATCH_INTERVAL)
+
+    def _existing(self, options: UpOptions, mongod: str, ports: PortReservation) -> ClusterState | None:
+        """The cluster that the directory holds, ready to be started on the ports it had."""
+        state = self._layout.load()
+        if state is None:
+            return None
+        supervisor = Supervisor(self._layout, state)
+        if any(supervisor.running(plan) for plan in state.topology.processes):
+            raise DeployError(
+                f"the cluster in {self._layout.root} is running; "
+                "see `shardwright status`, or end it with `shardwright down`"
+            )
+        self._check_same(options, state)
+        for plan in state.topology.processes:
+            for port in (plan.port, plan.metrics_port):
+                if port is not None:
+                    ports.hold(port)
+        self._steps.say(f"bringing back the cluster in {self._layout.root}")
+        return ClusterState(
+            state.topology, mongod, options.cache_gb or state.cache_gb, options.workers or state.workers
+        )
+
+    def _check_same(self, options: UpOptions, state: ClusterState) -> None:
+        """Refuse options that contradict the cluster in the directory."""
+        size = state.topology.size
+        has = {
+            "--shards": (options.shards, size.shards),
+            "--members": (options.members, size.members),
+            "--config-members": (options.config_members, size.config_members),
+            "--routers": (options.routers, size.routers),
+            "--port": (options.port or None, state.topology.of_role(Role.ROUTER)[0].port),
+        }
+        for option, (wanted, found) in has.items():
+            if wanted is not None and wanted != found:
+                raise DeployError(
+                    f"the cluster in {self._layout.root} was made with {option} {found}; leave out {option} {wanted}"
+                )
+
+    def _plan_new(self, options: UpOptions, mongod: str, ports: PortReservation) -> ClusterState:
+        size = Size.of(options.shards, options.members, options.config_members, options.routers)
+        first = DEFAULT_PORT if options.port is None else options.port
+
+        def router_port(index: int) -> int:
+            if first == 0:
+                return ports.hold_free()
+            if index == 0:
+                return first
+            return ports.hold_free(preferred=[first + index])
+
+        if first:
+            ports.hold(first)
+        topology = Topology.plan(size, router_port=router_port, free_port=ports.hold_free)
+        self._steps.say(f"starting a cluster in {self._layout.root}")
+        return ClusterState(topology, mongod, options.cache_gb or DEFAULT_CACHE_GB, options.workers or 1)
+
+    def _start(self, state: ClusterState, supervisor: Supervisor, ports: PortReservation, deadline: float) -> None:
+        topology = state.topology
+
+        def start_all(*roles: Role) -> None:
+            plans = topology.of_role(*roles)
+            for plan in plans:
+                for port in (plan.port, plan.metrics_port):
+                    if port is not None:
+                        ports.release(port)
+                supervisor.start(plan)
+            supervisor.wait_ready(plans, deadline)
+
+        with self._steps.step(_counted("mongod", topology.of_role(Role.MONGOD))):
+            start_all(Role.MONGOD)
+        with self._steps.step("replica sets"):
+            for replica_set, members in topology.replica_sets():
+                initiate(replica_set, members)
+            for replica_set, members in topology.replica_sets():
+                wait_primary(replica_set, members, deadline)
+        for role in (Role.CONFIGD, Role.SHARDD, Role.ROUTER):
+            with self._steps.step(_counted(role, topology.of_role(role))):
+                start_all(role)
+        with MongoClient[dict[str, Any]](
+            topology.uri,
+            serverSelectionTimeoutMS=_milliseconds_left(deadline),
+            socketTimeoutMS=_milliseconds_left(deadline),
+        ) as client:
+            with self._steps.step("shards"):
+                self._add_shards(client, topology)
+            with self._steps.step("a client writes"):
+                self._prove_writable(client)
+        self._steps.say(f"ready after {self._steps.total():.1f} s")
+
+    def _add_shards(self, client: MongoClient[dict[str, Any]], topology: Topology) -> None:
+        try:
+            listed = {shard["_id"] for shard in client.admin.command("listShards")["shards"]}
+            for shard in topology.shards:
+                if shard["_id"] not in listed:
+                    client.admin.command("addShard", shard["host"], name=shard["_id"])
+        except PyMongoError as error:
+            raise DeployError(f"cannot add the shards: {error}") from error
+
+    def _prove_writable(self, client: MongoClient[dict[str, Any]]) -> None:
+        """Write one document as any client would, so that success means a usable cluster."""
+        try:
+            database = client.get_database(PROBE_DATABASE, write_concern=WriteConcern("majority"))
+            database["probe"].insert_one({})
+            client.drop_database(PROBE_DATABASE)
+        except PyMongoError as error:
+            raise DeployError(f"the cluster runs, but a client cannot write: {error}") from error
+
+    def _stop(self, state: ClusterState, supervisor: Supervisor) -> None:
+        for role in STOP_ORDER:
+            plans = [plan for plan in state.topology.of_role(role) if supervisor.identity(plan)]
+            if not plans:
+                continue
+            with self._steps.step(f"stopping {_counted(role, plans)}"):
+                killed = supervisor.stop(plans)
+            for name in killed:
+                self._steps.say(f"  {name} did not end and was killed")
+
+
+def json_line(document: dict[str, Any]) -> str:
+    """``document`` on one line."""
+    return json.dumps(document, separators=(",", ":"))
+
+
+def _counted(noun: str, plans: list[ProcessPlan]) -> str:
+    return f"{len(plans)} {noun}{'s' if len(plans) != 1 else ''}"
+
+
+def _milliseconds_left(deadline: float) -> int:
+    return max(1, int((deadline - time.monotonic()) * 1000))

@@ -1,0 +1,27 @@
+"""Command lines of our daemons."""
+
+import sys
+
+from deploy.layout import ClusterState, Layout
+from deploy.mongod import mongod_socket
+from deploy.topology import ProcessPlan, Role
+
+
+def daemon_arguments(layout: Layout, state: ClusterState, plan: ProcessPlan) -> list[str]:
+    """How to start a configd, shardd or router, with the interpreter and packages that run this launcher."""
+    assert plan.metrics_port is not None
+    common = [
+        # -P: a folder named like one of our packages in the current directory must not be imported instead.
+        *(sys.executable, "-P", "-m", f"{plan.role}.main"),
+        *("--port", str(plan.port)),
+        *("--metrics-port", str(plan.metrics_port)),
+        *("--log-file", str(layout.log(plan.name))),
+    ]
+    if plan.role is Role.ROUTER:
+        return [*common, "--configdb", state.topology.config_string, "--workers", str(state.workers)]
+    mongod = state.topology.mongod_behind(plan)
+    return [
+        *common,
+        *("--mongod-socket", str(mongod_socket(layout.sockets, mongod))),
+        *("--mongod-address", mongod.address),
+    ]

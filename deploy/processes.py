@@ -1,0 +1,151 @@
+"""Starting, recognising and ending operating-system processes.
+
+A process is known by its pid *and* the moment it started: a pid that the kernel has given to somebody else since is
+never signalled. Linux only (``/proc``, pidfds).
+"""
+
+import json
+import os
+import select
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.layout import write_json
+
+
+@dataclass(frozen=True)
+class ProcessIdentity:
+    """One process of one boot of this machine.
+
+    Attributes:
+        started: boot id and clock ticks since boot, as text; equal only for the same process.
+    """
+
+    pid: int
+    started: str
+
+    @classmethod
+    def of(cls, pid: int) -> "ProcessIdentity | None":
+        """Who ``pid`` is now; ``None`` when nobody, or a process that has ended and was not yet waited for."""
+        try:
+            # The command name, in parentheses, may itself hold spaces and parentheses.
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        state, start_ticks = fields[0], fields[19]
+        if state in "ZX":
+            return None
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return cls(pid, f"{boot}:{start_ticks}")
+
+    def is_running(self) -> bool:
+        """Whether this very process still runs."""
+        return ProcessIdentity.of(self.pid) == self
+
+    def save(self, path: Path) -> None:
+        """Remember it in ``path``."""
+        write_json(path, {"pid": self.pid, "started": self.started})
+
+    @classmethod
+    def load(cls, path: Path) -> "ProcessIdentity | None":
+        """The process that ``path`` remembers, running or not; ``None`` when it remembers none."""
+        try:
+            document = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        return cls(document["pid"], document["started"])
+
+    def send(self, number: signal.Signals) -> bool:
+        """Send a signal; false when the process has already ended."""
+        with self._pidfd() as descriptor:
+            if descriptor is None:
+                return False
+            try:
+                signal.pidfd_send_signal(descriptor, number)
+            except ProcessLookupError:
+                return False
+            return True
+
+    def wait_ended(self, timeout: float) -> bool:
+        """Wait until it has ended; false when it still runs after ``timeout`` seconds."""
+        with self._pidfd() as descriptor:
+            if descriptor is None:
+                return True
+            return bool(_wait_readable([descriptor], timeout))
+
+    @contextmanager
+    def _pidfd(self) -> Iterator[int | None]:
+        """A descriptor that means this process and no later owner of its pid; ``None`` when it has ended."""
+        try:
+            descriptor = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            yield None
+            return
+        try:
+            # Checked after opening: from here on the descriptor cannot come to mean another process.
+            yield descriptor if self.is_running() else None
+        finally:
+            os.close(descriptor)
+
+
+def spawn(arguments: list[str], log: Path) -> ProcessIdentity:
+    """Start a program in a session of its own, its output appended to ``log``.
+
+    Raises:
+        OSError: the program cannot be started.
+    """
+    append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    pid = os.posix_spawn(
+        arguments[0],
+        arguments,
+        os.environ,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(log), append, 0o644),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
+        # A launcher that runs under nohup, or behind a shell's "&", ignores signals that the program must obey.
+        setsigdef=[signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP],
+        setsigmask=[],
+    )
+    identity = ProcessIdentity.of(pid)
+    # It may have failed at once: then the pid is still ours (nobody has waited for it), and no process runs under it.
+    return identity or ProcessIdentity(pid, "ended")
+
+
+def wait_any_ended(identities: list[ProcessIdentity], timeout: float) -> None:
+    """Return as soon as one of the processes has ended, or after ``timeout`` seconds."""
+    descriptors = []
+    try:
+        for identity in identities:
+            try:
+                descriptors.append(os.pidfd_open(identity.pid))
+            except ProcessLookupError:
+                return
+            if not identity.is_running():
+                return
+        _wait_readable(descriptors, timeout)
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def exit_description(identity: ProcessIdentity) -> str:
+    """How a process ended, as far as can be known: only its own parent learns the exit status."""
+    try:
+        _, status = os.waitpid(identity.pid, os.WNOHANG)
+    except ChildProcessError:
+        return "ended"
+    code = os.waitstatus_to_exitcode(status)
+    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
+
+
+def _wait_readable(descriptors: list[int], timeout: float) -> list[int]:
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return [descriptor for descriptor, _ in poll.poll(timeout * 1000)]

@@ -1,0 +1,43 @@
+"""Telling the person at the terminal what is being done, and how long it took."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+
+class Steps:
+    """Prints one line per step, with its duration.
+
+    Args:
+        stream: where to; by default standard error, so that ``--json`` has standard output for itself.
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._started = time.monotonic()
+
+    @contextmanager
+    def step(self, text: str) -> Iterator[None]:
+        """Print ``text``, do the step, then complete the line with the time it took."""
+        started = time.monotonic()
+        self._write(f"  {text:<52} ")
+        try:
+            yield
+        except BaseException:
+            self._write(f"failed after {time.monotonic() - started:.2f} s\n")
+            raise
+        self._write(f"{time.monotonic() - started:6.2f} s\n")
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        self._write(f"{text}\n")
+
+    def total(self) -> float:
+        """Seconds since the first step could begin."""
+        return time.monotonic() - self._started
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()

@@ -1,0 +1,137 @@
+"""The processes of one cluster as processes: starting, ending and watching them by name."""
+
+import os
+import signal
+import time
+from collections.abc import Iterable
+
+from deploy.daemons import daemon_arguments
+from deploy.errors import DeployError
+from deploy.layout import ClusterState, Layout
+from deploy.mongod import POLL_INTERVAL, mongod_arguments
+from deploy.processes import ProcessIdentity, exit_description, spawn
+from deploy.readiness import is_ready
+from deploy.topology import ProcessPlan, Role
+
+# Seconds a process gets to end by itself: longer than a router lets running operations finish.
+STOP_TIMEOUT = 30.0
+
+# Clients first, data last: whoever stops still finds what it depends on.
+STOP_ORDER = (Role.ROUTER, Role.SHARDD, Role.CONFIGD, Role.MONGOD)
+
+LOG_LINES_SHOWN = 5
+
+
+class Supervisor:
+    """Starts and ends the processes of the cluster that ``state`` describes, remembering them in their pid files."""
+
+    def __init__(self, layout: Layout, state: ClusterState) -> None:
+        self._layout = layout
+        self._state = state
+
+    def identity(self, plan: ProcessPlan) -> ProcessIdentity | None:
+        """The process that is, or was last, ``plan``; ``None`` when it was never started or was ended on purpose."""
+        return ProcessIdentity.load(self._layout.pid_file(plan.name))
+
+    def running(self, plan: ProcessPlan) -> ProcessIdentity | None:
+        """The process that is ``plan`` now."""
+        identity = self.identity(plan)
+        return identity if identity is not None and identity.is_running() else None
+
+    def start(self, plan: ProcessPlan) -> None:
+        """Start a process, without waiting until it serves.
+
+        Raises:
+            DeployError: it cannot be started.
+        """
+        arguments = self._arguments(plan)
+        try:
+            identity = spawn(arguments, self._layout.log(plan.name))
+        except OSError as error:
+            raise DeployError(f"{plan.name} cannot be started: {error}") from error
+        identity.save(self._layout.pid_file(plan.name))
+
+    def wait_ready(self, plans: Iterable[ProcessPlan], deadline: float) -> None:
+        """Wait until every process serves.
+
+        Raises:
+            DeployError: one ended instead, or does not serve when ``time.monotonic()`` reaches ``deadline``.
+        """
+        for plan in plans:
+            while not is_ready(plan):
+                self._check_still_starting(plan, deadline)
+                time.sleep(POLL_INTERVAL)
+            # Whatever answered, it must not be a stranger on the same port.
+            self._check_still_starting(plan, deadline)
+
+    def signal(self, plan: ProcessPlan, number: signal.Signals) -> None:
+        """Send a signal, and wait for the end of the process if the signal is one that ends it.
+
+        Raises:
+            DeployError: it is not running, or survived the signal.
+        """
+        identity = self.running(plan)
+        if identity is None or not identity.send(number):
+            raise DeployError(f"{plan.name} is not running")
+        ends = number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGABRT)
+        if ends and not identity.wait_ended(STOP_TIMEOUT):
+            raise DeployError(f"{plan.name} still runs {STOP_TIMEOUT:.0f} s after {number.name}")
+
+    def stop(self, plans: Iterable[ProcessPlan]) -> list[str]:
+        """End processes together.
+
+        Returns:
+            The names of those that had to be killed.
+        """
+        plans = list(plans)
+        ending = [(plan, identity) for plan in plans if (identity := self.running(plan)) is not None]
+        for _, identity in ending:
+            identity.send(signal.SIGTERM)
+            # A stopped process obeys only after it continues.
+            identity.send(signal.SIGCONT)
+        deadline = time.monotonic() + STOP_TIMEOUT
+        killed = []
+        for plan, identity in ending:
+            if not identity.wait_ended(max(0.0, deadline - time.monotonic())):
+                killed.append(plan.name)
+                identity.send(signal.SIGKILL)
+                identity.wait_ended(STOP_TIMEOUT)
+        for plan in plans:
+            self._layout.pid_file(plan.name).unlink(missing_ok=True)
+        return killed
+
+    def restart(self, plan: ProcessPlan, deadline: float) -> None:
+        """End a process if it runs, start it again and wait until it serves.
+
+        Raises:
+            DeployError: as `start` and `wait_ready`.
+        """
+        self.stop([plan])
+        self.start(plan)
+        self.wait_ready([plan], deadline)
+
+    def _arguments(self, plan: ProcessPlan) -> list[str]:
+        if plan.role is not Role.MONGOD:
+            return daemon_arguments(self._layout, self._state, plan)
+        return mongod_arguments(
+            self._state.mongod,
+            plan,
+            dbpath=self._layout.data(plan.name),
+            log=self._layout.log(plan.name),
+            sockets=self._layout.sockets,
+            cache_gb=self._state.cache_gb,
+        )
+
+    def _check_still_starting(self, plan: ProcessPlan, deadline: float) -> None:
+        identity = self.identity(plan)
+        if identity is None:
+            raise DeployError(f"{plan.name} was stopped while it was starting")
+        if not identity.is_running():
+            raise DeployError(f"{plan.name} {exit_description(identity)} while starting; {self._last_words(plan)}")
+        if time.monotonic() > deadline:
+            raise DeployError(f"{plan.name} does not serve in time; {self._last_words(plan)}")
+
+    def _last_words(self, plan: ProcessPlan) -> str:
+        log = self._layout.log(plan.name)
+        lines = log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:] if log.exists() else []
+        return f"the end of {log}:" + "".join(f"{os.linesep}    {line}" for line in lines)
