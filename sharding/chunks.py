@@ -16,7 +16,8 @@ from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
 from sharding.shard_key import ShardKeyPattern
-from sharding.versions import ChunkVersion, pack_timestamp
+from sharding.timestamps import pack_timestamp
+from sharding.versions import ChunkVersion
 from wire import rawbson
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError

@@ -21,7 +21,8 @@ from sharding.chunks import ChunkPlacement
 from sharding.namespace import Namespace
 from sharding.routing_table_update import ChangedChunk, latest_of_overlapping, overlay
 from sharding.shard_key import ShardKeyPattern
-from sharding.versions import ChunkVersion, pack_timestamp, shard_version_element
+from sharding.timestamps import pack_timestamp
+from sharding.versions import ChunkVersion, shard_version_element
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 
@@ -91,7 +92,7 @@ class RoutingTable:
         self._owned = owned
         self._first_keys = [block.min_keys[0] for block in blocks]
         self._global_max = collection.key_pattern.global_max()
-        self._global_max_key = collection.key_pattern.key_bytes(self._global_max)
+        self._global_max_key = collection.key_pattern.global_max_bytes()
         self._versions = {shard: collection.version(total.version) for shard, total in owned.items()}
         self._elements = {shard: shard_version_element(version) for shard, version in self._versions.items()}
         self._nothing_version = collection.version(0)
@@ -359,7 +360,7 @@ def _check_tiling(
     encode = pattern.key_bytes
     if not order:
         raise _inconsistent("there are no chunks")
-    if min_keys[order[0]] != encode(pattern.global_min()):
+    if min_keys[order[0]] != pattern.global_min_bytes():
         raise _inconsistent(f"nothing lies before {bson.decode(mins[order[0]])}")
     previous = order[0]
     for n in order[1:]:
@@ -370,7 +371,7 @@ def _check_tiling(
         if min_keys[previous] == min_keys[n]:
             raise _inconsistent(f"two chunks begin at {bson.decode(mins[n])}")
         previous = n
-    if encode(maxes[previous]) != encode(pattern.global_max()):
+    if encode(maxes[previous]) != pattern.global_max_bytes():
         raise _inconsistent(f"nothing lies after {bson.decode(maxes[previous])}")
 
 

@@ -15,6 +15,7 @@ from bson.binary import Binary
 from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
+from sharding.timestamps import pack_timestamp, unpack_timestamp
 from wire import rawbson
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
@@ -31,6 +32,9 @@ _DATABASE_VERSION: Final = Struct("<i6si1s16s11sQ9siB")
 _DATABASE_VERSION_NAMES: Final = (b"\x05uuid\0", b"\x11timestamp\0", b"\x10lastMod\0")
 
 _VERSIONS_CACHED: Final = 65536
+
+MISSING_FIELD: Final = 40414
+"""The bare number by which MongoDB's command parser refuses a missing field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,8 @@ class ChunkVersion:
         for name, part, kind in (("v", v, Timestamp), ("e", e, ObjectId), ("t", t, Timestamp)):
             if not isinstance(part, kind):
                 raise CommandError(
-                    ErrorCode.TypeMismatch, f"Invalid field '{name}' of a chunk version: {part!r}, not a {kind.__name__}"
+                    ErrorCode.TypeMismatch,
+                    f"Invalid field '{name}' of a chunk version: {part!r}, not a {kind.__name__}",
                 )
         return cls.from_lastmod(v, e, t)
 
@@ -242,20 +247,6 @@ class DatabaseVersion:
         return f"{self.uuid}|Timestamp({self.timestamp.time}, {self.timestamp.inc})|{self.last_mod}"
 
 
-MISSING_FIELD: Final = 40414
-"""The bare number by which MongoDB's command parser refuses a missing field."""
-
-
-def pack_timestamp(timestamp: Timestamp) -> int:
-    """A timestamp as one unsigned 64-bit integer, which orders as timestamps do."""
-    return int(timestamp.time) << 32 | int(timestamp.inc)
-
-
-def unpack_timestamp(packed: int) -> Timestamp:
-    """The reverse of `pack_timestamp`."""
-    return Timestamp(packed >> 32, packed & 0xFFFFFFFF)
-
-
 @lru_cache(_VERSIONS_CACHED)
 def shard_version_element(version: ChunkVersion) -> bytes:
     """The element ``shardVersion: {t, e, v}``, ready for `rawbson.append`."""
@@ -284,5 +275,6 @@ def _parse_database_version(kind: int, value: bytes) -> DatabaseVersion:
 
 def _field_type_error(name: str, value: object, expected: str) -> CommandError:
     return CommandError(
-        ErrorCode.TypeMismatch, f"BSON field '{name}' is the wrong type '{type(value).__name__}', expected type '{expected}'"
+        ErrorCode.TypeMismatch,
+        f"BSON field '{name}' is the wrong type '{type(value).__name__}', expected type '{expected}'",
     )
