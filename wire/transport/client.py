@@ -165,15 +165,24 @@ class Connection:
         self._stream.close()
 
 
-def decode_reply(frame: bytes) -> dict[str, Any]:
-    """The body of an OP_MSG frame as a dict.
+def response_body(frame: bytes) -> bytes:
+    """The body of an OP_MSG frame.
 
     Raises:
         RemoteProtocolError: the frame is something else.
     """
     if Header(frame).opcode != OP_MSG:
         raise RemoteProtocolError(f"a reply with opcode {Header(frame).opcode}")
-    return bson.decode(OpMsg(frame).body, codec_options=VALUE_CODEC)
+    return OpMsg(frame).body
+
+
+def decode_reply(frame: bytes) -> dict[str, Any]:
+    """The body of an OP_MSG frame as a dict.
+
+    Raises:
+        RemoteProtocolError: the frame is something else.
+    """
+    return bson.decode(response_body(frame), codec_options=VALUE_CODEC)
 
 
 async def _connect(address: str) -> socket.socket:

@@ -1,0 +1,56 @@
+"""One run of a piece of work for all who ask for it at the same time."""
+
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+import trio
+
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+class SingleFlight(Generic[Key, Value]):
+    """Runs work by key, in a nursery of its owner, so that a caller who gives up does not take it from the others."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        self._flights: dict[Key, _Flight[Value]] = {}
+
+    async def run(self, key: Key, work: Callable[[], Awaitable[Value]]) -> Value:
+        """The result of ``work()``, or of the run for ``key`` that is already under way; its error is raised to all.
+
+        Raises:
+            CommandError: ShutdownInProgress, the owner's nursery was cancelled before the work was done.
+        """
+        flight = self._flights.get(key)
+        if flight is None:
+            flight = self._flights[key] = _Flight()
+            self._nursery.start_soon(self._fly, key, flight, work)
+        await flight.landed.wait()
+        if flight.error is not None:
+            raise flight.error
+        return flight.values[0]
+
+    async def _fly(self, key: Key, flight: "_Flight[Value]", work: Callable[[], Awaitable[Value]]) -> None:
+        try:
+            flight.values.append(await work())
+        except Exception as error:
+            flight.error = error
+        except BaseException:
+            flight.error = CommandError(ErrorCode.ShutdownInProgress, "the daemon is shutting down")
+            raise
+        finally:
+            del self._flights[key]
+            flight.landed.set()
+
+
+class _Flight(Generic[Value]):
+    """Work under way: ``values`` holds its result once it has one, since None is a result too."""
+
+    def __init__(self) -> None:
+        self.landed = trio.Event()
+        self.values: list[Value] = []
+        self.error: Exception | None = None

@@ -1,0 +1,151 @@
+"""Commands to a replica set as a whole: the member that may answer is found, and found again when it changes."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import bson
+import trio
+
+from wire.error_codes import Category, ErrorCode, has_category
+from wire.errors import BackendError, CommandError, RemoteProtocolError
+from wire.message import next_request_id, op_msg
+from wire.rawbson import INT64, OBJECT, array_documents, decode_value, index
+from wire.read_preference import PRIMARY, ReadPreference
+from wire.transport.client import decode_reply, response_body
+from wire.transport.monitor import ReplicaSetMonitor
+from wire.transport.pools import ConnectionPools
+
+SELECTION_SECONDS_MAX: Final = 20.0
+"""As mongos's default for finding a host (``defaultFindReplicaSetHostTimeoutMS``, 15 s) plus a slow election."""
+
+_ATTEMPTS_MAX: Final = 4
+
+
+class ReplicaSetClient:
+    """Runs commands on the members of one replica set, with the pools and the monitor of a daemon."""
+
+    def __init__(self, monitor: ReplicaSetMonitor, pools: ConnectionPools) -> None:
+        self.monitor = monitor
+        self._pools = pools
+
+    @property
+    def set_name(self) -> str:
+        """The name of the replica set."""
+        return self.monitor.set_name
+
+    async def select(self, preference: ReadPreference = PRIMARY) -> str:
+        """The address of a member for the preference, waiting for one up to `SELECTION_SECONDS_MAX`.
+
+        Raises:
+            CommandError: FailedToSatisfyReadPreference, there was none in that time.
+        """
+        address = self.monitor.select(preference)
+        if address is not None:
+            return address
+        with trio.move_on_after(SELECTION_SECONDS_MAX):
+            return await self.monitor.wait_for_member(preference)
+        raise CommandError(
+            ErrorCode.FailedToSatisfyReadPreference,
+            f'Could not find host matching read preference {{ mode: "{preference.mode}" }} for set {self.set_name}',
+        )
+
+    async def exchange(self, frame: bytes, preference: ReadPreference = PRIMARY) -> tuple[str, bytes]:
+        """Send a request to one suitable member, once; returns its address and the reply's frame.
+
+        A failed connection makes the monitor look again; whether to try again is the caller's decision.
+
+        Raises:
+            BackendError: the member did not answer.
+            CommandError: no member was suitable in time.
+        """
+        address = await self.select(preference)
+        return address, await self.exchange_with(address, frame)
+
+    async def exchange_with(self, address: str, frame: bytes) -> bytes:
+        """As `exchange`, with a given member."""
+        try:
+            return await self._pools[address].exchange(frame)
+        except BackendError:
+            self.on_failure(address)
+            raise
+
+    def on_failure(self, address: str) -> None:
+        """A member proved not to be what it was taken for: look again."""
+        self.monitor.mark_failed(address)
+
+    async def command(
+        self,
+        db: str,
+        command: Mapping[str, Any],
+        *,
+        preference: ReadPreference = PRIMARY,
+        is_idempotent: bool = True,
+    ) -> dict[str, Any]:
+        """Run a command given as a dict; returns the decoded reply.
+
+        An answer of the not-primary family, or no connection, is followed by a search for the new primary and another
+        try, at most `_ATTEMPTS_MAX` in all; after a broken connection only if the command is idempotent.
+
+        Raises:
+            CommandError: the reply says ``ok: 0``, or no member was suitable in time.
+            BackendError: the last try met a broken connection.
+        """
+        body = bson.encode({**command, "$db": db})
+        for attempt in range(1, _ATTEMPTS_MAX + 1):
+            address = await self.select(preference)
+            try:
+                frame = await self.exchange_with(address, op_msg(body, request_id=next_request_id()))
+            except BackendError as error:
+                if attempt == _ATTEMPTS_MAX or (error.sent and not is_idempotent):
+                    raise
+                continue
+            reply = decode_reply(frame)
+            if reply.get("ok"):
+                return reply
+            failure = CommandError.from_reply(reply)
+            if not has_category(failure.code, Category.NOT_PRIMARY):
+                raise failure
+            self.on_failure(address)
+            if attempt == _ATTEMPTS_MAX:
+                raise failure
+        raise AssertionError("unreachable")
+
+    async def find_raw(
+        self, db: str, command: Mapping[str, Any], *, preference: ReadPreference = PRIMARY
+    ) -> list[bytes]:
+        """All documents of a cursor that ``command`` (find or aggregate) opens, as raw bytes.
+
+        Raises:
+            CommandError: the command or a ``getMore`` failed.
+            BackendError: the member did not answer.
+        """
+        address = await self.select(preference)
+        documents: list[bytes] = []
+        body = bson.encode({**command, "$db": db})
+        while True:
+            reply = response_body(await self.exchange_with(address, op_msg(body, request_id=next_request_id())))
+            try:
+                batch, cursor_id, namespace = _read_cursor(reply)
+            except CommandError as failure:
+                if has_category(failure.code, Category.NOT_PRIMARY):
+                    self.on_failure(address)
+                raise
+            documents += batch
+            if not cursor_id:
+                return documents
+            collection = namespace.partition(".")[2]
+            body = bson.encode({"getMore": bson.Int64(cursor_id), "collection": collection, "$db": db})
+
+
+def _read_cursor(reply: bytes) -> tuple[Sequence[bytes], int, str]:
+    """The batch, the cursor id and the namespace of a cursor reply."""
+    fields = index(reply)
+    cursor = fields.get(b"cursor")
+    if cursor is None:
+        raise CommandError.from_reply(bson.decode(reply))
+    if cursor[0] != OBJECT:
+        raise RemoteProtocolError("a cursor reply whose cursor is no document")
+    parts = index(reply, cursor[2])
+    batch = parts.get(b"firstBatch") or parts[b"nextBatch"]
+    cursor_id = decode_value(reply, parts[b"id"]) if parts[b"id"][0] == INT64 else 0
+    return array_documents(reply, batch), cursor_id, str(decode_value(reply, parts[b"ns"]))
