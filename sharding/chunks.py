@@ -6,6 +6,7 @@ Bounds are kept as the raw BSON documents of the catalog. Their order is that of
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from struct import Struct
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -13,8 +14,10 @@ from uuid import UUID
 import bson
 from bson.binary import Binary
 from bson.objectid import ObjectId
+from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
+from sharding.bson_text import document_text
 from sharding.shard_key import ShardKeyPattern
 from sharding.timestamps import pack_timestamp
 from sharding.versions import ChunkVersion
@@ -52,7 +55,7 @@ class ChunkRange:
         if min_key >= max_key:
             raise CommandError(
                 ErrorCode.BadValue,
-                f"Illegal chunk range: min {bson.decode(min_document)} is not before max {bson.decode(max_document)}",
+                f"Illegal chunk range: [{document_text(min_document)}, {document_text(max_document)})",
             )
         return cls(min_document, max_document, min_key, max_key)
 
@@ -77,7 +80,7 @@ class ChunkRange:
         return {"min": rawbson.raw_document(self.min), "max": rawbson.raw_document(self.max)}
 
     def __str__(self) -> str:
-        return f"[{bson.decode(self.min)}, {bson.decode(self.max)})"
+        return f"[{document_text(self.min)}, {document_text(self.max)})"
 
 
 class ChunkHistory(NamedTuple):
@@ -111,9 +114,8 @@ class ChunkPlacement(NamedTuple):
         max_document = _raw_field(document, fields, b"max", rawbson.OBJECT)
         shard = _raw_field(document, fields, b"shard", rawbson.STRING)[4:-1].decode()
         version = _unpack_uint64(_raw_field(document, fields, b"lastmod", rawbson.TIMESTAMP))[0]
-        history = fields.get(b"history")
-        entries = rawbson.array_documents(document, history) if history else ()
-        return cls(min_document, max_document, shard, version, tuple(_read_history_entry(entry) for entry in entries))
+        history = _read_history(_raw_field(document, fields, b"history", rawbson.ARRAY)) if b"history" in fields else ()
+        return cls(min_document, max_document, shard, version, history)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +186,12 @@ class Chunk:
         return replace(self, version=version)
 
 
+@lru_cache(4096)  # whole collections have been sharded, and so have the same history, at one time
+def _read_history(array: bytes) -> tuple[tuple[int, str], ...]:
+    entries = rawbson.array_documents(array, (rawbson.ARRAY, 0, 0, len(array)))
+    return tuple(_read_history_entry(entry) for entry in entries)
+
+
 def _read_history_entry(document: bytes) -> tuple[int, str]:
     fields = rawbson.index(document)
     valid_after = _unpack_uint64(_raw_field(document, fields, b"validAfter", rawbson.TIMESTAMP))[0]
@@ -213,4 +221,4 @@ def _missing(name: str) -> CommandError:
 
 
 def _encoded(document: Mapping[str, Any]) -> bytes:
-    return document.raw if isinstance(document, bson.raw_bson.RawBSONDocument) else bson.encode(document)
+    return bytes(document.raw) if isinstance(document, RawBSONDocument) else bson.encode(document)

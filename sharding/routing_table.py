@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-import bson
 from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
+from sharding.bson_text import document_text
 from sharding.chunk_block import CHUNKS_PER_BLOCK, BlockRow, ChunkBlock, Owned, cut_into_blocks
 from sharding.chunks import ChunkPlacement
 from sharding.namespace import Namespace
@@ -361,18 +361,18 @@ def _check_tiling(
     if not order:
         raise _inconsistent("there are no chunks")
     if min_keys[order[0]] != pattern.global_min_bytes():
-        raise _inconsistent(f"nothing lies before {bson.decode(mins[order[0]])}")
+        raise _inconsistent(f"nothing lies before {document_text(mins[order[0]])}")
     previous = order[0]
     for n in order[1:]:
         # Bounds that touch are nearly always written with the same bytes, which saves encoding them.
         if maxes[previous] != mins[n] and (max_key := encode(maxes[previous])) != min_keys[n]:
             what = "gap" if max_key < min_keys[n] else "overlap"
-            raise _inconsistent(f"{what} between {bson.decode(maxes[previous])} and {bson.decode(mins[n])}")
+            raise _inconsistent(f"{what} between {document_text(maxes[previous])} and {document_text(mins[n])}")
         if min_keys[previous] == min_keys[n]:
-            raise _inconsistent(f"two chunks begin at {bson.decode(mins[n])}")
+            raise _inconsistent(f"two chunks begin at {document_text(mins[n])}")
         previous = n
     if encode(maxes[previous]) != pattern.global_max_bytes():
-        raise _inconsistent(f"nothing lies after {bson.decode(maxes[previous])}")
+        raise _inconsistent(f"nothing lies after {document_text(maxes[previous])}")
 
 
 def _total(blocks: Iterable[ChunkBlock]) -> dict[str, Owned]:

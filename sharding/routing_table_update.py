@@ -4,8 +4,7 @@ from bisect import bisect_left, bisect_right
 from itertools import pairwise
 from typing import NamedTuple
 
-import bson
-
+from sharding.bson_text import document_text
 from sharding.chunk_block import BlockRow
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
@@ -75,5 +74,5 @@ def _partial(change: ChangedChunk) -> CommandError:
     return CommandError(
         ErrorCode.ConflictingOperationInProgress,
         "The chunks read from the catalog are not consistent: only part of a known chunk was replaced near"
-        f" {bson.decode(change.row.min)}",
+        f" {document_text(change.row.min)}",
     )

@@ -81,12 +81,12 @@ class ChunkVersion:
             v, e, t = value
         else:
             raise CommandError(ErrorCode.TypeMismatch, f"Invalid chunk version {value!r}: expected {{t, e, v}}")
-        for name, part, kind in (("v", v, Timestamp), ("e", e, ObjectId), ("t", t, Timestamp)):
-            if not isinstance(part, kind):
-                raise CommandError(
-                    ErrorCode.TypeMismatch,
-                    f"Invalid field '{name}' of a chunk version: {part!r}, not a {kind.__name__}",
-                )
+        if not isinstance(v, Timestamp):
+            raise _chunk_version_part_error("v", v, "timestamp")
+        if not isinstance(e, ObjectId):
+            raise _chunk_version_part_error("e", e, "objectId")
+        if not isinstance(t, Timestamp):
+            raise _chunk_version_part_error("t", t, "timestamp")
         return cls.from_lastmod(v, e, t)
 
     @classmethod
@@ -271,6 +271,12 @@ def _parse_chunk_version(kind: int, value: bytes) -> ChunkVersion:
 @lru_cache(_VERSIONS_CACHED)
 def _parse_database_version(kind: int, value: bytes) -> DatabaseVersion:
     return DatabaseVersion.from_value(rawbson.decode_value(value, (kind, 0, 0, len(value))))
+
+
+def _chunk_version_part_error(name: str, value: object, expected: str) -> CommandError:
+    return CommandError(
+        ErrorCode.TypeMismatch, f"Invalid field '{name}' of a chunk version: {value!r} is not of type {expected}"
+    )
 
 
 def _field_type_error(name: str, value: object, expected: str) -> CommandError:
