@@ -33,6 +33,9 @@ _SEED: Final = b"\0\0\0\0"
 _CANONICAL_NUMBER: Final = (10).to_bytes(4, "little")
 _END: Final = b"\0\0\0\0"  # the end marker's canonical type; it has neither name nor value
 
+_FRACTIONAL: Final = frozenset({rawbson.DOUBLE, rawbson.DECIMAL128})
+_NESTING: Final = frozenset({rawbson.OBJECT, rawbson.ARRAY, rawbson.CODE_WITH_SCOPE})
+
 _CANONICAL_TYPES: Final = {
     kind: number.to_bytes(4, "little", signed=True)
     for kind, number in {
@@ -71,6 +74,44 @@ def hash_value(document: bytes, span: Span) -> int:
     _feed(parts, document, span)
     digest = md5(b"".join(parts), usedforsecurity=False).digest()
     return int(_unpack_int64(digest)[0])
+
+
+def equal_values_hashes(document: bytes, span: Span) -> tuple[int, ...] | None:
+    """The hashes that values equal to this one can have; None if they are too many to tell.
+
+    Equal numbers of different types do not always hash alike: a double 1.5 hashes as 1, a Decimal128 1.5 as 2, and 2^63
+    as either end of the range. So a search for a number may have to look in two places.
+    """
+    if span[0] in _NESTING:
+        return (hash_value(document, span),) if _hashes_as_its_equals(document, span) else None
+    if span[0] in _FRACTIONAL:
+        return tuple(
+            hash_value(_pack_int64(number), (rawbson.INT64, 0, 0, 8)) for number in _equal_int64s(document, span)
+        )
+    return (hash_value(document, span),)
+
+
+def _hashes_as_its_equals(document: bytes, span: Span) -> bool:
+    """Whether all values equal to this one have its hash."""
+    if span[0] in _FRACTIONAL:
+        return len(_equal_int64s(document, span)) == 1
+    if span[0] not in _NESTING:
+        return True
+    start = span[2]
+    if span[0] == rawbson.CODE_WITH_SCOPE:
+        start += 8 + int(_unpack_int32(document, start + 4)[0])
+    return all(_hashes_as_its_equals(document, below) for _, below in rawbson.spans(document, start))
+
+
+def _equal_int64s(document: bytes, span: Span) -> set[int]:
+    """What a double or Decimal128 is hashed as, when it is of the one type and when of the other."""
+    if span[0] == rawbson.DOUBLE:
+        double = _unpack_double(document, span[2])[0]
+        decimal = Decimal(double)
+    else:
+        decimal = Decimal128.from_bid(document[span[2] : span[3]]).to_decimal()
+        double = math.nan if decimal.is_nan() else float(decimal)
+    return {_double_as_int64(double), _decimal_as_int64(decimal)}
 
 
 def _feed(parts: list[bytes], document: bytes, span: Span) -> None:

@@ -42,6 +42,7 @@ _CODE_WITH_SCOPE: Final = b"\x90"
 _MAX_KEY: Final = b"\xf0"
 
 ENCODED_MIN_KEY: Final = _MIN_KEY
+ENCODED_UNDEFINED: Final = _UNDEFINED
 ENCODED_NULL: Final = _NULL
 ENCODED_MAX_KEY: Final = _MAX_KEY
 
@@ -146,7 +147,7 @@ def _fields(document: bytes, start: int) -> bytes:
     """Fields in their order, each compared by type, then name, then value."""
     parts: list[bytes] = []
     for name, (kind, _, value_start, value_end) in rawbson.spans(document, start):
-        parts += (_RANKS[kind], name, b"\0", _ENCODERS[kind](document, value_start, value_end))
+        parts += (RANKS[kind], name, b"\0", _ENCODERS[kind](document, value_start, value_end))
     parts.append(b"\0")
     return b"".join(parts)
 
@@ -155,8 +156,9 @@ def _invalid(_document: bytes, _start: int, _end: int) -> bytes:
     raise rawbson.InvalidBSONError("no such BSON type")
 
 
-# By type byte: the rank that stands before a field name in an object, and the encoder of the value.
-_RANKS: Final = [b"\0"] * 256
+RANKS: Final = [b"\0"] * 256
+"""By type byte: the rank, one for all numbers, that stands before a field's name in an object."""
+
 _ENCODERS: Final[list[_Encoder]] = [_invalid] * 256
 for _kind, _rank, _encoder in (
     (rawbson.MIN_KEY, _MIN_KEY, _constant(_MIN_KEY)),
@@ -181,5 +183,5 @@ for _kind, _rank, _encoder in (
     (rawbson.CODE_WITH_SCOPE, _CODE_WITH_SCOPE, _encode_code_with_scope),
     (rawbson.MAX_KEY, _MAX_KEY, _constant(_MAX_KEY)),
 ):
-    _RANKS[_kind] = _rank
+    RANKS[_kind] = _rank
     _ENCODERS[_kind] = _encoder

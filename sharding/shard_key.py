@@ -29,13 +29,21 @@ class ShardKeyPattern:
     Attributes:
         document: the pattern as raw BSON, just as it was given.
         fields: its fields in order.
+        fields_by_path: for each path of the key and each path above one, the positions of the fields that lie on it,
+            with how many parts of the field's path it is.
     """
 
     document: bytes
     fields: tuple[ShardKeyField, ...]
+    fields_by_path: Mapping[bytes, tuple[tuple[int, int], ...]] = field(init=False, repr=False, compare=False)
     _top_level: frozenset[bytes] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        on_path: dict[bytes, tuple[tuple[int, int], ...]] = {}
+        for position, each in enumerate(self.fields):
+            for levels, path in enumerate(each.ancestors, 1):
+                on_path[path] = (*on_path.get(path, ()), (position, levels))
+        object.__setattr__(self, "fields_by_path", on_path)
         object.__setattr__(self, "_top_level", frozenset(each.path[0] for each in self.fields))
 
     @classmethod

@@ -27,14 +27,18 @@ class ShardKeyField:
         name: the dotted path, as UTF-8.
         hashed: whether the key holds the hash of the value instead of the value.
         path: the parts of ``name``.
+        ancestors: the dotted paths from the first part of ``path`` down to ``name`` itself.
     """
 
     name: bytes
     hashed: bool
     path: tuple[bytes, ...] = field(init=False, repr=False, compare=False)
+    ancestors: tuple[bytes, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "path", tuple(self.name.split(b".")))
+        path = tuple(self.name.split(b"."))
+        object.__setattr__(self, "path", path)
+        object.__setattr__(self, "ancestors", tuple(b".".join(path[: n + 1]) for n in range(len(path))))
 
     def find_in(self, document: bytes, top_level: dict[bytes, Span]) -> Span | None:
         """Where the field's value lies in ``document``; None if it is missing.
@@ -47,17 +51,11 @@ class ShardKeyField:
             CommandError: ShardKeyNotFound for an array on the path.
         """
         span = top_level.get(self.path[0])
-        for part in self.path[1:]:
-            if span is None or span[0] != rawbson.OBJECT:
-                break
-            span = _first_named(document, span[2], part)
-        else:
-            if span is not None and span[0] == rawbson.ARRAY:
-                raise array_in_shard_key()
-            return span
+        if span is not None and len(self.path) > 1:
+            span = descend(document, span, self.path[1:])
         if span is not None and span[0] == rawbson.ARRAY:
             raise array_in_shard_key()
-        return None
+        return span
 
     def key_value(self, document: bytes, span: Span | None) -> tuple[int, bytes]:
         """Type and raw value that stand in the shard key for a found value (null where there is none)."""
@@ -84,8 +82,15 @@ def array_in_shard_key() -> CommandError:
     return CommandError(ErrorCode.ShardKeyNotFound, "Shard key cannot contain array values or array descendants.")
 
 
-def _first_named(document: bytes, start: int, name: bytes) -> Span | None:
-    for found, span in rawbson.spans(document, start):
-        if found == name:
-            return span
-    return None
+def descend(document: bytes, span: Span, path: tuple[bytes, ...]) -> Span | None:
+    """The value at ``path`` below the one at ``span``, or the first array on the way; None if there is none."""
+    for part in path:
+        if span[0] != rawbson.OBJECT:
+            return span if span[0] == rawbson.ARRAY else None
+        for name, below in rawbson.spans(document, span[2]):
+            if name == part:
+                span = below
+                break
+        else:
+            return None
+    return span
