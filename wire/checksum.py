@@ -12,7 +12,7 @@ CHECKSUM_BYTES: Final = 4
 
 def checksum(data: bytes) -> int:
     """The CRC-32C of ``data`` as an unsigned 32-bit number."""
-    return google_crc32c.value(data)
+    return int(google_crc32c.value(data))
 
 
 def append_checksum(frame: bytes) -> bytes:

@@ -1,0 +1,155 @@
+"""OP_QUERY and OP_REPLY, which are left only for the first ``hello`` of a connection.
+
+Drivers, and mongod's own client, begin a connection with a legacy handshake because they do not know yet whether the
+server speaks OP_MSG. MongoDB 6.0 refuses every other use of OP_QUERY, with the answers that are built here.
+
+The format is that of https://www.mongodb.com/docs/manual/legacy-opcodes/; the answers are those of mongod 6.0.5.
+"""
+
+from dataclasses import dataclass
+from struct import Struct
+from typing import Any, Final
+
+import bson
+
+from wire import rawbson
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError, RemoteProtocolError
+from wire.hello import HELLO_NAMES
+from wire.message import HEADER_BYTES, OP_QUERY, OP_REPLY, next_request_id
+from wire.rawbson import InvalidBSONError
+
+SECONDARY_OK: Final = 1 << 2
+EXHAUST: Final = 1 << 6
+
+QUERY_FAILURE: Final = 1 << 1
+AWAIT_CAPABLE: Final = 1 << 3
+
+LEGACY_OPCODE_REMOVED: Final = 5739101
+BAD_NUMBER_TO_RETURN: Final = 16979
+EXHAUST_ON_COMMAND: Final = 18527
+
+_ADVICE: Final = (
+    "The client driver may require an upgrade. For more details see "
+    "https://dochub.mongodb.org/core/legacy-opcode-removal"
+)
+
+_FLAGS = Struct("<I")
+_SKIP_AND_RETURN = Struct("<ii")
+_REPLY_PREFIX = Struct("<iiiiIqii")  # the header, responseFlags, cursorID, startingFrom, numberReturned
+
+
+@dataclass(frozen=True, slots=True)
+class LegacyQuery:
+    """One OP_QUERY message; its query is a slice of the frame.
+
+    Attributes:
+        request_id: what the answer has to carry as ``responseTo``.
+        collection: the full collection name, ``<db>.$cmd`` for a command.
+    """
+
+    request_id: int
+    flags: int
+    collection: str
+    skip: int
+    number_to_return: int
+    query: bytes
+
+    @property
+    def database(self) -> str:
+        """The part of the collection name before the first dot."""
+        return self.collection.partition(".")[0]
+
+    @property
+    def is_command(self) -> bool:
+        """Whether the query is a command."""
+        return self.collection.partition(".")[2] == "$cmd"
+
+    def hello(self) -> bytes:
+        """The ``hello`` command that this query is.
+
+        Raises:
+            CommandError: UnsupportedOpQueryCommand (352) for any other command, InvalidNamespace (73), or one of the
+                assertions about the query's own fields. Answer it with `build_reply`.
+        """
+        if not self.database:
+            raise CommandError(ErrorCode.InvalidNamespace, "Invalid database name: ''")
+        if self.number_to_return not in (-1, 1):
+            raise CommandError(
+                BAD_NUMBER_TO_RETURN,
+                f"Bad numberToReturn ({self.number_to_return}) for $cmd type ns - can only be 1 or -1",
+            )
+        if self.flags & EXHAUST:
+            raise CommandError(
+                EXHAUST_ON_COMMAND, f"The 'exhaust' OP_QUERY flag is invalid for commands: {self.collection}"
+            )
+        command = _unwrapped(self.query)
+        name = next((name for name, _ in rawbson.spans(command)), b"$db").decode(errors="replace")
+        if name not in HELLO_NAMES:
+            raise CommandError(ErrorCode.UnsupportedOpQueryCommand, f"Unsupported OP_QUERY command: {name}. {_ADVICE}")
+        return command
+
+
+def parse_query(frame: bytes) -> LegacyQuery:
+    """Read a whole OP_QUERY frame. A field selector behind the query is ignored, as it has no meaning for a command.
+
+    Raises:
+        RemoteProtocolError: the frame is not a well-formed OP_QUERY.
+    """
+    opcode = int.from_bytes(frame[12:16], "little")
+    if len(frame) < HEADER_BYTES + _FLAGS.size or opcode != OP_QUERY:
+        raise RemoteProtocolError("not an OP_QUERY message")
+    name_start = HEADER_BYTES + _FLAGS.size
+    name_end = frame.find(b"\0", name_start)
+    numbers = name_end + 1
+    query_start = numbers + _SKIP_AND_RETURN.size
+    if name_end < 0 or query_start > len(frame):
+        raise RemoteProtocolError("an OP_QUERY message that ends before its query")
+    skip, number_to_return = _SKIP_AND_RETURN.unpack_from(frame, numbers)
+    try:
+        query_end = query_start + rawbson.document_length(frame, query_start)
+        if query_end < len(frame):
+            selector_bytes = rawbson.document_length(frame, query_end)
+            if query_end + selector_bytes != len(frame):
+                raise RemoteProtocolError("bytes behind the documents of an OP_QUERY message")
+        query = frame[query_start:query_end]
+        rawbson.index(query)
+    except InvalidBSONError as error:
+        raise RemoteProtocolError(f"an OP_QUERY message with a malformed document: {error}") from error
+    return LegacyQuery(
+        request_id=int.from_bytes(frame[4:8], "little", signed=True),
+        flags=_FLAGS.unpack_from(frame, HEADER_BYTES)[0],
+        collection=frame[name_start:name_end].decode(errors="replace"),
+        skip=skip,
+        number_to_return=number_to_return,
+        query=query,
+    )
+
+
+def build_reply(document: bytes, *, response_to: int, flags: int = AWAIT_CAPABLE) -> bytes:
+    """An OP_REPLY frame with one document, the answer to a command."""
+    prefix = _REPLY_PREFIX.pack(
+        _REPLY_PREFIX.size + len(document), next_request_id(), response_to, OP_REPLY, flags, 0, 0, 1
+    )
+    return prefix + document
+
+
+def build_query_failure(*, response_to: int, opcode_name: str = "OP_QUERY") -> bytes:
+    """The OP_REPLY frame that refuses an OP_QUERY that is no command, or an OP_GET_MORE."""
+    failure: dict[str, Any] = {
+        "$err": f"{opcode_name} is no longer supported. {_ADVICE}",
+        "code": LEGACY_OPCODE_REMOVED,
+        "ok": 0.0,
+    }
+    return build_reply(bson.encode(failure), response_to=response_to, flags=QUERY_FAILURE)
+
+
+def _unwrapped(query: bytes) -> bytes:
+    """The command inside ``{$query: command, ...}``, the form in which drivers added a read preference."""
+    first = next(rawbson.spans(query), None)
+    if first is None:
+        return query
+    name, (kind, _, start, end) = first
+    if name in (b"$query", b"query") and kind == rawbson.OBJECT:
+        return query[start:end]
+    return query
