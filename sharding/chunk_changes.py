@@ -1,4 +1,4 @@
-"""What a catalog change does to chunks: which documents of ``config.chunks`` are written, under which versions, or deleted.
+"""What a catalog change does to chunks: which documents of ``config.chunks`` are written or deleted.
 
 Pure functions from the chunks as they are to a `ChunkChanges`; reading, checking that nothing came between, and writing
 in a transaction is configd's. Versions rise as on a config server of MongoDB 6.0.5, on which these were tried.

@@ -18,6 +18,7 @@ from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
 from sharding.bson_text import document_text
+from sharding.document_fields import optional, required, required_uuid
 from sharding.shard_key import ShardKeyPattern
 from sharding.timestamps import pack_timestamp
 from sharding.versions import ChunkVersion
@@ -103,14 +104,14 @@ class ChunkPlacement(NamedTuple):
     history: tuple[tuple[int, str], ...]
 
     @classmethod
-    def from_raw(cls, document: bytes) -> "ChunkPlacement":
-        """Read one document of ``config.chunks``.
+    def from_raw(cls, document: bytes, *, min_field: bytes = b"min") -> "ChunkPlacement":
+        """Read one document of ``config.chunks``, or of a shard's cache, where the lower bound is in another field.
 
         Raises:
             CommandError: NoSuchKey or TypeMismatch, it is no chunk document.
         """
         fields = rawbson.index(document)
-        min_document = _raw_field(document, fields, b"min", rawbson.OBJECT)
+        min_document = _raw_field(document, fields, min_field, rawbson.OBJECT)
         max_document = _raw_field(document, fields, b"max", rawbson.OBJECT)
         shard = _raw_field(document, fields, b"shard", rawbson.STRING)[4:-1].decode()
         version = _unpack_uint64(_raw_field(document, fields, b"lastmod", rawbson.TIMESTAMP))[0]
@@ -141,19 +142,18 @@ class Chunk:
         Raises:
             CommandError: NoSuchKey or TypeMismatch, it is no chunk document.
         """
-        uuid = _field(document, "uuid", (Binary, UUID))
         return cls(
-            id=_field(document, "_id", (ObjectId,)),
-            uuid=uuid if isinstance(uuid, UUID) else UUID(bytes=bytes(uuid)),
-            min=_encoded(_field(document, "min", (Mapping,))),
-            max=_encoded(_field(document, "max", (Mapping,))),
-            shard=_field(document, "shard", (str,)),
-            version=ChunkVersion.from_lastmod(_field(document, "lastmod", (Timestamp,)), epoch, timestamp),
+            id=required(document, "_id", ObjectId),
+            uuid=required_uuid(document, "uuid"),
+            min=_encoded(document, "min"),
+            max=_encoded(document, "max"),
+            shard=required(document, "shard", str),
+            version=ChunkVersion.from_lastmod(required(document, "lastmod", Timestamp), epoch, timestamp),
             history=tuple(
-                ChunkHistory(_field(entry, "validAfter", (Timestamp,)), _field(entry, "shard", (str,)))
-                for entry in document.get("history", ())
+                ChunkHistory(required(entry, "validAfter", Timestamp), required(entry, "shard", str))
+                for entry in optional(document, "history", list) or ()
             ),
-            jumbo=document.get("jumbo"),
+            jumbo=optional(document, "jumbo", bool),
         )
 
     def to_document(self) -> dict[str, Any]:
@@ -207,18 +207,12 @@ def _raw_field(document: bytes, fields: Mapping[bytes, rawbson.Span], name: byte
     return document[span[2] : span[3]]
 
 
-def _field(document: Mapping[str, Any], name: str, kinds: tuple[type, ...]) -> Any:  # noqa: ANN401 - one of kinds
-    if name not in document:
-        raise _missing(name)
-    value = document[name]
-    if not isinstance(value, kinds):
-        raise CommandError(ErrorCode.TypeMismatch, f'"{name}" had the wrong type in a chunk document')
-    return value
-
-
 def _missing(name: str) -> CommandError:
     return CommandError(ErrorCode.NoSuchKey, f'Missing expected field "{name}" in a chunk document')
 
 
-def _encoded(document: Mapping[str, Any]) -> bytes:
-    return bytes(document.raw) if isinstance(document, RawBSONDocument) else bson.encode(document)
+def _encoded(document: Mapping[str, Any], name: str) -> bytes:
+    bound = required(document, name, object)
+    if isinstance(bound, RawBSONDocument):
+        return bytes(bound.raw)
+    return bson.encode(required(document, name, dict))

@@ -67,8 +67,8 @@ class InitialPlacement:
         if self.num_initial_chunks and not (self.is_empty and self.pattern.hashed_field):
             raise CommandError(
                 ErrorCode.InvalidOptions,
-                "numInitialChunks is only supported when the collection is empty and has a hashed field in the shard key"
-                " pattern",
+                "numInitialChunks is only supported when the collection is empty and has a hashed field in the shard"
+                " key pattern",
             )
         if self.num_initial_chunks and not (self._has_hashed_prefix or self.presplit_hashed_zones):
             raise CommandError(
@@ -97,7 +97,7 @@ def plan_initial_chunks(placement: InitialPlacement) -> list[PlannedChunk]:
 
     Raises:
         CommandError: InvalidOptions for options that do not go together; 31387 to 31391 and 31412 for zones that
-            cannot be pre-split; CannotCreateChunkDistribution for a zone without shards.
+            cannot be pre-split; 50973 for a zone without shards.
     """
     placement.check()
     pattern, shards = placement.pattern, sorted(placement.shards)

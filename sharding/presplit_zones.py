@@ -12,7 +12,6 @@ from typing import Final, NamedTuple, TypeAlias
 from sharding.hashed_split_points import hashed_split_points
 from sharding.shard_key import ShardKeyPattern
 from wire import rawbson
-from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 
 NOT_PRESPLITTABLE: Final = 31387
@@ -21,6 +20,7 @@ HASHED_BOUND_NOT_MIN: Final = 31389
 PREFIX_NOT_RISING: Final = 31390
 SUFFIX_NOT_MIN: Final = 31391
 ZONE_NOT_GLOBAL: Final = 31412
+ZONE_WITHOUT_SHARDS: Final = 50973
 
 _CHUNKS_PER_SHARD_DEFAULT: Final = 2
 _ZONES_UNFIT: Final = "One or more zones are not defined in a manner that supports hashed pre-splitting."
@@ -47,7 +47,7 @@ def single_chunk_zone_plan(
     """One chunk for each zone range, on the zone's shards in turn; yields ``(min, max, shard)`` in order.
 
     Raises:
-        CommandError: CannotCreateChunkDistribution, a zone has no shard.
+        CommandError: 50973, a zone has no shard.
     """
     turns: dict[str, Iterator[str]] = {zone.zone: cycle(_shards_of(zone, shards_of_zone)) for zone in zones}
     return _fill_holes(pattern, zones, shards, lambda zone: ((), [next(turns[zone.zone])]))
@@ -66,7 +66,7 @@ def presplit_zone_plan(
     At least ``num_initial_chunks`` come about in all; 0 stands for two on each shard that has a zone.
 
     Raises:
-        CommandError: 31387 to 31391 or 31412, the zones cannot be cut by hash; CannotCreateChunkDistribution, a zone
+        CommandError: 31387 to 31391 or 31412, the zones cannot be cut by hash; 50973, a zone
             has no shard.
     """
     _check_presplittable(pattern, zones, is_empty)
@@ -105,8 +105,9 @@ def _shards_of(zone: ZoneRange, shards_of_zone: Mapping[str, Sequence[str]]) -> 
     shards = shards_of_zone.get(zone.zone, ())
     if not shards:
         raise CommandError(
-            ErrorCode.CannotCreateChunkDistribution,
-            f"Zone {zone.zone} is not assigned to a shard, so no chunks can be placed for it",
+            ZONE_WITHOUT_SHARDS,
+            f"Cannot shard the collection due to zone {zone.zone} which is not assigned to a shard."
+            " Please assign this zone to a shard.",
         )
     return shards
 
@@ -125,8 +126,8 @@ def _check_presplittable(pattern: ShardKeyPattern, zones: Sequence[ZoneRange], i
     if not (is_empty and zones and pattern.hashed_field):
         raise CommandError(
             NOT_PRESPLITTABLE,
-            "'presplitHashedZones' is only supported when the collection is empty, zones are set up and shard key pattern"
-            " has a hashed field",
+            "'presplitHashedZones' is only supported when the collection is empty, zones are set up and shard key"
+            " pattern has a hashed field",
         )
     if not pattern.fields[0].hashed:
         for zone in zones:
