@@ -132,12 +132,11 @@ def parse_hello(
         raise CommandError(
             assertions.exhaust_without_wait, f"{assertions.exhaust_command} with exhaust must specify 'maxAwaitTimeMS'"
         )
-    hello_ok = fields.get(b"helloOk")
     return HelloRequest(
         topology_version=topology_version,
         max_await_ms=max_await_ms,
         exhaust_allowed=exhaust_allowed,
-        hello_ok=hello_ok is not None and bool(rawbson.decode_value(body, hello_ok)),
+        hello_ok=_parse_hello_ok(body, fields.get(b"helloOk")),
         compression=compression,
     )
 
@@ -207,6 +206,19 @@ def _parse_max_await(body: bytes, span: Span | None) -> int | None:
             f"BSON field 'maxAwaitTimeMS' value must be >= 0, actual value '{milliseconds}'",
         )
     return milliseconds
+
+
+def _parse_hello_ok(body: bytes, span: Span | None) -> bool:
+    if span is None or span[0] == rawbson.NULL:
+        return False
+    if span[0] != rawbson.BOOL and span[0] not in _NUMBERS:
+        raise CommandError(
+            ErrorCode.TypeMismatch,
+            f"BSON field 'hello.helloOk' is the wrong type '{type_name(span[0])}', "
+            "expected types '[bool, long, int, decimal, double']",
+        )
+    value = rawbson.decode_value(body, span)
+    return bool(value.to_decimal() if isinstance(value, Decimal128) else value)
 
 
 def _parse_compression(body: bytes, span: Span | None) -> tuple[str, ...] | None:

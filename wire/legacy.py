@@ -8,7 +8,7 @@ The format is that of https://www.mongodb.com/docs/manual/legacy-opcodes/; the a
 
 from dataclasses import dataclass
 from struct import Struct
-from typing import Any, Final
+from typing import Final
 
 import bson
 
@@ -41,53 +41,47 @@ _REPLY_PREFIX = Struct("<iiiiIqii")  # the header, responseFlags, cursorID, star
 
 @dataclass(frozen=True, slots=True)
 class LegacyQuery:
-    """One OP_QUERY message; its query is a slice of the frame.
+    """One OP_QUERY message.
 
     Attributes:
         request_id: what the answer has to carry as ``responseTo``.
-        collection: the full collection name, ``<db>.$cmd`` for a command.
+        full_collection_name: the namespace, ``<db>.$cmd`` for a command.
+        query: the raw command or filter, taken out of the ``$query`` that drivers wrap around it.
     """
 
     request_id: int
     flags: int
-    collection: str
+    full_collection_name: str
     skip: int
     number_to_return: int
     query: bytes
 
     @property
-    def database(self) -> str:
-        """The part of the collection name before the first dot."""
-        return self.collection.partition(".")[0]
-
-    @property
     def is_command(self) -> bool:
         """Whether the query is a command."""
-        return self.collection.partition(".")[2] == "$cmd"
+        return self.full_collection_name.partition(".")[2] == "$cmd"
 
-    def hello(self) -> bytes:
-        """The ``hello`` command that this query is.
 
-        Raises:
-            CommandError: UnsupportedOpQueryCommand (352) for any other command, InvalidNamespace (73), or one of the
-                assertions about the query's own fields. Answer it with `build_reply`.
-        """
-        if not self.database:
-            raise CommandError(ErrorCode.InvalidNamespace, "Invalid database name: ''")
-        if self.number_to_return not in (-1, 1):
-            raise CommandError(
-                BAD_NUMBER_TO_RETURN,
-                f"Bad numberToReturn ({self.number_to_return}) for $cmd type ns - can only be 1 or -1",
-            )
-        if self.flags & EXHAUST:
-            raise CommandError(
-                EXHAUST_ON_COMMAND, f"The 'exhaust' OP_QUERY flag is invalid for commands: {self.collection}"
-            )
-        command = _unwrapped(self.query)
-        name = next((name for name, _ in rawbson.spans(command)), b"$db").decode(errors="replace")
-        if name not in HELLO_NAMES:
-            raise CommandError(ErrorCode.UnsupportedOpQueryCommand, f"Unsupported OP_QUERY command: {name}. {_ADVICE}")
-        return command
+def is_hello(query: LegacyQuery) -> bool:
+    """Whether this is what OP_QUERY is left for: a well-formed ``hello`` by any of its names."""
+    return query.is_command and _refusal(query) is None
+
+
+def unsupported_reply(query: LegacyQuery) -> bytes:
+    """The OP_REPLY frame for a query for which `is_hello` does not hold."""
+    refusal = _refusal(query) if query.is_command else None
+    if refusal is not None:
+        return op_reply(query.request_id, bson.encode(refusal.reply()))
+    failure = {"$err": f"OP_QUERY is no longer supported. {_ADVICE}", "code": LEGACY_OPCODE_REMOVED, "ok": 0.0}
+    return op_reply(query.request_id, bson.encode(failure), flags=QUERY_FAILURE)
+
+
+def op_reply(response_to: int, document: bytes, *, flags: int = AWAIT_CAPABLE) -> bytes:
+    """An OP_REPLY frame with one document."""
+    prefix = _REPLY_PREFIX.pack(
+        _REPLY_PREFIX.size + len(document), next_request_id(), response_to, OP_REPLY, flags, 0, 0, 1
+    )
+    return prefix + document
 
 
 def parse_query(frame: bytes) -> LegacyQuery:
@@ -112,36 +106,35 @@ def parse_query(frame: bytes) -> LegacyQuery:
             selector_bytes = rawbson.document_length(frame, query_end)
             if query_end + selector_bytes != len(frame):
                 raise RemoteProtocolError("bytes behind the documents of an OP_QUERY message")
-        query = frame[query_start:query_end]
+        query = _unwrapped(frame[query_start:query_end])
         rawbson.index(query)
     except InvalidBSONError as error:
         raise RemoteProtocolError(f"an OP_QUERY message with a malformed document: {error}") from error
     return LegacyQuery(
         request_id=int.from_bytes(frame[4:8], "little", signed=True),
         flags=_FLAGS.unpack_from(frame, HEADER_BYTES)[0],
-        collection=frame[name_start:name_end].decode(errors="replace"),
+        full_collection_name=frame[name_start:name_end].decode(errors="replace"),
         skip=skip,
         number_to_return=number_to_return,
         query=query,
     )
 
 
-def build_reply(document: bytes, *, response_to: int, flags: int = AWAIT_CAPABLE) -> bytes:
-    """An OP_REPLY frame with one document, the answer to a command."""
-    prefix = _REPLY_PREFIX.pack(
-        _REPLY_PREFIX.size + len(document), next_request_id(), response_to, OP_REPLY, flags, 0, 0, 1
-    )
-    return prefix + document
-
-
-def build_query_failure(*, response_to: int, opcode_name: str = "OP_QUERY") -> bytes:
-    """The OP_REPLY frame that refuses an OP_QUERY that is no command, or an OP_GET_MORE."""
-    failure: dict[str, Any] = {
-        "$err": f"{opcode_name} is no longer supported. {_ADVICE}",
-        "code": LEGACY_OPCODE_REMOVED,
-        "ok": 0.0,
-    }
-    return build_reply(bson.encode(failure), response_to=response_to, flags=QUERY_FAILURE)
+def _refusal(query: LegacyQuery) -> CommandError | None:
+    """Why a command in an OP_QUERY is not run, or None when it is."""
+    if query.full_collection_name.startswith("."):
+        return CommandError(ErrorCode.InvalidNamespace, "Invalid database name: ''")
+    if query.number_to_return not in (-1, 1):
+        message = f"Bad numberToReturn ({query.number_to_return}) for $cmd type ns - can only be 1 or -1"
+        return CommandError(BAD_NUMBER_TO_RETURN, message)
+    if query.flags & EXHAUST:
+        message = f"The 'exhaust' OP_QUERY flag is invalid for commands: {query.full_collection_name}"
+        return CommandError(EXHAUST_ON_COMMAND, message)
+    # An empty command is called by the $db field that MongoDB adds on its way to OP_MSG.
+    name = next((name for name, _ in rawbson.spans(query.query)), b"$db").decode(errors="replace")
+    if name in HELLO_NAMES:
+        return None
+    return CommandError(ErrorCode.UnsupportedOpQueryCommand, f"Unsupported OP_QUERY command: {name}. {_ADVICE}")
 
 
 def _unwrapped(query: bytes) -> bytes:
