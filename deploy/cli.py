@@ -3,14 +3,13 @@
 import argparse
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from deploy.cluster import DEFAULT_CACHE_GB, DEFAULT_PORT, DEFAULT_START_TIMEOUT, LocalCluster, UpOptions, json_line
 from deploy.errors import DeployError
+from deploy.interrupts import signals_interrupt
 from deploy.steps import Steps
 
 DEFAULT_DIRECTORY = Path(".shardwright")
@@ -23,7 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command; the return value is its exit status."""
     options = _parser().parse_args(arguments)
     try:
-        with _signals_interrupt():
+        with signals_interrupt():
             status: int = options.run(options)
             return status
     except DeployError as error:
@@ -96,24 +95,6 @@ def _status_table(document: dict[str, Any]) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     lines = ["  ".join([*map(str.ljust, row, widths), row[4]]) for row in rows]
     return "\n".join([*lines, "", f"connect with: mongosh {document['uri']}"])
-
-
-@contextmanager
-def _signals_interrupt() -> Iterator[None]:
-    """Let SIGINT and SIGTERM end the command once, in order; while it is ending, further ones change nothing."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
-        for each in numbers:
-            signal.signal(each, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    previous = {number: signal.signal(number, interrupt) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 def _signal(text: str) -> signal.Signals:

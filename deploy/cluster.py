@@ -49,6 +49,14 @@ class UpOptions:
     cache_gb: float | None = None
     start_timeout: float = DEFAULT_START_TIMEOUT
 
+    def size(self) -> Size:
+        """The size of a new cluster.
+
+        Raises:
+            DeployError: a number is too small.
+        """
+        return Size.of(self.shards, self.members, self.config_members, self.routers)
+
 
 class LocalCluster:
     """The cluster in one directory."""
@@ -63,6 +71,7 @@ class LocalCluster:
         Raises:
             DeployError: it cannot be started. Nothing is left running.
         """
+        options.size()  # before anything is touched
         mongod = find_mongod(options.mongod)
         self._layout.load()
         with self._layout.lock(), PortReservation() as ports:
@@ -194,7 +203,6 @@ class LocalCluster:
                 )
 
     def _plan_new(self, options: UpOptions, mongod: str, ports: PortReservation) -> ClusterState:
-        size = Size.of(options.shards, options.members, options.config_members, options.routers)
         first = DEFAULT_PORT if options.port is None else options.port
 
         def router_port(index: int) -> int:
@@ -206,7 +214,7 @@ class LocalCluster:
 
         if first:
             ports.hold(first)
-        topology = Topology.plan(size, router_port=router_port, free_port=ports.hold_free)
+        topology = Topology.plan(options.size(), router_port=router_port, free_port=ports.hold_free)
         self._steps.say(f"starting a cluster in {self._layout.root}")
         return ClusterState(topology, mongod, options.cache_gb or DEFAULT_CACHE_GB, options.workers or 1)
 

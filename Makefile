@@ -1,0 +1,54 @@
+# Every target sets up what it needs, once: a virtual environment from requirements.lock and JavaScript clients from
+# package-lock.json. A second run finds both in place.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+PYTHON_READY := .venv/.ready
+NODE_READY := node_modules/.ready
+
+.PHONY: setup demo test check pytest bench lock clean
+
+setup: $(PYTHON_READY) $(NODE_READY)
+
+$(PYTHON_READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# Install scripts only build optional native add-ons, which nothing here needs.
+$(NODE_READY): package-lock.json package.json
+	@command -v npm >/dev/null || { echo "Node.js 20 or newer with npm is needed for mongosh" >&2; exit 1; }
+	npm ci --ignore-scripts --omit=optional --no-audit --no-fund
+	@touch $@
+
+demo: setup
+	$(BIN)/python -m deploy.demo
+
+test: check pytest
+
+check: $(PYTHON_READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+pytest: setup
+	$(BIN)/pytest
+
+bench: setup
+	$(BIN)/python -m bench
+
+# Bring the locks up to date with pyproject.toml and package.json; neither may name a package index.
+lock: $(PYTHON_READY)
+	$(BIN)/pip install --quiet "pip-tools>=7.5,<8"
+	$(BIN)/pip-compile --quiet --upgrade --generate-hashes --strip-extras --extra embedded --extra dev --all-build-deps \
+	    --no-header --no-emit-options --no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
+	    --output-file requirements.lock pyproject.toml
+	npm install --ignore-scripts --omit=optional --package-lock-only --no-audit --no-fund
+	! grep -nE '://|"resolved"' requirements.lock || exit 1
+	! grep -nE '"resolved"' package-lock.json || exit 1
+
+clean:
+	rm -rf .venv node_modules build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

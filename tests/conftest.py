@@ -1,0 +1,37 @@
+"""Fixtures that tests of several folders share."""
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from deploy.mongod import find_mongod
+from tests.local_cluster import Client, RunningCluster, running_cluster
+
+
+def pytest_configure() -> None:
+    """Let SIGTERM end the run as Ctrl-C does, so that fixtures stop the processes they started."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def mongod_binary() -> str:
+    """The mongod that clusters run on."""
+    return find_mongod()
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
+    """The cluster of the whole test run: two shards, two routers, one member each.
+
+    Tests use databases of their own, and leave every process running.
+    """
+    with running_cluster(tmp_path_factory.mktemp("cluster"), "--routers", "2") as running:
+        yield running
+
+
+@pytest.fixture
+def client(cluster: RunningCluster) -> Iterator[Client]:
+    """A client of the cluster's routers."""
+    with cluster.client() as connected:
+        yield connected

@@ -1,0 +1,72 @@
+import json
+import os
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from deploy.errors import DeployError
+from deploy.layout import FORMAT, SOCKET_PATH_BYTES_MAX, ClusterState, Layout
+from deploy.topology import Size, Topology
+
+
+@pytest.fixture
+def state() -> ClusterState:
+    ports = count(20_000)
+    topology = Topology.plan(Size(), router_port=lambda _: 27_017, free_port=lambda: next(ports))
+    return ClusterState(topology, "/usr/bin/mongod", 0.25, 1)
+
+
+def test_saved_state_is_loaded(tmp_path: Path, state: ClusterState) -> None:
+    layout = Layout(tmp_path)
+    layout.save(state)
+    assert layout.load() == state
+
+
+def test_missing_and_empty_directories_hold_no_cluster(tmp_path: Path) -> None:
+    assert Layout(tmp_path).load() is None
+    assert Layout(tmp_path / "missing").load() is None
+    with pytest.raises(DeployError, match="there is no cluster in"):
+        Layout(tmp_path).require()
+
+
+def test_directory_of_another_version_is_refused(tmp_path: Path, state: ClusterState) -> None:
+    layout = Layout(tmp_path)
+    layout.save(state)
+    document = json.loads(layout.state_file.read_text())
+    layout.state_file.write_text(json.dumps({**document, "format": FORMAT + 1}))
+    with pytest.raises(DeployError, match=rf"another version \(format {FORMAT + 1}, this is format {FORMAT}\)"):
+        layout.load()
+
+
+def test_directory_with_other_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(DeployError, match=r"holds no cluster \(it has thesis\.tex\)"):
+        Layout(tmp_path).load()
+
+
+def test_unreadable_state_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "cluster.json").write_text("{")
+    with pytest.raises(DeployError, match="cannot read"):
+        Layout(tmp_path).load()
+
+
+@pytest.mark.parametrize("length", [20, 87, 88, 120, 400])
+def test_socket_paths_fit_whatever_the_directory(length: int) -> None:
+    layout = Layout(Path("/" + "d" * (length - 1)))
+    assert len(os.fsencode(layout.sockets / "mongodb-65535.sock")) <= SOCKET_PATH_BYTES_MAX
+
+
+def test_only_the_owner_enters_the_socket_directory(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    layout.create(["shard0.0.mongod"])
+    assert layout.sockets.stat().st_mode & 0o777 == 0o700
+    assert layout.data("shard0.0.mongod").is_dir()
+
+
+def test_second_command_is_refused_while_one_changes_the_cluster(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    with layout.lock(), pytest.raises(DeployError, match="another shardwright command"), Layout(tmp_path).lock():
+        pass
+    with layout.lock():
+        pass

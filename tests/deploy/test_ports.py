@@ -1,0 +1,46 @@
+import socket
+
+import pytest
+
+from deploy.errors import DeployError
+from deploy.ports import FREE_PORTS, LOOPBACK, PortReservation
+
+
+def test_free_ports_are_distinct_and_outside_the_ephemeral_range() -> None:
+    with PortReservation() as ports:
+        chosen = [ports.hold_free() for _ in range(20)]
+    assert len(set(chosen)) == 20
+    assert all(port in FREE_PORTS for port in chosen)
+
+
+def test_held_port_is_not_chosen_by_another() -> None:
+    with PortReservation() as ours, PortReservation() as others:
+        port = ours.hold_free()
+        assert others.hold_free(preferred=[port]) != port
+
+
+def test_released_port_can_be_listened_on() -> None:
+    with PortReservation() as ports:
+        port = ports.hold_free()
+        ports.release(port)
+        with socket.create_server((LOOPBACK, port)):
+            pass
+
+
+def test_port_in_use_is_refused() -> None:
+    with socket.create_server((LOOPBACK, 0)) as server, PortReservation() as ports:
+        port = server.getsockname()[1]
+        with pytest.raises(DeployError, match=f"port {port} on 127.0.0.1 is in use"):
+            ports.hold(port)
+
+
+def test_port_of_a_stopped_server_can_be_held() -> None:
+    """Its last connection is in TIME_WAIT, which must not keep a cluster from coming back."""
+    with socket.create_server((LOOPBACK, 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection((LOOPBACK, port)) as client:
+            accepted, _ = server.accept()
+            accepted.close()
+            assert client.recv(1) == b""
+    with PortReservation() as ports:
+        ports.hold(port)

@@ -1,0 +1,95 @@
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from deploy.processes import ProcessIdentity, exit_description, spawn, wait_any_ended
+
+SLEEPER = "import signal; print('ready', flush=True); signal.pause()"
+
+Start = Callable[[str], ProcessIdentity]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts Python code as a process, and ends it with the test."""
+    started = []
+
+    def start_code(code: str) -> ProcessIdentity:
+        identity = spawn([sys.executable, "-c", code], tmp_path / "log")
+        started.append(identity)
+        return identity
+
+    yield start_code
+    for identity in started:
+        identity.send(signal.SIGKILL)
+        assert identity.wait_ended(10)
+        exit_description(identity)
+
+
+def test_running_process_is_known_by_pid_and_start(start: Start) -> None:
+    identity = start(SLEEPER)
+    assert identity.is_running()
+    assert ProcessIdentity.of(identity.pid) == identity
+
+
+def test_recycled_pid_is_never_signalled(start: Start) -> None:
+    identity = start(SLEEPER)
+    former = replace(identity, started="another boot:1")
+    assert not former.is_running()
+    assert not former.send(signal.SIGKILL)
+    assert former.wait_ended(0)
+    assert identity.is_running()
+
+
+def test_saved_identity_is_loaded(start: Start, tmp_path: Path) -> None:
+    identity = start(SLEEPER)
+    identity.save(tmp_path / "pid.json")
+    assert ProcessIdentity.load(tmp_path / "pid.json") == identity
+    assert ProcessIdentity.load(tmp_path / "none.json") is None
+
+
+def test_ended_process_that_nobody_waited_for_is_not_running(start: Start) -> None:
+    identity = start("raise SystemExit(3)")
+    assert identity.wait_ended(10)
+    assert not identity.is_running()
+    assert exit_description(identity) == "ended with exit status 3"
+
+
+def test_end_by_signal_is_described(start: Start) -> None:
+    identity = start(SLEEPER)
+    assert identity.send(signal.SIGKILL)
+    assert identity.wait_ended(10)
+    assert exit_description(identity) == "was ended by SIGKILL"
+    assert exit_description(identity) == "ended"
+
+
+def test_waiting_is_bounded(start: Start) -> None:
+    assert not start(SLEEPER).wait_ended(0.01)
+
+
+def test_any_end_wakes_the_watcher(start: Start) -> None:
+    stays, ends = start(SLEEPER), start("pass")
+    wait_any_ended([stays, ends], 60)
+    assert not ends.is_running()
+    wait_any_ended([stays, ends], 60)
+    assert stays.is_running()
+
+
+def test_output_goes_to_the_log(start: Start, tmp_path: Path) -> None:
+    identity = start("import sys; print('out'); print('err', file=sys.stderr)")
+    assert identity.wait_ended(10)
+    assert sorted((tmp_path / "log").read_text().split()) == ["err", "out"]
+
+
+def test_ignored_signals_are_not_inherited(tmp_path: Path, start: Start) -> None:
+    previous = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        identity = start("import signal; signal.sigwait([signal.SIGUSR1])")
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    assert identity.send(signal.SIGTERM)
+    assert identity.wait_ended(10)

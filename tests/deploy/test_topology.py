@@ -1,0 +1,58 @@
+from itertools import count
+
+import pytest
+
+from deploy.errors import DeployError
+from deploy.topology import Role, Size, Topology
+
+
+def plan(size: Size) -> Topology:
+    ports = count(20_000)
+    return Topology.plan(size, router_port=lambda index: 27_017 + index, free_port=lambda: next(ports))
+
+
+def test_names_and_starting_order() -> None:
+    names = [process.name for process in plan(Size(shards=2, members=2, config_members=1, routers=1)).processes]
+    assert names == [
+        "config.0.mongod",
+        *("shard0.0.mongod", "shard0.1.mongod", "shard1.0.mongod", "shard1.1.mongod"),
+        "config.0.configd",
+        *("shard0.0.shardd", "shard0.1.shardd", "shard1.0.shardd", "shard1.1.shardd"),
+        "router.0",
+    ]
+
+
+def test_no_port_is_used_twice() -> None:
+    processes = plan(Size(shards=3, members=3, config_members=3, routers=2)).processes
+    ports = [port for process in processes for port in (process.port, process.metrics_port) if port is not None]
+    assert len(ports) == len(set(ports))
+
+
+def test_connection_strings_name_daemons() -> None:
+    topology = plan(Size(shards=1, members=2, config_members=2, routers=2))
+    shardds = ",".join(process.address for process in topology.of_role(Role.SHARDD))
+    configds = ",".join(process.address for process in topology.of_role(Role.CONFIGD))
+    assert topology.shards == [{"_id": "shard0", "host": f"shard0/{shardds}"}]
+    assert topology.config_string == f"config/{configds}"
+    assert topology.uri == "mongodb://127.0.0.1:27017,127.0.0.1:27018/"
+
+
+def test_each_sidecar_has_its_mongod() -> None:
+    topology = plan(Size(members=2))
+    assert topology.mongod_behind(topology.named("shard1.1.shardd")) is topology.named("shard1.1.mongod")
+    assert topology.mongod_behind(topology.named("config.0.configd")) is topology.named("config.0.mongod")
+
+
+def test_document_round_trip() -> None:
+    topology = plan(Size(shards=2, members=3))
+    assert Topology.from_document(topology.to_document()) == topology
+
+
+def test_unknown_name_lists_the_names() -> None:
+    with pytest.raises(DeployError, match=r"no process is called 'router\.7'; there are .*router\.0"):
+        plan(Size()).named("router.7")
+
+
+def test_size_must_be_positive() -> None:
+    with pytest.raises(DeployError, match="--config-members must be at least 1, not 0"):
+        Size(config_members=0)

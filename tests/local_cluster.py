@@ -1,0 +1,115 @@
+"""A real cluster for tests, driven through the ``shardwright`` command as a user would."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pymongo import MongoClient
+
+# Seconds for any launcher command; a start on a busy two-core machine takes about ten.
+COMMAND_TIMEOUT = 180.0
+
+Client = MongoClient[dict[str, Any]]
+
+
+def shardwright(*arguments: str, timeout: float = COMMAND_TIMEOUT) -> subprocess.CompletedProcess[str]:
+    """Run the command and return what it printed and its exit status."""
+    return subprocess.run(
+        [sys.executable, "-m", "deploy.cli", *arguments], capture_output=True, text=True, timeout=timeout, check=False
+    )
+
+
+@dataclass(frozen=True)
+class RunningCluster:
+    """A cluster that is up.
+
+    Attributes:
+        directory: its ``--dir``.
+        document: what ``up --json`` printed.
+    """
+
+    directory: Path
+    document: dict[str, Any]
+
+    @property
+    def uri(self) -> str:
+        """Connection string with all routers."""
+        return str(self.document["uri"])
+
+    @property
+    def shards(self) -> dict[str, str]:
+        """Connection string of each shard, by shard id."""
+        return {shard["_id"]: shard["host"] for shard in self.document["shards"]}
+
+    @property
+    def metrics(self) -> dict[str, str]:
+        """``host:port`` of each daemon's metrics endpoint, by process name."""
+        return dict(self.document["metrics"])
+
+    def client(self, **options: Any) -> Client:  # noqa: ANN401 - whatever MongoClient takes
+        """A new client of the routers; close it."""
+        return MongoClient(self.uri, **options)
+
+    def address(self, name: str) -> str:
+        """``host:port`` of a process, for example ``router.0`` or ``shard0.0.mongod``."""
+        return str(self._process(name)["address"])
+
+    def direct(self, name: str, **options: Any) -> Client:  # noqa: ANN401 - whatever MongoClient takes
+        """A new client of exactly one process; close it."""
+        return MongoClient(f"mongodb://{self.address(name)}/", directConnection=True, **options)
+
+    def pid(self, name: str) -> int:
+        """The pid of a process now.
+
+        Raises:
+            AssertionError: it is not running.
+        """
+        pid = next(process["pid"] for process in self.status()["processes"] if process["name"] == name)
+        assert pid is not None, f"{name} is not running"
+        return int(pid)
+
+    def log(self, name: str) -> str:
+        """The log of a process so far."""
+        return Path(self._process(name)["log"]).read_text()
+
+    def status(self) -> dict[str, Any]:
+        """What ``status --json`` prints now."""
+        status: dict[str, Any] = json.loads(shardwright("status", "--json", "--dir", str(self.directory)).stdout)
+        return status
+
+    def kill(self, name: str, signal: str = "KILL") -> None:
+        """Send a signal to a process; returns when it has ended, if the signal ends it."""
+        self._run("kill", name, "--signal", signal)
+
+    def restart(self, name: str) -> None:
+        """End a process if it runs and start it again; returns when it serves."""
+        self._run("restart", name)
+
+    def down(self) -> None:
+        """End the whole cluster; nothing happens when it is down already."""
+        self._run("down")
+
+    def _process(self, name: str) -> dict[str, Any]:
+        return next(process for process in self.document["processes"] if process["name"] == name)
+
+    def _run(self, *arguments: str) -> None:
+        completed = shardwright(*arguments, "--dir", str(self.directory))
+        assert completed.returncode == 0, completed.stderr
+
+
+@contextmanager
+def running_cluster(directory: Path, *options: str) -> Iterator[RunningCluster]:
+    """Start a cluster with these options of ``up``, on free ports; after the block it is down, whatever happened."""
+    arguments = ["--detach", "--json", "--port", "0", "--dir", str(directory), *options]
+    try:
+        completed = shardwright("up", *arguments)
+        assert completed.returncode == 0, completed.stderr
+        yield RunningCluster(directory, json.loads(completed.stdout))
+    finally:
+        if (directory / "cluster.json").exists():
+            shardwright("down", "--dir", str(directory))

@@ -1,0 +1,1 @@
+"""Scripted mongosh sessions against a real cluster."""

@@ -1,0 +1,26 @@
+"""Every scripted session of `mongosh_compat` runs to its end; what it expects stands in the script."""
+
+import pytest
+
+from mongosh_compat.runner import PRELUDE, SCRIPTS, run_code, run_script
+from tests.local_cluster import RunningCluster
+
+SESSIONS = sorted(path.name for path in SCRIPTS.glob("*.js") if path != PRELUDE)
+
+
+@pytest.mark.parametrize("name", SESSIONS)
+def test_session(cluster: RunningCluster, name: str) -> None:
+    run_script(cluster.uri, SCRIPTS / name).check()
+
+
+def test_status_names_shards_and_balancer(cluster: RunningCluster) -> None:
+    output = run_script(cluster.uri, SCRIPTS / "status.js").check()
+    for shard in cluster.shards:
+        assert f"_id: '{shard}'" in output
+    assert "balancer" in output
+
+
+def test_direct_connection_to_a_shardd(cluster: RunningCluster) -> None:
+    uri = f"mongodb://{cluster.address('shard0.0.shardd')}/?directConnection=true"
+    result = run_code(uri, "db.hello().setName")
+    assert result.check().strip() == "shard0"
