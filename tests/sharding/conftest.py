@@ -1,0 +1,44 @@
+"""A real mongod for the tests that compare with it."""
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote_plus
+
+import pytest
+from pymongo import MongoClient
+from pymongo.collection import Collection
+from pymongo.errors import PyMongoError
+
+
+@pytest.fixture(scope="session")
+def mongod(mongod_binary: str) -> Iterator[MongoClient]:
+    """A client of a throw-away mongod that listens on a UNIX socket of its own, so no port can be taken."""
+    directory = tempfile.mkdtemp(prefix="shardwright-")
+    socket = f"{directory}/mongod.sock"
+    log_path = Path(directory) / "mongod.log"
+    arguments = [mongod_binary, "--dbpath", directory, "--bind_ip", socket, "--wiredTigerCacheSizeGB", "0.25"]
+    arguments += ["--setParameter", "diagnosticDataCollectionEnabled=false"]
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(arguments, stdout=log, stderr=log)
+    try:
+        client: MongoClient = MongoClient(f"mongodb://{quote_plus(socket)}", serverSelectionTimeoutMS=30_000)
+        with client:
+            try:
+                client.admin.command("ping")
+            except PyMongoError as error:
+                error.add_note(log_path.read_text()[-2000:])
+                raise
+            yield client
+    finally:
+        process.kill()  # nothing of it is kept
+        process.wait()
+        shutil.rmtree(directory)
+
+
+@pytest.fixture
+def collection(mongod: MongoClient, request: pytest.FixtureRequest) -> Collection:
+    """An empty collection of the test's own."""
+    return mongod["test"][request.node.name]
