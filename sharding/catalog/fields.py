@@ -43,7 +43,7 @@ def required_uuid(document: Mapping[str, Any], name: str) -> UUID:
 def _checked(document: Mapping[str, Any], name: str, kinds: tuple[type, ...]) -> Any:  # noqa: ANN401 - one of kinds
     value = document[name]
     # bool is an int to Python, not to BSON.
-    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+    if not isinstance(value, kinds) or (isinstance(value, bool) and int in kinds and bool not in kinds):
         expected = " or ".join(kind.__name__ for kind in kinds)
         raise CommandError(
             ErrorCode.TypeMismatch, f'"{name}" had the wrong type. Expected {expected}, found {type(value).__name__}'
