@@ -18,7 +18,7 @@ from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
 from sharding.bson_text import document_text
-from sharding.document_fields import optional, required, required_uuid
+from sharding.catalog.fields import optional, required, required_uuid
 from sharding.shard_key import ShardKeyPattern
 from sharding.timestamps import pack_timestamp
 from sharding.versions import ChunkVersion
@@ -212,7 +212,5 @@ def _missing(name: str) -> CommandError:
 
 
 def _encoded(document: Mapping[str, Any], name: str) -> bytes:
-    bound = required(document, name, object)
-    if isinstance(bound, RawBSONDocument):
-        return bytes(bound.raw)
-    return bson.encode(required(document, name, dict))
+    bound = required(document, name, Mapping)
+    return bytes(bound.raw) if isinstance(bound, RawBSONDocument) else bson.encode(bound)

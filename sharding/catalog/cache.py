@@ -10,8 +10,8 @@ from bson.binary import Binary
 from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
+from sharding.catalog.fields import optional, required, required_uuid
 from sharding.chunks import Chunk, ChunkPlacement
-from sharding.document_fields import optional, required, required_uuid
 from sharding.namespace import Namespace
 from sharding.routing_table import ShardedCollection
 from sharding.shard_key import ShardKeyPattern
@@ -49,7 +49,7 @@ class CachedDatabase:
         return cls(
             id=required(document, "_id", str),
             primary=required(document, "primary", str),
-            version=DatabaseVersion.from_value(required(document, "version", object)),
+            version=DatabaseVersion.from_value(required(document, "version", Mapping)),
             enter_critical_section_counter=optional(document, "enterCriticalSectionCounter", int),
         )
 
@@ -110,9 +110,9 @@ class CachedCollection:
             epoch=required(document, "epoch", ObjectId),
             timestamp=required(document, "timestamp", Timestamp),
             uuid=required_uuid(document, "uuid"),
-            key=required(document, "key", dict),
+            key=required(document, "key", Mapping),
             unique=required(document, "unique", bool),
-            default_collation=optional(document, "defaultCollation", dict),
+            default_collation=optional(document, "defaultCollation", Mapping),
             refreshing=optional(document, "refreshing", bool),
             last_refreshed_version=optional(document, "lastRefreshedCollectionVersion", Timestamp),
             enter_critical_section_counter=optional(document, "enterCriticalSectionCounter", int),

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sharding.catalog.changelog import ACTIONLOG_BYTES_MAX, CHANGELOG_BYTES_MAX
+from sharding.catalog.changelog_entry import ACTIONLOG_BYTES_MAX, CHANGELOG_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class IndexDefinition:
         specification: dict[str, Any] = {"key": dict(self.key), "name": name}
         if self.unique:
             specification["unique"] = True
-        return specification | self.options
+        return specification | dict(self.options)
 
 
 INDEXES: Final[Mapping[str, tuple[IndexDefinition, ...]]] = {

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sharding.document_fields import optional
+from sharding.catalog.fields import optional
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 
@@ -50,7 +50,7 @@ class BalancerSettings:
             raise CommandError(ErrorCode.BadValue, "Invalid balancer mode")
         return cls(
             mode=mode,
-            active_window=optional(document, "activeWindow", dict),
+            active_window=optional(document, "activeWindow", Mapping),
             secondary_throttle=document.get("_secondaryThrottle"),
             wait_for_delete=optional(document, "_waitForDelete", bool) or False,
             attempt_to_balance_jumbo_chunks=optional(document, "attemptToBalanceJumboChunks", bool) or False,

@@ -7,13 +7,13 @@ from typing import Any, Final
 
 from bson.int64 import Int64
 
-from sharding.document_fields import optional, required
+from sharding.catalog.fields import optional, required
 
 PING_INTERVAL_SECONDS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class MongosDocument:
+class MongosEntry:
     """One router.
 
     Args:
@@ -35,7 +35,7 @@ class MongosDocument:
     created: datetime | None = None
 
     @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> "MongosDocument":
+    def from_document(cls, document: Mapping[str, Any]) -> "MongosEntry":
         """Read a document of the collection.
 
         Raises:

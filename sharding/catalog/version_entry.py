@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from bson.objectid import ObjectId
 
-from sharding.document_fields import required
+from sharding.catalog.fields import required
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 
@@ -15,13 +15,13 @@ CURRENT_VERSION: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
-class VersionDocument:
+class VersionEntry:
     """The one document of the collection."""
 
     cluster_id: ObjectId
 
     @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> "VersionDocument":
+    def from_document(cls, document: Mapping[str, Any]) -> "VersionEntry":
         """Read it.
 
         Raises:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from bson.objectid import ObjectId
 
-from sharding.document_fields import optional, required
+from sharding.catalog.fields import optional, required
 
 CHANGELOG_BYTES_MAX: Final = 200 << 20
 ACTIONLOG_BYTES_MAX: Final = 20 << 20
@@ -15,7 +15,7 @@ ACTIONLOG_BYTES_MAX: Final = 20 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeLogDocument:
+class ChangeLogEntry:
     """One change.
 
     Args:
@@ -45,7 +45,7 @@ class ChangeLogDocument:
         return f"{server}-{text}-{unique}"
 
     @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> "ChangeLogDocument":
+    def from_document(cls, document: Mapping[str, Any]) -> "ChangeLogEntry":
         """Read a document of the collection.
 
         Raises:
@@ -59,7 +59,7 @@ class ChangeLogDocument:
             time=required(document, "time", datetime),
             what=required(document, "what", str),
             namespace=optional(document, "ns", str) or "",
-            details=required(document, "details", dict),
+            details=required(document, "details", Mapping),
         )
 
     def to_document(self) -> dict[str, Any]:

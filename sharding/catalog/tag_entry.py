@@ -7,14 +7,14 @@ from typing import Any
 import bson
 from bson.objectid import ObjectId
 
-from sharding.document_fields import required
+from sharding.catalog.fields import required
 from sharding.namespace import Namespace
 from sharding.presplit_zones import ZoneRange
 from sharding.shard_key import ShardKeyPattern
 
 
 @dataclass(frozen=True, slots=True)
-class TagDocument:
+class TagEntry:
     """One range of one collection. ``id`` is a sub-document in clusters that began before MongoDB 5.0."""
 
     id: ObjectId | Mapping[str, Any]
@@ -24,18 +24,17 @@ class TagDocument:
     tag: str
 
     @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> "TagDocument":
+    def from_document(cls, document: Mapping[str, Any]) -> "TagEntry":
         """Read a document of the collection.
 
         Raises:
             CommandError: NoSuchKey or TypeMismatch.
         """
-        tag_id = required(document, "_id", object)
         return cls(
-            id=tag_id if isinstance(tag_id, Mapping) else required(document, "_id", ObjectId),
+            id=required(document, "_id", ObjectId, Mapping),
             namespace=Namespace.parse(required(document, "ns", str)),
-            min=required(document, "min", dict),
-            max=required(document, "max", dict),
+            min=required(document, "min", Mapping),
+            max=required(document, "max", Mapping),
             tag=required(document, "tag", str),
         )
 
