@@ -1,0 +1,62 @@
+"""What goes wrong before anything runs: one sentence, a non-zero exit status, and nothing left."""
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from deploy.layout import FORMAT
+from tests.local_cluster import shardwright
+
+
+def error_of(*arguments: str) -> str:
+    """The one line that a failing command prints."""
+    completed = shardwright(*arguments)
+    assert completed.returncode == 1, completed.stderr
+    assert completed.stdout == ""
+    line, end, rest = completed.stderr.rpartition("\n")[0].rpartition("\n")
+    assert (line, end) == ("", ""), completed.stderr
+    return rest.removeprefix("shardwright: ")
+
+
+def test_port_in_use(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert error_of("up", "--dir", str(tmp_path), "--port", str(port)) == f"port {port} on 127.0.0.1 is in use"
+    assert not (tmp_path / "cluster.json").exists()
+
+
+def test_missing_mongod(tmp_path: Path) -> None:
+    directory = tmp_path / "cluster"
+    error = error_of("up", "--dir", str(directory), "--mongod", "/nowhere/mongod")
+    assert error == "/nowhere/mongod is not an executable mongod"
+    assert not directory.exists()
+
+
+def test_directory_of_another_version(tmp_path: Path) -> None:
+    (tmp_path / "cluster.json").write_text(json.dumps({"format": FORMAT + 1}))
+    for command in (["up"], ["status"], ["down"], ["kill", "router.0"], ["restart", "router.0"]):
+        assert "holds a cluster of another version" in error_of(*command, "--dir", str(tmp_path))
+
+
+def test_directory_with_other_files(tmp_path: Path) -> None:
+    (tmp_path / "precious").touch()
+    assert "is not empty and holds no cluster" in error_of("up", "--dir", str(tmp_path), "--port", "0")
+    assert [path.name for path in tmp_path.iterdir()] == ["precious"]
+
+
+@pytest.mark.parametrize("command", [["status"], ["down"], ["kill", "router.0"], ["restart", "router.0"]])
+def test_no_cluster(tmp_path: Path, command: list[str]) -> None:
+    assert error_of(*command, "--dir", str(tmp_path / "none")) == f"there is no cluster in {tmp_path / 'none'}"
+
+
+def test_impossible_numbers(tmp_path: Path) -> None:
+    assert error_of("up", "--dir", str(tmp_path), "--shards", "0") == "--shards must be at least 1, not 0"
+
+
+@pytest.mark.parametrize("arguments", [["up", "--port", "70000"], ["kill", "router.0", "--signal", "NOPE"], []])
+def test_malformed_command_lines_are_explained(arguments: list[str]) -> None:
+    completed = shardwright(*arguments)
+    assert completed.returncode == 2
+    assert "usage:" in completed.stderr
