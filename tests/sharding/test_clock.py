@@ -1,0 +1,69 @@
+"""The vector clock."""
+
+import bson
+import pytest
+from bson.timestamp import Timestamp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sharding.clock import VectorClock, VectorTime, signed_cluster_time
+from wire import rawbson
+from wire.errors import CommandError
+
+packed = st.integers(0, 2**64 - 1)
+times = st.builds(VectorTime, packed, packed, packed)
+
+
+@given(times, times, times)
+def test_join_is_commutative_associative_and_idempotent(a: VectorTime, b: VectorTime, c: VectorTime) -> None:
+    assert a.joined(b) == b.joined(a)
+    assert a.joined(b).joined(c) == a.joined(b.joined(c))
+    assert a.joined(a) is a
+
+
+@given(times)
+def test_gossip_arrives(time: VectorTime) -> None:
+    message = rawbson.append(bson.encode({"ping": 1}), time.internal_elements())
+    assert VectorTime.from_message(message, rawbson.index(message)) == time
+
+
+def test_clients_get_the_cluster_time_alone() -> None:
+    message = rawbson.from_elements(VectorTime(5 << 32 | 1, 6, 7).external_elements())
+    assert bson.decode(message) == {
+        "$clusterTime": {"clusterTime": Timestamp(5, 1), "signature": {"hash": bytes(20), "keyId": 0}}
+    }
+    assert bson.decode(message)["$clusterTime"] == bson.decode(bson.encode(signed_cluster_time(Timestamp(5, 1))))
+
+
+def test_unknown_times_are_not_sent() -> None:
+    assert VectorTime().internal_elements() == b""
+
+
+def test_clock_advances_only_forward() -> None:
+    clock = VectorClock()
+    assert clock.advance(VectorTime(3, 1, 0))
+    assert not clock.advance(VectorTime(2, 1, 0))
+    assert clock.advance(VectorTime(2, 2, 0))
+    assert clock.time == VectorTime(3, 2, 0)
+    assert clock.internal_elements == clock.time.internal_elements()
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [({"$configTime": 1}, 14), ({"$clusterTime": 1}, 14), ({"$clusterTime": {}}, 4), ({"$topologyTime": "x"}, 14)],
+)
+def test_malformed_gossip(fields: dict[str, object], code: int) -> None:
+    message = bson.encode(fields)
+    with pytest.raises(CommandError) as caught:
+        VectorTime.from_message(message, rawbson.index(message))
+    assert caught.value.code == code
+
+
+def test_persisted_form() -> None:
+    time = VectorTime(0, 5 << 32 | 2, 3 << 32)
+    assert time.to_document() == {
+        "_id": "vectorClockState",
+        "configTime": Timestamp(5, 2),
+        "topologyTime": Timestamp(3, 0),
+    }
+    assert VectorTime.from_document(time.to_document()) == time
