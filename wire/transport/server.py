@@ -257,7 +257,7 @@ class Server:
             reply = error_reply(message.request_id, internal)
         if message.flags & MORE_TO_COME:
             return None
-        if message.flags & CHECKSUM_PRESENT and reply is not None:
+        if message.flags & CHECKSUM_PRESENT and reply is not None and not reply[16] & CHECKSUM_PRESENT:
             return with_checksum(reply)
         return reply
 

@@ -1,0 +1,53 @@
+"""Being primary: what runs from step-up to step-down of the own mongod.
+
+A term is a stretch of time in which mongod is primary without interruption. Work of a term lives in a nursery that is
+cancelled when the term ends, so nothing a former primary was doing survives into the time of the next.
+"""
+
+import logging
+from typing import Protocol
+
+import trio
+
+from daemon.sidecar.hello_mirror import HelloMirror
+from daemon.sidecar.hello_view import election_term
+
+logger = logging.getLogger("daemon.sidecar.terms")
+
+
+class RoleHooks(Protocol):
+    """What a daemon does when its mongod's role changes."""
+
+    async def on_step_up(self, term: int, nursery: trio.Nursery) -> None:
+        """Mongod became primary: recover what its set had persisted.
+
+        Args:
+            term: the election's number.
+            nursery: for work that is to end with the term; it is cancelled at step-down, this call included.
+        """
+
+    def on_step_down(self) -> None:
+        """Mongod is not primary any more, or can't be reached; the work of the term has ended."""
+
+
+async def follow_role(mirror: HelloMirror, hooks: RoleHooks) -> None:
+    """Call the hooks at every change of role, until cancelled."""
+    while True:
+        term = current_term(mirror)
+        if term is None:
+            await mirror.wait_for_change()
+            continue
+        logger.info("Became primary", extra={"term": term})
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(hooks.on_step_up, term, nursery)
+            while current_term(mirror) == term:
+                await mirror.wait_for_change()
+            nursery.cancel_scope.cancel()
+        hooks.on_step_down()
+        logger.info("Stepped down", extra={"term": term})
+
+
+def current_term(mirror: HelloMirror) -> int | None:
+    """The term in which the own mongod is primary, None when it is not."""
+    hello = mirror.hello
+    return election_term(hello) if hello is not None and hello.get("isWritablePrimary") else None

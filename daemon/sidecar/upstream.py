@@ -1,0 +1,79 @@
+"""The relay: one connection to the mongod for each client, on which the client's own bytes travel.
+
+Sessions, cursors, transactions, exhaust replies and, where it is on, authentication belong to a connection, so they keep
+their meaning when every client has a connection of its own. Nothing is rewritten on the way: a request keeps its id, and
+its reply already names it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from daemon.sidecar.mongod import LocalMongod
+from wire.message import EXHAUST_ALLOWED, MORE_TO_COME
+from wire.transport.client import Connection
+from wire.transport.server import ClientConnection
+
+
+class Upstream:
+    """A client's connection to the mongod, opened when first needed.
+
+    Attributes:
+        connection_id: what mongod calls the connection, once a ``hello`` told.
+    """
+
+    __slots__ = ("_client", "_connection", "_mongod", "connection_id")
+
+    def __init__(self, mongod: LocalMongod, client: ClientConnection) -> None:
+        self._mongod = mongod
+        self._client = client
+        self._connection: Connection | None = None
+        self.connection_id: int | None = None
+
+    async def forward(self, frame: bytes, flags: int) -> bytes | None:
+        """Send a client's request to the mongod; returns the frame to answer with, None for a request without answer.
+
+        Args:
+            frame: the whole OP_MSG.
+            flags: its flag bits.
+
+        Raises:
+            BackendError: mongod could not be reached or broke the connection; the client's connection has to go too.
+        """
+        connection = self._connection or await self._open()
+        if not flags & (MORE_TO_COME | EXHAUST_ALLOWED):
+            return await connection.exchange(frame)
+        if flags & MORE_TO_COME:
+            await connection.send(frame)
+            return None
+        return await self._stream(connection, frame)
+
+    async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
+        """Run a command of the daemon's own on the client's connection, so that it acts as the client.
+
+        Raises:
+            CommandError: the reply says ``ok: 0``.
+            BackendError: as `forward`.
+        """
+        connection = self._connection or await self._open()
+        return await connection.command(db, command)
+
+    def close(self) -> None:
+        """Close the connection; mongod ends what runs on it as if the client itself had left."""
+        if self._connection is not None:
+            self._connection.close()
+
+    async def _open(self) -> Connection:
+        self._connection = await Connection.open(self._mongod.socket_path)
+        return self._connection
+
+    async def _stream(self, connection: Connection, frame: bytes) -> bytes:
+        """Pass on exhaust replies until the one that says it is the last, which is returned."""
+        reply = await connection.exchange(frame)
+        try:
+            while reply[16] & MORE_TO_COME:
+                await self._client.send(reply)
+                reply = await connection.receive()
+        except BaseException:
+            connection.close()  # mongod would go on sending to whoever asks next
+            raise
+        return reply
