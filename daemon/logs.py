@@ -1,0 +1,146 @@
+"""Structured logs: one JSON object a line, on standard error or in a file.
+
+Every line has ``t`` (ISO 8601, UTC, milliseconds), ``level``, ``component`` and ``msg`` (one short sentence), then the
+fields that the line is about, in snake_case. Modules of ``wire`` log with the standard library alone and pass their
+fields as ``extra``; both ways end in the same form.
+"""
+
+import json
+import logging
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+from daemon.recent_log import RecentLog
+
+LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+_RECORD_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+recent: Final = RecentLog()
+"""The lines that the ``getLog`` command of this process shows."""
+
+
+class Logger:
+    """A component's logger with typed fields: ``logger.info("Refreshed routing table", namespace=str(namespace))``.
+
+    A field may be given as a function without arguments, which is called only when the line is written. Field names
+    must not be those of the line itself (``t``, ``level``, ``component``, ``msg``).
+    """
+
+    __slots__ = ("_logger",)
+
+    def __init__(self, component: str) -> None:
+        self._logger = logging.getLogger(component)
+
+    @property
+    def is_debug_enabled(self) -> bool:
+        """Whether debug lines are written at all, for fields that are costly to collect."""
+        return self._logger.isEnabledFor(logging.DEBUG)
+
+    def debug(self, sentence: str, **fields: object) -> None:
+        """For whoever looks for a fault; the only level at which documents may appear."""
+        self._log(logging.DEBUG, sentence, fields)
+
+    def info(self, sentence: str, **fields: object) -> None:
+        """Something that an operator would put in the story of the day."""
+        self._log(logging.INFO, sentence, fields)
+
+    def warning(self, sentence: str, **fields: object) -> None:
+        """Something is off, and the daemon copes."""
+        self._log(logging.WARNING, sentence, fields)
+
+    def error(self, sentence: str, **fields: object) -> None:
+        """Something has failed that should not."""
+        self._log(logging.ERROR, sentence, fields)
+
+    def exception(self, sentence: str, **fields: object) -> None:
+        """An error with the traceback of the exception that is being handled."""
+        self._log(logging.ERROR, sentence, fields, with_traceback=True)
+
+    def _log(self, level: int, sentence: str, fields: Mapping[str, object], *, with_traceback: bool = False) -> None:
+        if self._logger.isEnabledFor(level):
+            extra = {"fields": {name: value() if callable(value) else value for name, value in fields.items()}}
+            # The sentence is an argument so that a % in it stays a %.
+            self._logger.log(level, "%s", sentence, extra=extra, exc_info=with_traceback)
+
+
+def get_logger(component: str) -> Logger:
+    """The logger of a component such as ``router.cursors``."""
+    return Logger(component)
+
+
+class JSONFormatter(logging.Formatter):
+    """A log record as one line of JSON. What JSON cannot say is written as its string."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without its newline."""
+        line: dict[str, Any] = {
+            "t": timestamp(record.created),
+            "level": record.levelname.lower(),
+            "component": record.name,
+            "msg": record.getMessage(),
+        }
+        attributes = vars(record)
+        fields = dict(attributes.get("fields", {}))
+        fields.update(
+            (name, value) for name, value in attributes.items() if name not in _RECORD_ATTRIBUTES and name != "fields"
+        )
+        for name, value in fields.items():
+            line.setdefault(name, value)
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str, ensure_ascii=False, separators=(",", ":"))
+
+
+class LogSink(logging.Handler):
+    """Writes each line to a stream and remembers it in a `RecentLog`."""
+
+    def __init__(self, stream: TextIO, recent_log: RecentLog) -> None:
+        super().__init__()
+        self._stream = stream
+        self._recent = recent_log
+        self.setFormatter(JSONFormatter())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record; trouble with the stream is told on standard error by the standard library, not raised."""
+        try:
+            line = self.format(record)
+            self._recent.add(line)
+            self._stream.write(line + "\n")
+            self._stream.flush()
+        except (OSError, ValueError):
+            self.handleError(record)
+
+
+def configure_logs(level: str = "info", file: Path | None = None) -> None:
+    """Send the lines of all components to standard error, or append them to ``file``. Called once at start.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+    stream = sys.stderr if file is None else file.open("a", encoding="utf-8")
+    root = logging.getLogger()
+    for handler in root.handlers[:]:
+        root.removeHandler(handler)
+    root.addHandler(LogSink(stream, recent))
+    root.setLevel(LEVELS[level])
+    logging.captureWarnings(True)
+
+
+def set_level(level: str) -> None:
+    """Change the level of all components while running."""
+    logging.getLogger().setLevel(LEVELS[level])
+
+
+def warn_at_startup(sentence: str) -> None:
+    """Log a warning that clients see when they connect (``getLog: "startupWarnings"``)."""
+    get_logger("daemon.startup").warning(sentence)
+    recent.add_startup_warning(timestamp(datetime.now(UTC).timestamp()), sentence)
+
+
+def timestamp(seconds: float) -> str:
+    """POSIX seconds as ISO 8601 in UTC with milliseconds: ``2026-01-31T12:00:00.000Z``."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,137 @@
+"""The command line options that all daemons have, and the forms in which addresses are written in them."""
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+from daemon.logs import LEVELS
+
+Value = TypeVar("Value")
+
+SLOW_MS: Final = 100
+"""MongoDB's ``slowOpThresholdMs``."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostAndPort:
+    """Where a process listens. An IPv6 address is kept without its brackets."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        """``host:port``, with brackets around an IPv6 address."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class HostList:
+    """A replica set as in ``--configdb cfg/host1:27019,host2:27019``: its name and some of its members."""
+
+    set_name: str
+    hosts: tuple[HostAndPort, ...]
+
+    def __str__(self) -> str:
+        """The form it is parsed from."""
+        return f"{self.set_name}/{','.join(map(str, self.hosts))}"
+
+
+def parse_host_and_port(text: str, *, default_port: int | None = None) -> HostAndPort:
+    """Read ``host:port``, ``[ipv6]:port``, or with a default port the host alone.
+
+    Raises:
+        ValueError: anything else, with a message for the user.
+    """
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        if not bracket or (rest and not rest.startswith(":")):
+            raise ValueError(f"{text!r} is not of the form [address]:port")
+        port_text = rest[1:] if rest else None
+    else:
+        host, colon, rest = text.partition(":")
+        if ":" in rest:
+            raise ValueError(f"{text!r}: write an IPv6 address in brackets")
+        port_text = rest if colon else None
+    if not host or any(character.isspace() or character in "/," for character in host):
+        raise ValueError(f"{text!r} has no valid host name")
+    if port_text is None:
+        if default_port is None:
+            raise ValueError(f"{text!r} lacks a port")
+        return HostAndPort(host, default_port)
+    return HostAndPort(host, parse_port(port_text, port_min=1))
+
+
+def parse_host_list(text: str, *, default_port: int | None = None) -> HostList:
+    """Read ``set/host:port,host:port``.
+
+    Raises:
+        ValueError: anything else, with a message for the user.
+    """
+    set_name, slash, hosts_text = text.partition("/")
+    if not slash or not set_name or not hosts_text:
+        raise ValueError(f"{text!r} is not of the form set/host:port,host:port")
+    hosts = tuple(parse_host_and_port(host, default_port=default_port) for host in hosts_text.split(","))
+    if len(set(hosts)) != len(hosts):
+        raise ValueError(f"{text!r} names a host twice")
+    return HostList(set_name, hosts)
+
+
+def parse_port(text: str, *, port_min: int = 0) -> int:
+    """Read a TCP port.
+
+    Raises:
+        ValueError: not a number from ``port_min`` to 65535.
+    """
+    if not (text.isascii() and text.isdigit()) or not port_min <= int(text) <= 65535:
+        raise ValueError(f"{text!r} is not a port from {port_min} to 65535")
+    return int(text)
+
+
+def add_daemon_options(parser: argparse.ArgumentParser, *, default_port: int) -> None:
+    """Add ``--bind-ip``, ``--port``, ``--metrics-port``, ``--log-level``, ``--log-file`` and ``--slow-ms``."""
+    parser.add_argument(
+        "--bind-ip",
+        default="127.0.0.1",
+        metavar="ADDRESSES",
+        help="addresses to listen on, separated by commas (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--port", type=argument(parse_port), default=default_port, help="port for clients (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--metrics-port",
+        type=argument(parse_port),
+        metavar="PORT",
+        help="port for /metrics, /healthz and /readyz over HTTP, 0 for any free one (default: none)",
+    )
+    parser.add_argument("--log-level", choices=tuple(LEVELS), default="info", help="(default: %(default)s)")
+    parser.add_argument(
+        "--log-file", type=Path, metavar="PATH", help="append the log to this file (default: standard error)"
+    )
+    parser.add_argument(
+        "--slow-ms",
+        type=argument(_parse_milliseconds),
+        default=SLOW_MS,
+        metavar="MILLISECONDS",
+        help="log operations that take longer (default: %(default)s)",
+    )
+
+
+def argument(parse: Callable[[str], Value]) -> Callable[[str], Value]:
+    """``parse`` as an argparse ``type`` whose ValueError the user gets to read."""
+
+    def parse_argument(text: str) -> Value:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return parse_argument
+
+
+def _parse_milliseconds(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(f"{text!r} is not a number of milliseconds")
+    return int(text)
