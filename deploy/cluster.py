@@ -10,7 +10,7 @@ from typing import Any
 from pymongo import MongoClient, WriteConcern
 from pymongo.errors import PyMongoError
 
-from deploy.errors import DeployError
+from deploy.errors import DeployError, reason
 from deploy.layout import ClusterState, Layout
 from deploy.mongod import find_mongod, initiate, wait_primary
 from deploy.ports import PortReservation
@@ -258,7 +258,7 @@ class LocalCluster:
                 if shard["_id"] not in listed:
                     client.admin.command("addShard", shard["host"], name=shard["_id"])
         except PyMongoError as error:
-            raise DeployError(f"cannot add the shards: {error}") from error
+            raise DeployError(f"cannot add the shards: {reason(error)}") from error
 
     def _prove_writable(self, client: MongoClient[dict[str, Any]]) -> None:
         """Write one document as any client would, so that success means a usable cluster."""
@@ -267,7 +267,7 @@ class LocalCluster:
             database["probe"].insert_one({})
             client.drop_database(PROBE_DATABASE)
         except PyMongoError as error:
-            raise DeployError(f"the cluster runs, but a client cannot write: {error}") from error
+            raise DeployError(f"the cluster runs, but a client cannot write: {reason(error)}") from error
 
     def _stop(self, state: ClusterState, supervisor: Supervisor) -> None:
         for role in STOP_ORDER:
@@ -278,6 +278,7 @@ class LocalCluster:
                 killed = supervisor.stop(plans)
             for name in killed:
                 self._steps.say(f"  {name} did not end and was killed")
+        self._layout.remove_sockets()
 
 
 def json_line(document: dict[str, Any]) -> str:

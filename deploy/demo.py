@@ -14,7 +14,7 @@ from pymongo.errors import PyMongoError
 from deploy.chunk_map import ChunkMap, draw
 from deploy.cluster import LocalCluster, UpOptions
 from deploy.demo_data import SOURCE, batches, load_cities, split_points
-from deploy.errors import DeployError
+from deploy.errors import DeployError, reason
 from deploy.interrupts import signals_interrupt
 from deploy.progress import progress_bar
 from deploy.steps import Steps
@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
             kept = options.keep
             return 0
         except (DeployError, PyMongoError) as error:
-            print(f"demo: {error}", file=sys.stderr)
+            print(f"demo: {reason(error) if isinstance(error, PyMongoError) else error}", file=sys.stderr)
             return 1
         except KeyboardInterrupt:
             return 0

@@ -15,6 +15,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -95,6 +96,10 @@ class Layout:
             raise DeployError(f"cannot create the cluster's directory: {error}") from error
         if self.sockets.stat().st_uid != os.getuid() or self.sockets.is_symlink():
             raise DeployError(f"the socket directory {self.sockets} belongs to another user")
+
+    def remove_sockets(self) -> None:
+        """Remove the socket directory, which no other place would: it may lie outside of the cluster's own."""
+        shutil.rmtree(self.sockets, ignore_errors=True)
 
     def save(self, state: ClusterState) -> None:
         """Write the state file, all of it or nothing."""

@@ -12,12 +12,16 @@ from typing import Any
 from pymongo import MongoClient
 from pymongo.errors import OperationFailure, PyMongoError
 
-from deploy.errors import DeployError
+from deploy.errors import DeployError, reason
 from deploy.ports import LOOPBACK
 from deploy.topology import ProcessPlan
 
 ENVIRONMENT_VARIABLE = "SHARDWRIGHT_MONGOD"
 MAJOR_VERSION_MIN = 6
+
+# Less than MongoDB's 10 s: members on one machine can be sure of a death sooner than members across a network, and the
+# first election of a new set waits this long too.
+ELECTION_TIMEOUT_MS = 3000
 
 # Seconds between looks at a mongod that is starting or electing; it offers nothing to wait on before it listens.
 POLL_INTERVAL = 0.02
@@ -98,6 +102,7 @@ def initiate(replica_set: str, members: list[ProcessPlan]) -> None:
     """
     configuration = {
         "_id": replica_set,
+        "settings": {"electionTimeoutMillis": ELECTION_TIMEOUT_MS},
         "members": [{"_id": index, "host": member.address} for index, member in enumerate(members)],
     }
     with connect(members[0].address) as client:
@@ -107,7 +112,7 @@ def initiate(replica_set: str, members: list[ProcessPlan]) -> None:
             if hello.get("isreplicaset"):
                 client.admin.command("replSetInitiate", configuration)
         except PyMongoError as error:
-            raise DeployError(f"cannot initiate the replica set {replica_set}: {error}") from error
+            raise DeployError(f"cannot initiate the replica set {replica_set}: {reason(error)}") from error
 
 
 def wait_primary(replica_set: str, members: list[ProcessPlan], deadline: float) -> None:
@@ -131,7 +136,7 @@ def _is_primary(client: MongoClient[dict[str, Any]]) -> bool:
     try:
         return bool(client.admin.command("hello").get("isWritablePrimary"))
     except OperationFailure as error:
-        raise DeployError(f"a mongod refused hello: {error}") from error
+        raise DeployError(f"a mongod refused hello: {reason(error)}") from error
 
 
 def _embedded_mongod() -> str | None:

@@ -64,6 +64,15 @@ def test_only_the_owner_enters_the_socket_directory(tmp_path: Path) -> None:
     assert layout.data("shard0.0.mongod").is_dir()
 
 
+def test_socket_directory_outside_of_a_long_directory_is_removed(tmp_path: Path) -> None:
+    layout = Layout(tmp_path / ("d" * 120))
+    layout.create([])
+    assert layout.root not in layout.sockets.parents
+    assert layout.sockets.is_dir()
+    layout.remove_sockets()
+    assert not layout.sockets.exists()
+
+
 def test_second_command_is_refused_while_one_changes_the_cluster(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     with layout.lock(), pytest.raises(DeployError, match="another shardwright command"), Layout(tmp_path).lock():
