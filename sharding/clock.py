@@ -30,6 +30,11 @@ DUMMY_SIGNATURE: Final[Mapping[str, Any]] = {"hash": bytes(20), "keyId": Int64(0
 
 _unpack_uint64: Final = Struct("<Q").unpack_from
 _pack_uint64: Final = Struct("<Q").pack
+
+# In ``{clusterTime: Timestamp, …}`` the time lies behind the length, a type byte and the name.
+_TIME_NAME: Final = b"\x11clusterTime\0"
+_TIME_AT: Final = 4 + len(_TIME_NAME)
+
 _SIGNATURE_ELEMENT: Final = rawbson.encode_elements({"signature": DUMMY_SIGNATURE})
 
 
@@ -135,6 +140,20 @@ class VectorClock:
         self._time = joined
         self._internal_elements = joined.internal_elements()
         return True
+
+    def observe(self, document: bytes, fields: Mapping[bytes, rawbson.Span]) -> None:
+        """Take in what a message from a client or a shard gossips, in next to no time when it is nothing new.
+
+        Raises:
+            CommandError: as `VectorTime.from_message`.
+        """
+        span = fields.get(CLUSTER_TIME)
+        if span is not None and document.startswith(_TIME_NAME, span[2] + 4):
+            if _unpack_uint64(document, span[2] + _TIME_AT)[0] <= self._time.cluster_time:
+                return
+        elif span is None:
+            return
+        self.advance(VectorTime.from_message(document, fields))
 
 
 def signed_cluster_time(cluster_time: Timestamp) -> dict[str, Any]:

@@ -70,6 +70,11 @@ def frame_length(data: bytes | bytearray) -> int:
     return length
 
 
+def is_whole_frame(data: bytes) -> bool:
+    """Whether ``data`` is one frame and nothing else, so far as its length tells."""
+    return len(data) >= HEADER_BYTES and _unpack_int32(data)[0] == len(data)
+
+
 class FrameReader:
     """Cuts a stream of bytes into frames.
 

@@ -1,7 +1,8 @@
 """Whole frames over a non-blocking socket.
 
-Reads are tried before they wait and a frame is written with one call, because a wait costs a turn of the event loop,
-which is most of what a hop costs.
+A frame is written with one call, and read with one where it can be: a wait costs a turn of the event loop, which is most
+of what a hop costs. A read is tried before waiting only in the middle of a frame; between frames, where a daemon waits for
+a client's next request or a backend's reply, the try would nearly always fail and cost more than it saves.
 """
 
 import socket
@@ -12,11 +13,12 @@ import trio
 from trio.lowlevel import wait_readable, wait_writable
 
 from wire.errors import RemoteProtocolError
-from wire.message import FrameReader
+from wire.message import FrameReader, is_whole_frame
 
 _READ_BYTES: Final = 65_536
 _READ_BYTES_MAX: Final = 1 << 20
 _READS_WITHOUT_WAIT_MAX: Final = 16
+"""A peer that always has more to say must not keep the other tasks from running."""
 
 
 class FrameStream:
@@ -25,7 +27,7 @@ class FrameStream:
     One task may receive and one may send at a time.
     """
 
-    __slots__ = ("_eager_reads", "_reader", "_socket", "is_closed")
+    __slots__ = ("_reader", "_socket", "is_closed")
 
     def __init__(self, connected: socket.socket) -> None:
         connected.setblocking(False)
@@ -34,7 +36,6 @@ class FrameStream:
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._socket = connected
         self._reader = FrameReader()
-        self._eager_reads = 0
         self.is_closed = False
 
     @property
@@ -51,31 +52,40 @@ class FrameStream:
         """
         reader = self._reader
         frame = reader.next_frame()
-        while frame is None:
-            data = await self._read(max(_READ_BYTES, min(reader.bytes_missing, _READ_BYTES_MAX)))
+        if frame is not None:
+            return frame
+        if reader.is_between_frames:
+            # The usual case, with nothing in the way: one wait, one read, one whole frame.
+            await wait_readable(self._socket)
+            with suppress(BlockingIOError):
+                data = self._socket.recv(_READ_BYTES)
+                if not data:
+                    return None
+                if is_whole_frame(data):
+                    return data
+                reader.feed(data)
+        return await self._receive_rest()
+
+    async def _receive_rest(self) -> bytes | None:
+        reader = self._reader
+        eager_reads = 0
+        while (frame := reader.next_frame()) is None:
+            bytes_max = max(_READ_BYTES, min(reader.bytes_missing, _READ_BYTES_MAX))
+            try:
+                if eager_reads == _READS_WITHOUT_WAIT_MAX:
+                    raise BlockingIOError
+                data = self._socket.recv(bytes_max)
+                eager_reads += 1
+            except BlockingIOError:
+                eager_reads = 0
+                await wait_readable(self._socket)
+                continue
             if not data:
                 if reader.is_between_frames:
                     return None
                 raise RemoteProtocolError("the peer closed in the middle of a message")
             reader.feed(data)
-            frame = reader.next_frame()
         return frame
-
-    async def _read(self, bytes_max: int) -> bytes:
-        # A peer that always has more to say must not keep the other tasks from running.
-        if self._eager_reads < _READS_WITHOUT_WAIT_MAX:
-            try:
-                data = self._socket.recv(bytes_max)
-            except BlockingIOError:
-                pass
-            else:
-                self._eager_reads += 1
-                return data
-        self._eager_reads = 0
-        while True:
-            await wait_readable(self._socket)
-            with suppress(BlockingIOError):
-                return self._socket.recv(bytes_max)
 
     async def send(self, frame: bytes) -> None:
         """Write one frame, waiting while the peer does not read.

@@ -1,0 +1,29 @@
+"""Cursor ids of the router: random, positive, and telling which worker process holds the cursor.
+
+The six bits below the sign are the worker's index, so a worker that is asked for a cursor of another knows whom to ask.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+_WORKER_BITS: Final = 6
+_RANDOM_BITS: Final = 63 - _WORKER_BITS
+
+WORKERS_MAX: Final = 1 << _WORKER_BITS
+"""How many worker processes the ids can tell apart."""
+
+
+def new_cursor_id(worker: int, random_bits: Callable[[int], int]) -> int:
+    """A cursor id; never 0, which means an exhausted cursor.
+
+    Args:
+        worker: index of the process that holds the cursor.
+        random_bits: gives so many random bits as an integer, as ``random.SystemRandom().getrandbits``.
+    """
+    assert 0 <= worker < WORKERS_MAX
+    return worker << _RANDOM_BITS | max(random_bits(_RANDOM_BITS), 1)
+
+
+def worker_of(cursor_id: int) -> int | None:
+    """The index of the worker that holds the cursor, None for a number that cannot be one of our ids."""
+    return cursor_id >> _RANDOM_BITS if cursor_id > 0 else None

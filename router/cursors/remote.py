@@ -1,0 +1,93 @@
+"""One cursor on a shard, of which a router cursor is made."""
+
+from dataclasses import dataclass
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+import bson
+
+from router.reads.cursor_reply import CursorReply
+from router.shard_reply import ShardReply
+from wire.error_codes import ErrorCode
+from wire.errors import BackendError, CommandError
+from wire.message import next_request_id, op_msg
+from wire.rawbson import INT64, STRING, element, encode_elements, from_elements
+
+if TYPE_CHECKING:
+    from router.router import Router
+
+_INT64: Final = Struct("<q")
+_INT32: Final = Struct("<i")
+
+
+@dataclass(slots=True)
+class RemoteCursor:
+    """A cursor that is open on one member of a shard.
+
+    Attributes:
+        shard_id: the shard.
+        address: the member that has the cursor, to which every ``getMore`` has to go.
+        namespace: ``db.collection`` by which ``getMore`` names it.
+        id: its id there; 0 once it is exhausted, or gone.
+    """
+
+    shard_id: str
+    address: str
+    namespace: str
+    id: int
+
+    @classmethod
+    def opened(cls, reply: ShardReply, cursor: CursorReply) -> "RemoteCursor":
+        """The cursor that a reply tells of."""
+        return cls(reply.shard_id, reply.address, cursor.namespace, cursor.cursor_id)
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether it has nothing more to give."""
+        return self.id == 0
+
+    def get_more_frame(self, batch_size: int | None, elements: bytes) -> bytes:
+        """A ``getMore`` for this cursor.
+
+        Args:
+            batch_size: how many documents to ask for, None for as many as fit.
+            elements: further raw elements of the command, such as its ``lsid``.
+        """
+        db, _, collection = self.namespace.partition(".")
+        parts = [
+            element(b"getMore", INT64, _INT64.pack(self.id)),
+            element(b"collection", STRING, _string(collection)),
+        ]
+        if batch_size is not None:
+            parts.append(element(b"batchSize", INT64, _INT64.pack(batch_size)))
+        parts += (elements, element(b"$db", STRING, _string(db)))
+        return op_msg(from_elements(b"".join(parts)), request_id=next_request_id())
+
+    def kill_frame(self) -> bytes:
+        """A ``killCursors`` for this cursor. Without a session: mongod lets any session kill a cursor."""
+        db, _, collection = self.namespace.partition(".")
+        command = encode_elements({"killCursors": collection, "cursors": [bson.Int64(self.id)], "$db": db})
+        return op_msg(from_elements(command), request_id=next_request_id())
+
+    async def exchange(self, router: "Router", frame: bytes) -> ShardReply:
+        """Send a request to the member that has the cursor.
+
+        Whatever fails here, the cursor is taken for lost: nobody knows how far it was read.
+
+        Raises:
+            CommandError: HostUnreachable; ShardNotFound, the shard was removed.
+        """
+        shard = router.shards.get_known(self.shard_id) or await router.shards.get(self.shard_id)
+        try:
+            reply = ShardReply(self.shard_id, self.address, await shard.client.exchange_with(self.address, frame))
+        except BackendError as error:
+            raise CommandError(
+                ErrorCode.HostUnreachable, f"Error contacting shard {self.shard_id} :: caused by :: {error}"
+            ) from error
+        router.clock.observe(reply.body, reply.fields)
+        return reply
+
+
+def _string(text: str) -> bytes:
+    encoded = text.encode()
+    return _INT32.pack(len(encoded) + 1) + encoded + b"\0"

@@ -1,0 +1,144 @@
+"""From a client's request to the handler of its command, and back: what all commands have in common.
+
+Deadlines, errors, gossip, metrics and the log of slow operations are here, so that no handler repeats them.
+"""
+
+import logging
+from time import perf_counter
+from typing import Final
+
+import bson
+import trio
+
+import router.commands  # noqa: F401 - registers all commands
+from router.operation import Operation
+from router.registry import COMMANDS, Command, Reply
+from router.router import Router
+from wire.error_codes import Category, ErrorCode, has_category
+from wire.errors import CommandError
+from wire.message import reply
+from wire.request import Request
+from wire.transport.server import ClientConnection
+
+logger = logging.getLogger("router.commands")
+
+_RETRYABLE_WRITE_ERROR: Final = "RetryableWriteError"
+_MAX_TIME_MS_LIMIT: Final = 2_147_483_647
+
+
+class Dispatcher:
+    """Handles the requests of all clients of a router (see `wire.transport.server.Handler`)."""
+
+    def __init__(self, shared: Router) -> None:
+        self._router = shared
+
+    async def handle(self, client: ClientConnection, request: Request) -> bytes | None:
+        """Run one command.
+
+        Raises:
+            CommandError: it failed.
+        """
+        shared = self._router
+        started = perf_counter()
+        operation = Operation(shared, client, request)
+        entry = COMMANDS.get(request.name)
+        outcome = "ok"
+        try:
+            if entry is None:
+                raise CommandError(ErrorCode.CommandNotFound, f"no such command: '{request.name}'")
+            shared.clock.observe(request.body, request.fields)
+            if entry.reads:
+                client.allow_interruption()
+            result = await self._run(entry, operation)
+            if result is None or isinstance(result, bytes):
+                return result
+            return _framed(operation, result)
+        except CommandError as error:
+            outcome = "error"
+            _label(operation, error)
+            return _framed(operation, error.reply())
+        finally:
+            seconds = perf_counter() - started
+            shared.metrics.observe(entry.name if entry is not None else "unknown", outcome, seconds)
+            if seconds * 1000 >= shared.options.slow_ms and entry is not None and not _waits(entry):
+                _log_slow(operation, outcome, seconds)
+
+    def connection_opened(self, client: ClientConnection) -> None:
+        """A client has connected."""
+
+    def connection_closed(self, client: ClientConnection) -> None:
+        """A client has gone."""
+
+    async def _run(self, entry: Command, operation: Operation) -> Reply:
+        request = operation.request
+        if entry.admin_only and request.db != "admin":
+            raise CommandError(
+                ErrorCode.Unauthorized, f"{request.name} may only be run against the admin database."
+            )
+        if b"startTransaction" in request.fields or b"autocommit" in request.fields:
+            raise CommandError(
+                ErrorCode.OperationNotSupportedInTransaction,
+                f"Command {request.name} cannot run in a multi-document transaction: this router does not support them",
+            )
+        if entry.deadline_from_max_time and b"maxTimeMS" in request.fields:
+            max_time_ms = _max_time_ms(request)
+            if max_time_ms:
+                with trio.move_on_after(max_time_ms / 1000):
+                    return await entry.handler(operation)
+                raise CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit")
+        return await entry.handler(operation)
+
+
+def _framed(operation: Operation, document: dict[str, object]) -> bytes:
+    document.setdefault("ok", 1.0)
+    document.update(operation.router.gossip())
+    return reply(operation.request.message.request_id, bson.encode(document))
+
+
+def _max_time_ms(request: Request) -> int:
+    """The value of ``maxTimeMS``, 0 for no limit.
+
+    Raises:
+        CommandError: TypeMismatch or BadValue.
+    """
+    value = request.get(b"maxTimeMS")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise CommandError(ErrorCode.BadValue, "maxTimeMS must be a number")
+    if value != int(value):
+        raise CommandError(ErrorCode.BadValue, "maxTimeMS has non-integral value")
+    if not 0 <= value <= _MAX_TIME_MS_LIMIT:
+        raise CommandError(ErrorCode.BadValue, f"{int(value)} value for maxTimeMS is out of range [0, {_MAX_TIME_MS_LIMIT}]")
+    return int(value)
+
+
+def _label(operation: Operation, error: CommandError) -> None:
+    """Tell drivers which failed writes they may send again (the retryable writes specification)."""
+    if (
+        operation.is_retryable_write
+        and _RETRYABLE_WRITE_ERROR not in error.labels
+        and has_category(error.code, Category.RETRYABLE)
+    ):
+        error.labels = (*error.labels, _RETRYABLE_WRITE_ERROR)
+
+
+def _waits(entry: Command) -> bool:
+    """Whether a command is slow because its client wants it to be."""
+    return entry.name in ("hello", "isMaster", "getMore")
+
+
+def _log_slow(operation: Operation, outcome: str, seconds: float) -> None:
+    request = operation.request
+    first = next(iter(request.fields.values()))
+    namespace = f"{request.db}.{request.get(request.name.encode())}" if first[0] == 2 else request.db
+    logger.info(
+        "Slow operation",
+        extra={
+            "connection_id": operation.client.id,
+            "command": request.name,
+            "namespace": namespace,
+            "duration_ms": round(seconds * 1000, 1),
+            "outcome": outcome,
+            "shards": list(operation.targeted),
+            "retries": operation.retries,
+        },
+    )

@@ -1,0 +1,69 @@
+"""One request under way in the router."""
+
+from typing import TYPE_CHECKING, Any
+
+import bson
+
+from sharding.namespace import Namespace
+from wire.rawbson import VALUE_CODEC
+from wire.read_preference import PRIMARY, ReadPreference
+from wire.request import Request
+from wire.transport.server import ClientConnection
+
+if TYPE_CHECKING:
+    from router.router import Router
+
+
+class Operation:
+    """A request with the client it came from and the router that works on it.
+
+    Attributes:
+        targeted: the shards that it was sent to so far, for the log.
+        retries: how often it was started anew because a routing table was stale, for the log.
+    """
+
+    __slots__ = ("_namespace", "client", "request", "retries", "router", "targeted")
+
+    def __init__(self, router: "Router", client: ClientConnection, request: Request) -> None:
+        self.router = router
+        self.client = client
+        self.request = request
+        self.targeted: tuple[str, ...] = ()
+        self.retries = 0
+        self._namespace: str | None = None
+
+    @property
+    def namespace(self) -> str:
+        """``db.collection`` of the collection that the command's first field names.
+
+        Raises:
+            CommandError: InvalidNamespace.
+        """
+        if self._namespace is None:
+            request = self.request
+            namespace = f"{request.db}.{request.collection}"
+            if namespace not in self.router.routing.collections:
+                Namespace(request.db, request.collection).check_valid()
+            self._namespace = namespace
+        return self._namespace
+
+    @property
+    def read_preference(self) -> ReadPreference:
+        """The ``$readPreference`` of the request.
+
+        Raises:
+            CommandError: it is malformed.
+        """
+        document = self.request.raw_object(b"$readPreference")
+        if document is None:
+            return PRIMARY
+        return ReadPreference.parse(bson.decode(document, codec_options=VALUE_CODEC))
+
+    @property
+    def is_retryable_write(self) -> bool:
+        """Whether the request is a write that a shard recognises when it is sent again."""
+        return b"txnNumber" in self.request.fields
+
+    def argument(self, name: bytes, default: Any = None) -> Any:  # noqa: ANN401 - a BSON value can be anything
+        """The decoded value of one argument of the command."""
+        return self.request.get(name, default)

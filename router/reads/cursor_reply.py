@@ -1,0 +1,142 @@
+"""Cursor replies: where batch, id and namespace are in one that came, and how one of our own is built.
+
+Positions are those in the frame, so that the reply of a single shard is passed on as it came but for eight bytes.
+"""
+
+from struct import Struct
+from typing import Any, Final
+
+import bson
+
+from router.shard_reply import ShardReply
+from wire.errors import RemoteProtocolError
+from wire.rawbson import (
+    ARRAY,
+    INT64,
+    OBJECT,
+    STRING,
+    InvalidBSONError,
+    array_documents,
+    array_of_documents,
+    decode_value,
+    element,
+    encode_elements,
+    from_elements,
+    index,
+    raw_document,
+)
+
+FIRST_BATCH: Final = b"firstBatch"
+NEXT_BATCH: Final = b"nextBatch"
+
+_BODY_START: Final = 21
+"""Where the body of an OP_MSG begins that has it as its first section."""
+
+_INT64: Final = Struct("<q")
+
+
+class CursorReply:
+    """The cursor in a reply frame.
+
+    Attributes:
+        frame: the reply as it came.
+        cursor_id: 0 when the cursor is exhausted.
+    """
+
+    __slots__ = ("_batch", "_fields", "_id_start", "cursor_id", "frame")
+
+    def __init__(self, frame: bytes, cursor_start: int) -> None:
+        """Find the parts of the cursor.
+
+        Args:
+            frame: the reply.
+            cursor_start: where in it the document ``cursor`` is.
+
+        Raises:
+            RemoteProtocolError: it is no cursor.
+        """
+        self.frame = frame
+        try:
+            fields = index(frame, cursor_start)
+            batch = fields[FIRST_BATCH] if FIRST_BATCH in fields else fields[NEXT_BATCH]
+            id_span, namespace = fields[b"id"], fields[b"ns"]
+        except (InvalidBSONError, KeyError) as error:
+            raise RemoteProtocolError(f"a reply without a cursor: {error}") from error
+        if batch[0] != ARRAY or id_span[0] != INT64 or namespace[0] != STRING:
+            raise RemoteProtocolError("a cursor reply with fields of other types")
+        self._batch = batch
+        self._id_start = id_span[2]
+        self._fields = fields
+        self.cursor_id: int = _INT64.unpack_from(frame, id_span[2])[0]
+
+    @classmethod
+    def of(cls, reply: ShardReply) -> "CursorReply":
+        """The cursor in a successful reply of a shard, less what clients do not see.
+
+        Raises:
+            RemoteProtocolError: there is none.
+        """
+        frame = reply.for_client()
+        cursor = reply.fields.get(b"cursor")
+        if cursor is None or cursor[0] != OBJECT:
+            raise RemoteProtocolError(f"{reply.shard_id} answered without a cursor")
+        if frame is reply.frame or next(iter(reply.fields)) == b"cursor":
+            return cls(frame, cursor[2] + _BODY_START)
+        return cls(frame, index(frame, _BODY_START)[b"cursor"][2])
+
+    @property
+    def namespace(self) -> str:
+        """``db.collection`` of the cursor, by which ``getMore`` has to name it."""
+        return str(decode_value(self.frame, self._fields[b"ns"]))
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether the reply says that some shard did not contribute."""
+        return b"partialResultsReturned" in self._fields
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the batch holds no document."""
+        return self._batch[3] - self._batch[2] <= 5
+
+    def documents(self) -> list[bytes]:
+        """The documents of the batch, each as its own bytes.
+
+        Raises:
+            RemoteProtocolError: the batch is no array of documents.
+        """
+        try:
+            return array_documents(self.frame, self._batch)
+        except InvalidBSONError as error:
+            raise RemoteProtocolError(f"a cursor reply: {error}") from error
+
+    def with_cursor_id(self, cursor_id: int, response_to: int | None = None) -> bytes:
+        """The same frame with another cursor id and, if given, as the answer to another request."""
+        frame = self.frame
+        at = self._id_start
+        if response_to is not None:
+            frame = frame[:8] + response_to.to_bytes(4, "little", signed=True) + frame[12:]
+        return b"".join((frame[:at], _INT64.pack(cursor_id), frame[at + 8 :]))
+
+
+def cursor_field(
+    batch_name: bytes,
+    documents: list[bytes],
+    cursor_id: int,
+    namespace: str,
+    *,
+    is_partial: bool = False,
+    at_cluster_time: Any = None,  # noqa: ANN401 - a BSON timestamp or nothing
+) -> dict[str, Any]:
+    """The reply document ``{cursor: {…}}`` with the given raw documents, in mongos's order of fields."""
+    trailer: dict[str, Any] = {"partialResultsReturned": True} if is_partial else {}
+    trailer |= {"id": bson.Int64(cursor_id), "ns": namespace}
+    if at_cluster_time is not None:
+        trailer["atClusterTime"] = at_cluster_time
+    elements = element(batch_name, ARRAY, array_of_documents(documents)) + encode_elements(trailer)
+    return {"cursor": raw_document(from_elements(elements))}
+
+
+def empty_cursor(namespace: str) -> dict[str, Any]:
+    """The reply to a read of what does not exist, in the order of fields that MongoDB has for that."""
+    return {"cursor": {"id": bson.Int64(0), "ns": namespace, "firstBatch": []}}

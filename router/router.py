@@ -1,0 +1,155 @@
+"""What all operations of a router process share, and how one of them talks to one shard."""
+
+from collections.abc import Mapping
+from time import time
+from typing import Any, Final
+
+import bson
+import trio
+from bson.objectid import ObjectId
+
+from daemon.metrics import OperationMetrics
+from router.catalog_client import CatalogClient
+from router.cursors.manager import CursorManager
+from router.options import RouterOptions
+from router.parameters import Parameters
+from router.routing_cache import RoutingCache
+from router.shard_reply import ShardReply
+from router.shards import ShardRegistry
+from sharding.clock import VectorClock, signed_cluster_time
+from sharding.timestamps import unpack_timestamp
+from wire.error_codes import Category, ErrorCode, has_category
+from wire.errors import BackendError, CommandError
+from wire.hello import TopologyVersion
+from wire.message import next_request_id, op_msg
+from wire.read_preference import PRIMARY, ReadPreference
+from wire.transport.client import handshake_document
+from wire.transport.monitor import ReplicaSetMonitor
+from wire.transport.pools import ConnectionPools
+from wire.transport.replica_set import ReplicaSetClient
+from wire.transport.server import Server
+
+_ATTEMPTS_MAX: Final = 3
+"""How often one request is sent to a shard in all, when it may be (MongoDB's ``kMaxNumRetries``)."""
+
+
+class Router:
+    """The shared state of a router process.
+
+    Attributes:
+        options: how it was started.
+        shards: the shards and their members.
+        routing: where data is.
+        catalog: the config servers.
+        cursors: cursors that clients have open here.
+        parameters: what ``getParameter`` and ``setParameter`` know.
+        metrics: operations by command and outcome.
+        clock: the newest times seen in the cluster.
+        topology_version: changes when the router begins to shut down; `wait_for_topology_change` waits for that.
+    """
+
+    def __init__(self, options: RouterOptions, server_metrics: OperationMetrics, nursery: trio.Nursery) -> None:
+        self.options = options
+        self.metrics = server_metrics
+        self.started = time()
+        self.clock = VectorClock()
+        self.parameters = Parameters()
+        self.pools = ConnectionPools(_handshake, options.pool)
+        monitor = ReplicaSetMonitor(
+            options.config_set, options.config_hosts, _handshake, on_member_down=self.pools.close_idle
+        )
+        self.catalog = CatalogClient(ReplicaSetClient(monitor, self.pools))
+        self.shards = ShardRegistry(self.catalog, self.pools, _handshake, nursery)
+        self.routing = RoutingCache(self.catalog, nursery)
+        self.cursors = CursorManager()
+        self.server: Server | None = None
+        self.topology_version = TopologyVersion(ObjectId(), 0)
+        self.is_shutting_down = False
+        self._topology_changed = trio.Event()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Keep connections, monitors, cursors and sessions in order until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.pools.run)
+            nursery.start_soon(self.catalog.client.monitor.run)
+            nursery.start_soon(self.shards.run)
+            nursery.start_soon(self.cursors.run)
+            task_status.started()
+
+    def begin_shutdown(self) -> None:
+        """Tell clients that wait on hello that this router goes away (quiesce)."""
+        self.is_shutting_down = True
+        self.topology_version = self.topology_version.bumped()
+        self._topology_changed.set()
+
+    async def wait_for_topology_change(self) -> None:
+        """Return when `topology_version` has changed."""
+        await self._topology_changed.wait()
+
+    def gossip(self) -> dict[str, Any]:
+        """The fields that replies made by the router itself end with."""
+        cluster_time = self.clock.time.cluster_time
+        if not cluster_time:
+            return {}
+        newest = unpack_timestamp(cluster_time)
+        return {"$clusterTime": signed_cluster_time(newest), "operationTime": newest}
+
+    async def send(
+        self,
+        shard_id: str,
+        frame: bytes,
+        *,
+        preference: ReadPreference = PRIMARY,
+        may_repeat: bool = False,
+    ) -> ShardReply:
+        """Send a request to a member of a shard and read its reply.
+
+        A request that cannot have been executed, or that `may_repeat`, is sent again after an error that tells of a host
+        that went away or is not primary any more, up to three times in all.
+
+        Args:
+            shard_id: the shard.
+            frame: the request.
+            preference: which member may answer.
+            may_repeat: executing the request twice does what executing it once does (reads, retryable writes).
+
+        Raises:
+            CommandError: ShardNotFound; FailedToSatisfyReadPreference; HostUnreachable, the shard could not be talked to.
+        """
+        shard = self.shards.get_known(shard_id) or await self.shards.get(shard_id)
+        client = shard.client
+        for attempts_left in range(_ATTEMPTS_MAX - 1, -1, -1):
+            address = client.monitor.select(preference) or await client.select(preference)
+            try:
+                reply = ShardReply(shard_id, address, await self.pools[address].exchange(frame))
+            except BackendError as error:
+                client.on_failure(address)
+                if attempts_left and (may_repeat or not error.sent):
+                    continue
+                raise CommandError(
+                    ErrorCode.HostUnreachable, f"Error contacting shard {shard_id} :: caused by :: {error}"
+                ) from error
+            self.clock.observe(reply.body, reply.fields)
+            if reply.error is not None and has_category(reply.error.code, Category.NOT_PRIMARY):
+                client.on_failure(address)
+                if attempts_left and may_repeat:
+                    continue
+            return reply
+        raise AssertionError("unreachable")
+
+    async def command_on_shard(
+        self, shard_id: str, db: str, command: Mapping[str, Any], *, may_repeat: bool = False
+    ) -> dict[str, Any]:
+        """Run a command given as a dict on a shard's primary; returns the decoded reply.
+
+        Raises:
+            CommandError: it failed, or the shard could not be talked to.
+        """
+        frame = op_msg(bson.encode({**command, "$db": db}), request_id=next_request_id())
+        reply = await self.send(shard_id, frame, may_repeat=may_repeat)
+        reply.raise_for_error()
+        return reply.document
+
+
+def _handshake() -> dict[str, Any]:
+    return handshake_document("shardwright-router")

@@ -1,0 +1,125 @@
+"""The shards of the cluster: their names, hosts and who is primary in each."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import trio
+
+from daemon.single_flight import SingleFlight
+from sharding.catalog.reads import read_shards
+from sharding.catalog.shard_entry import ShardEntry
+from router.catalog_client import CatalogClient
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
+from wire.transport.monitor import ReplicaSetMonitor
+from wire.transport.pools import ConnectionPools
+from wire.transport.replica_set import ReplicaSetClient
+
+CONFIG_SHARD: Final = "config"
+"""The name by which the config servers are addressed as if they were a shard."""
+
+RELOAD_SECONDS: Final = 30.0
+"""As mongos's ``ShardRegistry``: the list is read again this often, and whenever a name in it is not known."""
+
+
+class Shard:
+    """One shard: its catalog document, and a client that finds its members."""
+
+    __slots__ = ("_scope", "client", "id")
+
+    def __init__(self, shard_id: str, client: ReplicaSetClient, scope: trio.CancelScope) -> None:
+        self.id = shard_id
+        self.client = client
+        self._scope = scope
+
+    @property
+    def connection_string(self) -> str:
+        """``set/host:port,…`` of the members known now."""
+        return self.client.monitor.connection_string
+
+    def stop(self) -> None:
+        """Stop following the members."""
+        self._scope.cancel()
+
+
+class ShardRegistry:
+    """All shards by name. `run` must be running while it is used."""
+
+    def __init__(
+        self,
+        catalog: CatalogClient,
+        pools: ConnectionPools,
+        handshake: Callable[[], Mapping[str, Any]],
+        nursery: trio.Nursery,
+    ) -> None:
+        self._catalog = catalog
+        self._pools = pools
+        self._handshake = handshake
+        self._nursery = nursery
+        self._loads: SingleFlight[str, None] = SingleFlight(nursery)
+        self._config = Shard(CONFIG_SHARD, catalog.client, trio.CancelScope())
+        self._shards: dict[str, Shard] = {}
+
+    async def run(self) -> None:
+        """Read the list again from time to time, until cancelled. A read that fails is made up for by the next."""
+        while True:
+            await trio.sleep(RELOAD_SECONDS)
+            await self._catalog.attempt(self.reload)
+
+    async def reload(self) -> None:
+        """Read the list of shards now; concurrent callers share one read.
+
+        Raises:
+            CommandError: the config servers did not answer.
+        """
+        await self._loads.run("shards", self._load)
+
+    async def get(self, shard_id: str) -> Shard:
+        """The shard of a name, reading the list again if it is not known.
+
+        Raises:
+            CommandError: ShardNotFound, or the config servers did not answer.
+        """
+        shard = self.get_known(shard_id)
+        if shard is None:
+            await self.reload()
+            shard = self.get_known(shard_id)
+        if shard is None:
+            raise CommandError(ErrorCode.ShardNotFound, f"Shard {shard_id} not found")
+        return shard
+
+    def get_known(self, shard_id: str) -> Shard | None:
+        """The shard of a name, if it is known."""
+        return self._config if shard_id == CONFIG_SHARD else self._shards.get(shard_id)
+
+    async def all_ids(self) -> tuple[str, ...]:
+        """The names of all shards in order, without the config servers; read from the catalog if none is known."""
+        if not self._shards:
+            await self.reload()
+        return tuple(sorted(self._shards))
+
+    def known(self) -> tuple[Shard, ...]:
+        """All shards that are known now, the config servers too."""
+        return (self._config, *self._shards.values())
+
+    async def _load(self) -> None:
+        entries = {entry.id: entry for entry in await self._catalog.read(read_shards())}
+        for shard_id in [known for known in self._shards if known not in entries]:
+            self._shards.pop(shard_id).stop()
+        for shard_id, entry in entries.items():
+            if shard_id not in self._shards:
+                self._shards[shard_id] = self._start(entry)
+
+    def _start(self, entry: ShardEntry) -> Shard:
+        set_name, _, hosts = entry.host.partition("/")
+        monitor = ReplicaSetMonitor(
+            set_name, hosts.split(","), self._handshake, on_member_down=self._pools.close_idle
+        )
+        scope = trio.CancelScope()
+
+        async def follow() -> None:
+            with scope:
+                await monitor.run()
+
+        self._nursery.start_soon(follow)
+        return Shard(entry.id, ReplicaSetClient(monitor, self._pools), scope)

@@ -1,0 +1,20 @@
+"""The three commands that carry batches of statements."""
+
+from enum import Enum
+
+
+class WriteKind(Enum):
+    """What a batch does.
+
+    Attributes:
+        command: the name of the command.
+        field: the argument that holds the statements.
+    """
+
+    INSERT = ("insert", b"documents")
+    UPDATE = ("update", b"updates")
+    DELETE = ("delete", b"deletes")
+
+    def __init__(self, command: str, field: bytes) -> None:
+        self.command = command
+        self.field = field
