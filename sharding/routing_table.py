@@ -192,6 +192,24 @@ class RoutingTable:
                     if owner == shard:
                         yield self._chunk(at, position)
 
+    def placements_since(self, older: "RoutingTable | None" = None) -> Iterator[ChunkPlacement]:
+        """The chunks, with history, that ``older`` does not have; all of them without it.
+
+        Of the same incarnation of the collection only blocks that ``older`` does not share are looked at.
+        """
+        shared: set[int] = set()
+        since = -1
+        if older is not None and older.collection.timestamp == self.collection.timestamp:
+            shared = {id(block) for block in older._blocks}
+            since = older.collection_version.packed
+        for at, block in enumerate(self._blocks):
+            if id(block) in shared:
+                continue
+            for position, row in enumerate(block.rows()):
+                if row.version > since:
+                    history = (((row.valid_after, row.shard),) if row.valid_after else ()) + row.older
+                    yield ChunkPlacement(row.min, self._chunk(at, position).max, row.shard, row.version, history)
+
     def chunk_count_of(self, shard: str) -> int:
         """How many chunks a shard owns."""
         return self._owned[shard].chunks if shard in self._owned else 0

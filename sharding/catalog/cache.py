@@ -15,6 +15,7 @@ from sharding.chunks import Chunk, ChunkPlacement
 from sharding.namespace import Namespace
 from sharding.routing_table import ShardedCollection
 from sharding.shard_key import ShardKeyPattern
+from sharding.timestamps import unpack_timestamp
 from sharding.versions import DatabaseVersion
 from wire import rawbson
 
@@ -188,6 +189,19 @@ def cached_chunk_document(chunk: Chunk) -> dict[str, Any]:
         "shard": chunk.shard,
         "lastmod": chunk.version.lastmod,
         "history": [{"validAfter": entry.valid_after, "shard": entry.shard} for entry in chunk.history],
+    }
+
+
+def cached_placement_document(placement: ChunkPlacement) -> dict[str, Any]:
+    """As `cached_chunk_document`, of what a routing table keeps of a chunk."""
+    return {
+        "_id": rawbson.raw_document(placement.min),
+        "max": rawbson.raw_document(placement.max),
+        "shard": placement.shard,
+        "lastmod": unpack_timestamp(placement.version),
+        "history": [
+            {"validAfter": unpack_timestamp(valid_after), "shard": shard} for valid_after, shard in placement.history
+        ],
     }
 
 
