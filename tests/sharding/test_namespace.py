@@ -1,9 +1,15 @@
 """Names of collections; the messages were read off mongod 6.0.5."""
 
+from typing import TYPE_CHECKING, Any
+
 import pytest
+from pymongo.errors import OperationFailure
 
 from sharding.namespace import Namespace, check_database_name, is_valid_database_name
 from wire.errors import CommandError
+
+if TYPE_CHECKING:
+    from pymongo import MongoClient
 
 
 def message_of(check: object) -> str:
@@ -77,6 +83,30 @@ def test_database_names() -> None:
     assert message_of(lambda: check_database_name("é" * 32)) == f"Invalid database name: '{'é' * 32}'"
     assert is_valid_database_name("é" * 31)
     assert is_valid_database_name("a*b")
+
+
+@pytest.mark.parametrize(
+    "name", ["a", "a.", ".a", "$a", "a$b", "a\0b", "system.x", "system.js", "system.buckets.", "x" * 251, "x" * 252]
+)
+def test_mongod_judges_likewise(mongod: "MongoClient[dict[str, Any]]", name: str) -> None:
+    namespace = Namespace("namespaces", name)
+    for check, command in (
+        (namespace.check_readable, {"find": name}),
+        (namespace.check_creatable, {"create": name}),
+        (namespace.check_writable, {"insert": name, "documents": [{}]}),
+    ):
+        try:
+            mongod["namespaces"].command(command)
+            theirs = ""
+        except OperationFailure as error:
+            theirs = str((error.details or {})["errmsg"])
+        try:
+            check()
+            ours = ""
+        except CommandError as error:
+            ours = error.message
+        assert ours == theirs
+    mongod.drop_database("namespaces")
 
 
 def test_kinds() -> None:
