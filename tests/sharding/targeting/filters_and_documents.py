@@ -1,9 +1,11 @@
-"""Hypothesis strategies for documents and filters that often have to do with each other.
+"""Random documents and filters that often have to do with each other.
 
-Few paths and few values, so that random filters match random documents.
+All values of a run come from a small palette, so that filters match, and near misses (``1`` and ``Decimal128("1.0")``,
+``"a"`` and ``"A"``, 2^63 as a double and as a Decimal128) meet.
 """
 
 import datetime
+from random import Random
 from typing import Any
 
 from bson.code import Code
@@ -14,7 +16,6 @@ from bson.min_key import MinKey
 from bson.objectid import ObjectId
 from bson.regex import Regex
 from bson.timestamp import Timestamp
-from hypothesis import strategies as st
 
 PATTERNS = (
     {"a": 1},
@@ -31,65 +32,88 @@ PATTERNS = (
     {"_id": "hashed"},
 )
 
-PATHS = ("a", "c", "d", "a.b", "a.d", "a.b.x", "_id", "z", "a.0")
-
-VALUES = (
-    *(None, 0, -0.0, 1, 1.0, Int64(1), Decimal128("1"), 2, 1.5, Decimal128("1.5"), 2.5, -1, 7),
-    *(float("nan"), float("inf"), float("-inf"), 2.0**63, Decimal128(str(2**63)), Int64(2**63 - 1), Decimal128("NaN")),
-    *("", "a", "A", "b", "a\0b", True, False, MinKey(), MaxKey(), Timestamp(1, 1), Code("f"), b"x"),
-    *(ObjectId(b"\0" * 12), ObjectId(b"\1" * 12), datetime.datetime(2020, 1, 1), datetime.datetime(1960, 1, 1)),
+# Values that are equal, or nearly, in some way that targeting has to get right.
+_KIN: tuple[tuple[Any, ...], ...] = (
+    (None,),
+    (0, -0.0, Decimal128("0E+3")),
+    (1, 1.0, Int64(1), Decimal128("1"), 1.5, Decimal128("1.5")),
+    (2, 2.5, Decimal128("2.5"), -1, -1.5, Decimal128("-1.5")),
+    (float("nan"), Decimal128("NaN"), 5, float("-inf")),
+    (2.0**63, Decimal128(str(2**63)), Int64(2**63 - 1), float("inf")),
+    ("", "a", "A", "b", "B"),
+    ("a", "a\0", "a\0b", b"a", Code("a")),
+    (True, False),
+    (MinKey(), MaxKey()),
+    (Timestamp(1, 1), datetime.datetime(1960, 1, 1), datetime.datetime(2020, 1, 1)),
+    (ObjectId(b"\0" * 12), ObjectId(b"\1" * 12)),
 )
 
-scalars = st.sampled_from(VALUES)
-
-_objects = st.dictionaries(st.sampled_from(["b", "d", "x"]), scalars, max_size=2)
-
-values = st.one_of(scalars, _objects, st.builds(lambda inner: {"b": inner}, _objects))
-
-documents = st.fixed_dictionaries(
-    {},
-    optional={
-        "a": values | st.fixed_dictionaries({"b": scalars}, optional={"d": scalars}) | st.just([1]),
-        "c": scalars | st.just(Regex("a")),
-        "d": scalars,
-        "z": scalars | st.lists(scalars, max_size=2),
-    },
-)
-
-_operands = values | st.lists(scalars, max_size=2)
-
-_operators: st.SearchStrategy[dict[str, Any]] = st.one_of(
-    st.dictionaries(st.sampled_from(["$eq", "$gt", "$gte", "$lt", "$lte", "$ne"]), _operands, min_size=1, max_size=2),
-    st.dictionaries(st.sampled_from(["$gt", "$gte", "$lt", "$lte"]), scalars, min_size=1, max_size=2),
-    st.builds(
-        lambda operator, operands: {operator: operands},
-        st.sampled_from(["$in", "$nin", "$all"]),
-        st.lists(_operands | st.just(Regex("^a")), max_size=4),
-    ),
-    st.builds(lambda exists: {"$exists": exists}, st.booleans()),
-    st.sampled_from(
-        [{"$type": "number"}, {"$mod": [2, 1]}, {"$regex": "^a"}, {"$size": 1}, {"$elemMatch": {"$gt": 0}}]
-    ),
-)
+_PATHS = ("a", "a", "a", "c", "c", "d", "a.b", "a.b", "a.d", "a.b.x", "_id", "_id", "z", "a.0")
 
 
-def _nested(inner: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict[str, Any]]:
-    branches = st.lists(inner, min_size=1, max_size=3)
-    logical = st.builds(
-        lambda operator, filters: {operator: filters}, st.sampled_from(["$and", "$or", "$nor"]), branches
-    )
-    return st.one_of(logical, st.builds(lambda one, other: {**one, **other}, inner, logical))
+class Palette:
+    """Makes documents and filters from a few values.
 
+    Args:
+        random: where everything random comes from.
+    """
 
-_predicates = st.one_of(
-    values, st.just(Regex("a")), st.just([1]), _operators, _operators.map(lambda operators: {"$not": operators})
-)
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._values = [value for kin in random.sample(_KIN, 3) for value in kin]
 
-filters: st.SearchStrategy[dict[str, Any]] = st.recursive(
-    st.one_of(
-        st.dictionaries(st.sampled_from(PATHS), _predicates, min_size=1, max_size=3),
-        st.builds(lambda value: {"$expr": {"$eq": ["$a", {"$literal": value}]}}, scalars),
-    ),
-    _nested,
-    max_leaves=4,
-)
+    def scalar(self) -> Any:  # noqa: ANN401 - any BSON value
+        """A value that is neither object nor array."""
+        return self._random.choice(self._values)
+
+    def document(self) -> dict[str, Any]:
+        """A document without ``_id``; its fields are mostly there, and ``a`` is often an object."""
+        fields = {"a": self._value(), "c": self.scalar(), "d": self.scalar(), "z": [self.scalar()]}
+        return {name: value for name, value in fields.items() if self._random.random() < 0.85}
+
+    def filter(self, depth: int = 2) -> dict[str, Any]:
+        """A filter, valid most of the time."""
+        chance = self._random.random()
+        if depth == 0 or chance < 0.6:
+            return {path: self._predicate() for path in self._random.sample(_PATHS, self._random.choice((1, 1, 1, 2)))}
+        if chance < 0.65:
+            return {"$expr": {"$eq": ["$a", {"$literal": self.scalar()}]}}
+        logical = self._random.choice(("$and", "$or", "$or", "$nor"))
+        branches = [self.filter(depth - 1) for _ in range(self._random.randint(1, 3))]
+        return {**(self.filter(0) if chance > 0.85 else {}), logical: branches}
+
+    def _value(self) -> Any:  # noqa: ANN401 - any BSON value
+        if self._random.random() < 0.5:
+            return self.scalar()
+        names = self._random.sample(("b", "d", "x"), self._random.randint(0, 2))
+        return {name: {"x": self.scalar()} if self._random.random() < 0.2 else self.scalar() for name in names}
+
+    def _predicate(self) -> Any:  # noqa: ANN401 - any BSON value
+        chance = self._random.random()
+        if chance < 0.3:
+            return self._value()
+        if chance < 0.35:
+            return self._random.choice((Regex("^a"), [self.scalar()]))
+        operators = self._operators()
+        return {"$not": operators} if chance > 0.95 else operators
+
+    def _operators(self) -> dict[str, Any]:
+        chance = self._random.random()
+        if chance < 0.5:
+            names = self._random.sample(("$gt", "$gte", "$lt", "$lte", "$eq", "$ne"), self._random.choice((1, 1, 2)))
+            return {name: self._value() for name in names}
+        if chance < 0.75:
+            operator = self._random.choice(("$in", "$in", "$nin", "$all"))
+            return {operator: [self._value() for _ in range(self._random.choice((1, 1, 2, 3)))]}
+        return self._random.choice(
+            (
+                {"$exists": True},
+                {"$exists": False},
+                {"$type": "number"},
+                {"$mod": [2, 1]},
+                {"$regex": "^a"},
+                {"$size": 1},
+                {"$elemMatch": {"$gt": 0}},
+                {"$in": [Regex("^a"), self.scalar()]},
+            )
+        )
