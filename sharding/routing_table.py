@@ -166,8 +166,10 @@ class RoutingTable:
     def shards_for_range(self, low: bytes, high: bytes, *, high_inclusive: bool = False) -> set[str]:
         """The shards that own some key in ``[low, high)``, or in ``[low, high]``.
 
-        The bounds are any byte strings, not necessarily whole keys: bytes compare as keys do.
+        The bounds are any byte strings with ``low < high``, not necessarily whole keys: bytes compare as keys do.
         """
+        if low <= self._first_keys[0] and high >= self._global_max_key:
+            return set(self.shards)
         found: set[str] = set()
         for block, first, end in self._overlapped(low, high, high_inclusive):
             if first == 0 and end == len(block):
