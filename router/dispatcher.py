@@ -54,12 +54,12 @@ class Dispatcher:
                 return result
             return _framed(operation, result)
         except CommandError as error:
-            outcome = "error"
+            outcome = error.code_name
             _label(operation, error)
             return _framed(operation, error.reply())
         finally:
             seconds = perf_counter() - started
-            shared.metrics.observe(entry.name if entry is not None else "unknown", outcome, seconds)
+            shared.metrics.operations.observe(entry.name if entry is not None else "unknown", outcome, seconds)
             if seconds * 1000 >= shared.options.slow_ms and entry is not None and not _waits(entry):
                 _log_slow(operation, outcome, seconds)
 
@@ -72,9 +72,7 @@ class Dispatcher:
     async def _run(self, entry: Command, operation: Operation) -> Reply:
         request = operation.request
         if entry.admin_only and request.db != "admin":
-            raise CommandError(
-                ErrorCode.Unauthorized, f"{request.name} may only be run against the admin database."
-            )
+            raise CommandError(ErrorCode.Unauthorized, f"{request.name} may only be run against the admin database.")
         if b"startTransaction" in request.fields or b"autocommit" in request.fields:
             raise CommandError(
                 ErrorCode.OperationNotSupportedInTransaction,
@@ -107,7 +105,9 @@ def _max_time_ms(request: Request) -> int:
     if value != int(value):
         raise CommandError(ErrorCode.BadValue, "maxTimeMS has non-integral value")
     if not 0 <= value <= _MAX_TIME_MS_LIMIT:
-        raise CommandError(ErrorCode.BadValue, f"{int(value)} value for maxTimeMS is out of range [0, {_MAX_TIME_MS_LIMIT}]")
+        raise CommandError(
+            ErrorCode.BadValue, f"{int(value)} value for maxTimeMS is out of range [0, {_MAX_TIME_MS_LIMIT}]"
+        )
     return int(value)
 
 

@@ -57,7 +57,8 @@ class Operation:
         document = self.request.raw_object(b"$readPreference")
         if document is None:
             return PRIMARY
-        return ReadPreference.parse(bson.decode(document, codec_options=VALUE_CODEC))
+        fields: dict[str, Any] = bson.decode(document, codec_options=VALUE_CODEC)
+        return ReadPreference.parse(fields)
 
     @property
     def is_retryable_write(self) -> bool:

@@ -1,6 +1,6 @@
 """How a router was started."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from wire.transport.pool import PoolOptions
 
@@ -27,4 +27,4 @@ class RouterOptions:
     worker_index: int = 0
     worker_sockets: tuple[str, ...] = ()
     slow_ms: float = 100.0
-    pool: PoolOptions = PoolOptions()
+    pool: PoolOptions = field(default_factory=PoolOptions)

@@ -1,7 +1,7 @@
 """The table of commands that the router knows.
 
-A command is registered by the decorator on its handler; `router.commands` imports all of them. What every command has in
-common (metrics, deadlines, errors, replies) is the dispatcher's, so that a handler says only what its command does.
+A command is registered by the decorator on its handler; `router.commands` imports all of them. What every command has
+in common (metrics, deadlines, errors, replies) is the dispatcher's, so that a handler says only what its command does.
 """
 
 from collections.abc import Awaitable, Callable

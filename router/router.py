@@ -8,7 +8,7 @@ import bson
 import trio
 from bson.objectid import ObjectId
 
-from daemon.metrics import OperationMetrics
+from daemon.metrics import Metrics
 from router.catalog_client import CatalogClient
 from router.cursors.manager import CursorManager
 from router.options import RouterOptions
@@ -27,7 +27,6 @@ from wire.transport.client import handshake_document
 from wire.transport.monitor import ReplicaSetMonitor
 from wire.transport.pools import ConnectionPools
 from wire.transport.replica_set import ReplicaSetClient
-from wire.transport.server import Server
 
 _ATTEMPTS_MAX: Final = 3
 """How often one request is sent to a shard in all, when it may be (MongoDB's ``kMaxNumRetries``)."""
@@ -43,14 +42,14 @@ class Router:
         catalog: the config servers.
         cursors: cursors that clients have open here.
         parameters: what ``getParameter`` and ``setParameter`` know.
-        metrics: operations by command and outcome.
+        metrics: what Prometheus reads.
         clock: the newest times seen in the cluster.
         topology_version: changes when the router begins to shut down; `wait_for_topology_change` waits for that.
     """
 
-    def __init__(self, options: RouterOptions, server_metrics: OperationMetrics, nursery: trio.Nursery) -> None:
+    def __init__(self, options: RouterOptions, metrics: Metrics, nursery: trio.Nursery) -> None:
         self.options = options
-        self.metrics = server_metrics
+        self.metrics = metrics
         self.started = time()
         self.clock = VectorClock()
         self.parameters = Parameters()
@@ -61,10 +60,14 @@ class Router:
         self.catalog = CatalogClient(ReplicaSetClient(monitor, self.pools))
         self.shards = ShardRegistry(self.catalog, self.pools, _handshake, nursery)
         self.routing = RoutingCache(self.catalog, nursery)
-        self.cursors = CursorManager()
-        self.server: Server | None = None
+        self.cursors = CursorManager(
+            self.pools,
+            worker_index=options.worker_index,
+            idle_milliseconds_max=lambda: float(self.parameters["cursorTimeoutMillis"]),
+        )
         self.topology_version = TopologyVersion(ObjectId(), 0)
         self.is_shutting_down = False
+        self._quiesce_ends = 0.0
         self._topology_changed = trio.Event()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -79,8 +82,19 @@ class Router:
     def begin_shutdown(self) -> None:
         """Tell clients that wait on hello that this router goes away (quiesce)."""
         self.is_shutting_down = True
+        self._quiesce_ends = trio.current_time() + self.shutdown_seconds
         self.topology_version = self.topology_version.bumped()
         self._topology_changed.set()
+
+    @property
+    def shutdown_seconds(self) -> float:
+        """How long running operations may go on once the shutdown has begun."""
+        return float(self.parameters["mongosShutdownTimeoutMillisForSignaledShutdown"]) / 1000
+
+    @property
+    def remaining_quiesce_ms(self) -> int:
+        """How much of that time is left."""
+        return max(0, int((self._quiesce_ends - trio.current_time()) * 1000))
 
     async def wait_for_topology_change(self) -> None:
         """Return when `topology_version` has changed."""
@@ -104,8 +118,8 @@ class Router:
     ) -> ShardReply:
         """Send a request to a member of a shard and read its reply.
 
-        A request that cannot have been executed, or that `may_repeat`, is sent again after an error that tells of a host
-        that went away or is not primary any more, up to three times in all.
+        A request that cannot have been executed, or that `may_repeat`, is sent again after an error that tells of a
+        host that went away or is not primary any more, up to three times in all.
 
         Args:
             shard_id: the shard.
@@ -114,7 +128,8 @@ class Router:
             may_repeat: executing the request twice does what executing it once does (reads, retryable writes).
 
         Raises:
-            CommandError: ShardNotFound; FailedToSatisfyReadPreference; HostUnreachable, the shard could not be talked to.
+            CommandError: ShardNotFound; FailedToSatisfyReadPreference; HostUnreachable, the shard could not be talked
+                to.
         """
         shard = self.shards.get_known(shard_id) or await self.shards.get(shard_id)
         client = shard.client

@@ -1,8 +1,8 @@
 """What the router knows of where data is: databases and their primary shards, collections and their routing tables.
 
 Entries are read when first needed and again when a shard says they are out of date. An entry that was found stale is
-dropped only if it is still the one in the cache, so that of a thousand clients that meet it one causes a refresh and the
-others wait for it, or find it done.
+dropped only if it is still the one in the cache, so that of a thousand clients that meet it one causes a refresh and
+the others wait for it, or find it done.
 """
 
 from dataclasses import dataclass

@@ -72,7 +72,7 @@ class ShardReply:
         if ok is not None and ok[0] == DOUBLE and body[ok[2] : ok[3]] == _ONE:
             return
         if ok is None or not decode_value(body, ok):
-            self.error = CommandError.from_reply(bson.decode(body, codec_options=VALUE_CODEC))
+            self.error = CommandError.from_reply(self.document)
 
     @classmethod
     def failed(cls, shard_id: str, error: CommandError) -> "ShardReply":

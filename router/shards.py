@@ -6,9 +6,9 @@ from typing import Any, Final
 import trio
 
 from daemon.single_flight import SingleFlight
+from router.catalog_client import CatalogClient
 from sharding.catalog.reads import read_shards
 from sharding.catalog.shard_entry import ShardEntry
-from router.catalog_client import CatalogClient
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 from wire.transport.monitor import ReplicaSetMonitor
@@ -112,9 +112,7 @@ class ShardRegistry:
 
     def _start(self, entry: ShardEntry) -> Shard:
         set_name, _, hosts = entry.host.partition("/")
-        monitor = ReplicaSetMonitor(
-            set_name, hosts.split(","), self._handshake, on_member_down=self._pools.close_idle
-        )
+        monitor = ReplicaSetMonitor(set_name, hosts.split(","), self._handshake, on_member_down=self._pools.close_idle)
         scope = trio.CancelScope()
 
         async def follow() -> None:

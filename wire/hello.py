@@ -117,6 +117,7 @@ def parse_hello(
     """
     topology_version = _parse_topology_version(body, fields.get(b"topologyVersion"))
     max_await_ms = _parse_max_await(body, fields.get(b"maxAwaitTimeMS"))
+    hello_ok = _parse_hello_ok(body, fields.get(b"helloOk"))
     compression = _parse_compression(body, fields.get(b"compression"))
     if topology_version is None and max_await_ms is not None:
         raise CommandError(
@@ -136,7 +137,7 @@ def parse_hello(
         topology_version=topology_version,
         max_await_ms=max_await_ms,
         exhaust_allowed=exhaust_allowed,
-        hello_ok=_parse_hello_ok(body, fields.get(b"helloOk")),
+        hello_ok=hello_ok,
         compression=compression,
     )
 

@@ -1,6 +1,6 @@
 """``hello`` and its older names: how clients learn what they talk to, and that it is about to go away."""
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 import bson
@@ -41,7 +41,7 @@ async def hello(operation: Operation) -> Reply:
         request.body, request.fields, exhaust_allowed=request.message.is_exhaust_allowed, assertions=MONGOS
     )
     if wanted.compression is not None:
-        client.compressors = compression.negotiate(wanted.compression)
+        client.compressors = tuple(compression.negotiate(wanted.compression))
     client.allow_interruption()
     response_to = request.message.request_id
     while True:
@@ -117,7 +117,7 @@ def _describe(router: Router, client: ClientConnection, wanted: HelloRequest, *,
         "maxBsonObjectSize": BSON_OBJECT_BYTES_MAX,
         "maxMessageSizeBytes": MESSAGE_BYTES_MAX,
         "maxWriteBatchSize": WRITE_BATCH_OPERATIONS_MAX,
-        "localTime": datetime.now(timezone.utc),
+        "localTime": datetime.now(UTC),
         "logicalSessionTimeoutMinutes": LOGICAL_SESSION_TIMEOUT_MINUTES,
         "connectionId": client.id,
         "maxWireVersion": MAX_WIRE_VERSION,

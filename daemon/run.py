@@ -1,0 +1,156 @@
+"""The life of a daemon process: logs, listening sockets, serving, metrics, and an orderly end at SIGTERM or SIGINT."""
+
+import argparse
+import gc
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+import trio
+
+from daemon.http import HealthServer, serve_http
+from daemon.logs import configure_logs, get_logger
+from daemon.metrics import Metrics
+from wire.transport.server import Handler, Server
+
+logger = get_logger("daemon.run")
+
+_BACKLOG: Final = 4096
+_GARBAGE_THRESHOLDS: Final = (50_000, 20, 50)
+"""Requests leave no cycles behind, so that the collector's default of looking every 700 objects is work for nothing."""
+
+
+class Daemon(Handler, Protocol):
+    """What a daemon's `start` function makes."""
+
+    @property
+    def metrics(self) -> Metrics:
+        """What ``/metrics`` shows."""
+
+    @property
+    def shutdown_seconds(self) -> float:
+        """How long running operations may go on after the signal to end."""
+
+    def not_ready_reason(self) -> str | None:
+        """Why clients cannot be served at the moment, None when they can."""
+
+    def serving(self, server: Server) -> None:
+        """Called before the first client is served."""
+
+    def begin_shutdown(self) -> None:
+        """Called when the signal to end has come, before connections are closed."""
+
+
+Start = Callable[[trio.Nursery], Awaitable[Daemon]]
+
+
+def run_daemon(
+    component: str,
+    arguments: argparse.Namespace,
+    start: Start,
+    *,
+    reuse_port: bool = False,
+    unix_socket: str | None = None,
+) -> int:
+    """Run a daemon until it is told to end; returns the exit code of the process.
+
+    Args:
+        component: its name in the log.
+        arguments: parsed options, those of `daemon.options.add_daemon_options` among them.
+        start: makes the daemon; its background tasks belong into the nursery given, which is cancelled at the end.
+        reuse_port: several processes share the port, and the kernel spreads connections over them.
+        unix_socket: path of a UNIX socket to serve clients on as well.
+    """
+    try:
+        configure_logs(arguments.log_level, arguments.log_file)
+        listeners = open_listeners(arguments.bind_ip.split(","), arguments.port, reuse_port=reuse_port)
+        if unix_socket is not None:
+            listeners.append(_open_unix_listener(unix_socket))
+    except OSError as error:
+        print(f"{component}: {error}", file=sys.stderr)
+        return 1
+    gc.set_threshold(*_GARBAGE_THRESHOLDS)
+    trio.run(_main, component, arguments, start, listeners)
+    return 0
+
+
+def open_listeners(addresses: Sequence[str], port: int, *, reuse_port: bool = False) -> list[socket.socket]:
+    """Listening sockets on every address.
+
+    Raises:
+        OSError: an address cannot be listened on; none is left open.
+    """
+    listeners: list[socket.socket] = []
+    try:
+        for address in addresses:
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            listener = socket.socket(family, socket.SOCK_STREAM)
+            listeners.append(listener)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if reuse_port:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            try:
+                listener.bind((address, port))
+            except OSError as error:
+                raise OSError(error.errno, f"cannot listen on {address}:{port}: {error.strerror}") from error
+            listener.listen(_BACKLOG)
+    except BaseException:
+        for listener in listeners:
+            listener.close()
+        raise
+    return listeners
+
+
+def _open_unix_listener(path: str) -> socket.socket:
+    Path(path).unlink(missing_ok=True)  # of a process that was killed
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(path)
+    listener.listen(_BACKLOG)
+    return listener
+
+
+async def _main(
+    component: str, arguments: argparse.Namespace, start: Start, listeners: Sequence[socket.socket]
+) -> None:
+    stop = trio.Event()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(_wait_for_signal, stop)
+        nursery.start_soon(_live, component, arguments, start, listeners, stop, nursery.cancel_scope)
+    logger.info("Stopped", daemon=component)
+
+
+async def _wait_for_signal(stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
+        async for _ in signals:
+            stop.set()
+
+
+async def _live(
+    component: str,
+    arguments: argparse.Namespace,
+    start: Start,
+    listeners: Sequence[socket.socket],
+    stop: trio.Event,
+    whole_process: trio.CancelScope,
+) -> None:
+    async with trio.open_nursery() as nursery:
+        daemon = await start(nursery)
+        server = Server(daemon)
+        daemon.serving(server)
+        if arguments.metrics_port is not None:
+            health = HealthServer(daemon.metrics, daemon.not_ready_reason)
+            await nursery.start(serve_http, health, arguments.bind_ip.split(",")[0], arguments.metrics_port)
+        await nursery.start(server.serve, listeners)
+        gc.collect()
+        gc.freeze()
+        addresses = [str(listener.getsockname()) for listener in listeners]
+        logger.info("Listening", daemon=component, addresses=addresses)
+        await stop.wait()
+        logger.info("Shutting down", daemon=component, connections=len(server.clients))
+        daemon.begin_shutdown()
+        await server.drain(daemon.shutdown_seconds)
+        whole_process.cancel()

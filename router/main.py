@@ -1,0 +1,67 @@
+"""``shardwright-router``: options, and one process or several that share the port."""
+
+import argparse
+import socket
+import sys
+from collections.abc import Sequence
+from functools import partial
+
+from daemon.options import HostList, add_daemon_options, argument, parse_host_list
+from daemon.run import run_daemon
+from router.options import RouterOptions
+from router.service import RouterService
+from router.workers import add_worker_options, run_workers, worker_sockets
+
+DEFAULT_PORT = 27017
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a router until it is told to end; returns the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    parsed = _parser().parse_args(given)
+    if parsed.workers > 1 and parsed.worker_index is None:
+        return run_workers(parsed, given)
+    config: HostList = parsed.configdb
+    options = RouterOptions(
+        config_set=config.set_name,
+        config_hosts=tuple(map(str, config.hosts)),
+        address=_address(parsed),
+        arguments=("shardwright-router", *given),
+        worker_index=parsed.worker_index or 0,
+        worker_sockets=worker_sockets(parsed),
+        slow_ms=parsed.slow_ms,
+    )
+    return run_daemon(
+        "shardwright-router",
+        parsed,
+        partial(RouterService.start, options),
+        reuse_port=parsed.workers > 1,
+        unix_socket=options.worker_sockets[options.worker_index] if options.worker_sockets else None,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="shardwright-router", description="The router of a sharded cluster: what clients connect to."
+    )
+    add_daemon_options(parser, default_port=DEFAULT_PORT)
+    parser.add_argument(
+        "--configdb",
+        required=True,
+        type=argument(partial(parse_host_list, default_port=27019)),
+        metavar="SET/HOST:PORT,…",
+        help="the replica set of the config servers",
+    )
+    add_worker_options(parser)
+    return parser
+
+
+def _address(parsed: argparse.Namespace) -> str:
+    """The name under which this router is known: the host's own when it listens on all addresses."""
+    first = parsed.bind_ip.split(",")[0]
+    host = socket.gethostname() if first in ("0.0.0.0", "::") else first
+    return f"{host}:{parsed.port}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

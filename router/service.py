@@ -1,0 +1,90 @@
+"""The router as a daemon: the dispatcher with the life cycle and the metrics around it."""
+
+import trio
+
+from daemon.metrics import Metrics
+from router.dispatcher import Dispatcher
+from router.mongos_registration import MongosRegistration
+from router.options import RouterOptions
+from router.registry import COMMANDS
+from router.router import Router
+from wire.request import Request
+from wire.transport.server import ClientConnection, Server
+
+
+class RouterService:
+    """What `daemon.run` runs for ``shardwright-router``."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        self._dispatcher = Dispatcher(router)
+
+    @classmethod
+    async def start(cls, options: RouterOptions, nursery: trio.Nursery) -> "RouterService":
+        """Make the router and begin its background work."""
+        router = Router(options, Metrics("router", [command.name for command in COMMANDS.values()]), nursery)
+        await nursery.start(router.run)
+        nursery.start_soon(MongosRegistration(router).run)
+        return cls(router)
+
+    @property
+    def metrics(self) -> Metrics:
+        """What ``/metrics`` shows."""
+        return self._router.metrics
+
+    @property
+    def shutdown_seconds(self) -> float:
+        """How long running operations may go on after the signal to end."""
+        return self._router.shutdown_seconds
+
+    def not_ready_reason(self) -> str | None:
+        """The router can serve while it knows a primary of the config servers and is not shutting down."""
+        if self._router.is_shutting_down:
+            return "shutting down"
+        if self._router.catalog.client.monitor.primary is None:
+            return "no primary of the config servers is known"
+        return None
+
+    def serving(self, server: Server) -> None:
+        """Show the server's connections and the caches in the metrics."""
+        router, metrics = self._router, self._router.metrics
+        metrics.gauge("open_connections", "Open client connections", lambda: len(server.clients))
+        metrics.gauge("open_cursors", "Open client cursors", lambda: router.cursors.statistics().open_total)
+        metrics.labelled_gauge(
+            "pool_connections",
+            "Connections to other hosts by use",
+            "state",
+            lambda: _pool_totals(router),
+        )
+        routing = router.routing.statistics
+        metrics.gauge("full_refreshes", "Routing tables read as a whole", lambda: routing.full_refreshes)
+        metrics.gauge(
+            "incremental_refreshes", "Routing tables brought up to date", lambda: routing.incremental_refreshes
+        )
+        metrics.gauge("failed_refreshes", "Routing tables that could not be read", lambda: routing.failed_refreshes)
+        metrics.gauge(
+            "stale_config_errors", "Refusals by shards for stale versions", lambda: routing.stale_config_errors
+        )
+
+    def begin_shutdown(self) -> None:
+        """Tell clients that wait on hello, before their connections are closed."""
+        self._router.begin_shutdown()
+
+    async def handle(self, client: ClientConnection, request: Request) -> bytes | None:
+        """Answer a request (see `Dispatcher.handle`)."""
+        return await self._dispatcher.handle(client, request)
+
+    def connection_opened(self, client: ClientConnection) -> None:
+        """A client has connected."""
+
+    def connection_closed(self, client: ClientConnection) -> None:
+        """A client has gone."""
+
+
+def _pool_totals(router: Router) -> dict[str, float]:
+    statistics = router.pools.statistics().values()
+    return {
+        "available": sum(pool.available for pool in statistics),
+        "in_use": sum(pool.in_use for pool in statistics),
+        "waiting": sum(pool.waiting for pool in statistics),
+    }

@@ -1,0 +1,114 @@
+"""Several router processes behind one port: the kernel spreads connections over them.
+
+The process that was started keeps the workers running and passes signals on. A cursor lives in one worker, which its id
+tells; each worker listens on a UNIX socket of its own as well, where its siblings pass on what they are asked about its
+cursors (`forward_to_holder`).
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from daemon.logs import configure_logs, get_logger
+from router.cursors.ids import WORKERS_MAX, worker_of
+from router.operation import Operation
+from wire.error_codes import ErrorCode
+from wire.errors import BackendError, CommandError
+
+logger = get_logger("router.workers")
+
+_CRASHES_MAX: Final = 10
+"""After so many crashes in all no worker is started again: something is wrong that a restart will not mend."""
+
+
+def add_worker_options(parser: argparse.ArgumentParser) -> None:
+    """Add ``--workers`` and the options with which the first process starts the others."""
+    parser.add_argument(
+        "--workers", type=_worker_count, default=1, metavar="N", help="processes that share the port (default: 1)"
+    )
+    parser.add_argument("--worker-index", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--worker-directory", type=Path, help=argparse.SUPPRESS)
+
+
+def worker_sockets(parsed: argparse.Namespace) -> tuple[str, ...]:
+    """The UNIX sockets of all workers by index; empty for a single process."""
+    if parsed.worker_directory is None:
+        return ()
+    return tuple(str(parsed.worker_directory / f"worker-{index}.sock") for index in range(parsed.workers))
+
+
+def run_workers(parsed: argparse.Namespace, arguments: Sequence[str]) -> int:
+    """Run the workers until a signal ends them; returns the exit code."""
+    configure_logs(parsed.log_level, parsed.log_file)
+    with tempfile.TemporaryDirectory(prefix="shardwright-router-") as directory:
+        return _Supervisor(parsed, arguments, directory).run()
+
+
+async def forward_to_holder(operation: Operation, cursor_id: int) -> bytes | None:
+    """Have the worker that holds a cursor answer the request; None when that is this worker itself.
+
+    Raises:
+        CommandError: CursorNotFound, there is no such worker any more.
+    """
+    options = operation.router.options
+    holder = worker_of(cursor_id)
+    if holder == options.worker_index or holder is None or holder >= len(options.worker_sockets):
+        return None
+    try:
+        return await operation.router.pools[options.worker_sockets[holder]].exchange(operation.request.message.frame)
+    except BackendError as error:
+        raise CommandError(ErrorCode.CursorNotFound, f"cursor id {cursor_id} not found") from error
+
+
+class _Supervisor:
+    def __init__(self, parsed: argparse.Namespace, arguments: Sequence[str], directory: str) -> None:
+        self._parsed = parsed
+        self._arguments = arguments
+        self._directory = directory
+        self._processes: dict[int, tuple[int, subprocess.Popen[bytes]]] = {}
+        self._is_stopping = False
+
+    def run(self) -> int:
+        for received in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(received, lambda number, _: self._stop(number))
+        for index in range(self._parsed.workers):
+            self._start(index)
+        crashes = 0
+        while self._processes:
+            pid, status = os.wait()
+            index, _ = self._processes.pop(pid)
+            code = os.waitstatus_to_exitcode(status)
+            if self._is_stopping:
+                continue
+            crashes += 1
+            logger.error("A worker ended unexpectedly", worker=index, exit_code=code)
+            if crashes > _CRASHES_MAX or code == 1:  # 1: it could not even start
+                self._stop(signal.SIGTERM)
+            else:
+                self._start(index)
+        return 1 if crashes else 0
+
+    def _start(self, index: int) -> None:
+        command = [sys.executable, "-m", "router.main", *self._arguments]
+        command += ["--worker-index", str(index), "--worker-directory", self._directory]
+        if self._parsed.metrics_port:
+            command += ["--metrics-port", str(self._parsed.metrics_port + index)]
+        process = subprocess.Popen(command, process_group=0)
+        self._processes[process.pid] = (index, process)
+
+    def _stop(self, number: int) -> None:
+        self._is_stopping = True
+        for _, process in self._processes.values():
+            process.send_signal(number)
+
+
+def _worker_count(text: str) -> int:
+    if not text.isdigit() or not 1 <= int(text) <= WORKERS_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to {WORKERS_MAX}")
+    return int(text)
