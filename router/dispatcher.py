@@ -46,7 +46,7 @@ class Dispatcher:
         try:
             if entry is None:
                 raise CommandError(ErrorCode.CommandNotFound, f"no such command: '{request.name}'")
-            shared.clock.observe(request.body, request.fields)
+            shared.clock.observe_client(request.body, request.fields)
             if entry.reads:
                 client.allow_interruption()
             result = await self._run(entry, operation)

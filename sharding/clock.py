@@ -142,24 +142,47 @@ class VectorClock:
         return True
 
     def observe(self, document: bytes, fields: Mapping[bytes, rawbson.Span]) -> None:
-        """Take in what a message from a client or a shard gossips, in next to no time when it is nothing new.
+        """Take in what another node gossips, in next to no time when it is nothing new.
+
+        Raises:
+            CommandError: as `VectorTime.from_message`.
+        """
+        time = self._time
+        if (
+            _is_cluster_time_after(document, fields.get(CLUSTER_TIME), time.cluster_time)
+            or _is_after(document, CONFIG_TIME, fields.get(CONFIG_TIME), time.config_time)
+            or _is_after(document, TOPOLOGY_TIME, fields.get(TOPOLOGY_TIME), time.topology_time)
+        ):
+            self.advance(VectorTime.from_message(document, fields))
+
+    def observe_client(self, document: bytes, fields: Mapping[bytes, rawbson.Span]) -> None:
+        """Take in the ``$clusterTime`` of a client; the other times are none of a client's business.
 
         Raises:
             CommandError: as `VectorTime.from_message`.
         """
         span = fields.get(CLUSTER_TIME)
-        if span is not None and document.startswith(_TIME_NAME, span[2] + 4):
-            if _unpack_uint64(document, span[2] + _TIME_AT)[0] <= self._time.cluster_time:
-                return
-        elif span is None:
-            return
-        self.advance(VectorTime.from_message(document, fields))
+        if span is not None and _is_cluster_time_after(document, span, self._time.cluster_time):
+            self.advance(VectorTime(_read_cluster_time(document, span)))
 
 
 def signed_cluster_time(cluster_time: Timestamp) -> dict[str, Any]:
     """The value of ``$clusterTime`` with the dummy signature."""
     signature = {"hash": Binary(DUMMY_SIGNATURE["hash"]), "keyId": DUMMY_SIGNATURE["keyId"]}
     return {"clusterTime": cluster_time, "signature": signature}
+
+
+def _is_cluster_time_after(document: bytes, span: rawbson.Span | None, known: int) -> bool:
+    """Whether a ``$clusterTime`` is later than ``known``, or in so odd a form that it takes parsing to tell."""
+    if span is None:
+        return False
+    if not document.startswith(_TIME_NAME, span[2] + 4):
+        return True
+    return bool(_unpack_uint64(document, span[2] + _TIME_AT)[0] > known)
+
+
+def _is_after(document: bytes, name: bytes, span: rawbson.Span | None, known: int) -> bool:
+    return span is not None and _read_timestamp(document, name, span) > known
 
 
 def _read_cluster_time(document: bytes, span: rawbson.Span) -> int:

@@ -48,6 +48,37 @@ def test_clock_advances_only_forward() -> None:
     assert clock.internal_elements == clock.time.internal_elements()
 
 
+@given(st.lists(times, max_size=5))
+def test_observing_messages_is_joining_their_times(seen: list[VectorTime]) -> None:
+    clock, expected = VectorClock(), VectorTime()
+    for time in seen:
+        message = rawbson.append(bson.encode({"ok": 1.0}), time.internal_elements())
+        clock.observe(message, rawbson.index(message))
+        expected = expected.joined(time)
+    assert clock.time == expected
+
+
+def test_placement_times_are_taken_in_though_the_cluster_time_is_old() -> None:
+    clock = VectorClock(VectorTime(9, 1, 1))
+    message = rawbson.from_elements(VectorTime(5, 2, 3).internal_elements())
+    clock.observe(message, rawbson.index(message))
+    assert clock.time == VectorTime(9, 2, 3)
+
+
+def test_clients_advance_the_cluster_time_alone() -> None:
+    clock = VectorClock()
+    message = rawbson.from_elements(VectorTime(5, 2, 3).internal_elements())
+    clock.observe_client(message, rawbson.index(message))
+    assert clock.time == VectorTime(5, 0, 0)
+
+
+def test_cluster_time_behind_its_signature_is_read_too() -> None:
+    clock = VectorClock()
+    message = bson.encode({"$clusterTime": {"signature": {}, "clusterTime": Timestamp(0, 8)}})
+    clock.observe(message, rawbson.index(message))
+    assert clock.time == VectorTime(8, 0, 0)
+
+
 @pytest.mark.parametrize(
     ("fields", "code"),
     [({"$configTime": 1}, 14), ({"$clusterTime": 1}, 14), ({"$clusterTime": {}}, 4), ({"$topologyTime": "x"}, 14)],
