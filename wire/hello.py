@@ -6,7 +6,6 @@ once or how long to wait for a change. Codes and messages are those of mongod 6.
 differ (`Assertions`).
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -197,8 +196,8 @@ def _parse_max_await(body: bytes, span: Span | None) -> int | None:
             "expected types '[long, int, decimal, double']",
         )
     value = rawbson.decode_value(body, span)
-    number = float(value.to_decimal()) if isinstance(value, Decimal128) else value
-    if math.isnan(number):
+    number = value.to_decimal() if isinstance(value, Decimal128) else value
+    if number != number:  # NaN; a signaling decimal NaN could not be asked otherwise
         return 0
     milliseconds = int(max(min(number, _INT64_MAX), -_INT64_MAX))
     if milliseconds < 0:
