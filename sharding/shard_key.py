@@ -179,13 +179,14 @@ class ShardKeyPattern:
     def is_supported_by_index(self, index: Mapping[str, Any]) -> bool:
         """Whether a ``listIndexes`` entry describes an index that ranges of the key can be read through.
 
-        It begins with the shard key, holds every document, and orders strings like the key. That it must not be
-        multikey either is not told by its description.
+        It begins with the shard key, holds every document, orders strings like the key, and is not hidden. That it must
+        not be multikey either is not told by its description.
         """
         collation = index.get("collation")
         return (
             self.is_prefix_of(index["key"])
             and not index.get("sparse")
+            and not index.get("hidden")
             and "partialFilterExpression" not in index
             and (collation is None or collation.get("locale") == "simple")
         )

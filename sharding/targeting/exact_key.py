@@ -64,10 +64,10 @@ def has_exact_id(filter_document: bytes, *, collection_collation: bool = True) -
 
 
 def _relevant_equalities(filter_document: bytes, pattern: ShardKeyPattern) -> dict[bytes, Span] | None:
-    """The equalities on the paths of the key and on paths above them; None if two concern the same field."""
+    """The equalities on paths of the key, above them and below them; None if two concern the same value."""
     found: dict[bytes, Span] = {}
     for path, span in _equalities(filter_document, 0):
-        if path in pattern.fields_by_path:
+        if any(_one_above_other(path, field.name) for field in pattern.fields):
             if any(_one_above_other(path, other) for other in found):
                 return None
             found[path] = span
@@ -93,7 +93,7 @@ def _equalities(document: bytes, start: int) -> Iterator[_Equality]:
                 value = _single_operand(document, operator, operand)
                 if value is not None:
                     yield name, value
-        else:
+        elif span[0] != rawbson.REGEX:  # a bare one matches strings; only $eq compares with it
             yield name, span
 
 
@@ -104,7 +104,7 @@ def _single_operand(document: bytes, operator: bytes, operand: Span) -> Span | N
     if operator not in (b"$in", b"$all") or operand[0] != rawbson.ARRAY:
         return None
     values = [span for _, span in rawbson.spans(document, operand[2])]
-    if not values or is_operator_object(document, values[0]):
+    if not values or values[0][0] == rawbson.REGEX or is_operator_object(document, values[0]):
         return None
     if len(values) > 1 and (operator == b"$all" or len({encode_value(document, value) for value in values}) > 1):
         return None

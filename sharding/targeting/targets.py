@@ -1,10 +1,14 @@
-"""From ranges of the shard key to the shards that own them."""
+"""From ranges of the shard key, or from one key, to the shards that own them."""
 
 from collections.abc import Set
 from typing import Protocol
 
+from sharding.bson_text import document_text
 from sharding.shard_key import ShardKeyPattern
+from sharding.targeting.collation import uncollated_field
 from sharding.targeting.filters import KeyRanges, key_ranges
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
 
 
 class Placement(Protocol):
@@ -32,6 +36,9 @@ def target_filter(filter_document: bytes, placement: Placement, *, simple_collat
         filter_document: the filter as raw BSON.
         placement: where the chunks of the collection are.
         simple_collation: whether the effective collation compares strings as bytes.
+
+    Raises:
+        InvalidBSONError: the filter is not well-formed BSON.
     """
     ranges = key_ranges(filter_document, placement.key_pattern, simple_collation=simple_collation)
     return target_ranges(ranges, placement)
@@ -55,3 +62,51 @@ def target_ranges(ranges: KeyRanges, placement: Placement) -> Set[str]:
         if len(found) == len(placement.shards):
             break
     return found
+
+
+def target_document(document: bytes, placement: Placement, namespace: str) -> str:
+    """The shard on which a document is to be inserted.
+
+    Raises:
+        CommandError: ShardKeyNotFound for an array on a path of the key, or a key that no chunk can hold.
+        InvalidBSONError: the document is not well-formed BSON.
+    """
+    pattern = placement.key_pattern
+    key = pattern.key_bytes_of_document(document)
+    if key == pattern.global_max_bytes():
+        raise _beyond_all_chunks(pattern.global_max(), namespace)
+    return placement.shard_for_key(key)
+
+
+def target_shard_key(key: bytes, placement: Placement, namespace: str, *, simple_collation: bool = True) -> str:
+    """The shard that owns one shard key, given as a shard key document.
+
+    Args:
+        key: what `exact_key.exact_shard_key` or `ShardKeyPattern.extract_from_document` found.
+        placement: where the chunks of the collection are.
+        namespace: of the collection, for the message of the error.
+        simple_collation: whether the effective collation compares strings as bytes.
+
+    Raises:
+        CommandError: ShardKeyNotFound, the key depends on collation, or no chunk can hold it.
+    """
+    pattern = placement.key_pattern
+    if not simple_collation:
+        field = uncollated_field(pattern, key)
+        if field is not None:
+            raise CommandError(
+                ErrorCode.ShardKeyNotFound,
+                f"Cannot target single shard due to collation of key {field} for namespace {namespace}",
+            )
+    encoded = pattern.key_bytes(key)
+    if encoded == pattern.global_max_bytes():
+        raise _beyond_all_chunks(key, namespace)
+    return placement.shard_for_key(encoded)
+
+
+def _beyond_all_chunks(key: bytes, namespace: str) -> CommandError:
+    """The last chunk ends before MaxKey, so MongoDB stores no document whose whole key is MaxKey."""
+    return CommandError(
+        ErrorCode.ShardKeyNotFound,
+        f"Cannot target single shard using key {document_text(key)} for namespace {namespace}",
+    )
