@@ -1,4 +1,4 @@
-"""How a mongod's hello looks from outside: each member's address replaced by that of the daemon in front of it. Pure."""
+"""How a mongod's hello looks from outside: each member's address being that of its daemon. Pure functions."""
 
 from collections.abc import Mapping
 from typing import Any, Final

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from wire.transport.pool import Pool
 from wire.transport.pools import ConnectionPools
 
 
@@ -19,7 +18,7 @@ class LocalMongod:
     def __init__(self, pools: ConnectionPools, socket_path: str, address: str) -> None:
         self.socket_path = socket_path
         self.address = address
-        self.pool: Pool = pools[socket_path]
+        self.pool = pools[socket_path]
 
     async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
         """Run a command and return its decoded reply.

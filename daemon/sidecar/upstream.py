@@ -1,8 +1,8 @@
 """The relay: one connection to the mongod for each client, on which the client's own bytes travel.
 
-Sessions, cursors, transactions, exhaust replies and, where it is on, authentication belong to a connection, so they keep
-their meaning when every client has a connection of its own. Nothing is rewritten on the way: a request keeps its id, and
-its reply already names it.
+Sessions, cursors, transactions, exhaust replies and, where it is on, authentication belong to a connection, so they
+keep their meaning when every client has a connection of its own. Nothing is rewritten on the way: a request keeps its
+id, and its reply already names it.
 """
 
 from collections.abc import Mapping

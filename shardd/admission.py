@@ -1,0 +1,145 @@
+"""Letting versioned operations in: versions are compared, critical sections waited for, operations counted.
+
+`try_admit` is the path of nearly every operation, two look-ups and a comparison of bytes. `admit` is for the rest: it
+finds out what does not match, has the shard refresh if it may be the stale one, and waits as long as the operation's
+``maxTimeMS`` allows.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from shardd.database_state import DatabaseState
+from shardd.namespace_state import NamespaceState
+from shardd.refresh import MetadataRefresher
+from shardd.stale_errors import StaleError
+from sharding.versions import DATABASE_VERSION, IGNORED, SHARD_VERSION, ChunkVersion, DatabaseVersion
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
+from wire.rawbson import OBJECT, STRING, Span, spans
+from wire.request import Request
+
+NO_SHARD_VERSION: Final = 7032300
+IGNORED_WITH_DATABASE_VERSION: Final = 7032301
+
+_READS: Final = frozenset({"find", "aggregate", "count", "distinct", "explain", "listIndexes", "listCollections"})
+_NEED_SHARD_VERSION: Final = frozenset(
+    {"find", "aggregate", "count", "distinct", "insert", "update", "delete", "findAndModify", "findandmodify"}
+)
+
+
+def is_read(request: Request) -> bool:
+    """Whether an operation only reads, so that it may go on in a critical section, and end with its client."""
+    return request.name in _READS
+
+
+def namespace_of(request: Request) -> str:
+    """The namespace that a versioned command is about; the database for one that names no collection."""
+    body = request.body
+    kind, _, start, end = next(iter(request.fields.values()))
+    if kind == OBJECT:  # explain: of the command inside
+        _, (kind, _, start, end) = next(iter(spans(body, start)), (b"", (0, 0, 0, 0)))
+    if kind != STRING:
+        return request.db
+    return f"{request.db}.{body[start + 4 : end - 1].decode(errors='replace')}"
+
+
+class Admission:
+    """Compares the versions of operations with what the shard knows.
+
+    Args:
+        namespace: the state of a namespace, made when first asked for.
+        database: the state of a database, likewise.
+        refresher: brings states up to date.
+    """
+
+    def __init__(
+        self,
+        namespace: Callable[[str], NamespaceState],
+        database: Callable[[str], DatabaseState],
+        refresher: MetadataRefresher,
+    ) -> None:
+        self._namespace = namespace
+        self._database = database
+        self._refresher = refresher
+
+    def try_admit(self, request: Request, *, is_write: bool) -> NamespaceState | None:
+        """The state of the namespace with the operation counted in, None if there is more to be looked at."""
+        body, fields = request.body, request.fields
+        state = self._namespace(namespace_of(request))
+        if state.critical_section is not None:
+            return None
+        shard_version = fields.get(SHARD_VERSION)
+        if shard_version is None or body[shard_version[2] : shard_version[3]] not in state.accepted:
+            return None
+        database_version = fields.get(DATABASE_VERSION)
+        if database_version is not None:
+            accepted = self._database(request.db).accepted
+            if body[database_version[2] : database_version[3]] not in accepted:
+                return None
+        state.enter(is_write=is_write)
+        return state
+
+    async def admit(self, request: Request, *, is_write: bool) -> NamespaceState:
+        """As `try_admit`, doing whatever it takes.
+
+        Raises:
+            StaleError: the versions do not match.
+            CommandError: MaxTimeMSExpired, waiting took too long; TypeMismatch, a version is malformed; and what a
+                refresh may raise.
+        """
+        max_time_ms = request.get(b"maxTimeMS")
+        seconds = max_time_ms / 1000 if isinstance(max_time_ms, int | float) and max_time_ms > 0 else float("inf")
+        with trio.move_on_after(seconds):
+            return await self._admit(request, is_write=is_write)
+        raise CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit")
+
+    async def _admit(self, request: Request, *, is_write: bool) -> NamespaceState:
+        state = self._namespace(namespace_of(request))
+        refreshed: set[str] = set()
+        while True:
+            while state.critical_section is not None and state.is_blocked(is_write=is_write):
+                await state.critical_section.wait_released()
+            try:
+                self._check(request, state)
+            except StaleError as error:
+                # Refreshed once and still apart: now it is the router's turn.
+                what = "database" if error.code == ErrorCode.StaleDbVersion else "collection"
+                if not error.may_shard_be_stale or what in refreshed:
+                    raise
+                refreshed.add(what)
+                if what == "database":
+                    await self._refresher.refresh_database(self._database(request.db))
+                else:
+                    await self._refresher.refresh_collection(state)
+                continue
+            state.enter(is_write=is_write)
+            return state
+
+    def _check(self, request: Request, state: NamespaceState) -> None:
+        """Compare both versions, the database's first, as it is taken first on a shard."""
+        body, fields = request.body, request.fields
+        shard_span = fields.get(SHARD_VERSION)
+        database_span = fields.get(DATABASE_VERSION)
+        if database_span is not None:
+            self._check_database(request, database_span, shard_span)
+        if shard_span is not None:
+            received = ChunkVersion.from_span(body, shard_span)
+            state.check(body[shard_span[2] : shard_span[3]], received)
+
+    def _check_database(self, request: Request, database_span: Span, shard_span: Span | None) -> None:
+        body = request.body
+        if shard_span is None:
+            if request.name in _NEED_SHARD_VERSION:
+                raise CommandError(
+                    NO_SHARD_VERSION,
+                    f"Received a databaseVersion without a shardVersion for {namespace_of(request)}",
+                )
+        elif ChunkVersion.from_span(body, shard_span) == IGNORED:
+            raise CommandError(
+                IGNORED_WITH_DATABASE_VERSION,
+                f"Received a databaseVersion with an ignored shardVersion for {namespace_of(request)}",
+            )
+        received = DatabaseVersion.from_span(body, database_span)
+        self._database(request.db).check(body[database_span[2] : database_span[3]], received)

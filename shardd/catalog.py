@@ -1,0 +1,84 @@
+"""The config servers, as this shard uses them: reading the catalog and asking for changes of it."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import trio
+
+from daemon.single_flight import SingleFlight
+from sharding.catalog.reads import CatalogRead, CatalogReads, Result, read_shards
+from sharding.catalog.shard_entry import ShardEntry
+from wire.error_codes import Category, ErrorCode, has_category
+from wire.errors import BackendError, CommandError
+from wire.transport.replica_set import ReplicaSetClient
+
+MAJORITY: Final[Mapping[str, Any]] = {"w": "majority", "wtimeout": 60_000}
+"""The write concern of everything that must not be lost, with MongoDB's time limit for it between servers."""
+
+_READ_ATTEMPTS_MAX: Final = 3
+
+
+class Catalog:
+    """Reads and changes of the catalog through the primary config server."""
+
+    def __init__(self, client: ReplicaSetClient, nursery: trio.Nursery) -> None:
+        self.client = client
+        self._shards: dict[str, ShardEntry] = {}
+        self._shard_loads: SingleFlight[None, None] = SingleFlight(nursery)
+
+    async def read(self, reads: CatalogReads[Result]) -> Result:
+        """Run a reading of `sharding.catalog.reads`.
+
+        Raises:
+            CommandError: HostUnreachable or what the config server answered; what the reading itself raises.
+        """
+        try:
+            wanted = next(reads)
+            while True:
+                wanted = reads.send(await self._find(wanted))
+        except StopIteration as done:
+            result: Result = done.value
+            return result
+
+    async def command(self, command: Mapping[str, Any], db: str = "admin") -> dict[str, Any]:
+        """Run a command that may be repeated.
+
+        Raises:
+            CommandError: HostUnreachable or what the config server answered.
+        """
+        try:
+            return await self.client.command(db, command)
+        except BackendError as error:
+            raise _unreachable(error) from error
+
+    async def commit(self, command: Mapping[str, Any]) -> dict[str, Any]:
+        """Run one of the ``_configsvr`` commands that change the catalog, with majority write concern.
+
+        Raises:
+            CommandError: as `command`.
+        """
+        return await self.command({**command, "writeConcern": MAJORITY})
+
+    async def shards(self) -> dict[str, ShardEntry]:
+        """All shards by id, read now."""
+        await self._shard_loads.run(None, self._load_shards)
+        return self._shards
+
+    async def _load_shards(self) -> None:
+        self._shards = {entry.id: entry for entry in await self.read(read_shards())}
+
+    async def _find(self, wanted: CatalogRead) -> list[bytes]:
+        for attempt in range(1, _READ_ATTEMPTS_MAX + 1):
+            try:
+                return await self.client.find_raw(wanted.db, wanted.command)
+            except BackendError as error:
+                if attempt == _READ_ATTEMPTS_MAX:
+                    raise _unreachable(error) from error
+            except CommandError as error:
+                if attempt == _READ_ATTEMPTS_MAX or not has_category(error.code, Category.NOT_PRIMARY):
+                    raise
+        raise AssertionError("unreachable")
+
+
+def _unreachable(error: BackendError) -> CommandError:
+    return CommandError(ErrorCode.HostUnreachable, f"could not reach the config servers: {error}")

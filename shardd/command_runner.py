@@ -1,0 +1,74 @@
+"""Running one of the daemon's own commands: what is checked before, and how it is answered."""
+
+from typing import Any
+
+import bson
+
+from shardd.registry import Command
+from shardd.shard import Shard
+from shardd.stale_errors import StaleError
+from sharding.versions import DATABASE_VERSION, DatabaseVersion
+from wire.error_codes import ErrorCode
+from wire.errors import BackendError, CommandError
+from wire.message import reply
+from wire.request import Request
+from wire.transport.server import ClientConnection
+
+
+async def run_command(command: Command, shard: Shard, client: ClientConnection, request: Request) -> bytes:
+    """The reply frame to a request for ``command``.
+
+    Raises:
+        CommandError: it must not run here or now, or it failed.
+    """
+    if command.is_interruptible:
+        client.allow_interruption()
+    if command.admin_only and request.db != "admin":
+        raise CommandError(ErrorCode.Unauthorized, f"{command.name} may only be run against the admin database.")
+    if command.primary_only and not shard.is_primary:
+        raise CommandError(ErrorCode.NotWritablePrimary, "not primary")
+    if command.needs_identity:
+        await shard.load_identity()
+    if command.is_ddl:
+        await check_database_version(shard, request)
+    body = await command.handler(shard, request)
+    body.setdefault("ok", 1.0)
+    body.update(await _gossip(shard))
+    return reply(request.message.request_id, bson.encode(body))
+
+
+async def check_database_version(shard: Shard, request: Request) -> None:
+    """Let a DDL command run only if it was routed by the current entry of its database, to its primary shard.
+
+    Raises:
+        CommandError: IllegalOperation, it was not; StaleDbVersion, the version is another one.
+    """
+    span = request.fields.get(DATABASE_VERSION)
+    if span is None:
+        raise CommandError(ErrorCode.IllegalOperation, "Request sent without attaching database version")
+    received = DatabaseVersion.from_span(request.body, span)
+    raw = request.body[span[2] : span[3]]
+    state = shard.database(request.db)
+    try:
+        state.check(raw, received)
+    except StaleError as error:
+        if not error.may_shard_be_stale:
+            raise
+        await shard.refresher.refresh_database(state)
+        state.check(raw, received)
+    assert state.entry is not None
+    this = shard.require_identity().shard_name
+    if state.entry.primary != this:
+        raise CommandError(
+            ErrorCode.IllegalOperation,
+            f"This is not the primary shard for db {request.db}, expected: {state.entry.primary} shard: {this}",
+        )
+
+
+async def _gossip(shard: Shard) -> dict[str, Any]:
+    """The times that tell clients up to where the mongod has come."""
+    try:
+        pong = await shard.mongod.command("admin", {"ping": 1})
+    except (BackendError, CommandError):
+        return {}  # stepping down or gone: the command has been done, and its answer matters more
+    return {field: pong[field] for field in ("$clusterTime", "operationTime") if field in pong}

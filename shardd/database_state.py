@@ -1,0 +1,53 @@
+"""What a shard knows of one database: which version of its entry is in force."""
+
+from typing import Final
+
+from shardd.stale_errors import stale_database
+from sharding.catalog.database_entry import DatabaseEntry
+from sharding.versions import DatabaseVersion
+
+_ACCEPTED_MAX: Final = 256
+
+
+class DatabaseState:
+    """The state of one database on this shard.
+
+    Attributes:
+        name: of the database.
+        entry: its entry in the catalog, None while it is not known (or there is none).
+        accepted: raw ``databaseVersion`` values that are known to match.
+        generation: rises whenever the entry is thrown away, so that a refresh begun before can be told.
+    """
+
+    __slots__ = ("accepted", "entry", "generation", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.entry: DatabaseEntry | None = None
+        self.accepted: set[bytes] = set()
+        self.generation = 0
+
+    def learn(self, entry: DatabaseEntry | None) -> None:
+        """What the catalog says became known."""
+        self.entry = entry
+        self.accepted = set() if entry is None else {entry.version.raw}
+
+    def forget(self) -> None:
+        """What is known is no longer to be trusted."""
+        self.generation += 1
+        self.entry = None
+        self.accepted = set()
+
+    def check(self, raw: bytes, received: DatabaseVersion) -> None:
+        """Refuse a version that does not match, and remember the bytes of one that does.
+
+        Raises:
+            StaleError: StaleDbVersion.
+        """
+        wanted = None if self.entry is None else self.entry.version
+        if wanted is None or not received.matches(wanted):
+            stale = wanted is None or wanted.is_older_than(received)
+            raise stale_database(self.name, received, wanted, may_shard_be_stale=stale)
+        if len(self.accepted) >= _ACCEPTED_MAX:
+            self.accepted = {wanted.raw}
+        self.accepted.add(raw)

@@ -1,0 +1,131 @@
+"""What becomes of each request: answered here, checked and passed on, or passed on as it is.
+
+Most requests are versioned operations; what is done for one of them is `_run_versioned` and no more.
+"""
+
+from time import perf_counter
+from typing import Any, Final
+
+import bson
+
+import shardd.commands  # noqa: F401 - registers the commands
+from daemon.logs import get_logger
+from daemon.metrics import LabelledCounter
+from daemon.operation_metrics import OK
+from daemon.sidecar.upstream import Upstream
+from shardd.admission import Admission, is_read, namespace_of
+from shardd.command_runner import run_command
+from shardd.registry import COMMANDS
+from shardd.shard import Shard
+from shardd.sharding_fields import without_sharding_fields
+from shardd.stale_errors import StaleError, stale_reply
+from sharding.versions import DATABASE_VERSION, SHARD_VERSION
+from wire.errors import BackendError, CommandError
+from wire.hello import HELLO_NAMES
+from wire.message import reply_document
+from wire.request import Request
+from wire.transport.server import ClientConnection
+
+logger = get_logger("shardd.operations")
+
+# A failed command's reply begins with ok: 0.
+_FAILED: Final = b"\x01ok\0" + bytes(8)
+_BODY_ELEMENTS_AT: Final = 25
+
+_WAITING: Final = frozenset({*HELLO_NAMES, "getMore"})
+
+
+class ShardHandler:
+    """Handles the requests of all clients of a shard daemon (see `wire.transport.server.Handler`)."""
+
+    def __init__(self, shard: Shard, stale_errors: LabelledCounter) -> None:
+        self._shard = shard
+        self._admission = Admission(shard.namespace, shard.database, shard.refresher)
+        self._stale_errors = stale_errors
+        self._observe = shard.metrics.operations.observe
+        self._slow_seconds = shard.options.slow_ms / 1000
+
+    def connection_opened(self, client: ClientConnection) -> None:
+        """A client has connected."""
+        client.state = self._shard.sidecar.open_upstream(client)
+
+    def connection_closed(self, client: ClientConnection) -> None:
+        """A client has gone, and its connection to the mongod goes with it."""
+        client.state.close()
+
+    async def handle(self, client: ClientConnection, request: Request) -> bytes | None:
+        """Answer one request.
+
+        Raises:
+            CommandError: it failed before it came to the mongod.
+        """
+        started = perf_counter()
+        outcome = OK
+        try:
+            reply = await self._dispatch(client, client.state, request)
+            if reply is not None and reply.startswith(_FAILED, _BODY_ELEMENTS_AT):
+                outcome = _code_name(reply)
+            return reply
+        except CommandError as error:
+            outcome = error.code_name
+            raise
+        except BackendError:
+            # The client is to find its connection broken, as it would if the mongod itself had gone.
+            outcome = "connection lost"
+            client.is_finished = True
+            return None
+        finally:
+            seconds = perf_counter() - started
+            self._observe(request.name, outcome, seconds)
+            if seconds >= self._slow_seconds and request.name not in _WAITING:
+                _log_slow(client, request, outcome, seconds)
+
+    async def _dispatch(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
+        fields = request.fields
+        command = COMMANDS.get(request.name)
+        if command is not None:
+            return await run_command(command, self._shard, client, request)
+        if SHARD_VERSION in fields or DATABASE_VERSION in fields:
+            return await self._run_versioned(client, upstream, request)
+        if request.name in HELLO_NAMES:
+            return await self._shard.sidecar.answer_hello(client, upstream, request)
+        # A direct connection. Mongod itself ends what is useless without its client.
+        client.allow_interruption()
+        return await upstream.forward(request.message.frame, request.message.flags)
+
+    async def _run_versioned(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
+        is_write = not is_read(request)
+        if self._shard.identity is None:
+            await self._shard.load_identity()
+        if not is_write:
+            client.allow_interruption()
+        admission = self._admission
+        state = admission.try_admit(request, is_write=is_write)
+        if state is None:
+            try:
+                state = await admission.admit(request, is_write=is_write)
+            except StaleError as error:
+                self._stale_errors.add(error.code_name)
+                return reply_document(request.message.request_id, stale_reply(request, error))
+        # A write is not left before the mongod has answered, even if its client leaves: a critical section that
+        # waits for it must not go on while it may still be at work.
+        try:
+            return await upstream.forward(without_sharding_fields(request), request.message.flags)
+        finally:
+            state.exit(is_write=is_write)
+
+
+def _code_name(reply: bytes) -> str:
+    document: dict[str, Any] = bson.decode(reply[21:])
+    return str(document.get("codeName", document.get("code", "unknown")))
+
+
+def _log_slow(client: ClientConnection, request: Request, outcome: str, seconds: float) -> None:
+    logger.info(
+        "Slow operation",
+        connection_id=client.id,
+        command=request.name,
+        namespace=namespace_of(request),
+        duration_ms=round(seconds * 1000, 1),
+        outcome=outcome,
+    )

@@ -1,0 +1,188 @@
+"""What this shard knows of the catalog, persisted in ``config.cache.*`` of its own mongod.
+
+The primary writes it, so that secondaries have it by replication and a restart has something to begin with. Chunks of a
+collection are being written while its entry says ``refreshing``; whoever reads them meanwhile has to read again.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
+from typing import Any, Final, TypeVar
+
+import bson
+from bson.timestamp import Timestamp
+
+from daemon.sidecar.mongod import LocalMongod
+from sharding.catalog.cache import (
+    CACHE_COLLECTIONS,
+    CACHE_DATABASES,
+    CachedCollection,
+    CachedDatabase,
+    cache_chunks_namespace,
+    cached_placement_document,
+    read_cached_chunk,
+)
+from sharding.catalog.database_entry import DatabaseEntry
+from sharding.chunks import ChunkPlacement
+from sharding.namespace import Namespace
+from sharding.routing_table import RoutingTable
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
+from wire.message import next_request_id, op_msg
+from wire.rawbson import VALUE_CODEC, array_documents, index
+from wire.transport.client import response_body
+
+_CONFIG: Final = "config"
+_CHUNKS_PER_WRITE: Final = 1_000
+_READ_ATTEMPTS_MAX: Final = 10
+
+Item = TypeVar("Item")
+
+
+class MetadataStore:
+    """Reads and writes the cache collections of the own mongod."""
+
+    def __init__(self, mongod: LocalMongod) -> None:
+        self._mongod = mongod
+        # What is on disk, as far as this process has written or read it as primary: only differences are written.
+        self._persisted: dict[str, RoutingTable] = {}
+
+    def forget(self) -> None:
+        """Another primary may have written in the meantime."""
+        self._persisted.clear()
+
+    async def load_collection(self, namespace: str, after: Timestamp | None = None) -> RoutingTable | None:
+        """The persisted routing table of a collection, None if there is none.
+
+        Args:
+            namespace: the collection.
+            after: an operation time to be read after, as of the primary's last write.
+
+        Raises:
+            CommandError: ConflictingOperationInProgress, it is being written all the time.
+        """
+        for _ in range(_READ_ATTEMPTS_MAX):
+            before = await self._entry(namespace, after)
+            if before is None:
+                return None
+            chunks = await self._chunks(before.namespace, after)
+            if not before.refreshing and await self._entry(namespace, after) == before:
+                table = RoutingTable.build(before.for_routing(), chunks)
+                self._persisted[namespace] = table
+                return table
+        raise CommandError(
+            ErrorCode.ConflictingOperationInProgress, f"the cached chunks of {namespace} are being written"
+        )
+
+    async def save_collection(self, namespace: str, table: RoutingTable | None) -> None:
+        """Persist what is known of a collection, None for one that is not sharded."""
+        chunks = cache_chunks_namespace(Namespace.parse(namespace)).collection
+        if table is None:
+            await self._delete(CACHE_COLLECTIONS.collection, {"_id": namespace})
+            await self._drop(chunks)
+            self._persisted.pop(namespace, None)
+            return
+        before = self._persisted.pop(namespace, None)
+        if before is not None and before.collection.timestamp != table.collection.timestamp:
+            before = None
+        cached = CachedCollection.from_collection(table.collection, refreshing=True)
+        await self._replace(CACHE_COLLECTIONS.collection, cached.to_document())
+        if before is None:
+            await self._drop(chunks)
+            await self._command({"create": chunks})
+            await self._command({"createIndexes": chunks, "indexes": [{"key": {"lastmod": 1}, "name": "lastmod_1"}]})
+        for batch in _batches(table.placements_since(before), _CHUNKS_PER_WRITE):
+            if before is not None:
+                await self._delete_overlapping(chunks, batch)
+            await self._write({"insert": chunks, "documents": [cached_placement_document(each) for each in batch]})
+        done = replace(cached, refreshing=False, last_refreshed_version=table.collection_version.lastmod)
+        await self._replace(CACHE_COLLECTIONS.collection, done.to_document())
+        self._persisted[namespace] = table
+
+    async def load_database(self, db: str, after: Timestamp | None = None) -> DatabaseEntry | None:
+        """The persisted entry of a database, None if there is none."""
+        documents = await self._find(CACHE_DATABASES.collection, {"_id": db}, after)
+        if not documents:
+            return None
+        cached = CachedDatabase.from_document(_decode(documents[0]))
+        return DatabaseEntry(cached.id, cached.primary, cached.version)
+
+    async def save_database(self, db: str, entry: DatabaseEntry | None) -> None:
+        """Persist the entry of a database, None for one that does not exist."""
+        if entry is None:
+            await self._delete(CACHE_DATABASES.collection, {"_id": db})
+        else:
+            cached = CachedDatabase(entry.name, entry.primary, entry.version)
+            await self._replace(CACHE_DATABASES.collection, cached.to_document())
+
+    async def _entry(self, namespace: str, after: Timestamp | None) -> CachedCollection | None:
+        documents = await self._find(CACHE_COLLECTIONS.collection, {"_id": namespace}, after)
+        return CachedCollection.from_document(_decode(documents[0])) if documents else None
+
+    async def _chunks(self, namespace: Namespace, after: Timestamp | None) -> list[ChunkPlacement]:
+        documents = await self._find(cache_chunks_namespace(namespace).collection, {}, after)
+        return [read_cached_chunk(document) for document in documents]
+
+    async def _find(self, collection: str, query: Mapping[str, Any], after: Timestamp | None) -> list[bytes]:
+        """All documents a query gives on the own mongod, whatever its role."""
+        command: dict[str, Any] = {
+            "find": collection,
+            "filter": query,
+            "$readPreference": {"mode": "nearest"},
+            "$db": _CONFIG,
+        }
+        if after is not None:
+            command["readConcern"] = {"level": "local", "afterClusterTime": after}
+        documents: list[bytes] = []
+        while True:
+            frame = op_msg(bson.encode(command), request_id=next_request_id())
+            reply = response_body(await self._mongod.pool.exchange(frame))
+            fields = index(reply)
+            if b"cursor" not in fields:
+                raise CommandError.from_reply(_decode(reply))
+            cursor = index(reply, fields[b"cursor"][2])
+            documents += array_documents(reply, cursor.get(b"firstBatch") or cursor[b"nextBatch"])
+            cursor_id = int.from_bytes(reply[cursor[b"id"][2] : cursor[b"id"][3]], "little")
+            if not cursor_id:
+                return documents
+            command = {"getMore": bson.Int64(cursor_id), "collection": collection, "$db": _CONFIG}
+
+    async def _replace(self, collection: str, document: Mapping[str, Any]) -> None:
+        update = {"q": {"_id": document["_id"]}, "u": document, "upsert": True}
+        await self._write({"update": collection, "updates": [update]})
+
+    async def _delete(self, collection: str, query: Mapping[str, Any]) -> None:
+        await self._write({"delete": collection, "deletes": [{"q": query, "limit": 0}]})
+
+    async def _delete_overlapping(self, collection: str, batch: list[ChunkPlacement]) -> None:
+        """Delete the cached chunks that changed ones have taken the place of, whose lower bounds lie in these."""
+        deletes = []
+        for chunk in batch:
+            bounds = {"$gte": bson.raw_bson.RawBSONDocument(chunk.min), "$lt": bson.raw_bson.RawBSONDocument(chunk.max)}
+            deletes.append({"q": {"_id": bounds}, "limit": 0})
+        await self._write({"delete": collection, "deletes": deletes})
+
+    async def _drop(self, collection: str) -> None:
+        try:
+            await self._command({"drop": collection})
+        except CommandError as error:
+            if error.code != ErrorCode.NamespaceNotFound:
+                raise
+
+    async def _write(self, command: Mapping[str, Any]) -> None:
+        reply = await self._command(command)
+        for failure in reply.get("writeErrors", ()):
+            raise CommandError.from_reply(failure)
+
+    async def _command(self, command: Mapping[str, Any]) -> dict[str, Any]:
+        return await self._mongod.command(_CONFIG, command)
+
+
+def _decode(document: bytes) -> dict[str, Any]:
+    decoded: dict[str, Any] = bson.decode(document, codec_options=VALUE_CODEC)
+    return decoded
+
+
+def _batches(items: Iterator[Item], size: int) -> Iterator[list[Item]]:
+    while batch := list(islice(items, size)):
+        yield batch

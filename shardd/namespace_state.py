@@ -1,0 +1,170 @@
+"""What a shard knows of one namespace, and who is working in it.
+
+The metadata is a routing table for a sharded collection, nothing for an unsharded one, or not known at all: then the
+first operation has it read. Operations are counted in and out, so that a critical section knows when those that began
+before it have ended.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import trio
+
+from shardd.critical_section import CriticalSection
+from shardd.stale_errors import StaleError, stale_config
+from sharding.routing_table import RoutingTable
+from sharding.versions import IGNORED, UNSHARDED, ChunkVersion
+
+_ACCEPTED_MAX: Final = 256
+
+
+class NamespaceState:
+    """The state of one namespace on this shard.
+
+    Attributes:
+        namespace: its name.
+        shard: id of this shard.
+        is_known: whether the metadata is known; if so, ``table`` says it.
+        table: the routing table of a sharded collection.
+        last_table: the last one that was known, from which a refresh reads on.
+        accepted: raw ``shardVersion`` values that are known to match; comparing bytes is all that most operations need.
+        critical_section: the one that is on.
+        generation: rises whenever the metadata is thrown away, so that a refresh begun before can be told.
+        readers: reads under way.
+        writers: writes under way.
+    """
+
+    __slots__ = (
+        "_drained",
+        "accepted",
+        "critical_section",
+        "generation",
+        "is_known",
+        "last_table",
+        "namespace",
+        "readers",
+        "shard",
+        "table",
+        "writers",
+    )
+
+    def __init__(self, namespace: str, shard: str) -> None:
+        self.namespace = namespace
+        self.shard = shard
+        self.is_known = False
+        self.table: RoutingTable | None = None
+        self.last_table: RoutingTable | None = None
+        self.accepted: set[bytes] = set()
+        self.critical_section: CriticalSection | None = None
+        self.generation = 0
+        self.readers = 0
+        self.writers = 0
+        self._drained = trio.lowlevel.ParkingLot()
+
+    # Metadata
+
+    def learn(self, table: RoutingTable | None) -> None:
+        """The metadata became known: a routing table, or None for an unsharded collection."""
+        self.table = self.last_table = table
+        self.is_known = True
+        self.accepted = self._always_accepted()
+
+    def forget(self) -> None:
+        """The metadata is no longer to be trusted."""
+        self.generation += 1
+        self.is_known = False
+        self.table = None
+        self.accepted = set()
+
+    @property
+    def wanted(self) -> ChunkVersion | None:
+        """The version that requests must have, None while the metadata is not known."""
+        if not self.is_known:
+            return None
+        return UNSHARDED if self.table is None else self.table.shard_version(self.shard)
+
+    def check(self, raw: bytes, received: ChunkVersion) -> None:
+        """Refuse a version that does not match, and remember the bytes of one that does.
+
+        Raises:
+            StaleError: StaleConfig.
+        """
+        wanted = self.wanted
+        if wanted is None:
+            raise self._stale(
+                received,
+                f"sharding status of collection {self.namespace} is not currently known and needs to be recovered",
+            )
+        if received.timestamp != IGNORED.timestamp and not received.is_write_compatible_with(wanted):
+            raise self._stale(received, _mismatch(self.namespace, received, wanted))
+        if len(self.accepted) >= _ACCEPTED_MAX:
+            self.accepted = self._always_accepted()
+        self.accepted.add(raw)
+
+    # Operations under way
+
+    def enter(self, *, is_write: bool) -> None:
+        """Count an operation in; no critical section may block it."""
+        if is_write:
+            self.writers += 1
+        else:
+            self.readers += 1
+
+    def exit(self, *, is_write: bool) -> None:
+        """Count an operation out."""
+        if is_write:
+            self.writers -= 1
+        else:
+            self.readers -= 1
+        if self.critical_section is not None:
+            self._drained.unpark_all()
+
+    def is_blocked(self, *, is_write: bool) -> bool:
+        """Whether a critical section keeps an operation from entering."""
+        section = self.critical_section
+        return section is not None and section.blocks(is_write=is_write)
+
+    async def block_writes(self, reason: Mapping[str, Any]) -> CriticalSection:
+        """Begin a critical section, or return the one of the same reason, and wait until no write is under way."""
+        section = self.critical_section
+        while section is not None and section.reason != reason:
+            await section.wait_released()
+            section = self.critical_section
+        if section is None:
+            section = self.critical_section = CriticalSection(reason)
+        while self.writers:
+            await self._drained.park()
+        return section
+
+    def block_reads(self) -> None:
+        """The second phase: reads that begin now wait; those under way see what was there before, which is right."""
+        assert self.critical_section is not None
+        self.critical_section.blocks_reads = True
+
+    def release(self) -> None:
+        """End the critical section, if one is on."""
+        section, self.critical_section = self.critical_section, None
+        if section is not None:
+            section.release()
+
+    def _always_accepted(self) -> set[bytes]:
+        wanted = self.wanted
+        assert wanted is not None
+        return {wanted.raw, IGNORED.raw}
+
+    def _stale(self, received: ChunkVersion, message: str) -> StaleError:
+        wanted = self.wanted
+        may_shard_be_stale = wanted is None or not received.is_older_or_equal(wanted)
+        return stale_config(
+            self.namespace, received, wanted, self.shard, message, may_shard_be_stale=may_shard_be_stale
+        )
+
+
+def _mismatch(namespace: str, received: ChunkVersion, wanted: ChunkVersion) -> str:
+    if not received.is_same_collection(wanted):
+        return f"timestamp mismatch detected for {namespace}"
+    if received.is_set and not wanted.is_set:
+        return f"this shard no longer contains chunks for {namespace}, the collection may have been dropped"
+    if wanted.is_set and not received.is_set:
+        return f"this shard contains chunks for {namespace}, but the client expects unsharded collection"
+    return f"version mismatch detected for {namespace}"

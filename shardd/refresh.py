@@ -1,0 +1,123 @@
+"""Bringing what the shard knows up to date: on the primary from the config servers, on a secondary from its primary.
+
+Concurrent refreshes of the same thing are one. A refresh that began before the state was thrown away reads again, so a
+critical section that forgets what was known can rely on nobody bringing it back.
+"""
+
+from typing import Any, Protocol
+
+import trio
+from bson.timestamp import Timestamp
+
+from daemon.logs import get_logger
+from daemon.metrics import LabelledCounter
+from daemon.single_flight import SingleFlight
+from shardd.catalog import Catalog
+from shardd.database_state import DatabaseState
+from shardd.metadata_store import MetadataStore
+from shardd.metadata_writer import MetadataWriter
+from shardd.namespace_state import NamespaceState
+from sharding.catalog.reads import read_database, read_routing
+from sharding.routing_table import RoutingTable
+
+logger = get_logger("shardd.refresh")
+
+
+class Sources(Protocol):
+    """Where a refresh reads from."""
+
+    @property
+    def is_primary(self) -> bool:
+        """Whether the own mongod is primary."""
+
+    async def catalog(self) -> Catalog:
+        """The config servers."""
+
+    async def ask_primary(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Run an admin command on the daemon of the own set's primary."""
+
+
+class MetadataRefresher:
+    """Refreshes the states of namespaces and databases.
+
+    Args:
+        sources: where to read.
+        store: what has been persisted.
+        writer: persists what was read.
+        nursery: in which refreshes run, so that they outlive those who asked for them.
+        counter: counts refreshes by kind.
+    """
+
+    def __init__(
+        self,
+        sources: Sources,
+        store: MetadataStore,
+        writer: MetadataWriter,
+        nursery: trio.Nursery,
+        counter: LabelledCounter,
+    ) -> None:
+        self._sources = sources
+        self._store = store
+        self._writer = writer
+        self._flights: SingleFlight[tuple[str, str], None] = SingleFlight(nursery)
+        self._counter = counter
+
+    async def refresh_collection(self, state: NamespaceState) -> None:
+        """Make the metadata of a namespace known as it is now.
+
+        Raises:
+            CommandError: it could not be read.
+        """
+        await self._flights.run(("collection", state.namespace), lambda: self._refresh_collection(state))
+
+    async def refresh_database(self, state: DatabaseState) -> None:
+        """Make the entry of a database known as it is now.
+
+        Raises:
+            CommandError: it could not be read.
+        """
+        await self._flights.run(("database", state.name), lambda: self._refresh_database(state))
+
+    async def _refresh_collection(self, state: NamespaceState) -> None:
+        self._counter.add("collection")
+        while True:
+            generation = state.generation
+            table = await self._read_collection(state)
+            if state.generation == generation:
+                break
+        state.learn(table)
+        version = None if table is None else str(table.collection_version)
+        logger.info("Refreshed a collection", namespace=state.namespace, version=version)
+
+    async def _read_collection(self, state: NamespaceState) -> RoutingTable | None:
+        namespace = state.namespace
+        if not self._sources.is_primary:
+            after = await self._flush_on_primary({"_flushRoutingTableCacheUpdates": namespace})
+            return await self._store.load_collection(namespace, after)
+        known = state.last_table or await self._store.load_collection(namespace)
+        catalog = await self._sources.catalog()
+        table = await catalog.read(read_routing(namespace, known))
+        self._writer.save_collection(namespace, table)
+        return table
+
+    async def _refresh_database(self, state: DatabaseState) -> None:
+        self._counter.add("database")
+        while True:
+            generation = state.generation
+            if self._sources.is_primary:
+                catalog = await self._sources.catalog()
+                entry = await catalog.read(read_database(state.name))
+                self._writer.save_database(state.name, entry)
+            else:
+                after = await self._flush_on_primary({"_flushDatabaseCacheUpdates": state.name})
+                entry = await self._store.load_database(state.name, after)
+            if state.generation == generation:
+                break
+        state.learn(entry)
+        logger.info("Refreshed a database", db=state.name, version=str(entry.version) if entry else None)
+
+    async def _flush_on_primary(self, command: dict[str, Any]) -> Timestamp | None:
+        """Have the primary refresh and persist; returns the time after which the own mongod has what it wrote."""
+        reply = await self._sources.ask_primary(command)
+        written: Timestamp | None = reply.get("operationTime")
+        return written

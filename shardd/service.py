@@ -1,0 +1,62 @@
+"""The shard daemon as `daemon.run` runs it."""
+
+from typing import Final
+
+import trio
+
+from daemon.metrics import Metrics
+from shardd.handler import ShardHandler
+from shardd.options import ShardOptions
+from shardd.registry import COMMANDS
+from shardd.shard import Shard
+from wire.hello import HELLO_NAMES
+from wire.transport.server import Server
+
+SHUTDOWN_SECONDS: Final = 5.0
+
+_FORWARDED: Final = (
+    *("abortTransaction", "aggregate", "buildInfo", "collMod", "collStats", "commitTransaction", "count", "create"),
+    *("createIndexes", "currentOp", "dataSize", "dbStats", "delete", "distinct", "drop", "dropDatabase"),
+    *("dropIndexes", "endSessions", "explain", "find", "findAndModify", "findandmodify", "getMore", "getParameter"),
+    *("insert", "killCursors", "listCollections", "listDatabases", "listIndexes", "ping", "renameCollection"),
+    *("serverStatus", "splitVector", "update", "validate"),
+)
+"""The commands that are passed on and counted under their names; all others are counted together."""
+
+
+class ShardService(ShardHandler):
+    """A `daemon.run.Daemon`."""
+
+    shutdown_seconds = SHUTDOWN_SECONDS
+
+    def __init__(self, options: ShardOptions, nursery: trio.Nursery) -> None:
+        self.metrics = Metrics("shardd", (*COMMANDS, *HELLO_NAMES, *_FORWARDED))
+        self.shard = Shard(options, self.metrics, nursery, self._close_clients)
+        self._server: Server | None = None
+        stale_errors = self.metrics.labelled_counter("stale_errors", "Operations refused for a stale version", "error")
+        super().__init__(self.shard, stale_errors)
+
+    @classmethod
+    async def start(cls, options: ShardOptions, nursery: trio.Nursery) -> "ShardService":
+        """Make the daemon and start its background tasks."""
+        service = cls(options, nursery)
+        service.shard.start()
+        return service
+
+    def serving(self, server: Server) -> None:
+        """Called before the first client is served."""
+        self._server = server
+        self.metrics.gauge("connections", "Open client connections", lambda: len(server.clients))
+
+    def not_ready_reason(self) -> str | None:
+        """Why clients cannot be served at the moment, None when they can."""
+        return None if self.shard.sidecar.is_ready else "mongod cannot be reached or has no role in its set yet"
+
+    def begin_shutdown(self) -> None:
+        """Nothing has to be told to anyone: clients find their connections closed, as by a mongod that ends."""
+
+    def _close_clients(self) -> None:
+        """Close all connections, as the mongod did with its own when it went."""
+        if self._server is not None:
+            for client in list(self._server.clients):
+                client.scope.cancel()

@@ -1,0 +1,206 @@
+"""The shared state of a shard daemon: what all operations and commands of this process work with."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import trio
+
+from daemon.logs import get_logger
+from daemon.metrics import Metrics
+from daemon.sidecar.sidecar import Sidecar
+from shardd.catalog import Catalog
+from shardd.database_state import DatabaseState
+from shardd.identity import IDENTITY_ID, ShardIdentity
+from shardd.metadata_store import MetadataStore
+from shardd.metadata_writer import MetadataWriter
+from shardd.namespace_state import NamespaceState
+from shardd.options import ShardOptions
+from shardd.refresh import MetadataRefresher
+from shardd.remote_sets import RemoteSets
+from wire.error_codes import ErrorCode
+from wire.errors import BackendError, CommandError
+from wire.transport.client import handshake_document
+from wire.transport.pools import ConnectionPools
+from wire.transport.replica_set import ReplicaSetClient
+
+logger = get_logger("shardd.shard")
+
+_UNINITIALIZED = (
+    "Cannot accept sharding commands if sharding state has not been initialized with a shardIdentity document"
+)
+
+
+class Shard:
+    """One shard daemon.
+
+    Args:
+        options: how it was started.
+        metrics: what it measures.
+        nursery: for tasks that live as long as the daemon.
+        on_mongod_lost: see `Sidecar`.
+
+    Attributes:
+        identity: which shard this is, None until it has been added to a cluster.
+        namespaces: the state of each namespace that was asked for.
+        databases: the state of each database that was asked for.
+    """
+
+    def __init__(
+        self,
+        options: ShardOptions,
+        metrics: Metrics,
+        nursery: trio.Nursery,
+        on_mongod_lost: Callable[[], None],
+    ) -> None:
+        self.options = options
+        self.metrics = metrics
+        self.identity: ShardIdentity | None = None
+        self.namespaces: dict[str, NamespaceState] = {}
+        self.databases: dict[str, DatabaseState] = {}
+        self._nursery = nursery
+        self.pools = ConnectionPools(_handshake)
+        self.sets = RemoteSets(self.pools, _handshake, nursery)
+        self.sidecar = Sidecar(
+            self.pools,
+            mongod_socket=options.mongod_socket,
+            mongod_address=options.mongod_address,
+            address=options.address,
+            handshake=_handshake,
+            hooks=self,
+            on_mongod_lost=on_mongod_lost,
+        )
+        self.mongod = self.sidecar.mongod
+        self.store = MetadataStore(self.mongod)
+        self.writer = MetadataWriter(self.store)
+        self.refresher = MetadataRefresher(
+            self,
+            self.store,
+            self.writer,
+            nursery,
+            metrics.labelled_counter("refreshes", "Refreshes of what the shard knows of the catalog", "kind"),
+        )
+        self._catalog: Catalog | None = None
+
+    def start(self) -> None:
+        """Start the tasks that live as long as the daemon."""
+        self._nursery.start_soon(self.pools.run)
+        self._nursery.start_soon(self.sidecar.run)
+
+    # Role
+
+    @property
+    def is_primary(self) -> bool:
+        """Whether the own mongod is primary."""
+        return self.sidecar.is_primary
+
+    async def on_step_up(self, term: int, nursery: trio.Nursery) -> None:
+        """Begin as primary with nothing but what is persisted."""
+        self._forget_metadata()
+        nursery.start_soon(self.writer.run)
+
+    def on_step_down(self) -> None:
+        """What this primary knew is for its successor to say now."""
+        self._forget_metadata()
+
+    def _forget_metadata(self) -> None:
+        for state in self.namespaces.values():
+            state.forget()
+            state.release()
+        for database in self.databases.values():
+            database.forget()
+
+    # States
+
+    def namespace(self, name: str) -> NamespaceState:
+        """The state of a namespace, made when first asked for."""
+        state = self.namespaces.get(name)
+        if state is None:
+            state = self.namespaces[name] = NamespaceState(name, self.require_identity().shard_name)
+        return state
+
+    def database(self, name: str) -> DatabaseState:
+        """The state of a database, made when first asked for."""
+        state = self.databases.get(name)
+        if state is None:
+            state = self.databases[name] = DatabaseState(name)
+        return state
+
+    # Identity
+
+    def require_identity(self) -> ShardIdentity:
+        """Which shard this is.
+
+        Raises:
+            CommandError: ShardingStateNotInitialized, none yet.
+        """
+        if self.identity is None:
+            raise CommandError(ErrorCode.ShardingStateNotInitialized, _UNINITIALIZED)
+        return self.identity
+
+    async def load_identity(self) -> ShardIdentity:
+        """Which shard this is, reading it from the mongod if it is not known yet.
+
+        Raises:
+            CommandError: ShardingStateNotInitialized, none yet.
+        """
+        if self.identity is None:
+            find = {
+                "find": "system.version",
+                "filter": {"_id": IDENTITY_ID},
+                "$readPreference": {"mode": "nearest"},
+            }
+            reply = await self.mongod.command("admin", find)
+            for document in reply["cursor"]["firstBatch"]:
+                self.adopt_identity(ShardIdentity.from_document(document))
+        return self.require_identity()
+
+    def adopt_identity(self, identity: ShardIdentity) -> None:
+        """From now on this daemon is one of this shard."""
+        if self.identity != identity:
+            self.identity = identity
+            self._catalog = None
+            logger.info("Is a shard", shard=identity.shard_name, configdb=identity.config_string)
+
+    # Others
+
+    async def catalog(self) -> Catalog:
+        """The config servers.
+
+        Raises:
+            CommandError: ShardingStateNotInitialized, this is not a shard yet.
+        """
+        identity = await self.load_identity()
+        if self._catalog is None:
+            self._catalog = Catalog(self.sets[identity.config_string], self._nursery)
+        return self._catalog
+
+    async def shard_client(self, shard_id: str) -> ReplicaSetClient:
+        """A client of another shard, or of this one.
+
+        Raises:
+            CommandError: ShardNotFound.
+        """
+        catalog = await self.catalog()
+        entry = (await catalog.shards()).get(shard_id)
+        if entry is None:
+            raise CommandError(ErrorCode.ShardNotFound, f"Shard {shard_id} not found")
+        return self.sets[entry.host]
+
+    async def ask_primary(self, command: Mapping[str, Any]) -> dict[str, Any]:
+        """Run an admin command on the daemon of the own set's primary.
+
+        Raises:
+            CommandError: there is no primary, it can't be reached, or what it answered.
+        """
+        hello = self.sidecar.mirror.hello or {}
+        address = self.sidecar.mirror.sidecars.get(hello.get("primary", ""))
+        if address is None:
+            raise CommandError(ErrorCode.NotPrimaryNoSecondaryOk, "the shard has no primary at the moment")
+        try:
+            return await self.pools[address].command("admin", command)
+        except BackendError as error:
+            raise CommandError(ErrorCode.HostUnreachable, f"could not reach the shard's primary: {error}") from error
+
+
+def _handshake() -> dict[str, Any]:
+    return handshake_document("shardwright-shardd")

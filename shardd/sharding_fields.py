@@ -1,0 +1,36 @@
+"""Cutting the fields off a request that a plain mongod does not know."""
+
+from typing import Final
+
+from sharding.versions import DATABASE_VERSION, SHARD_VERSION
+from wire.message import CHECKSUM_PRESENT, OpMsg, op_msg
+from wire.rawbson import from_elements, without
+from wire.request import Request
+
+_SHARDING_FIELDS: Final = frozenset({SHARD_VERSION, DATABASE_VERSION})
+
+
+def without_sharding_fields(request: Request) -> bytes:
+    """The request's frame less ``shardVersion`` and ``databaseVersion``, with its id, flags and other sections.
+
+    Routers put the two at the end of the body, where one cut takes them off; from elsewhere they are cut out as well.
+    """
+    body, fields = request.body, request.fields
+    last = len(body) - 1
+    cut = last
+    shard, database = fields.get(SHARD_VERSION), fields.get(DATABASE_VERSION)
+    if database is not None and database[3] == cut:
+        cut = database[1]
+    if shard is not None and shard[3] == cut:
+        cut = shard[1]
+        if database is not None and database[3] == cut:
+            cut = database[1]
+    is_all = (shard is None or shard[1] >= cut) and (database is None or database[1] >= cut)
+    new_body = from_elements(body[4:cut]) if is_all else without(body, _SHARDING_FIELDS)
+    return with_body(request.message, new_body)
+
+
+def with_body(message: OpMsg, body: bytes) -> bytes:
+    """The frame of a request with another body, and without the checksum that would no longer be right."""
+    sections = b"".join([sequence.section() for sequence in message.sequences]) if message.sequences else b""
+    return op_msg(body, request_id=message.request_id, flags=message.flags & ~CHECKSUM_PRESENT, sections=sections)
