@@ -4,9 +4,9 @@ Only what decides where the statement goes is decoded. The whole batch is refuse
 of it is executed, as MongoDB does; what a filter or an update means is for the shards to judge.
 """
 
-from collections.abc import Mapping
+import math
 from enum import Enum, auto
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sharding.bson_text import value_text
 from wire import rawbson
@@ -15,14 +15,28 @@ from wire.errors import CommandError
 from wire.rawbson import ARRAY, BOOL, NULL, OBJECT, STRING, Span
 from wire.type_names import type_name
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 MISSING_FIELD: Final = 40414
 UNKNOWN_FIELD: Final = 40415
 DUPLICATE_FIELD: Final = 40413
 
 # In the order in which MongoDB writes a statement into a message.
-_UPDATE_FIELDS: Final = (b"q", b"u", b"c", b"arrayFilters", b"hint", b"multi", b"upsert", b"upsertSupplied", b"collation")
+_UPDATE_FIELDS: Final = (
+    b"q",
+    b"u",
+    b"c",
+    b"arrayFilters",
+    b"hint",
+    b"multi",
+    b"upsert",
+    b"upsertSupplied",
+    b"collation",
+)
 _DELETE_FIELDS: Final = (b"q", b"limit", b"hint", b"collation")
 _NUMBERS: Final = frozenset({rawbson.INT32, rawbson.INT64, rawbson.DOUBLE, rawbson.DECIMAL128})
+_INT64_LIMIT: Final = 2.0**63
 
 
 class UpdateStyle(Enum):
@@ -197,7 +211,10 @@ def _limit(document: bytes, span: Span) -> int:
     if span[0] not in _NUMBERS:
         return 0
     value = rawbson.decode_value(document, span)
-    return int(value.to_decimal() if span[0] == rawbson.DECIMAL128 else value)
+    number = float(value.to_decimal() if span[0] == rawbson.DECIMAL128 else value)
+    if math.isnan(number):
+        return 0
+    return int(max(-_INT64_LIMIT, min(number, _INT64_LIMIT)))
 
 
 def _check_type(name: str, span: Span, expected: int) -> None:

@@ -1,0 +1,12 @@
+"""``delete``."""
+
+from router.operation import Operation
+from router.registry import Reply, command
+from router.writes.execute import execute
+from router.writes.kind import WriteKind
+
+
+@command("delete", writes=True, api_versions=("1",))
+async def delete(operation: Operation) -> Reply:
+    """Deletes documents of a collection on the shards that may hold matches."""
+    return await execute(operation, WriteKind.DELETE)

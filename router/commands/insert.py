@@ -1,0 +1,12 @@
+"""``insert``."""
+
+from router.operation import Operation
+from router.registry import Reply, command
+from router.writes.execute import execute
+from router.writes.kind import WriteKind
+
+
+@command("insert", writes=True, api_versions=("1",))
+async def insert(operation: Operation) -> Reply:
+    """Inserts documents into a collection, each on the shard that owns its shard key."""
+    return await execute(operation, WriteKind.INSERT)

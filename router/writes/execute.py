@@ -1,0 +1,165 @@
+"""Executing a batch: routing it, sending it, and sending again what shards refused because the routing was stale."""
+
+from typing import Final
+
+from router.operation import Operation
+from router.registry import Reply
+from router.routing_cache import CollectionRouting
+from router.scatter import scatter
+from router.shard_reply import INTERNAL_REPLY_FIELDS, ShardReply
+from router.writes.batch import WriteBatch
+from router.writes.kind import WriteKind
+from router.writes.messages import IGNORED_VERSION_ELEMENT, message_with_versions, shard_message
+from router.writes.reply import CLIENT_HIDDEN_FIELDS, WriteReply
+from router.writes.run import ShardBatch, WriteRun, is_routing_refusal
+from router.writes.targeting import Destinations, target_batch
+from wire.error_codes import Category, ErrorCode, has_category
+from wire.errors import CommandError
+from wire.rawbson import InvalidBSONError
+
+HIDDEN_FIELDS: Final = INTERNAL_REPLY_FIELDS | CLIENT_HIDDEN_FIELDS
+"""What is taken out of a shard's reply to a write before the client gets it."""
+
+
+async def execute(operation: Operation, kind: WriteKind) -> Reply:
+    """Run an insert, update or delete command and return the reply.
+
+    A batch whose statements all go to one shard is passed on in the client's own bytes, and the shard's reply in its.
+
+    Raises:
+        CommandError: the command is malformed; the database cannot be created; the one shard that it went to, or, if
+            it can be sent again, any shard, cannot be talked to. Other failures are told for each statement.
+    """
+    try:
+        return await _Execution(operation, WriteBatch(kind, operation.request)).run()
+    except InvalidBSONError as error:
+        raise CommandError(ErrorCode.InvalidBSON, str(error)) from error
+
+
+class _Execution:
+    """One batch under way."""
+
+    def __init__(self, operation: Operation, batch: WriteBatch) -> None:
+        self._operation = operation
+        self._router = operation.router
+        self._namespace = operation.namespace
+        self._batch = batch
+        self._destinations: Destinations | None = None
+        self._has_checked_errors = False
+
+    async def run(self) -> Reply:
+        routing = await self._route()
+        shard = self._only_shard(routing)
+        if shard is None:
+            return await self._finish(WriteRun(self._batch), routing)
+        self._operation.targeted = (shard,)
+        message = message_with_versions(self._batch.request.message, routing.versions_for(shard), body=self._batch.body)
+        reply = await self._router.send(shard, message, may_repeat=self._batch.is_retryable)
+        if _can_pass(reply):
+            return {} if self._batch.is_unacknowledged else reply.for_client(HIDDEN_FIELDS)
+        run = WriteRun(self._batch)
+        self._record(run, run.whole_round(shard), reply)
+        run.end_round(self._namespace)
+        return await self._finish(run, routing)
+
+    async def _finish(self, run: WriteRun, routing: CollectionRouting) -> Reply:
+        """Do rounds until every statement has succeeded or failed."""
+        while not run.is_finished:
+            if run.refusals:
+                self._invalidate(routing, run.refusals)
+                try:
+                    routing = await self._route()
+                except CommandError as error:
+                    if not run.settled:
+                        raise
+                    run.fail_rest(error)
+                    break
+            await self._round(run, routing)
+        return run.reply()
+
+    async def _round(self, run: WriteRun, routing: CollectionRouting) -> None:
+        destinations = self._targets(routing)
+        all_shards = await self._router.shards.all_ids() if destinations.has_broadcasts else ()
+        parts = {part.shard: part for part in run.next_round(destinations.by_statement, all_shards)}
+        messages = {
+            shard: shard_message(
+                self._batch, part, IGNORED_VERSION_ELEMENT if part.is_broadcast else routing.versions_for(shard)
+            )
+            for shard, part in parts.items()
+        }
+        for reply in await scatter(self._operation, messages, may_repeat=self._batch.is_retryable):
+            self._record(run, parts[reply.shard_id], reply)
+        run.end_round(self._namespace)
+
+    def _record(self, run: WriteRun, part: ShardBatch, reply: ShardReply) -> None:
+        """Take note of what came from a shard.
+
+        Raises:
+            CommandError: the shard cannot be talked to, and the client will send the batch again when told so. Drivers
+                look for that at the top of a reply only; statements that were executed are not executed twice.
+        """
+        error = reply.error
+        if error is None:
+            run.record(part, WriteReply.read(reply.body, reply.fields))
+        elif self._batch.is_retryable and has_category(error.code, Category.RETRYABLE):
+            raise error
+        else:
+            run.record_failure(part, error)
+
+    def _only_shard(self, routing: CollectionRouting) -> str | None:
+        """The shard that can be sent the client's message as it is, if there is one."""
+        if not self._batch.fits_with_versions:
+            return None
+        if routing.table is None:
+            return routing.primary
+        destinations = self._targets(routing).by_statement
+        first = destinations[0]
+        if self._batch.has_own_statements or not isinstance(first, str):
+            return None
+        return first if destinations.count(first) == len(destinations) else None
+
+    async def _route(self) -> CollectionRouting:
+        """The routing of the collection, made anew once if statements cannot be targeted with what is known.
+
+        Such a statement may be right for the collection as it is now: it may have been dropped and sharded by another
+        key since this router last looked.
+        """
+        routing = await self._read_routing()
+        self._destinations = None
+        if routing.table is not None and not self._has_checked_errors and self._targets(routing).has_errors:
+            self._has_checked_errors = True
+            if self._router.routing.collections.get(self._namespace) is routing:
+                self._router.routing.forget_collection(self._namespace)
+            self._destinations = None
+            routing = await self._read_routing()
+        return routing
+
+    async def _read_routing(self) -> CollectionRouting:
+        cache = self._router.routing
+        return cache.collections.get(self._namespace) or await cache.collection(self._namespace, create_database=True)
+
+    def _targets(self, routing: CollectionRouting) -> Destinations:
+        if self._destinations is None:
+            self._destinations = target_batch(self._batch, routing.table, routing.primary)
+        return self._destinations
+
+    def _invalidate(self, routing: CollectionRouting, refusals: set[int]) -> None:
+        self._operation.retries += 1
+        if ErrorCode.StaleDbVersion in refusals:
+            self._router.routing.invalidate_database(routing.database)
+        self._router.routing.invalidate(routing)
+
+
+def _can_pass(reply: ShardReply) -> bool:
+    """Whether a shard's reply to the whole batch is what the client has to be told."""
+    if reply.error is not None:
+        return not _is_for_router(reply.error.code)
+    if b"writeConcernError" in reply.fields:
+        return False
+    if b"writeErrors" not in reply.fields:
+        return True
+    return not any(_is_for_router(each.code) for each in WriteReply.read(reply.body, reply.fields).errors)
+
+
+def _is_for_router(code: int) -> bool:
+    return code == ErrorCode.WouldChangeOwningShard or is_routing_refusal(code)

@@ -1,0 +1,55 @@
+"""The messages in which statements of a batch go to shards."""
+
+from typing import Final
+
+from router.writes.batch import WriteBatch
+from router.writes.run import ShardBatch
+from sharding.versions import IGNORED, shard_version_element
+from wire.message import CHECKSUM_PRESENT, OpMsg, encode_sequence, op_msg
+from wire.rawbson import ARRAY, INT32, append, element, from_elements
+
+IGNORED_VERSION_ELEMENT: Final = shard_version_element(IGNORED)
+"""Goes with statements that all shards get: each may own matches or not, so none of them checks."""
+
+_BODY_FIRST: Final = 0
+
+
+def message_with_versions(message: OpMsg, versions: bytes, body: bytes | None = None) -> bytes:
+    """A client's message with version elements added to the body; its sections are copied as they lie.
+
+    Args:
+        message: what the client sent.
+        versions: the elements.
+        body: in place of the client's own body.
+    """
+    frame = message.frame
+    if not message.sequences:
+        sections = b""
+    elif frame[20] == _BODY_FIRST and not message.flags & CHECKSUM_PRESENT:
+        sections = frame[21 + len(message.body) :]
+    else:
+        sections = b"".join([sequence.section() for sequence in message.sequences])
+    return op_msg(append(body or message.body, versions), request_id=message.request_id, sections=sections)
+
+
+def shard_message(batch: WriteBatch, part: ShardBatch, versions: bytes) -> bytes:
+    """A message with some of the statements.
+
+    Those of a retryable write carry the ids that they have in the client's batch, so that a shard knows them again
+    however the batch is divided.
+    """
+    elements = versions
+    if batch.is_retryable:
+        ids = batch.statement_ids()
+        elements = _statement_ids([ids[position] for position in part.positions]) + versions
+    statements = batch.statements
+    return op_msg(
+        append(batch.divided_body, elements),
+        request_id=batch.request.message.request_id,
+        sections=encode_sequence(batch.kind.field, [statements[position] for position in part.positions]),
+    )
+
+
+def _statement_ids(ids: list[int]) -> bytes:
+    entries = [element(b"%d" % index, INT32, each.to_bytes(4, "little", signed=True)) for index, each in enumerate(ids)]
+    return element(b"stmtIds", ARRAY, from_elements(b"".join(entries)))

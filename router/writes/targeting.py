@@ -1,0 +1,230 @@
+"""Where each statement of a batch on a sharded collection goes.
+
+The rules, and the words of the errors, are those of MongoDB 6.0: inserts go by their document, upserts by the exact
+shard key in their filter, other updates by their filter or replacement, single deletes by the exact key, and what
+affects one document by exact ``_id`` may be sent everywhere.
+"""
+
+from collections.abc import Mapping, Set
+from enum import Enum
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from bson.objectid import ObjectId
+
+from router.writes.batch import WriteBatch
+from router.writes.kind import WriteKind
+from router.writes.statements import DeleteStatement, UpdateStatement, UpdateStyle
+from sharding.bson_text import document_text
+from sharding.routing_table import RoutingTable
+from sharding.shard_key import ShardKeyPattern
+from sharding.targeting.collation import effective, is_collection_default, is_simple, uncollated_field
+from sharding.targeting.exact_key import exact_shard_key, has_exact_id
+from sharding.targeting.targets import target_filter
+from wire import rawbson
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
+
+
+class Broadcast(Enum):
+    """The destination of a statement that more than one shard may have to execute."""
+
+    ALL_SHARDS = "all shards"
+
+
+ALL_SHARDS: Final = Broadcast.ALL_SHARDS
+
+Destination: TypeAlias = str | Broadcast | CommandError
+"""One shard; all shards of the cluster, which then ignore versions; or why the statement can go nowhere."""
+
+Collation: TypeAlias = Mapping[str, Any] | None
+
+_ID_PATTERN: Final = ShardKeyPattern.from_mapping({"_id": 1})
+_NO_EXACT_KEY: Final = "could not extract exact shard key"
+
+
+class Destinations(NamedTuple):
+    """Where the statements of a batch go, in their order.
+
+    Attributes:
+        by_statement: the destination of each.
+        has_errors: some statement cannot be targeted.
+        has_broadcasts: some statement goes to all shards.
+    """
+
+    by_statement: list[Destination]
+    has_errors: bool
+    has_broadcasts: bool
+
+    @classmethod
+    def of(cls, found: list[Destination]) -> "Destinations":
+        """The destinations, looked through for errors and broadcasts."""
+        return cls(found, any(isinstance(each, CommandError) for each in found), ALL_SHARDS in found)
+
+
+def target_batch(batch: WriteBatch, table: RoutingTable | None, primary: str) -> Destinations:
+    """Where the statements of a batch go. Documents may be given their ``_id`` on the way.
+
+    Args:
+        batch: the batch.
+        table: the routing table of the collection, None if it is not sharded.
+        primary: the shard of the collection if it is not.
+
+    Raises:
+        CommandError: a statement is malformed, and with it the command.
+        InvalidBSONError: a statement is not well-formed BSON.
+    """
+    if table is None:
+        return Destinations([primary] * len(batch.statements), has_errors=False, has_broadcasts=False)
+    if batch.kind is WriteKind.INSERT:
+        completed = with_ids(batch.statements, table.key_pattern)
+        if completed is not None:
+            batch.replace_statements(completed)
+        return target_inserts(batch.statements, table)
+    if batch.kind is WriteKind.UPDATE:
+        updates = [UpdateStatement(statement) for statement in batch.statements]
+        return Destinations.of([target_update(update, table) for update in updates])
+    deletes = [DeleteStatement(statement) for statement in batch.statements]
+    return Destinations.of([target_delete(delete, table) for delete in deletes])
+
+
+def target_inserts(documents: list[bytes], table: RoutingTable) -> Destinations:
+    """The shards that own the shard keys of documents."""
+    key_bytes = table.key_pattern.key_bytes_of_document
+    shard_for_key = table.shard_for_key
+    found: list[Destination] = []
+    has_errors = False
+    for document in documents:
+        try:
+            found.append(shard_for_key(key_bytes(document)))
+        except CommandError as error:
+            found.append(error)
+            has_errors = True
+    return Destinations(found, has_errors, has_broadcasts=False)
+
+
+def with_ids(documents: list[bytes], pattern: ShardKeyPattern) -> list[bytes] | None:
+    """The documents, those without ``_id`` given a new one, if ``_id`` is part of the key; None if none needs that.
+
+    Elsewhere mongod makes the ``_id``, as it does for its own clients.
+    """
+    if all(field.path[0] != b"_id" for field in pattern.fields):
+        return None
+    lacking = [position for position, document in enumerate(documents) if not _has_id(document)]
+    if not lacking:
+        return None
+    completed = list(documents)
+    for position in lacking:
+        elements = rawbson.element(b"_id", rawbson.OBJECT_ID, ObjectId().binary)
+        completed[position] = rawbson.from_elements(elements + documents[position][4:-1])
+    return completed
+
+
+def target_update(update: UpdateStatement, table: RoutingTable) -> Destination:
+    """Where an update goes."""
+    if update.style is UpdateStyle.MIXED:
+        return CommandError(
+            ErrorCode.UnsupportedFormat,
+            f"update document {document_text(update.replacement)} has mixed $operator and non-$operator style fields",
+        )
+    if update.style is UpdateStyle.REPLACEMENT and update.is_multi:
+        return CommandError(ErrorCode.InvalidOptions, "Replacement-style updates cannot be {multi:true}")
+    if update.is_upsert:
+        return _exact_shard(update.filter, update.collation, table, "Failed to target upsert by query")
+    shards = _shards_of_filter(update.filter, update.collation, table)
+    if len(shards) == 1:
+        return next(iter(shards))
+    if update.style is UpdateStyle.REPLACEMENT:
+        return _shard_of_replacement(update, table)
+    if not update.is_multi and not _is_exact_id(update.filter, update.collation, table):
+        return CommandError(
+            ErrorCode.InvalidOptions,
+            "A {multi:false} update on a sharded collection must contain an exact match on _id (and have the "
+            "collection default collation) or target a single shard (and have the simple collation), but this update "
+            f"targeted {len(shards)} shards. Update request: {update}, shard key pattern: {table.key_pattern}",
+        )
+    return ALL_SHARDS
+
+
+def target_delete(delete: DeleteStatement, table: RoutingTable) -> Destination:
+    """Where a delete goes."""
+    key = exact_shard_key(delete.filter, table.key_pattern)
+    if key is not None and _collation_conflict(key, delete.collation, table) is None:
+        return table.shard_for_key(table.key_pattern.key_bytes(key))
+    if delete.is_single and not _is_exact_id(delete.filter, delete.collation, table):
+        return CommandError(
+            ErrorCode.ShardKeyNotFound,
+            "A single delete on a sharded collection must contain an exact match on _id (and have the collection "
+            "default collation) or contain the shard key (and have the simple collation). Delete request: "
+            f"{delete}, shard key pattern: {table.key_pattern}",
+        )
+    shards = _shards_of_filter(delete.filter, delete.collation, table)
+    return next(iter(shards)) if len(shards) == 1 else ALL_SHARDS
+
+
+def target_find_and_modify(query: bytes, collation: Collation, table: RoutingTable) -> str:
+    """The shard of a ``findAndModify``.
+
+    Raises:
+        CommandError: ShardKeyNotFound, the query does not fix the shard key, or only under another collation.
+    """
+    key = exact_shard_key(query, table.key_pattern)
+    if key is None:
+        raise CommandError(ErrorCode.ShardKeyNotFound, "Query for sharded findAndModify must contain the shard key")
+    conflict = _collation_conflict(key, collation, table)
+    if conflict is not None:
+        raise CommandError(ErrorCode.ShardKeyNotFound, conflict)
+    return table.shard_for_key(table.key_pattern.key_bytes(key))
+
+
+def _exact_shard(filter_document: bytes, collation: Collation, table: RoutingTable, context: str) -> Destination:
+    key = exact_shard_key(filter_document, table.key_pattern)
+    if key is None:
+        return CommandError(ErrorCode.ShardKeyNotFound, f"{context} :: {_NO_EXACT_KEY}")
+    return _shard_of_key(key, collation, table, context)
+
+
+def _shard_of_replacement(update: UpdateStatement, table: RoutingTable) -> Destination:
+    """The shard that owns what a document is replaced by; an ``_id`` that it does not name is the filter's."""
+    context = "Failed to target update by replacement document"
+    replacement = update.replacement
+    if not _has_id(replacement):
+        key = exact_shard_key(update.filter, _ID_PATTERN)
+        if key is not None:
+            replacement = rawbson.append(replacement, key[4:-1])
+    try:
+        key = table.key_pattern.extract_from_document(replacement)
+    except CommandError:
+        return CommandError(ErrorCode.ShardKeyNotFound, f"{context} :: {_NO_EXACT_KEY}")
+    return _shard_of_key(key, update.collation, table, context)
+
+
+def _shard_of_key(key: bytes, collation: Collation, table: RoutingTable, context: str) -> Destination:
+    conflict = _collation_conflict(key, collation, table)
+    if conflict is not None:
+        return CommandError(ErrorCode.ShardKeyNotFound, f"{context} :: caused by :: {conflict}")
+    return table.shard_for_key(table.key_pattern.key_bytes(key))
+
+
+def _collation_conflict(key: bytes, collation: Collation, table: RoutingTable) -> str | None:
+    """Why a key says nothing of its place under the effective collation; None if it does."""
+    if is_simple(effective(collation, table.collection.default_collation)):
+        return None
+    field = uncollated_field(table.key_pattern, key)
+    if field is None:
+        return None
+    return f"Cannot target single shard due to collation of key {field} for namespace {table.namespace}"
+
+
+def _shards_of_filter(filter_document: bytes, collation: Collation, table: RoutingTable) -> Set[str]:
+    simple = is_simple(effective(collation, table.collection.default_collation))
+    return target_filter(filter_document, table, simple_collation=simple)
+
+
+def _is_exact_id(filter_document: bytes, collation: Collation, table: RoutingTable) -> bool:
+    same = is_collection_default(collation, table.collection.default_collation)
+    return has_exact_id(filter_document, collection_collation=same)
+
+
+def _has_id(document: bytes) -> bool:
+    """Whether a document has an ``_id``, which nearly always comes first."""
+    return document.startswith(b"_id\0", 5) or any(name == b"_id" for name, _ in rawbson.spans(document))
