@@ -96,11 +96,16 @@ class JSONFormatter(logging.Formatter):
 
 
 class LogSink(logging.Handler):
-    """Writes each line to a stream and remembers it in a `RecentLog`."""
+    """Writes each line to a stream and remembers it in a `RecentLog`.
 
-    def __init__(self, stream: TextIO, recent_log: RecentLog) -> None:
+    Args:
+        owns_stream: closing the sink closes the stream.
+    """
+
+    def __init__(self, stream: TextIO, recent_log: RecentLog, *, owns_stream: bool = False) -> None:
         super().__init__()
         self._stream = stream
+        self._owns_stream = owns_stream
         self._recent = recent_log
         self.setFormatter(JSONFormatter())
 
@@ -114,6 +119,12 @@ class LogSink(logging.Handler):
         except (OSError, ValueError):
             self.handleError(record)
 
+    def close(self) -> None:
+        """Let go of the stream; called by the standard library at exit."""
+        if self._owns_stream:
+            self._stream.close()
+        super().close()
+
 
 def configure_logs(level: str = "info", file: Path | None = None) -> None:
     """Send the lines of all components to standard error, or append them to ``file``. Called once at start.
@@ -125,7 +136,9 @@ def configure_logs(level: str = "info", file: Path | None = None) -> None:
     root = logging.getLogger()
     for handler in root.handlers[:]:
         root.removeHandler(handler)
-    root.addHandler(LogSink(stream, recent))
+        if isinstance(handler, LogSink):
+            handler.close()
+    root.addHandler(LogSink(stream, recent, owns_stream=file is not None))
     root.setLevel(LEVELS[level])
     logging.captureWarnings(True)
 

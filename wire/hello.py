@@ -6,8 +6,10 @@ once or how long to wait for a change. Codes and messages are those of mongod 6.
 differ (`Assertions`).
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any, Final
 
 from bson import Int64, ObjectId
@@ -197,7 +199,7 @@ def _parse_max_await(body: bytes, span: Span | None) -> int | None:
         )
     value = rawbson.decode_value(body, span)
     number = value.to_decimal() if isinstance(value, Decimal128) else value
-    if number != number:  # NaN; a signaling decimal NaN could not be asked otherwise
+    if number.is_nan() if isinstance(number, Decimal) else math.isnan(number):
         return 0
     milliseconds = int(max(min(number, _INT64_MAX), -_INT64_MAX))
     if milliseconds < 0:

@@ -102,6 +102,8 @@ def test_error_names_are_mongods(connect: Connect) -> None:
         {"topologyVersion": "current", "maxAwaitTimeMS": 0.9},
         {"topologyVersion": "current", "maxAwaitTimeMS": float("nan")},
         {"topologyVersion": "current", "maxAwaitTimeMS": Decimal128("1.5")},
+        {"topologyVersion": "current", "maxAwaitTimeMS": Decimal128("NaN")},
+        {"topologyVersion": "current", "maxAwaitTimeMS": Decimal128("sNaN")},
         {"topologyVersion": "current", "maxAwaitTimeMS": "x"},
         {"topologyVersion": "current", "maxAwaitTimeMS": -1},
         {"topologyVersion": "current", "maxAwaitTimeMS": Int64(-5)},

@@ -1,4 +1,4 @@
-"""The streaming protocol's decisions, and where mongos differs from mongod, whose errors test_against_mongod compares."""
+"""The streaming protocol's decisions, and where mongos differs from mongod (compared in test_against_mongod)."""
 
 from typing import Any
 

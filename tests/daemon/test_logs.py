@@ -1,0 +1,140 @@
+"""Log lines: their form, what they cost when nobody reads them, and what getLog remembers."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daemon.logs import LogSink, configure_logs, get_logger, recent, set_level, warn_at_startup
+from daemon.recent_log import LINES_MAX, RecentLog
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
+
+
+@pytest.fixture(autouse=True)
+def _root_logger() -> Iterator[None]:
+    """Give pytest its root logger back as it was."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    for handler in root.handlers[:]:
+        root.removeHandler(handler)
+        if isinstance(handler, LogSink):
+            handler.close()
+    for handler in handlers:
+        root.addHandler(handler)
+    root.setLevel(level)
+    logging.captureWarnings(False)
+
+
+@pytest.fixture
+def log_path(tmp_path: Path) -> Path:
+    path = tmp_path / "daemon.log"
+    configure_logs("info", path)
+    return path
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_a_line_is_one_json_object_with_its_fields(log_path: Path) -> None:
+    get_logger("router.cache").info("Refreshed 100 % of it\nall", namespace="db.c", duration_ms=1.5, shard=None)
+    (line,) = lines_of(log_path)
+    timestamp = line.pop("t")
+    assert line == {
+        "level": "info",
+        "component": "router.cache",
+        "msg": "Refreshed 100 % of it\nall",
+        "namespace": "db.c",
+        "duration_ms": 1.5,
+        "shard": None,
+    }
+    assert len(timestamp) == len("2026-01-31T12:00:00.000Z")
+    assert timestamp.endswith("Z")
+
+
+def test_lines_of_the_standard_library_have_the_same_form(log_path: Path) -> None:
+    logging.getLogger("wire.server").warning("Lost %s", "a member", extra={"remote": "h:1"})
+    (line,) = lines_of(log_path)
+    assert (line["component"], line["level"], line["msg"]) == ("wire.server", "warning", "Lost a member")
+    assert line["remote"] == "h:1"
+
+
+def test_fields_do_not_replace_those_of_the_line(log_path: Path) -> None:
+    get_logger("router").error("Failed", level="none", component="none", t=0)
+    (line,) = lines_of(log_path)
+    assert (line["level"], line["component"]) == ("error", "router")
+    assert line["t"] != 0
+
+
+def test_an_exception_comes_with_its_traceback(log_path: Path) -> None:
+    logger = get_logger("router")
+    try:
+        raise KeyError("missing")
+    except KeyError:
+        logger.exception("Failed")
+    (line,) = lines_of(log_path)
+    assert "KeyError: 'missing'" in line["traceback"]
+
+
+def test_values_that_json_lacks_are_written_as_strings(log_path: Path) -> None:
+    get_logger("router").info("Said", path=Path("/x"), raw=b"\0", name="größe")
+    (line,) = lines_of(log_path)
+    assert (line["path"], line["raw"], line["name"]) == ("/x", "b'\\x00'", "größe")
+
+
+def test_a_line_below_the_level_is_neither_written_nor_built(log_path: Path) -> None:
+    built: list[str] = []
+
+    def document() -> str:
+        built.append("document")
+        return "built"
+
+    logger = get_logger("router")
+    logger.debug("Looked at", document=document)
+    assert not logger.is_debug_enabled
+    assert (built, lines_of(log_path)) == ([], [])
+    set_level("debug")
+    logger.debug("Looked at", document=document)
+    assert logger.is_debug_enabled
+    assert built == ["document"]
+    assert [line["document"] for line in lines_of(log_path)] == ["built"]
+
+
+def test_recent_log_keeps_the_last_lines_and_counts_all() -> None:
+    log = RecentLog()
+    for number in range(LINES_MAX + 10):
+        log.add(str(number))
+    excerpt = log.excerpt("global")
+    assert excerpt.total_lines_written == LINES_MAX + 10
+    assert (len(excerpt.lines), excerpt.lines[0], excerpt.lines[-1]) == (LINES_MAX, "10", str(LINES_MAX + 9))
+
+
+def test_startup_warnings_have_the_form_that_shells_read(log_path: Path) -> None:
+    warn_at_startup("Access control is not enabled")
+    warning = json.loads(recent.excerpt("startupWarnings").lines[-1])
+    assert warning["msg"] == "Access control is not enabled"
+    assert warning["t"]["$date"].endswith("Z")
+    assert lines_of(log_path)[0]["msg"] == warning["msg"]
+    assert json.loads(recent.excerpt("global").lines[-1])["msg"] == warning["msg"]
+
+
+def test_another_log_name_is_refused_as_by_mongod() -> None:
+    with pytest.raises(CommandError, match="No log named 'foo'") as caught:
+        RecentLog().excerpt("foo")
+    assert caught.value.code == ErrorCode.OperationFailed
+
+
+def test_trouble_with_the_stream_does_not_reach_the_caller(capsys: pytest.CaptureFixture[str]) -> None:
+    stream = io.StringIO()
+    log = RecentLog()
+    sink = LogSink(stream, log)
+    stream.close()
+    sink.handle(logging.makeLogRecord({"msg": "lost", "levelno": logging.INFO}))
+    assert "ValueError" in capsys.readouterr().err
+    assert log.excerpt("global").total_lines_written == 1

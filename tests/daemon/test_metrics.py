@@ -1,0 +1,107 @@
+"""What is counted, and what Prometheus gets to read of it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from daemon.metrics import Metrics
+from daemon.operation_metrics import BUCKET_BOUNDS_SECONDS, OK, OTHER_OUTCOME, OUTCOMES_MAX, OperationMetrics
+
+durations = st.floats(min_value=0, max_value=100)
+
+
+def samples(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    families = text_string_to_metric_families(metrics.render().decode())
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def test_operations_are_counted_by_command_and_outcome() -> None:
+    metrics = Metrics("router", ["find", "insert"])
+    metrics.operations.observe("find", OK, 0.002)
+    metrics.operations.observe("find", "MaxTimeMSExpired", 0.5)
+    metrics.operations.observe("dropTables; --", OK, 0.1)
+    found = samples(metrics)
+    name = "shardwright_router_operations_total"
+    assert found[name, frozenset({("command", "find"), ("outcome", OK)})] == 1
+    assert found[name, frozenset({("command", "find"), ("outcome", "MaxTimeMSExpired")})] == 1
+    assert found[name, frozenset({("command", "unknown"), ("outcome", OK)})] == 1
+    assert "dropTables" not in metrics.render().decode()
+    histogram = "shardwright_router_operation_duration_seconds"
+    assert found[f"{histogram}_count", frozenset({("command", "find")})] == 2
+    assert found[f"{histogram}_sum", frozenset({("command", "find")})] == pytest.approx(0.502)
+    assert found[f"{histogram}_bucket", frozenset({("command", "find"), ("le", "0.0025")})] == 1
+    assert found[f"{histogram}_bucket", frozenset({("command", "find"), ("le", "+Inf")})] == 2
+
+
+@given(st.lists(durations, max_size=30))
+def test_every_duration_is_in_the_bucket_of_its_bound(seconds: list[float]) -> None:
+    operations = OperationMetrics("x", ["find"])
+    for duration in seconds:
+        operations.observe("find", OK, duration)
+    statistics = operations.statistics()
+    if not seconds:
+        assert statistics == {}
+        return
+    assert statistics["find"].count == statistics["find"].outcomes[OK] == len(seconds)
+    for position, bound in enumerate(BUCKET_BOUNDS_SECONDS):
+        assert sum(statistics["find"].buckets[: position + 1]) == sum(duration <= bound for duration in seconds)
+
+
+def test_outcomes_do_not_grow_for_ever() -> None:
+    operations = OperationMetrics("x", ["find"])
+    for number in range(500):
+        operations.observe("find", f"Location{number}", 0.1)
+    outcomes = operations.statistics()["find"].outcomes
+    assert len(outcomes) == OUTCOMES_MAX + 1
+    assert sum(outcomes.values()) == 500
+    assert outcomes[OTHER_OUTCOME] == 500 - (OUTCOMES_MAX - 1)
+
+
+def test_statistics_do_not_change_afterwards() -> None:
+    operations = OperationMetrics("x", ["find"])
+    operations.observe("find", OK, 0.1)
+    before = operations.statistics()
+    operations.observe("find", OK, 0.1)
+    assert before["find"].outcomes == {OK: 1}
+    assert operations.statistics()["find"].outcomes == {OK: 2}
+
+
+def test_counters_and_gauges_are_read_when_asked_for() -> None:
+    metrics = Metrics("shardd", [])
+    refreshes = metrics.counter("refreshes", "Refreshes of routing tables")
+    stale = metrics.labelled_counter("stale_versions", "Stale versions answered", "kind")
+    connections = [1, 2, 3]
+    metrics.gauge("connections_open", "Open connections", lambda: len(connections))
+    metrics.labelled_gauge("pool_connections", "Pooled connections", "host", lambda: {"h:1": 4.0})
+    refreshes.add()
+    refreshes.add(2)
+    stale.add("shard")
+    stale.add("shard", 4)
+    connections.pop()
+    found = samples(metrics)
+    assert found["shardwright_shardd_refreshes_total", frozenset()] == 3
+    assert found["shardwright_shardd_stale_versions_total", frozenset({("kind", "shard")})] == 5
+    assert found["shardwright_shardd_connections_open", frozenset()] == 2
+    assert found["shardwright_shardd_pool_connections", frozenset({("host", "h:1")})] == 4
+
+
+def test_a_metric_name_is_taken_once() -> None:
+    metrics = Metrics("router", [])
+    metrics.counter("refreshes", "Refreshes")
+    with pytest.raises(ValueError, match="refreshes"):
+        metrics.gauge("refreshes", "Refreshes", lambda: 0)
+
+
+def test_two_daemons_in_one_process_do_not_share_numbers() -> None:
+    first, second = Metrics("router", ["find"]), Metrics("router", ["find"])
+    first.operations.observe("find", OK, 0.1)
+    assert second.operations.statistics() == {}
+
+
+def test_the_process_is_measured_too() -> None:
+    assert samples(Metrics("router", []))["process_resident_memory_bytes", frozenset()] > 0

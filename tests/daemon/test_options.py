@@ -1,0 +1,132 @@
+"""Addresses, host lists and the options of every daemon."""
+
+import argparse
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daemon.options import (
+    HostAndPort,
+    HostList,
+    add_daemon_options,
+    argument,
+    parse_host_and_port,
+    parse_host_list,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("localhost:27017", HostAndPort("localhost", 27017)),
+        ("10.0.0.1:1", HostAndPort("10.0.0.1", 1)),
+        ("[::1]:27019", HostAndPort("::1", 27019)),
+        ("db-1.example.net:65535", HostAndPort("db-1.example.net", 65535)),
+    ],
+)
+def test_an_address_is_read_and_written_back(text: str, expected: HostAndPort) -> None:
+    assert parse_host_and_port(text) == expected
+    assert str(expected) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("h", HostAndPort("h", 5)), ("[::1]", HostAndPort("::1", 5)), ("h:6", HostAndPort("h", 6))],
+)
+def test_a_default_port_is_taken_where_none_is_given(text: str, expected: HostAndPort) -> None:
+    assert parse_host_and_port(text, default_port=5) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "h",
+        ":1",
+        "h:",
+        "h:0",
+        "h:65536",
+        "h:-1",
+        "h:x",
+        "h:\uff11",
+        "::1:5",
+        "[::1]",
+        "[::1:5",
+        "[]:5",
+        "[::1]5",
+        "a b:1",
+        "a/b:1",
+    ],
+)
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^'"):
+        parse_host_and_port(text)
+
+
+def test_a_host_list_is_read_and_written_back() -> None:
+    text = "cfg/a:27019,[::1]:27020"
+    hosts = parse_host_list(text)
+    assert hosts == HostList("cfg", (HostAndPort("a", 27019), HostAndPort("::1", 27020)))
+    assert str(hosts) == text
+
+
+@pytest.mark.parametrize("text", ["", "cfg", "cfg/", "/a:1", "a:1,b:1", "cfg/a:1,", "cfg/a:1,a:1", "cfg/a"])
+def test_what_is_no_host_list_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^'"):
+        parse_host_list(text)
+
+
+@given(st.text(max_size=20))
+def test_any_text_is_an_address_or_refused(text: str) -> None:
+    try:
+        address = parse_host_and_port(text)
+    except ValueError:
+        return
+    assert parse_host_and_port(str(address)) == address
+
+
+def test_daemon_options_have_defaults() -> None:
+    parser = argparse.ArgumentParser()
+    add_daemon_options(parser, default_port=27017)
+    assert vars(parser.parse_args([])) == {
+        "bind_ip": "127.0.0.1",
+        "port": 27017,
+        "metrics_port": None,
+        "log_level": "info",
+        "log_file": None,
+        "slow_ms": 100,
+    }
+
+
+def test_daemon_options_are_read() -> None:
+    parser = argparse.ArgumentParser()
+    add_daemon_options(parser, default_port=27017)
+    parser.add_argument("--configdb", type=argument(parse_host_list))
+    given_options = ["--bind-ip", "::", "--port", "0", "--metrics-port", "9216", "--log-level", "debug"]
+    given_options += ["--log-file", "/tmp/x.log", "--slow-ms", "5", "--configdb", "cfg/h:1"]
+    options = parser.parse_args(given_options)
+    assert (options.bind_ip, options.port, options.metrics_port) == ("::", 0, 9216)
+    assert (options.log_level, options.log_file, options.slow_ms) == ("debug", Path("/tmp/x.log"), 5)
+    assert options.configdb == HostList("cfg", (HostAndPort("h", 1),))
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "complaint"),
+    [
+        ("--port", "65536", "'65536' is not a port from 0 to 65535"),
+        ("--metrics-port", "x", "'x' is not a port"),
+        ("--slow-ms", "-1", "argument --slow-ms"),
+        ("--slow-ms", "1.5", "'1.5' is not a number of milliseconds"),
+        ("--log-level", "loud", "invalid choice: 'loud'"),
+    ],
+)
+def test_a_wrong_option_is_explained(
+    option: str, value: str, complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parser = argparse.ArgumentParser()
+    add_daemon_options(parser, default_port=27017)
+    with pytest.raises(SystemExit):
+        parser.parse_args([option, value])
+    assert complaint in capsys.readouterr().err
