@@ -1,0 +1,71 @@
+"""Commands that shard databases and collections: ``enableSharding``, ``shardCollection``."""
+
+from typing import Any, Final
+
+import bson
+
+from router import arguments
+from router.operation import Operation
+from router.registry import Reply, command
+from router.retry import with_database
+from router.routing_cache import DatabaseRouting
+from router.scatter import send_to_one
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
+from wire.message import next_request_id, op_msg
+from wire.rawbson import append, raw_document
+
+MAJORITY: Final = {"w": "majority", "wtimeout": 60_000}
+"""The write concern of whatever changes the catalog."""
+
+_SHARDING_OPTIONS: Final = (
+    b"unique",
+    b"numInitialChunks",
+    b"presplitHashedZones",
+    b"collation",
+    b"timeseries",
+    b"implicitlyCreateIndex",
+    b"enforceUniquenessCheck",
+)
+
+
+@command("enableSharding", aliases=("enablesharding",), admin_only=True)
+async def enable_sharding(operation: Operation) -> Reply:
+    """Creates a database, which makes it ready for sharded collections."""
+    request = operation.request
+    db = arguments.string(request, request.name.encode())
+    creation: dict[str, Any] = {"_configsvrCreateDatabase": db, "writeConcern": MAJORITY}
+    if b"primaryShard" in request.fields:
+        creation["primaryShardId"] = arguments.string(request, b"primaryShard")
+    await operation.router.catalog.command(creation)
+    operation.router.routing.forget_database(db)
+    return {}
+
+
+@command("shardCollection", aliases=("shardcollection",), admin_only=True)
+async def shard_collection(operation: Operation) -> Reply:
+    """Shards a collection by a key; the primary shard of its database does it."""
+    request = operation.request
+    namespace = arguments.full_namespace(request)
+    key = arguments.required_document(request, b"key")
+    if namespace.is_admin or namespace.is_local:
+        raise CommandError(ErrorCode.IllegalOperation, f"can't shard collections in the {namespace.db} database")
+    creation = {
+        "_shardsvrCreateCollection": namespace.collection,
+        "shardKey": raw_document(key),
+        **arguments.passed_on(request, *_SHARDING_OPTIONS),
+        "writeConcern": MAJORITY,
+        "$db": namespace.db,
+    }
+    body = bson.encode(creation)
+
+    async def attempt(database: DatabaseRouting) -> None:
+        frame = op_msg(append(body, database.element), request_id=next_request_id())
+        reply = await send_to_one(operation, database.primary, frame, may_repeat=True)
+        reply.raise_for_error()
+
+    try:
+        await with_database(operation, namespace.db, attempt, create=True)
+    finally:
+        operation.router.routing.forget_collection(str(namespace))
+    return {"collectionsharded": str(namespace)}
