@@ -15,11 +15,12 @@ from wire.rawbson import (
     VALUE_CODEC,
     InvalidBSONError,
     Span,
-    array_documents,
     decode_value,
     depth_exceeds,
     index,
+    spans,
 )
+from wire.type_names import type_name
 
 _ABSENT: Final = object()
 
@@ -98,17 +99,14 @@ class Request:
         if span is None:
             return None
         if span[0] != OBJECT:
-            raise CommandError(
-                ErrorCode.TypeMismatch,
-                f"BSON field '{self.name}.{name.decode()}' is the wrong type, expected type 'object'",
-            )
+            raise self._wrong_type(name, span, "object")
         return self.body[span[2] : span[3]]
 
     def documents(self, name: bytes) -> list[bytes]:
         """The documents of an array argument, from the document sequence of that name or from the body.
 
         Raises:
-            CommandError: BadValue (40414), there is neither; TypeMismatch, it is no array of documents.
+            CommandError: 40414, there is neither; TypeMismatch, it is no array of documents; InvalidBSON.
         """
         for sequence in self.message.sequences:
             if sequence.name == name:
@@ -117,48 +115,36 @@ class Request:
         if span is None:
             raise CommandError(40414, f"BSON field '{self.name}.{name.decode()}' is missing but a required field")
         if span[0] != ARRAY:
-            raise CommandError(
-                ErrorCode.TypeMismatch,
-                f"BSON field '{self.name}.{name.decode()}' is the wrong type, expected type 'array'",
-            )
+            raise self._wrong_type(name, span, "array")
+        documents: list[bytes] = []
         try:
-            return array_documents(self.body, span)
+            for position, element in spans(self.body, span[2]):
+                if element[0] != OBJECT:
+                    raise self._wrong_type(name + b"." + position, element, "object")
+                documents.append(self.body[element[2] : element[3]])
         except InvalidBSONError as error:
-            raise CommandError(
-                ErrorCode.TypeMismatch,
-                f"BSON field '{self.name}.{name.decode()}.0' is the wrong type, expected type 'object'",
-            ) from error
+            raise CommandError(ErrorCode.InvalidBSON, str(error)) from error
+        return documents
+
+    def _wrong_type(self, path: bytes, span: Span, expected: str) -> CommandError:
+        return CommandError(
+            ErrorCode.TypeMismatch,
+            f"BSON field '{self.name}.{path.decode(errors='replace')}' is the wrong type '{type_name(span[0])}', "
+            f"expected type '{expected}'",
+        )
 
     @property
     def collection(self) -> str:
         """The collection that the command's first field names.
 
         Raises:
-            CommandError: InvalidNamespace, it is not a string.
+            CommandError: BadValue, it is not a string.
         """
         body = self.body
         kind, _, value_start, value_end = next(iter(self.fields.values()))
         if kind != STRING:
             raise CommandError(
-                ErrorCode.InvalidNamespace,
-                f"collection name has invalid type {_TYPE_NAMES.get(kind, 'unknown')}",
+                ErrorCode.BadValue,
+                f"collection name has invalid type {type_name(kind)}",
             )
         return body[value_start + 4 : value_end - 1].decode(errors="replace")
-
-
-_TYPE_NAMES: Final = {
-    0x01: "double",
-    0x03: "object",
-    0x04: "array",
-    0x05: "binData",
-    0x06: "undefined",
-    0x07: "objectId",
-    0x08: "bool",
-    0x09: "date",
-    0x0A: "null",
-    0x0B: "regex",
-    0x10: "int",
-    0x11: "timestamp",
-    0x12: "long",
-    0x13: "decimal",
-}

@@ -205,9 +205,7 @@ def _style(document: bytes, span: Span) -> UpdateStyle:
 
 
 def _limit(document: bytes, span: Span) -> int:
-    """As MongoDB reads it: a bool counts, and what is no number is 0."""
-    if span[0] == BOOL:
-        return document[span[2]]
+    """As MongoDB reads it: what is no number is 0."""
     if span[0] not in _NUMBERS:
         return 0
     value = rawbson.decode_value(document, span)
