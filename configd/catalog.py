@@ -1,0 +1,84 @@
+"""The catalog as the primary's operations use it: majority reads, transactions, cluster time."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from bson.int64 import Int64
+from bson.objectid import ObjectId
+from bson.timestamp import Timestamp
+
+from configd.transactions import Commands, Transaction, TransactionRunner
+from sharding.catalog.shard_entry import ShardEntry
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
+
+T = TypeVar("T")
+
+DB: Final = "config"
+
+
+class Catalog:
+    """The config database on the own mongod, which is primary.
+
+    Attributes:
+        mongod: runs commands on it.
+        cluster_id: which cluster this is.
+    """
+
+    def __init__(self, mongod: Commands, cluster_id: ObjectId) -> None:
+        self.mongod = mongod
+        self.cluster_id = cluster_id
+        self._transactions = TransactionRunner(mongod)
+
+    async def transaction(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
+        """The result of ``work``, committed on a majority; see `TransactionRunner.run`."""
+        return await self._transactions.run(work)
+
+    async def find(
+        self, collection: str, query: Mapping[str, Any], *, sort: Mapping[str, int] | None = None
+    ) -> list[dict[str, Any]]:
+        """The documents that match, as a majority of the members has them.
+
+        Raises:
+            CommandError: mongod refused.
+            BackendError: mongod does not answer.
+        """
+        command: dict[str, Any] = {"find": collection, "filter": query, "readConcern": {"level": "majority"}}
+        if sort is not None:
+            command["sort"] = sort
+        cursor = (await self.mongod.command(DB, command))["cursor"]
+        documents: list[dict[str, Any]] = cursor["firstBatch"]
+        while cursor["id"]:
+            more = {"getMore": Int64(cursor["id"]), "collection": collection}
+            cursor = (await self.mongod.command(DB, more))["cursor"]
+            documents += cursor["nextBatch"]
+        return documents
+
+    async def find_by_id(self, collection: str, key: object) -> dict[str, Any] | None:
+        """The document of the given ``_id``, None when there is none; errors as `find`."""
+        documents = await self.find(collection, {"_id": key})
+        return documents[0] if documents else None
+
+    async def shards(self) -> list[ShardEntry]:
+        """All shards, in the order of their names."""
+        return [ShardEntry.from_document(document) for document in await self.find("shards", {}, sort={"_id": 1})]
+
+    async def shard(self, shard_id: str) -> ShardEntry:
+        """One shard.
+
+        Raises:
+            CommandError: ShardNotFound.
+        """
+        document = await self.find_by_id("shards", shard_id)
+        if document is None:
+            raise CommandError(ErrorCode.ShardNotFound, f"Shard {shard_id} not found")
+        return ShardEntry.from_document(document)
+
+    async def now(self) -> Timestamp:
+        """The cluster time; what is written after this call gets a later one.
+
+        So whatever is created twice in a row, with a write in between, gets two different timestamps.
+        """
+        reply = await self.mongod.command("admin", {"ping": 1})
+        time: Timestamp = reply["$clusterTime"]["clusterTime"]
+        return time

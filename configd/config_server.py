@@ -1,0 +1,114 @@
+"""The state of a config daemon: its mongod, and what it may do while that is primary."""
+
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from configd.catalog import Catalog
+from configd.changelog import ChangeLog
+from configd.initialization import initialize_catalog
+from configd.options import ConfigOptions
+from configd.primary import Primary
+from configd.shard_clients import ShardClients, handshake
+from daemon.logs import get_logger
+from daemon.sidecar.sidecar import Sidecar
+from wire.errors import BackendError, CommandError
+from wire.transport.pools import ConnectionPools
+
+logger = get_logger("configd")
+
+STEP_UP_SECONDS_MAX: Final = 20.0
+"""How long a command waits for a new primary to have made the catalog ready."""
+
+_RETRY_SECONDS: Final = 0.5
+
+
+class ConfigServer:
+    """One member of the config servers: a mongod and the daemon in front of it.
+
+    Attributes:
+        sidecar: the daemon's part as a sidecar.
+        primary: what there is to work with; None while the mongod is not primary or the catalog not ready.
+    """
+
+    def __init__(self, options: ConfigOptions, on_mongod_lost: Callable[[], None]) -> None:
+        self.options = options
+        self.primary: Primary | None = None
+        self._pools = ConnectionPools(handshake)
+        self._changed = trio.Event()
+        self.sidecar = Sidecar(
+            self._pools,
+            mongod_socket=options.mongod_socket,
+            mongod_address=options.mongod_address,
+            address=options.address,
+            handshake=handshake,
+            hooks=self,
+            on_mongod_lost=on_mongod_lost,
+        )
+
+    async def run(self) -> None:
+        """Follow the mongod until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._pools.run)
+            nursery.start_soon(self.sidecar.run)
+
+    @property
+    def connection_string(self) -> str:
+        """``set/host:port,…`` of the config daemons, as shards and routers know the config servers.
+
+        Raises:
+            BackendError: the mongod is gone.
+        """
+        mirror = self.sidecar.mirror
+        if mirror.hello is None:
+            raise BackendError(self.options.mongod_socket, "is not reachable", sent=False)
+        hello = mirror.present(mirror.hello)
+        return f"{hello['setName']}/{','.join(hello['hosts'])}"
+
+    async def wait_for_primary(self) -> Primary | None:
+        """The present term; None if the mongod is not primary, or not ready in `STEP_UP_SECONDS_MAX`."""
+        if self.primary is None and self.sidecar.is_primary:
+            with trio.move_on_after(STEP_UP_SECONDS_MAX):
+                while self.primary is None and self.sidecar.is_primary:
+                    await self._changed.wait()
+        return self.primary
+
+    async def on_step_up(self, term: int, nursery: trio.Nursery) -> None:
+        """Make the catalog ready and begin to work as primary."""
+        while True:
+            try:
+                cluster_id = await initialize_catalog(self.sidecar.mongod)
+                break
+            except (CommandError, BackendError) as error:
+                # Nothing else can be done in this term, which ends soon if the mongod is failing.
+                logger.error("The catalog could not be initialized", term=term, error=str(error))
+                await trio.sleep(_RETRY_SECONDS)
+        self.primary = Primary(
+            term=term,
+            catalog=Catalog(self.sidecar.mongod, cluster_id),
+            changelog=ChangeLog(self.sidecar.mongod, self.options.address),
+            shards=ShardClients(nursery, self._pools),
+            config_string=lambda: self.connection_string,
+        )
+        self._announce_change()
+        logger.info("The catalog is ready", term=term, cluster_id=str(cluster_id))
+
+    def on_step_down(self) -> None:
+        """Interrupt what was under way."""
+        if self.primary is not None:
+            self.primary.end()
+            self.primary = None
+        self._announce_change()
+
+    def not_ready_reason(self) -> str | None:
+        """Why clients cannot be served at the moment, None when they can."""
+        if not self.sidecar.is_ready:
+            return "mongod cannot be reached or has no role in its set yet"
+        if self.sidecar.is_primary and self.primary is None:
+            return "the catalog is being initialized"
+        return None
+
+    def _announce_change(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()

@@ -1,0 +1,50 @@
+"""Locks by name, which make conflicting operations of the primary wait for each other.
+
+They live in memory: only the primary writes, and transactions guard the catalog even from a primary that has not
+noticed yet that it is deposed. The locks save operations from running into each other's write conflicts.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import trio
+
+
+class NamedLocks:
+    """One lock for each name in use; first come, first served."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, _Entry] = {}
+
+    @asynccontextmanager
+    async def hold(self, *names: str) -> AsyncIterator[None]:
+        """Hold the locks of all ``names``, which are taken in one order by everybody."""
+        async with AsyncExitStack() as stack:
+            for name in sorted(set(names)):
+                await stack.enter_async_context(self._hold_one(name))
+            yield
+
+    @asynccontextmanager
+    async def _hold_one(self, name: str) -> AsyncIterator[None]:
+        entry = self._entries.setdefault(name, _Entry())
+        entry.users += 1
+        try:
+            async with entry.lock:
+                yield
+        finally:
+            entry.users -= 1
+            if not entry.users:
+                del self._entries[name]
+
+    @property
+    def names_in_use(self) -> frozenset[str]:
+        """The names that somebody holds or waits for."""
+        return frozenset(self._entries)
+
+
+class _Entry:
+    __slots__ = ("lock", "users")
+
+    def __init__(self) -> None:
+        self.lock = trio.Lock()
+        self.users = 0
