@@ -170,9 +170,7 @@ class MetadataStore:
                 raise
 
     async def _write(self, command: Mapping[str, Any]) -> None:
-        reply = await self._command(command)
-        for failure in reply.get("writeErrors", ()):
-            raise CommandError.from_reply(failure)
+        await self._mongod.write(_CONFIG, command)
 
     async def _command(self, command: Mapping[str, Any]) -> dict[str, Any]:
         return await self._mongod.command(_CONFIG, command)

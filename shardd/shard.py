@@ -4,12 +4,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import trio
+from bson.timestamp import Timestamp
 
 from daemon.logs import get_logger
 from daemon.metrics import Metrics
 from daemon.sidecar.sidecar import Sidecar
-from shardd.catalog import Catalog
+from shardd.catalog import MAJORITY, Catalog
 from shardd.database_state import DatabaseState
+from shardd.ddl_locks import DDLLocks
 from shardd.identity import IDENTITY_ID, ShardIdentity
 from shardd.metadata_store import MetadataStore
 from shardd.metadata_writer import MetadataWriter
@@ -79,6 +81,7 @@ class Shard:
             nursery,
             metrics.labelled_counter("refreshes", "Refreshes of what the shard knows of the catalog", "kind"),
         )
+        self.ddl_locks = DDLLocks()
         self._catalog: Catalog | None = None
 
     def start(self) -> None:
@@ -185,6 +188,23 @@ class Shard:
         if entry is None:
             raise CommandError(ErrorCode.ShardNotFound, f"Shard {shard_id} not found")
         return self.sets[entry.host]
+
+    async def wait_majority(self) -> None:
+        """Return once a majority of the set has what the own mongod has now.
+
+        Raises:
+            CommandError: WriteConcernFailed, not in time, or mongod is not primary.
+        """
+        note = {"appendOplogNote": 1, "data": {"msg": "wait for majority"}, "writeConcern": MAJORITY}
+        reply = await self.mongod.command("admin", note)
+        if "writeConcernError" in reply:
+            raise CommandError.from_reply(reply["writeConcernError"])
+
+    async def cluster_time(self) -> Timestamp:
+        """The present on the logical clock of the own mongod."""
+        pong = await self.mongod.command("admin", {"ping": 1})
+        now: Timestamp = pong["$clusterTime"]["clusterTime"]
+        return now
 
     async def ask_primary(self, command: Mapping[str, Any]) -> dict[str, Any]:
         """Run an admin command on the daemon of the own set's primary.

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from wire.errors import CommandError
 from wire.transport.pools import ConnectionPools
 
 
@@ -28,3 +29,15 @@ class LocalMongod:
             BackendError: mongod does not answer.
         """
         return await self.pool.command(db, command)
+
+    async def write(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
+        """Run a write command; returns its reply.
+
+        Raises:
+            CommandError: the command failed, one of its items did, or its write concern could not be satisfied.
+            BackendError: mongod does not answer.
+        """
+        reply = await self.command(db, command)
+        for failure in (*reply.get("writeErrors", ()), *filter(None, (reply.get("writeConcernError"),))):
+            raise CommandError.from_reply(failure)
+        return reply

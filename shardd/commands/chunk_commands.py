@@ -1,0 +1,141 @@
+"""``splitChunk`` and ``mergeChunks``: changes of this shard's chunks that move no documents."""
+
+from itertools import pairwise
+from typing import Any
+
+import bson
+from bson.binary import Binary
+from bson.objectid import ObjectId
+
+from shardd.arguments import document_argument, namespace_argument, required_argument
+from shardd.namespace_state import NamespaceState
+from shardd.registry import command
+from shardd.shard import Shard
+from sharding.bson_text import document_text
+from sharding.chunks import ChunkRange
+from sharding.namespace import Namespace
+from sharding.routing_table import RoutingTable
+from sharding.shard_key import ShardKeyPattern
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
+from wire.rawbson import INT64, index, raw_document
+from wire.request import Request
+
+
+@command("splitChunk", admin_only=True)
+async def split_chunk(shard: Shard, request: Request) -> dict[str, Any]:
+    """Split a chunk of this shard at given keys. Done already, it is fine.
+
+    Raises:
+        CommandError: InvalidOptions, a key outside the chunk; IncompatibleShardingMetadata, no such chunk; StaleEpoch,
+            another incarnation of the collection; CannotSplit, a split key that no hash can be.
+    """
+    namespace = namespace_argument(request)
+    split_range = {"min": document_argument(request, b"min"), "max": document_argument(request, b"max")}
+    points = request.documents(b"splitKeys")
+    _check_hashed(ShardKeyPattern.from_bson(document_argument(request, b"keyPattern")), points)
+    commit = {
+        "_configsvrCommitChunkSplit": str(namespace),
+        "collEpoch": required_argument(request, b"epoch"),
+        "min": raw_document(split_range["min"]),
+        "max": raw_document(split_range["max"]),
+        "splitPoints": [raw_document(point) for point in points],
+        "shard": required_argument(request, b"from"),
+    }
+    if b"timestamp" in request.fields:
+        commit["collTimestamp"] = request.get(b"timestamp")
+    async with shard.ddl_locks.chunk_change(str(namespace)):
+        state = shard.namespace(str(namespace))
+        catalog = await shard.catalog()
+        try:
+            await catalog.commit(commit)
+        except CommandError:
+            # A repeated request finds its chunk split: what counts is whether the chunks are there.
+            await shard.refresher.refresh_collection(state)
+            if not _is_split(state, split_range["min"], split_range["max"], points):
+                raise
+        else:
+            await shard.refresher.refresh_collection(state)
+    return {}
+
+
+@command("mergeChunks", admin_only=True)
+async def merge_chunks(shard: Shard, request: Request) -> dict[str, Any]:
+    """Make one chunk of all chunks in a range that this shard owns. Done already, it is fine.
+
+    Raises:
+        CommandError: StaleEpoch, another incarnation of the collection; IllegalOperation, the range is not made of
+            whole chunks of this shard.
+    """
+    namespace = namespace_argument(request)
+    bounds = request.documents(b"bounds")
+    if len(bounds) != 2:
+        raise CommandError(ErrorCode.BadValue, "mergeChunks needs a lower and an upper bound")
+    async with shard.ddl_locks.chunk_change(str(namespace)):
+        table = await refreshed_table(shard, namespace, required_argument(request, b"epoch"))
+        merged = ChunkRange.of(table.key_pattern, bounds[0], bounds[1])
+        first = table.chunk_for_key(merged.min_key)
+        if first.min_key == merged.min_key and first.max_key == merged.max_key:
+            return {}
+        catalog = await shard.catalog()
+        await catalog.commit(
+            {
+                "_configsvrCommitChunksMerge": str(namespace),
+                "shard": shard.require_identity().shard_name,
+                "collUUID": {"uuid": Binary.from_uuid(table.collection.uuid)},
+                "chunkRange": merged.to_document(),
+                "validAfter": await shard.cluster_time(),
+                "epoch": table.collection.epoch,
+                "timestamp": table.collection.timestamp,
+            }
+        )
+        await shard.refresher.refresh_collection(shard.namespace(str(namespace)))
+    return {}
+
+
+async def refreshed_table(shard: Shard, namespace: Namespace, epoch: ObjectId) -> RoutingTable:
+    """The routing table of a collection as it is now.
+
+    Raises:
+        CommandError: NamespaceNotSharded; StaleEpoch, it is another incarnation than the caller's.
+    """
+    state = shard.namespace(str(namespace))
+    await shard.refresher.refresh_collection(state)
+    table = state.table
+    if table is None:
+        raise CommandError(ErrorCode.NamespaceNotSharded, f"Collection {namespace} is not sharded")
+    if table.collection.epoch != epoch:
+        raise CommandError(
+            ErrorCode.StaleEpoch,
+            f"Collection {namespace} changed: its epoch is {table.collection.epoch}, the request's {epoch}",
+        )
+    return table
+
+
+def _check_hashed(pattern: ShardKeyPattern, points: list[bytes]) -> None:
+    hashed = pattern.hashed_field
+    for point in points if hashed is not None else ():
+        assert hashed is not None
+        span = index(point).get(hashed.name)
+        if span is None or span[0] != INT64:
+            raise CommandError(
+                ErrorCode.CannotSplit,
+                f"The split point {document_text(point)} must be of type NumberLong for the hashed shard key "
+                f"{bson.decode(pattern.document)}",
+            )
+
+
+def _is_split(state: NamespaceState, low: bytes, high: bytes, points: list[bytes]) -> bool:
+    """Whether chunks begin at every split point between chunk bounds ``low`` and ``high``."""
+    table = state.table
+    if table is None:
+        return False
+    encode = table.key_pattern.key_bytes
+    keys = [encode(bound) for bound in (low, *points, high)]
+    for key, next_key in pairwise(keys):
+        if key >= next_key:
+            return False
+        chunk = table.chunk_for_key(key)
+        if (chunk.min_key, chunk.max_key) != (key, next_key):
+            return False
+    return True

@@ -1,0 +1,91 @@
+"""What versions the shard has: ``getShardVersion``, ``getDatabaseVersion``, and the flushes that refresh them."""
+
+from typing import Any
+
+import bson
+
+from shardd.arguments import boolean_argument, namespace_argument, string_argument
+from shardd.namespace_state import NamespaceState
+from shardd.registry import command
+from shardd.shard import Shard
+from wire.rawbson import raw_document
+from wire.request import Request
+
+
+@command("getShardVersion", admin_only=True, primary_only=False)
+async def get_shard_version(shard: Shard, request: Request) -> dict[str, Any]:
+    """Tell what is known of a collection, without a refresh."""
+    state = shard.namespace(str(namespace_argument(request)))
+    reply: dict[str, Any] = {"configServer": shard.require_identity().config_string}
+    wanted = state.wanted
+    reply["global"] = "UNKNOWN" if wanted is None else wanted.lastmod
+    if boolean_argument(request, b"fullMetadata", False):
+        reply["metadata"] = _metadata(state)
+    return reply
+
+
+def _metadata(state: NamespaceState) -> dict[str, Any]:
+    table = state.table
+    if table is None:
+        return {}
+    collection, shard_version = table.collection_version, table.shard_version(state.shard)
+    return {
+        "collVersion": collection.lastmod,
+        "collVersionEpoch": collection.epoch,
+        "collVersionTimestamp": collection.timestamp,
+        "shardVersion": shard_version.lastmod,
+        "shardVersionEpoch": shard_version.epoch,
+        "shardVersionTimestamp": shard_version.timestamp,
+        "keyPattern": bson.decode(table.key_pattern.document),
+        "chunks": [[raw_document(chunk.min), raw_document(chunk.max)] for chunk in table.chunks_of_shard(state.shard)],
+    }
+
+
+@command("getDatabaseVersion", admin_only=True, primary_only=False)
+async def get_database_version(shard: Shard, request: Request) -> dict[str, Any]:
+    """Tell which version of a database's entry is known, without a refresh."""
+    entry = shard.database(string_argument(request, b"getDatabaseVersion")).entry
+    return {"dbVersion": {} if entry is None else entry.version.to_document()}
+
+
+@command("_flushRoutingTableCacheUpdates", admin_only=True)
+async def flush_routing_table(shard: Shard, request: Request) -> dict[str, Any]:
+    """Return once what is known of a collection is persisted, after a refresh unless ``syncFromConfig: false``."""
+    state = shard.namespace(str(namespace_argument(request)))
+    if boolean_argument(request, b"syncFromConfig", True):
+        await shard.refresher.refresh_collection(state)
+    await shard.writer.wait_collection_saved(state.namespace)
+    return {}
+
+
+@command("_flushRoutingTableCacheUpdatesWithWriteConcern", admin_only=True)
+async def flush_routing_table_with_write_concern(shard: Shard, request: Request) -> dict[str, Any]:
+    """As ``_flushRoutingTableCacheUpdates``, and wait until a majority of the set has it."""
+    reply = await flush_routing_table(shard, request)
+    await shard.wait_majority()
+    return reply
+
+
+@command("_flushDatabaseCacheUpdates", primary_only=True)
+async def flush_database(shard: Shard, request: Request) -> dict[str, Any]:
+    """Return once what is known of a database is persisted, after a refresh unless ``syncFromConfig: false``."""
+    state = shard.database(string_argument(request, request.name.encode()))
+    if boolean_argument(request, b"syncFromConfig", True):
+        await shard.refresher.refresh_database(state)
+    await shard.writer.wait_database_saved(state.name)
+    return {}
+
+
+@command("_flushDatabaseCacheUpdatesWithWriteConcern", primary_only=True)
+async def flush_database_with_write_concern(shard: Shard, request: Request) -> dict[str, Any]:
+    """As ``_flushDatabaseCacheUpdates``, and wait until a majority of the set has it."""
+    reply = await flush_database(shard, request)
+    await shard.wait_majority()
+    return reply
+
+
+@command("cleanupOrphaned", admin_only=True)
+async def cleanup_orphaned(shard: Shard, request: Request) -> dict[str, Any]:
+    """Wait until no orphans of a collection are left: there are none, since only empty ranges change their shard."""
+    namespace_argument(request)
+    return {}

@@ -1,0 +1,37 @@
+"""Locks that serialise changes of the same thing on the primary of a shard.
+
+They live in memory. Whatever holds one across a failover is a persisted coordinator, which takes it again at step-up.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+
+class DDLLocks:
+    """A lock for each name that is in use: a namespace or, for a change of a whole database, the database."""
+
+    def __init__(self) -> None:
+        self._locks: dict[str, tuple[trio.Lock, int]] = {}
+
+    @asynccontextmanager
+    async def hold(self, name: str) -> AsyncIterator[None]:
+        """Hold the lock of ``name``."""
+        lock, users = self._locks.get(name, (trio.Lock(), 0))
+        self._locks[name] = (lock, users + 1)
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, users = self._locks[name]
+            if users == 1:
+                del self._locks[name]
+            else:
+                self._locks[name] = (lock, users - 1)
+
+    @asynccontextmanager
+    async def chunk_change(self, namespace: str) -> AsyncIterator[None]:
+        """Hold the lock for splits, merges and moves of chunks of a collection, which is not that of its DDL."""
+        async with self.hold(f"chunks of {namespace}"):
+            yield
