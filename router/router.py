@@ -27,6 +27,7 @@ from wire.transport.client import handshake_document
 from wire.transport.monitor import ReplicaSetMonitor
 from wire.transport.pools import ConnectionPools
 from wire.transport.replica_set import ReplicaSetClient
+from wire.transport.server import Server
 
 _ATTEMPTS_MAX: Final = 3
 """How often one request is sent to a shard in all, when it may be (MongoDB's ``kMaxNumRetries``)."""
@@ -44,6 +45,7 @@ class Router:
         parameters: what ``getParameter`` and ``setParameter`` know.
         metrics: what Prometheus reads.
         clock: the newest times seen in the cluster.
+        server: what serves the clients, once it does.
         topology_version: changes when the router begins to shut down; `wait_for_topology_change` waits for that.
     """
 
@@ -66,6 +68,7 @@ class Router:
             idle_milliseconds_max=lambda: float(self.parameters["cursorTimeoutMillis"]),
         )
         self.topology_version = TopologyVersion(ObjectId(), 0)
+        self.server: Server | None = None
         self.is_shutting_down = False
         self._quiesce_ends = 0.0
         self._topology_changed = trio.Event()

@@ -48,6 +48,7 @@ class RouterService:
     def serving(self, server: Server) -> None:
         """Show the server's connections and the caches in the metrics."""
         router, metrics = self._router, self._router.metrics
+        router.server = server
         metrics.gauge("open_connections", "Open client connections", lambda: len(server.clients))
         metrics.gauge("open_cursors", "Open client cursors", lambda: router.cursors.statistics().open_total)
         metrics.labelled_gauge(

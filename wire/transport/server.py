@@ -125,7 +125,7 @@ class Server:
 
     def __init__(self, handler: Handler, *, connections_max: int = CONNECTIONS_MAX) -> None:
         self._handler = handler
-        self._connections_max = connections_max
+        self.connections_max = connections_max
         self._watcher = DisconnectWatcher()
         self._accepting = trio.CancelScope()
         self._clients_gone = trio.Event()
@@ -183,7 +183,7 @@ class Server:
                 await trio.sleep(_ACCEPT_PAUSE_SECONDS)  # descriptors come back when others close
                 continue
             peer = f"{address[0]}:{address[1]}" if accepted.family != socket.AF_UNIX else "anonymous unix socket"
-            if len(self.clients) >= self._connections_max:
+            if len(self.clients) >= self.connections_max:
                 self.connections_refused += 1
                 logger.warning(
                     "Connection refused because there are too many open connections",

@@ -1,0 +1,115 @@
+"""Logical sessions: ``startSession``, ``refreshSessions``, ``endSessions``, and the commands that kill them.
+
+The router keeps no table of sessions. Each mongod that an operation of a session reached knows the session, so what
+keeps a session alive, or ends it, is passed on to all shards.
+"""
+
+from collections.abc import Collection
+from typing import Any
+from uuid import uuid4
+
+import bson
+from bson.binary import Binary
+
+from router.operation import Operation
+from router.registry import Reply, command
+from router.scatter import raise_worst, scatter
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
+from wire.limits import LOGICAL_SESSION_TIMEOUT_MINUTES
+from wire.message import next_request_id, op_msg
+
+
+@command("startSession")
+async def start_session(operation: Operation) -> Reply:
+    """Begins a logical session."""
+    return {"id": {"id": Binary.from_uuid(uuid4())}, "timeoutMinutes": LOGICAL_SESSION_TIMEOUT_MINUTES}
+
+
+@command("refreshSessions", api_versions=("1",))
+async def refresh_sessions(operation: Operation) -> Reply:
+    """Keeps sessions from expiring."""
+    _session_ids(operation)
+    await _on_all_shards(operation)
+    return {}
+
+
+@command("endSessions", api_versions=("1",))
+async def end_sessions(operation: Operation) -> Reply:
+    """Ends sessions, and their cursors with them."""
+    operation.router.cursors.kill_sessions(_session_ids(operation))
+    await _on_all_shards(operation)
+    return {}
+
+
+@command("killSessions")
+async def kill_sessions(operation: Operation) -> Reply:
+    """Ends sessions together with the operations that run in them; with none named, all sessions."""
+    _kill_cursors(operation, _session_ids(operation))
+    await _on_all_shards(operation)
+    return {}
+
+
+@command("killAllSessions")
+async def kill_all_sessions(operation: Operation) -> Reply:
+    """Ends the sessions of the users named, or all."""
+    operation.router.cursors.kill_all()
+    await _on_all_shards(operation)
+    return {}
+
+
+@command("killAllSessionsByPattern")
+async def kill_all_sessions_by_pattern(operation: Operation) -> Reply:
+    """Ends the sessions that match a pattern, or all."""
+    patterns = operation.argument(b"killAllSessionsByPattern") or []
+    identified = [_raw_id(pattern["lsid"]) for pattern in patterns if "lsid" in pattern]
+    _kill_cursors(operation, identified if len(identified) == len(patterns) else ())
+    await _on_all_shards(operation)
+    return {}
+
+
+def _kill_cursors(operation: Operation, sessions: Collection[bytes]) -> None:
+    """Kill the cursors of some sessions, or of all when none is named."""
+    if sessions:
+        operation.router.cursors.kill_sessions(sessions)
+    else:
+        operation.router.cursors.kill_all()
+
+
+def _session_ids(operation: Operation) -> Collection[bytes]:
+    """The ``id`` of each session that a command names, as raw UUID bytes.
+
+    Raises:
+        CommandError: TypeMismatch, they are no array of session ids.
+    """
+    name = operation.request.name
+    sessions = operation.argument(name.encode())
+    if not isinstance(sessions, list):
+        raise CommandError(
+            ErrorCode.TypeMismatch, f"BSON field '{name}.{name}FromClient' is the wrong type, expected type 'array'"
+        )
+    return {_raw_id(session) for session in sessions}
+
+
+def _raw_id(session: Any) -> bytes:  # noqa: ANN401 - whatever a client sent
+    identifier = session.get("id") if isinstance(session, dict) else None
+    if not isinstance(identifier, Binary):
+        raise CommandError(ErrorCode.TypeMismatch, "a logical session id is a document with a UUID as its id")
+    return bytes(identifier)
+
+
+async def _on_all_shards(operation: Operation) -> None:
+    """Pass the request on to the primaries of all shards.
+
+    Raises:
+        CommandError: a shard failed.
+    """
+    command_body = {key: value for key, value in operation.request.document.items() if key != "lsid"}
+    body = bson.encode(command_body)
+    shards = await operation.router.shards.all_ids()
+    replies = await scatter(
+        operation,
+        {shard: op_msg(body, request_id=next_request_id()) for shard in shards},
+        may_repeat=True,
+    )
+    raise_worst(replies)
