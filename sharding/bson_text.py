@@ -41,7 +41,7 @@ def _object(document: bytes, start: int, _end: int) -> str:
 
 def _double(document: bytes, start: int, _end: int) -> str:
     text = f"{_unpack_double(document, start)[0]:.16g}"
-    return text if "." in text or "e" in text else f"{text}.0"
+    return text if "." in text else f"{text}.0"  # mongod writes "1e+20.0" and "nan.0" as well
 
 
 def _quoted(document: bytes, start: int, end: int) -> str:

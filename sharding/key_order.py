@@ -21,8 +21,8 @@ from sharding.number_order import NEGATIVE, encode_decimal128, encode_double, en
 from wire import rawbson
 from wire.rawbson import Span
 
-AFTER: Final = b"\xff"
-"""Appended to an encoded prefix: greater than every key that begins with the prefix."""
+AFTER: Final = b"\xfe"
+"""Appended to encoded values: greater than every key that begins with them, less than every greater value."""
 
 _MIN_KEY: Final = b"\x10"
 _UNDEFINED: Final = b"\x18"

@@ -29,6 +29,11 @@ _pack_positive = Struct(">Bdx").pack  # rank, double, and the zero byte that say
 _pack_exact = Struct(">dx").pack
 _pack_approximate = Struct(">dBH").pack  # double, the byte that says it is not exact, decimal exponent
 
+NUMBERS_MIN: Final = NEGATIVE + _pack_exact(math.inf).translate(_INVERTED)
+"""The encoding of the lowest number, minus infinity; NaN alone is below."""
+NUMBERS_END: Final = bytes((_POSITIVE_RANK + 1,))
+"""Behind the encodings of all numbers."""
+
 _INEXACT: Final = 1
 _DECIMAL_EXPONENT_BIAS: Final = 8192  # decimal exponents reach from -6176 to 6144
 
@@ -74,7 +79,7 @@ def encode_decimal128(document: bytes, start: int, end: int) -> bytes:
     if value.is_infinite():
         if value > 0:
             return _pack_positive(_POSITIVE_RANK, math.inf)
-        return NEGATIVE + _pack_exact(math.inf).translate(_INVERTED)
+        return NUMBERS_MIN
     return _encode_finite(value)
 
 

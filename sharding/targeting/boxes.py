@@ -7,7 +7,7 @@ and limits here widen the result, so that a monstrous filter costs a broadcast a
 
 from typing import Final, TypeAlias
 
-from sharding.key_order import AFTER
+from sharding.key_order import AFTER, ENCODED_MIN_KEY
 from sharding.targeting.intervals import ALL, Interval, Intervals, intersection, is_point, union
 
 Box: TypeAlias = tuple[Intervals, ...]
@@ -64,15 +64,20 @@ def compound_ranges(box: Box) -> list[Interval]:
     """The ranges of key bytes that cover a box.
 
     Fields limited to points are multiplied with one another; the first field that is not ends the precise part, since
-    behind a range the further fields no longer make one.
+    behind a range the further fields no longer make one. They count as MinKey at the low end: a range from ``{a: 5}``
+    begins at ``{a: 5, b: MinKey}``, where chunks like to begin too, and not below.
     """
     prefixes = [b""]
+    fields_left = len(box)
     for values in box:
         if values == ALL or len(prefixes) * len(values) > KEY_RANGES_MAX:
             break
+        fields_left -= 1
         if not all(map(is_point, values)):
-            return [(prefix + low, prefix + high) for prefix in prefixes for low, high in values]
+            rest = ENCODED_MIN_KEY * fields_left
+            return [(prefix + low + rest, prefix + high) for prefix in prefixes for low, high in values]
         prefixes = [prefix + low for prefix in prefixes for low, _ in values]
     if prefixes == [b""]:
         return list(ALL)
-    return [(prefix, prefix + AFTER) for prefix in prefixes]
+    rest = ENCODED_MIN_KEY * fields_left
+    return [(prefix + rest, prefix + AFTER) for prefix in prefixes]

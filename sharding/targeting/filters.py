@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Final
 
-from sharding.key_order import encode_value
+from sharding.key_order import AFTER, encode_value
 from sharding.shard_key import ShardKeyPattern
 from sharding.shard_key_field import ShardKeyField
 from sharding.targeting.boxes import Boxes, compound_ranges, intersect, limited, unite, unlimited
@@ -66,11 +66,11 @@ def key_ranges(filter_document: bytes, pattern: ShardKeyPattern, *, simple_colla
     if simple_collation and len(fields) == 1:
         key = _only_equality(filter_document, fields[0])
         if key is not None:
-            return KeyRanges(((key, key + b"\xff"),), key)
+            return KeyRanges(((key, key + AFTER),), key)
     boxes = _FilterReader(pattern, simple_collation).document(filter_document, 0, 0)
     if len(boxes) == 1 and all(len(values) == 1 and is_point(values[0]) for values in boxes[0]):
         key = b"".join([values[0][0] for values in boxes[0]])
-        return KeyRanges(((key, key + b"\xff"),), key)
+        return KeyRanges(((key, key + AFTER),), key)
     ranges = union(tuple(compound_ranges(box)) for box in boxes)
     return EVERYTHING if ranges == ALL else KeyRanges(ranges)
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from sharding.hashing import equal_values_hashes
 from sharding.key_order import AFTER, ENCODED_NULL, ENCODED_UNDEFINED, RANKS, encode_value
-from sharding.number_order import NAN, encode_int64
+from sharding.number_order import NAN, NUMBERS_END, NUMBERS_MIN, encode_int64
 from sharding.shard_key_field import ShardKeyField, descend
 from sharding.targeting.intervals import ALL, Interval, Intervals, point, union
 from wire import rawbson
@@ -22,6 +22,21 @@ _NOT_COMPARED: Final = frozenset({rawbson.REGEX, rawbson.UNDEFINED, rawbson.ARRA
 
 _UNBRACKETED: Final = _NOT_COMPARED | {rawbson.MIN_KEY, rawbson.MAX_KEY, rawbson.NULL}
 """Operands whose ``$gt``, ``$lt`` … do not simply stay inside the operand's type."""
+
+# Behind its rank the lowest value of a type has this many zero bytes, as the encodings of `sharding.key_order` are.
+_LOWEST_VALUE_BYTES: Final = {
+    rawbson.STRING: 1,
+    rawbson.SYMBOL: 1,
+    rawbson.OBJECT: 1,
+    rawbson.BINARY: 5,
+    rawbson.OBJECT_ID: 12,
+    rawbson.BOOL: 1,
+    rawbson.DATE: 8,
+    rawbson.TIMESTAMP: 8,
+    rawbson.DB_POINTER: 4,
+    rawbson.CODE: 1,
+    rawbson.CODE_WITH_SCOPE: 2,
+}
 
 _NULLISH: Final[Intervals] = (point(ENCODED_UNDEFINED), point(ENCODED_NULL))
 _NULL_SPAN: Final = (rawbson.NULL, 0, 0, 0)
@@ -96,8 +111,10 @@ def compared(
 
 def _bracket(kind: int) -> Interval:
     """All values of a type and its equals; of numbers, all but NaN."""
-    rank = RANKS[kind][0]
-    return bytes((rank,)), bytes((rank + (2 if RANKS[kind] == RANKS[rawbson.INT32] else 1),))
+    rank = RANKS[kind]
+    if rank == RANKS[rawbson.INT32]:
+        return NUMBERS_MIN, NUMBERS_END
+    return rank + bytes(_LOWEST_VALUE_BYTES[kind]), bytes((rank[0] + 1,))
 
 
 def _hashes(document: bytes, span: Span) -> Intervals:

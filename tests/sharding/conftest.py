@@ -5,6 +5,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote_plus
 
 import pytest
@@ -14,7 +15,7 @@ from pymongo.errors import PyMongoError
 
 
 @pytest.fixture(scope="session")
-def mongod(mongod_binary: str) -> Iterator[MongoClient]:
+def mongod(mongod_binary: str) -> Iterator[MongoClient[dict[str, Any]]]:
     """A client of a throw-away mongod that listens on a UNIX socket of its own, so no port can be taken."""
     directory = tempfile.mkdtemp(prefix="shardwright-")
     socket = f"{directory}/mongod.sock"
@@ -24,7 +25,9 @@ def mongod(mongod_binary: str) -> Iterator[MongoClient]:
     with log_path.open("wb") as log:
         process = subprocess.Popen(arguments, stdout=log, stderr=log)
     try:
-        client: MongoClient = MongoClient(f"mongodb://{quote_plus(socket)}", serverSelectionTimeoutMS=30_000)
+        client: MongoClient[dict[str, Any]] = MongoClient(
+            f"mongodb://{quote_plus(socket)}", serverSelectionTimeoutMS=30_000
+        )
         with client:
             try:
                 client.admin.command("ping")
@@ -39,6 +42,6 @@ def mongod(mongod_binary: str) -> Iterator[MongoClient]:
 
 
 @pytest.fixture
-def collection(mongod: MongoClient, request: pytest.FixtureRequest) -> Collection:
+def collection(mongod: MongoClient[dict[str, Any]], request: pytest.FixtureRequest) -> Collection[dict[str, Any]]:
     """An empty collection of the test's own."""
     return mongod["test"][request.node.name]

@@ -1,5 +1,7 @@
 """Hashed shard key values equal mongod's."""
 
+from typing import Any
+
 import pytest
 from bson.raw_bson import RawBSONDocument
 from hypothesis import HealthCheck, example, given, settings
@@ -22,12 +24,12 @@ NUMBERS = [
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(values=st.lists(bson_values.values, min_size=1, max_size=60))
 @example(values=NUMBERS)
-def test_hash_equals_to_hashed_index_key(collection: Collection, values: list[Value]) -> None:
+def test_hash_equals_to_hashed_index_key(collection: Collection[dict[str, Any]], values: list[Value]) -> None:
     collection.delete_many({})
     collection.insert_many(
         RawBSONDocument(document_of([("_id", int32(position)), ("v", value)])) for position, value in enumerate(values)
     )
-    pipeline = [{"$sort": {"_id": 1}}, {"$project": {"hash": {"$toHashedIndexKey": "$v"}}}]
+    pipeline: list[dict[str, Any]] = [{"$sort": {"_id": 1}}, {"$project": {"hash": {"$toHashedIndexKey": "$v"}}}]
     theirs = [found["hash"] for found in collection.aggregate(pipeline)]
     assert [hash_value(*wrapped(value)) for value in values] == theirs
 

@@ -1,5 +1,7 @@
 """The bytes of values compare as mongod sorts the values."""
 
+from typing import Any
+
 import bson
 import pytest
 from bson.decimal128 import Decimal128
@@ -19,7 +21,7 @@ def encoded(value: Value) -> bytes:
     return encode_value(*wrapped(value))
 
 
-def agree_with_mongod(collection: Collection, values: list[Value]) -> None:
+def agree_with_mongod(collection: Collection[dict[str, Any]], values: list[Value]) -> None:
     """Sort by value and then by ``_id`` in both directions: a tie that one side alone sees shows in one of them."""
     collection.delete_many({})
     documents = [
@@ -36,7 +38,7 @@ def agree_with_mongod(collection: Collection, values: list[Value]) -> None:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(values=st.lists(bson_values.values, min_size=2, max_size=50))
-def test_values_sort_as_in_mongod(collection: Collection, values: list[Value]) -> None:
+def test_values_sort_as_in_mongod(collection: Collection[dict[str, Any]], values: list[Value]) -> None:
     agree_with_mongod(collection, values)
 
 
@@ -49,7 +51,7 @@ def test_values_sort_as_in_mongod(collection: Collection, values: list[Value]) -
         *(bson_values.int64(value) for value in bson_values.EDGE_INTEGERS if -(2**63) <= value < 2**63),
     ]
 )
-def test_numbers_of_all_types_sort_as_in_mongod(collection: Collection, values: list[Value]) -> None:
+def test_numbers_of_all_types_sort_as_in_mongod(collection: Collection[dict[str, Any]], values: list[Value]) -> None:
     agree_with_mongod(collection, values)
 
 
@@ -57,7 +59,9 @@ def test_numbers_of_all_types_sort_as_in_mongod(collection: Collection, values: 
 @given(
     keys=st.lists(st.tuples(*[bson_values.scalars | st.just(bson_values.string("a\0"))] * 2), min_size=2, max_size=50)
 )
-def test_compound_keys_sort_as_in_mongod(collection: Collection, keys: list[tuple[Value, Value]]) -> None:
+def test_compound_keys_sort_as_in_mongod(
+    collection: Collection[dict[str, Any]], keys: list[tuple[Value, Value]]
+) -> None:
     collection.delete_many({})
     documents = [
         bson_values.document_of([("_id", int32(position)), ("a", first), ("b", second)])
@@ -94,6 +98,8 @@ def test_no_other_value_lies_between_a_prefix_and_its_end(first: Value, second: 
     inside = low <= other < low + AFTER
     assert inside == (low == other)
     assert low <= low + encoded(further) < low + AFTER
+    if other > low:
+        assert low + AFTER + encoded(further) < other
 
 
 def test_malformed_nested_values_are_refused() -> None:

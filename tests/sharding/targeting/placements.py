@@ -1,25 +1,25 @@
-"""The simplest thing that says where chunks are."""
+"""Routing tables for targeting tests: one chunk per shard."""
 
-from bisect import bisect_right
+from dataclasses import replace
+from itertools import pairwise
 
+from sharding.chunks import ChunkPlacement
+from sharding.routing_table import RoutingTable
 from sharding.shard_key import ShardKeyPattern
+from tests.sharding.chunk_worlds import COLLECTION
 
 
-class SortedChunks:
-    """Chunks between split points; the first on shard ``s0``, the next on ``s1`` and so on."""
+def split_at(pattern: ShardKeyPattern, splits: list[bytes]) -> RoutingTable:
+    """A table with the first chunk on shard ``s0``, the next on ``s1`` and so on.
 
-    def __init__(self, pattern: ShardKeyPattern, splits: list[bytes]) -> None:
-        self.key_pattern = pattern
-        self.bounds = sorted({pattern.global_min_bytes(), *splits})
-        self.shards = frozenset(f"s{position}" for position in range(len(self.bounds)))
-
-    def shard_for_key(self, key: bytes) -> str:
-        return f"s{bisect_right(self.bounds, key) - 1}"
-
-    def shards_for_range(self, low: bytes, high: bytes) -> frozenset[str]:
-        ends = [*self.bounds[1:], b"\xff"]
-        return frozenset(
-            f"s{position}"
-            for position, (start, end) in enumerate(zip(self.bounds, ends, strict=True))
-            if start < high and low < end
-        )
+    Args:
+        pattern: the shard key.
+        splits: shard key documents where one chunk ends and the next begins, in any order, possibly repeated.
+    """
+    unique = {pattern.key_bytes(each): each for each in (pattern.global_min(), *splits)}
+    bounds = [unique[each] for each in sorted(unique)] + [pattern.global_max()]
+    chunks = [
+        ChunkPlacement(low, high, f"s{position}", (1 << 32) + position, ())
+        for position, (low, high) in enumerate(pairwise(bounds))
+    ]
+    return RoutingTable.build(replace(COLLECTION, key_pattern=pattern), chunks)
