@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from time import time
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import bson
 import trio
@@ -27,7 +27,9 @@ from wire.transport.client import handshake_document
 from wire.transport.monitor import ReplicaSetMonitor
 from wire.transport.pools import ConnectionPools
 from wire.transport.replica_set import ReplicaSetClient
-from wire.transport.server import Server
+
+if TYPE_CHECKING:
+    from wire.transport.server import Server
 
 _ATTEMPTS_MAX: Final = 3
 """How often one request is sent to a shard in all, when it may be (MongoDB's ``kMaxNumRetries``)."""

@@ -234,6 +234,8 @@ class Server:
             return await self._answer_op_msg(client, OpMsg(frame))
         if opcode == OP_COMPRESSED:
             inner, compressor = compression.decompress(frame)
+            if compressor.name.lower() not in client.compressors:
+                raise RemoteProtocolError(f"a message compressed with {compressor.name}, which was not negotiated")
             reply = await self._answer(client, inner)
             return None if reply is None else compression.compress(reply, compressor)
         if opcode == OP_QUERY:

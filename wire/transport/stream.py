@@ -1,8 +1,8 @@
 """Whole frames over a non-blocking socket.
 
-A frame is written with one call, and read with one where it can be: a wait costs a turn of the event loop, which is most
-of what a hop costs. A read is tried before waiting only in the middle of a frame; between frames, where a daemon waits for
-a client's next request or a backend's reply, the try would nearly always fail and cost more than it saves.
+A frame is written with one call, and read with one where it can be: a wait costs a turn of the event loop, which is
+most of what a hop costs. A read is tried before waiting only in the middle of a frame; between frames, where a daemon
+waits for a client's next request or a backend's reply, the try would nearly always fail and cost more than it saves.
 """
 
 import socket
