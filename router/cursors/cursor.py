@@ -8,7 +8,6 @@ from router.reads.get_more_arguments import GetMoreArguments
 
 if TYPE_CHECKING:
     from router.operation import Operation
-    from router.registry import Reply
 
 
 class Cursor(Protocol):
@@ -26,8 +25,8 @@ class Cursor(Protocol):
     def is_exhausted(self) -> bool:
         """Whether everything has been returned."""
 
-    async def next_batch(self, operation: "Operation", arguments: GetMoreArguments, cursor_id: int) -> "Reply":
-        """Answer a ``getMore``.
+    async def next_batch(self, operation: "Operation", arguments: GetMoreArguments, cursor_id: int) -> bytes:
+        """The frame that answers a ``getMore``.
 
         Args:
             operation: the ``getMore``.

@@ -59,9 +59,7 @@ class CursorOwner:
         if self.transaction is None:
             raise CommandError(50802, f"{prefix} not created in a transaction, in transaction {reader.transaction}")
         if reader.transaction is None:
-            raise CommandError(
-                50803, f"{prefix} created in transaction {self.transaction}, without a txnNumber"
-            )
+            raise CommandError(50803, f"{prefix} created in transaction {self.transaction}, without a txnNumber")
         raise CommandError(
             50804, f"{prefix} created in transaction {self.transaction}, in transaction {reader.transaction}"
         )

@@ -12,6 +12,7 @@ from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 from wire.rawbson import BOOL, DECIMAL128, DOUBLE, INT32, INT64, NULL, OBJECT, STRING, Span
 from wire.request import Request
+from wire.type_names import type_name
 
 VALUE_TOO_SMALL: Final = 51024
 UNKNOWN_FIELD: Final = 40415
@@ -21,35 +22,6 @@ INT64_MAX: Final = (1 << 63) - 1
 INT64_MIN: Final = -(1 << 63)
 
 _NUMBERS: Final = frozenset({INT32, INT64, DOUBLE, DECIMAL128})
-
-_TYPE_NAMES: Final = {
-    0x01: "double",
-    0x02: "string",
-    0x03: "object",
-    0x04: "array",
-    0x05: "binData",
-    0x06: "undefined",
-    0x07: "objectId",
-    0x08: "bool",
-    0x09: "date",
-    0x0A: "null",
-    0x0B: "regex",
-    0x0C: "dbPointer",
-    0x0D: "javascript",
-    0x0E: "symbol",
-    0x0F: "javascriptWithScope",
-    0x10: "int",
-    0x11: "timestamp",
-    0x12: "long",
-    0x13: "decimal",
-    0x7F: "maxKey",
-    0xFF: "minKey",
-}
-
-
-def type_name(kind: int) -> str:
-    """MongoDB's name of a BSON type."""
-    return _TYPE_NAMES.get(kind, "unknown")
 
 
 def wrong_type(path: str, kind: int, *expected: str) -> CommandError:
@@ -92,14 +64,12 @@ def integer(request: Request, name: bytes, struct: str, *, minimum: int | None =
         raise wrong_type(f"{struct}.{text}", span[0], "long", "int", "decimal", "double")
     value = clamp_int64(request.get(name))
     if minimum is not None and value < minimum:
-        raise CommandError(
-            VALUE_TOO_SMALL, f"BSON field '{text}' value must be >= {minimum}, actual value '{value}'"
-        )
+        raise CommandError(VALUE_TOO_SMALL, f"BSON field '{text}' value must be >= {minimum}, actual value '{value}'")
     return value
 
 
 def clamp_int64(value: int | float | Decimal128) -> int:
-    """A number as MongoDB's ``safeNumberLong`` makes it an int64: cut to the whole, held within the bounds, NaN is 0."""
+    """A number as MongoDB's ``safeNumberLong`` makes it an int64: cut to a whole number within the bounds, NaN to 0."""
     exact = value.to_decimal() if isinstance(value, Decimal128) else Decimal(value)
     if exact.is_nan():
         return 0

@@ -31,6 +31,11 @@ class Batch:
         """Whether the number of documents is reached."""
         return self.documents_max is not None and len(self.documents) >= self.documents_max
 
+    @property
+    def documents_missing(self) -> int | None:
+        """How many documents it still takes, None for as many as there is room for."""
+        return None if self.documents_max is None else self.documents_max - len(self.documents)
+
     def has_room_for(self, document: bytes) -> bool:
         """Whether one more document would fit; the first always does."""
         if self.is_full:

@@ -23,7 +23,6 @@ from wire.rawbson import (
     encode_elements,
     from_elements,
     index,
-    raw_document,
 )
 
 FIRST_BATCH: Final = b"firstBatch"
@@ -119,7 +118,7 @@ class CursorReply:
         return b"".join((frame[:at], _INT64.pack(cursor_id), frame[at + 8 :]))
 
 
-def cursor_field(
+def cursor_element(
     batch_name: bytes,
     documents: list[bytes],
     cursor_id: int,
@@ -127,14 +126,14 @@ def cursor_field(
     *,
     is_partial: bool = False,
     at_cluster_time: Any = None,  # noqa: ANN401 - a BSON timestamp or nothing
-) -> dict[str, Any]:
-    """The reply document ``{cursor: {…}}`` with the given raw documents, in mongos's order of fields."""
+) -> bytes:
+    """The raw element ``cursor`` of a reply with the given raw documents, in mongos's order of fields."""
     trailer: dict[str, Any] = {"partialResultsReturned": True} if is_partial else {}
     trailer |= {"id": bson.Int64(cursor_id), "ns": namespace}
     if at_cluster_time is not None:
         trailer["atClusterTime"] = at_cluster_time
     elements = element(batch_name, ARRAY, array_of_documents(documents)) + encode_elements(trailer)
-    return {"cursor": raw_document(from_elements(elements))}
+    return element(b"cursor", OBJECT, from_elements(elements))
 
 
 def empty_cursor(namespace: str) -> dict[str, Any]:

@@ -153,7 +153,6 @@ def is_near(filter_document: bytes, start: int = 0) -> bool:
             branches = [branch[2] for _, branch in spans(filter_document, value_start) if branch[0] == OBJECT]
             if any(is_near(filter_document, branch) for branch in branches):
                 return True
-        elif kind == OBJECT and not name.startswith(b"$"):
-            if any(operator in _NEAR_OPERATORS for operator, _ in spans(filter_document, value_start)):
-                return True
+        elif kind == OBJECT and any(operator in _NEAR_OPERATORS for operator, _ in spans(filter_document, value_start)):
+            return True
     return False

@@ -66,9 +66,7 @@ class ResultMerger:
         if self.is_done or (self._order is None and any(source.documents for source in self._sources)):
             return []
         return [
-            number
-            for number, source in enumerate(self._sources)
-            if not source.documents and not source.is_exhausted
+            number for number, source in enumerate(self._sources) if not source.documents and not source.is_exhausted
         ]
 
     def fill(self, batch: Batch) -> None:

@@ -17,8 +17,8 @@ SORT_KEY: Final = b"$sortKey"
 _INVERTED: Final = bytes(255 - byte for byte in range(256))
 _NUMBERS: Final = frozenset({INT32, INT64, DOUBLE, DECIMAL128})
 
-# One encoding may begin with another ("a" and "a\0"), and then the next byte decides: after the longer one's escape, and
-# its inverse, this one is in the middle.
+# One encoding may begin with another ("a" and "a\0"), and then the next byte decides: this one lies between the longer
+# one's escape and the inverse of that.
 _END: Final = b"\x80"
 
 # $sortKey and its NUL, as it stands in a document.
@@ -84,8 +84,8 @@ def decode_value_is_negative(document: bytes, span: Span) -> bool:
 def sort_key_span(document: bytes) -> Span:
     """Where the ``$sortKey`` of a document is.
 
-    Every document that a shard sends for a merge has one at its top level. So if the name occurs once in its bytes, this
-    is it, and the elements before it need not be walked.
+    Every document that a shard sends for a merge has one at its top level. So if the name occurs once in its bytes,
+    this is it, and the elements before it need not be walked.
 
     Raises:
         RemoteProtocolError: there is none.

@@ -1,0 +1,150 @@
+"""``aggregate``: a pipeline, run by the one shard that has the data, or by several when merging is simple."""
+
+from collections.abc import Mapping, Sequence
+
+import bson
+
+from router.commands.explain import explain_command
+from router.cursors.merged import MergedCursor
+from router.cursors.opening import answer_first_batch, open_on_one_shard, open_on_shards
+from router.operation import Operation
+from router.raw_reply import raw_reply
+from router.reads.aggregate import (
+    NOT_EXPLAINED,
+    WRITING_STAGES,
+    batch_size,
+    check_fields,
+    not_supported,
+    with_shard_name,
+    with_stages,
+)
+from router.reads.cursor_reply import FIRST_BATCH, CursorReply, cursor_element, empty_cursor
+from router.reads.explained import ExplainedCommand
+from router.reads.find_arguments import collation_of
+from router.reads.foreign import check_foreign_collections
+from router.reads.merge import ResultMerger
+from router.reads.missing import unless_missing
+from router.reads.pipeline import Pipeline
+from router.reads.pipeline_merge import PER_SHARD_SOURCES, MergeablePipeline
+from router.reads.pipeline_shards import shards_for_pipeline
+from router.reads.read_concern import at_one_time
+from router.registry import Reply, command
+from router.retry import with_routing
+from router.routing_cache import CollectionRouting
+from router.scatter import forwarded
+from sharding.namespace import Namespace
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
+from wire.rawbson import STRING, append, encode_elements, without
+from wire.read_preference import PRIMARY
+
+
+@command("aggregate", reads=True, api_versions=("1",))
+async def aggregate(operation: Operation) -> Reply:
+    """Runs an aggregation pipeline on the shards that have the data."""
+    request = operation.request
+    check_fields(request)
+    pipeline = Pipeline.parse(request)
+    if request.get(b"explain"):
+        body = without(request.body, NOT_EXPLAINED)
+        return await explain_command(operation, ExplainedCommand.of(request, body, "aggregate", "queryPlanner"))
+    if next(iter(request.fields.values()))[0] != STRING:
+        return await _without_collection(operation, pipeline)
+    collation = collation_of(request)
+
+    async def attempt(routing: CollectionRouting) -> Reply:
+        shards = shards_for_pipeline(routing, pipeline, collation)
+        versions = {shard: routing.versions_for(shard) for shard in shards}
+        if len(shards) == 1:
+            return await _on_one_shard(operation, pipeline, shards[0], versions[shards[0]])
+        return await _on_shards(operation, pipeline, routing.namespace, versions)
+
+    namespace = operation.namespace
+    return await unless_missing(operation, with_routing(operation, namespace, attempt), empty_cursor(namespace))
+
+
+async def _without_collection(operation: Operation, pipeline: Pipeline) -> Reply:
+    """Run ``{aggregate: 1}``, which reads no collection.
+
+    Raises:
+        CommandError: CommandNotSupported, or what a shard answers.
+    """
+    db = operation.request.db
+    namespace = str(Namespace.collectionless_aggregate(db))
+    shards = await operation.router.shards.all_ids()
+    if pipeline.first == "$currentOp" and db == "admin":
+        return await _on_shards(operation, pipeline, namespace, dict.fromkeys(shards, b""))
+    if pipeline.first == "$documents" and shards:
+        databases = operation.router.routing.databases
+        return await _on_one_shard(operation, pipeline, databases[db].primary if db in databases else shards[0], b"")
+    raise CommandError(
+        ErrorCode.CommandNotSupported,
+        f"An aggregation of {{aggregate: 1}} that begins with '{pipeline.first}' is not supported through this router",
+    )
+
+
+async def _on_one_shard(operation: Operation, pipeline: Pipeline, shard: str, versions: bytes) -> Reply:
+    """Pass the command on to the one shard that has all the data.
+
+    Raises:
+        StaleRoutingError: the shard refused the versions.
+        CommandError: CommandNotSupported, the pipeline needs a collection that is elsewhere; or the shard is out of
+            reach.
+    """
+    request = operation.request
+    await check_foreign_collections(operation, pipeline, shard)
+    body = None
+    if pipeline.first in PER_SHARD_SOURCES:
+        body = with_stages(request.body, with_shard_name(tuple(stage.raw for stage in pipeline.stages), shard))
+    is_writing = not WRITING_STAGES.isdisjoint(pipeline.names)
+    return await open_on_one_shard(
+        operation,
+        shard,
+        forwarded(operation, versions, body),
+        preference=PRIMARY if is_writing else operation.read_preference,
+        may_repeat=not is_writing,
+    )
+
+
+async def _on_shards(operation: Operation, pipeline: Pipeline, namespace: str, versions: Mapping[str, bytes]) -> Reply:
+    """Run the pipeline on several shards and merge their results.
+
+    Args:
+        operation: the command.
+        pipeline: its pipeline.
+        namespace: of the cursor.
+        versions: the version elements for each shard.
+
+    Raises:
+        StaleRoutingError: some shard refused the versions.
+        CommandError: CommandNotSupported, merging would need more than the router can do; or some shard failed.
+    """
+    request = operation.request
+    mergeable = MergeablePipeline.of(pipeline)
+    if mergeable is None:
+        raise not_supported(pipeline, tuple(versions))
+    first_batch_size = batch_size(request)
+    body, at_cluster_time = at_one_time(request, request.body, operation.router.clock.time.cluster_time)
+    if mergeable.order is not None:
+        body = append(body, encode_elements({"needsMerge": True, "fromMongos": True}))
+    if mergeable.count_field is not None:
+        body = append(without(body, (b"cursor",)), encode_elements({"cursor": {}}))
+    frames = {
+        shard: forwarded(operation, elements, with_stages(body, with_shard_name(mergeable.shard_stages, shard)))
+        for shard, elements in versions.items()
+    }
+    replies = await open_on_shards(operation, frames, preference=operation.read_preference)
+    if mergeable.count_field is not None:
+        counted = mergeable.total(
+            [_counted(mergeable.count_field, CursorReply.of(reply).documents()) for reply in replies]
+        )
+        documents = [] if counted is None else [bson.encode(counted)]
+        return raw_reply(operation, cursor_element(FIRST_BATCH, documents, 0, namespace))
+    merger = ResultMerger(len(replies), order=mergeable.order, skip=mergeable.skip, limit=mergeable.limit)
+    cursor = MergedCursor(namespace, replies, merger, at_cluster_time=at_cluster_time)
+    return await answer_first_batch(operation, cursor, first_batch_size)
+
+
+def _counted(field: str, documents: Sequence[bytes]) -> int:
+    """The number in a shard's result, 0 if it has none since nothing was there to be counted."""
+    return int(bson.decode(documents[0])[field]) if documents else 0

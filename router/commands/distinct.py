@@ -1,0 +1,75 @@
+"""``distinct``: the different values of a field."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from router.operation import Operation
+from router.raw_reply import raw_reply
+from router.reads.arguments import document
+from router.reads.cursor_reply import CursorReply
+from router.reads.distinct import merge_values, merging_aggregate
+from router.reads.find_arguments import collation_of
+from router.reads.missing import unless_missing
+from router.reads.read_concern import is_snapshot
+from router.reads.targeting import effective_collation, shards_for_read
+from router.registry import Reply, command
+from router.retry import with_routing
+from router.routing_cache import CollectionRouting
+from router.scatter import forwarded, raise_worst, scatter, send_to_one
+from router.shard_reply import ShardReply
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError, RemoteProtocolError
+from wire.message import next_request_id, op_msg
+from wire.rawbson import ARRAY, EMPTY_DOCUMENT, element, index
+
+
+@command("distinct", reads=True, api_versions=("1",))
+async def distinct(operation: Operation) -> Reply:
+    """Returns the different values that a field has in matching documents."""
+    request = operation.request
+    query = document(request, b"query", "distinct")
+    collation = collation_of(request)
+
+    async def attempt(routing: CollectionRouting) -> Reply:
+        if routing.is_sharded and is_snapshot(request):
+            raise CommandError(
+                ErrorCode.InvalidOptions,
+                'readConcern level "snapshot" prohibited for "distinct" command on sharded collection',
+            )
+        shards = shards_for_read(routing, EMPTY_DOCUMENT if query is None else query, collation)
+        frames = {shard: forwarded(operation, routing.versions_for(shard)) for shard in shards}
+        if len(frames) == 1:
+            [(shard, frame)] = frames.items()
+            reply = await send_to_one(operation, shard, frame, preference=operation.read_preference, may_repeat=True)
+            return reply.for_client()
+        replies = await scatter(operation, frames, preference=operation.read_preference, may_repeat=True)
+        raise_worst(replies)
+        arrays = [_values(reply) for reply in replies]
+        collating = effective_collation(routing, collation)
+        merged = merge_values(arrays) if collating is None else await _merge_on(operation, shards[0], arrays, collating)
+        return raw_reply(operation, element(b"values", ARRAY, merged))
+
+    return await unless_missing(operation, with_routing(operation, operation.namespace, attempt), {"values": []})
+
+
+async def _merge_on(operation: Operation, shard: str, arrays: Sequence[bytes], collation: Mapping[str, Any]) -> bytes:
+    """The raw array of all values, merged under a collation by a mongod of one of the shards.
+
+    Raises:
+        CommandError: the shard failed, or the values are too large together.
+    """
+    command_body = merging_aggregate(arrays, collation, operation.request.db)
+    reply = await operation.router.send(shard, op_msg(command_body, request_id=next_request_id()), may_repeat=True)
+    reply.raise_for_error()
+    documents = CursorReply.of(reply).documents()
+    if not documents:
+        return EMPTY_DOCUMENT
+    values = index(documents[0])[b"values"]
+    return documents[0][values[2] : values[3]]
+
+
+def _values(reply: ShardReply) -> bytes:
+    span = reply.fields.get(b"values")
+    if span is None or span[0] != ARRAY:
+        raise RemoteProtocolError(f"{reply.shard_id} answered distinct without values")
+    return reply.body[span[2] : span[3]]

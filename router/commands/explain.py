@@ -1,0 +1,132 @@
+"""``explain``: how a command would be executed, in the router and on the shards."""
+
+import socket
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any, Final
+
+import bson
+
+from router.operation import Operation
+from router.reads.aggregate import not_supported, with_stages
+from router.reads.arguments import raw_elements
+from router.reads.explain_reply import ShardExplain, explain_aggregate_reply, explain_reply
+from router.reads.explained import ExplainedCommand, wrapped
+from router.reads.pipeline import Pipeline
+from router.reads.pipeline_merge import MergeablePipeline
+from router.reads.pipeline_shards import shards_for_pipeline
+from router.reads.targeting import shards_for_read
+from router.registry import COMMANDS, Reply, command
+from router.retry import with_routing
+from router.routing_cache import CollectionRouting
+from router.scatter import raise_worst, scatter
+from router.version import MONGODB_VERSION
+from sharding.namespace import Namespace
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
+from wire.message import op_msg
+from wire.rawbson import VALUE_CODEC, append, encode_elements
+
+_OUTER_FIELDS: Final = (b"lsid", b"$readPreference", b"readConcern", b"comment", b"maxTimeMS", b"$clusterTime", b"$db")
+"""What a shard's ``explain`` takes over from the client's command."""
+
+
+@command("explain", reads=True, api_versions=("1",))
+async def explain(operation: Operation) -> Reply:
+    """Tells how another command would be executed."""
+    return await explain_command(operation, ExplainedCommand.parse(operation.request, COMMANDS.__contains__))
+
+
+async def explain_command(operation: Operation, explained: ExplainedCommand) -> Reply:
+    """Answer with the explanations of the shards that the command would go to.
+
+    Raises:
+        CommandError: the command is wrong, or some shard failed.
+    """
+    namespace = Namespace(explained.request.db, explained.request.collection)
+    namespace.check_readable()
+    started = perf_counter()
+
+    async def attempt(routing: CollectionRouting) -> Reply:
+        shards = _target(routing, explained)
+        if explained.name == "aggregate":
+            return await _explain_aggregate(operation, routing, explained, shards)
+        said = await _ask(operation, routing, explained.body_for(len(shards)), explained.verbosity, shards)
+        milliseconds = int((perf_counter() - started) * 1000)
+        server = _about_server(operation, explained, said)
+        return explain_reply(explained.stage(len(shards)), explained.verbosity, said, milliseconds, server)
+
+    return await with_routing(operation, str(namespace), attempt)
+
+
+def _target(routing: CollectionRouting, explained: ExplainedCommand) -> tuple[str, ...]:
+    collation = None
+    if explained.collation is not None:
+        collation = bson.decode(explained.collation, codec_options=VALUE_CODEC)
+    if explained.name == "aggregate":
+        return shards_for_pipeline(routing, Pipeline.parse(explained.request), collation)
+    shards = shards_for_read(routing, explained.filter, collation)
+    if explained.name == "findAndModify" and len(shards) > 1:
+        raise CommandError(ErrorCode.ShardKeyNotFound, "Query for sharded findAndModify must contain the shard key")
+    return shards
+
+
+async def _explain_aggregate(
+    operation: Operation, routing: CollectionRouting, explained: ExplainedCommand, shards: tuple[str, ...]
+) -> Reply:
+    body, split = explained.body, None
+    if len(shards) > 1:
+        pipeline = Pipeline.parse(explained.request)
+        mergeable = MergeablePipeline.of(pipeline)
+        if mergeable is None:
+            raise not_supported(pipeline, shards)
+        body = with_stages(body, mergeable.shard_stages)
+        split = {
+            "shardsPart": [bson.decode(stage, codec_options=VALUE_CODEC) for stage in mergeable.shard_stages],
+            "mergerPart": mergeable.merger_stages,
+        }
+        if mergeable.order is not None:
+            body = append(body, encode_elements({"needsMerge": True, "fromMongos": True}))
+    said = await _ask(operation, routing, body, explained.verbosity, shards)
+    return explain_aggregate_reply(said, split, _about_server(operation, explained, said))
+
+
+async def _ask(
+    operation: Operation, routing: CollectionRouting, inner: bytes, verbosity: str, shards: Sequence[str]
+) -> list[ShardExplain]:
+    """What the shards say of a command.
+
+    Raises:
+        StaleRoutingError: some shard refused the versions.
+        CommandError: some shard failed.
+    """
+    request = operation.request
+    outer = wrapped(inner, verbosity, raw_elements(request, _OUTER_FIELDS))
+    frames = {
+        shard: op_msg(append(outer, routing.versions_for(shard)), request_id=request.message.request_id)
+        for shard in shards
+    }
+    replies = await scatter(operation, frames, preference=operation.read_preference, may_repeat=True)
+    raise_worst(replies)
+    registry = operation.router.shards
+    return [
+        ShardExplain(
+            reply.shard_id, (await registry.get(reply.shard_id)).connection_string, reply.address, reply.document
+        )
+        for reply in replies
+    ]
+
+
+def _about_server(operation: Operation, explained: ExplainedCommand, shards: Sequence[ShardExplain]) -> dict[str, Any]:
+    """The fields about the router itself. The parameters shown bound the shards' stages, so they are the shards'."""
+    host, _, port = operation.router.options.address.rpartition(":")
+    return {
+        "serverInfo": {
+            "host": host or socket.gethostname(),
+            "port": int(port) if port.isdigit() else 0,
+            "version": MONGODB_VERSION,
+            "gitVersion": "unknown",
+        },
+        **({"serverParameters": shards[0].reply["serverParameters"]} if "serverParameters" in shards[0].reply else {}),
+        "command": explained.request.document,
+    }

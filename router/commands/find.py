@@ -1,0 +1,73 @@
+"""``find``: documents that match a filter."""
+
+from router.cursors.merged import MergedCursor
+from router.cursors.opening import answer_first_batch, open_on_one_shard, open_on_shards
+from router.operation import Operation
+from router.reads.cursor_reply import empty_cursor
+from router.reads.find_arguments import FindArguments, collation_of, filter_of, is_immortal
+from router.reads.merge import ResultMerger
+from router.reads.missing import unless_missing
+from router.reads.read_concern import at_one_time
+from router.reads.targeting import shards_for_read
+from router.registry import Reply, command
+from router.retry import with_routing
+from router.routing_cache import CollectionRouting
+from router.scatter import forwarded
+
+
+@command("find", reads=True, api_versions=("1",))
+async def find(operation: Operation) -> Reply:
+    """Returns documents that match a filter, from one shard or merged from several."""
+    namespace = operation.namespace
+    filter_document = filter_of(operation.request)
+    collation = collation_of(operation.request)
+
+    async def attempt(routing: CollectionRouting) -> Reply:
+        shards = shards_for_read(routing, filter_document, collation)
+        if len(shards) == 1:
+            return await open_on_one_shard(
+                operation,
+                shards[0],
+                forwarded(operation, routing.versions_for(shards[0])),
+                preference=operation.read_preference,
+                is_immortal=is_immortal(operation.request),
+            )
+        return await _find_on_shards(operation, routing, shards)
+
+    return await unless_missing(operation, with_routing(operation, namespace, attempt), empty_cursor(namespace))
+
+
+async def _find_on_shards(operation: Operation, routing: CollectionRouting, shards: tuple[str, ...]) -> Reply:
+    """Open the cursor on several shards and answer with the first batch of their merged results.
+
+    Raises:
+        StaleRoutingError: some shard refused the versions.
+        CommandError: an argument is wrong, or some shard failed.
+    """
+    request = operation.request
+    arguments = FindArguments.parse(request)
+    body, at_cluster_time = at_one_time(
+        request, arguments.body_for_shards(request.body), operation.router.clock.time.cluster_time
+    )
+    replies = await open_on_shards(
+        operation,
+        {shard: forwarded(operation, routing.versions_for(shard), body) for shard in shards},
+        preference=operation.read_preference,
+        allows_partial_results=arguments.allows_partial_results,
+    )
+    merger = ResultMerger(len(replies), order=arguments.order, skip=arguments.skip, limit=arguments.limit)
+    cursor = MergedCursor(
+        routing.namespace,
+        replies,
+        merger,
+        allows_partial_results=arguments.allows_partial_results,
+        is_partial=len(replies) < len(shards),
+        at_cluster_time=at_cluster_time,
+    )
+    return await answer_first_batch(
+        operation,
+        cursor,
+        arguments.batch_size,
+        is_single_batch=arguments.is_single_batch,
+        is_immortal=is_immortal(request),
+    )

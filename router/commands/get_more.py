@@ -1,0 +1,17 @@
+"""``getMore``: the next batch of a cursor."""
+
+from router.cursors.session import CursorOwner
+from router.operation import Operation
+from router.reads.get_more_arguments import GetMoreArguments
+from router.registry import Reply, command
+
+
+@command("getMore", reads=True, deadline_from_max_time=False, api_versions=("1",))
+async def get_more(operation: Operation) -> Reply:
+    """Returns the next batch of a cursor."""
+    request = operation.request
+    arguments = GetMoreArguments.parse(request)
+    cursors = operation.router.cursors
+    with cursors.checked_out(arguments.cursor_id, arguments.namespace, CursorOwner.of(request)) as entry:
+        return await entry.cursor.next_batch(operation, arguments, entry.id)
+    raise AssertionError("a checked out cursor answers or raises")

@@ -1,0 +1,207 @@
+"""A cursor whose results come from several shards."""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from router.cursors.remote import RemoteCursor
+from router.raw_reply import raw_reply
+from router.reads.arguments import raw_elements
+from router.reads.batch import FIRST_BATCH_DOCUMENTS, Batch
+from router.reads.cursor_reply import FIRST_BATCH, NEXT_BATCH, CursorReply, cursor_element
+from router.reads.get_more_arguments import GetMoreArguments
+from router.reads.merge import ResultMerger
+from router.shard_reply import ShardReply
+from wire.error_codes import Category, ErrorCode, has_category
+from wire.errors import CommandError
+
+if TYPE_CHECKING:
+    from router.operation import Operation
+
+_PASSED_ON: Final = (b"lsid", b"txnNumber", b"autocommit", b"comment", b"$clusterTime")
+"""What a ``getMore`` to a shard takes over from the client's."""
+
+
+class MergedCursor:
+    """Merges the cursors of several shards.
+
+    Batches of shards are kept as they came until their documents are needed one by one: when nothing has to be sorted,
+    skipped or counted off, a shard's whole reply answers the client.
+    """
+
+    __slots__ = (
+        "_allows_partial_results",
+        "_at_cluster_time",
+        "_is_partial",
+        "_merger",
+        "_namespace",
+        "_remotes",
+        "_whole_batches",
+    )
+
+    def __init__(
+        self,
+        namespace: str,
+        replies: Sequence[ShardReply],
+        merger: ResultMerger,
+        *,
+        allows_partial_results: bool = False,
+        is_partial: bool = False,
+        at_cluster_time: Any = None,  # noqa: ANN401 - a BSON timestamp or nothing
+    ) -> None:
+        """Take over the cursors that shards have opened.
+
+        Args:
+            namespace: ``db.collection`` for replies and ``getMore``.
+            replies: the successful replies that opened the cursors, as many as ``merger`` has sources.
+            merger: merges them.
+            allows_partial_results: a shard that cannot be reached any more is left out instead of failing the cursor.
+            is_partial: some shard has been left out already.
+            at_cluster_time: the time that all shards read at, if one was chosen.
+
+        Raises:
+            RemoteProtocolError: a reply has no cursor, or documents without their sort keys.
+        """
+        self._namespace = namespace
+        self._merger = merger
+        self._allows_partial_results = allows_partial_results
+        self._is_partial = is_partial
+        self._at_cluster_time = at_cluster_time
+        self._remotes: list[RemoteCursor] = []
+        self._whole_batches: deque[tuple[int, CursorReply]] = deque()
+        for number, reply in enumerate(replies):
+            cursor = CursorReply.of(reply)
+            self._remotes.append(RemoteCursor.opened(reply, cursor))
+            self._is_partial = self._is_partial or cursor.is_partial
+            merger.feed(number, cursor.documents(), is_exhausted=not cursor.cursor_id)
+
+    @property
+    def namespace(self) -> str:
+        """``db.collection`` by which ``getMore`` has to name it."""
+        return self._namespace
+
+    @property
+    def remotes(self) -> Sequence[RemoteCursor]:
+        """The cursors on shards that it is made of."""
+        return self._remotes
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether everything has been returned."""
+        return not self._whole_batches and self._merger.is_done
+
+    async def first_batch(self, operation: "Operation", batch_size: int | None) -> list[bytes]:
+        """The documents of the first batch.
+
+        Args:
+            operation: the command that opened the cursor.
+            batch_size: how many, None for the default number, 0 for none.
+
+        Raises:
+            CommandError: a shard failed.
+        """
+        batch = Batch(FIRST_BATCH_DOCUMENTS if batch_size is None else batch_size)
+        await self._fill(operation, batch)
+        return batch.documents
+
+    def first_reply(self, operation: "Operation", documents: list[bytes], cursor_id: int) -> bytes:
+        """The reply to the command that opens the cursor, or returns all it has if ``cursor_id`` is 0."""
+        return self._reply(operation, FIRST_BATCH, documents, cursor_id)
+
+    async def next_batch(self, operation: "Operation", arguments: GetMoreArguments, cursor_id: int) -> bytes:
+        """Answer a ``getMore``: with as many documents as it asks for, or with what is ready if it does not say.
+
+        Raises:
+            CommandError: BadValue for ``maxTimeMS``, which is for cursors that await data; or a shard failed.
+        """
+        if arguments.max_time_ms:
+            raise CommandError(ErrorCode.BadValue, "cannot set maxTimeMS on getMore command for a non-awaitData cursor")
+        operation.targeted = tuple(remote.shard_id for remote in self._remotes if not remote.is_exhausted)
+        if arguments.batch_size is None and self._merger.is_unbounded:
+            whole = await self._next_whole_batch(operation)
+            if whole is not None:
+                return whole.with_cursor_id(0 if self.is_exhausted else cursor_id, operation.request.message.request_id)
+        self._split_whole_batches()
+        batch = Batch(arguments.batch_size)
+        await self._fill(operation, batch)
+        return self._reply(operation, NEXT_BATCH, batch.documents, 0 if self.is_exhausted else cursor_id)
+
+    async def _fill(self, operation: "Operation", batch: Batch) -> None:
+        """Move documents into the batch until it is full or there are no more, asking shards for those not here yet."""
+        while True:
+            self._merger.fill(batch)
+            if batch.is_full or self._merger.is_done:
+                return
+            starving = self._merger.starving()
+            if not starving:
+                return  # the next document is here, but there is no room for it
+            for number, cursor in await self._fetch(operation, starving, batch.documents_missing):
+                self._merger.feed(number, cursor.documents(), is_exhausted=self._remotes[number].is_exhausted)
+
+    async def _next_whole_batch(self, operation: "Operation") -> CursorReply | None:
+        """A shard's batch to be returned as it is; None when there are single documents to be returned."""
+        while not self._whole_batches:
+            starving = self._merger.starving()
+            if not starving or self._is_partial:
+                return None
+            for number, cursor in await self._fetch(operation, starving, None):
+                if cursor.is_empty:
+                    self._merger.feed(number, (), is_exhausted=self._remotes[number].is_exhausted)
+                else:
+                    self._whole_batches.append((number, cursor))
+        number, cursor = self._whole_batches.popleft()
+        self._merger.feed(number, (), is_exhausted=self._remotes[number].is_exhausted)
+        return cursor
+
+    def _split_whole_batches(self) -> None:
+        while self._whole_batches:
+            number, cursor = self._whole_batches.popleft()
+            self._merger.feed(number, cursor.documents(), is_exhausted=self._remotes[number].is_exhausted)
+
+    async def _fetch(
+        self, operation: "Operation", sources: Sequence[int], batch_size: int | None
+    ) -> list[tuple[int, CursorReply]]:
+        """The next batches of some sources, all asked at once.
+
+        Raises:
+            CommandError: a shard failed, and it is not to be left out.
+        """
+        elements = raw_elements(operation.request, _PASSED_ON)
+        replies: dict[int, CursorReply] = {}
+        failures: dict[int, CommandError] = {}
+
+        async def fetch(number: int) -> None:
+            remote = self._remotes[number]
+            try:
+                reply = await remote.exchange(operation.router, remote.get_more_frame(batch_size, elements))
+                if reply.error is not None:
+                    raise reply.error
+            except CommandError as error:
+                failures[number] = error
+            else:
+                replies[number] = cursor = CursorReply.of(reply)
+                remote.id = cursor.cursor_id
+
+        async with trio.open_nursery() as nursery:
+            for number in sources:
+                nursery.start_soon(fetch, number)
+        for number, error in failures.items():
+            if not (self._allows_partial_results and has_category(error.code, Category.NETWORK)):
+                raise error
+            self._is_partial = True
+            self._remotes[number].id = 0
+            self._merger.feed(number, (), is_exhausted=True)
+        return sorted(replies.items())
+
+    def _reply(self, operation: "Operation", batch_name: bytes, documents: list[bytes], cursor_id: int) -> bytes:
+        element = cursor_element(
+            batch_name,
+            documents,
+            cursor_id,
+            self._namespace,
+            is_partial=self._is_partial,
+            at_cluster_time=self._at_cluster_time,
+        )
+        return raw_reply(operation, element)

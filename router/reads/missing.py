@@ -1,0 +1,24 @@
+"""Reading what does not exist: MongoDB answers with nothing rather than an error."""
+
+from collections.abc import Awaitable
+
+from router.operation import Operation
+from router.registry import Reply
+from sharding.namespace import Namespace
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
+
+
+async def unless_missing(operation: Operation, reading: Awaitable[Reply], nothing: Reply) -> Reply:
+    """What a read gives, or ``nothing`` if the database of its collection does not exist.
+
+    Raises:
+        CommandError: the read failed in another way; InvalidNamespace, no shard could have said that the name is wrong.
+    """
+    try:
+        return await reading
+    except CommandError as error:
+        if error.code != ErrorCode.NamespaceNotFound or operation.request.db in operation.router.routing.databases:
+            raise
+    Namespace(operation.request.db, operation.request.collection).check_readable()
+    return nothing

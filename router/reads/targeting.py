@@ -1,0 +1,42 @@
+"""To which shards a read goes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from router.routing_cache import CollectionRouting
+from sharding.targeting.collation import effective, is_simple
+from sharding.targeting.targets import target_filter
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
+from wire.rawbson import InvalidBSONError
+
+
+def shards_for_read(
+    routing: CollectionRouting, filter_document: bytes, collation: Mapping[str, Any] | None
+) -> tuple[str, ...]:
+    """The shards that may hold matches of a filter, in order; the primary shard for what is not sharded.
+
+    Args:
+        routing: where the collection is.
+        filter_document: the raw filter.
+        collation: what the command names, None for the collection's own.
+
+    Raises:
+        CommandError: InvalidBSON.
+    """
+    table = routing.table
+    if table is None:
+        return (routing.primary,)
+    simple = is_simple(effective(collation, table.collection.default_collation))
+    try:
+        shards = target_filter(filter_document, table, simple_collation=simple)
+    except InvalidBSONError as error:
+        raise CommandError(ErrorCode.InvalidBSON, str(error)) from error
+    return tuple(shards) if len(shards) == 1 else tuple(sorted(shards))
+
+
+def effective_collation(routing: CollectionRouting, collation: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """The collation that applies, None if it is the simple one."""
+    default = None if routing.table is None else routing.table.collection.default_collation
+    applied = effective(collation, default)
+    return None if is_simple(applied) else applied
