@@ -13,6 +13,7 @@ from configd.primary import Primary
 from configd.shard_clients import ShardClients, handshake
 from daemon.logs import get_logger
 from daemon.sidecar.sidecar import Sidecar
+from daemon.single_flight import SingleFlight
 from wire.errors import BackendError, CommandError
 from wire.transport.pools import ConnectionPools
 
@@ -89,6 +90,7 @@ class ConfigServer:
             catalog=Catalog(self.sidecar.mongod, cluster_id),
             changelog=ChangeLog(self.sidecar.mongod, self.options.address),
             shards=ShardClients(nursery, self._pools),
+            migrations=SingleFlight(nursery),
             config_string=lambda: self.connection_string,
         )
         self._announce_change()

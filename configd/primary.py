@@ -1,7 +1,7 @@
 """What the daemon can do while its mongod is primary, and only then."""
 
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import trio
 
@@ -9,10 +9,20 @@ from configd.catalog import Catalog
 from configd.changelog import ChangeLog
 from configd.locks import NamedLocks
 from configd.shard_clients import ShardClients
+from daemon.single_flight import SingleFlight
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 
 T = TypeVar("T")
+
+
+class Migration(NamedTuple):
+    """What tells one migration from another: the collection, the bounds, and who is to receive the range."""
+
+    namespace: str
+    min: bytes
+    max: bytes
+    to_shard: str
 
 
 class Primary:
@@ -23,6 +33,7 @@ class Primary:
         catalog: the config database.
         changelog: where changes are noted.
         shards: commands to shards.
+        migrations: those under way, by what they move where; a request for the same one waits for it.
         locks: by database, collection and so on; prefixed so that they do not meet: ``db:``, ``ns:``, ``shards``.
         config_string: gives ``set/host:port,…`` of the config servers, as shards are told it.
     """
@@ -34,12 +45,14 @@ class Primary:
         catalog: Catalog,
         changelog: ChangeLog,
         shards: ShardClients,
+        migrations: SingleFlight[Migration, None],
         config_string: Callable[[], str],
     ) -> None:
         self.term = term
         self.catalog = catalog
         self.changelog = changelog
         self.shards = shards
+        self.migrations = migrations
         self.locks = NamedLocks()
         self.config_string = config_string
         self._operations: set[trio.CancelScope] = set()

@@ -3,7 +3,6 @@
 from typing import Any, Final
 from uuid import uuid4
 
-
 from configd.operation import Operation
 from configd.primary import Primary
 from configd.registry import config_command

@@ -1,0 +1,27 @@
+"""``_configsvrAddShardToZone``: let a shard hold the ranges of a zone."""
+
+from typing import Any
+
+from configd.operation import Operation
+from configd.registry import config_command
+from configd.transactions import Transaction
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
+
+
+@config_command("_configsvrAddShardToZone")
+async def add_shard_to_zone(operation: Operation) -> dict[str, Any]:
+    """Put the shard into the zone, which comes into being with its first shard.
+
+    Raises:
+        CommandError: ShardNotFound.
+    """
+    shard, zone = operation.subject, operation.arguments.string("zone")
+
+    async def work(transaction: Transaction) -> None:
+        if not await transaction.update("shards", {"_id": shard}, {"$addToSet": {"tags": zone}}):
+            raise CommandError(ErrorCode.ShardNotFound, f"shard {shard} does not exist")
+
+    async with operation.primary.locks.hold("zones"):
+        await operation.primary.catalog.transaction(work)
+    return {}

@@ -1,0 +1,105 @@
+"""``_configsvrCommitChunkSplit``: cut a chunk into parts."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from bson.objectid import ObjectId
+
+from configd.collection_chunks import CollectionChunks, bounds_document, find_collection
+from configd.operation import Operation
+from configd.registry import config_command
+from configd.transactions import Transaction
+from sharding.bson_text import document_text
+from sharding.chunk_changes import ChunkChanges, split
+from sharding.chunks import Chunk, ChunkRange
+from sharding.shard_key import ShardKeyPattern
+from sharding.versions import ChunkVersion
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
+
+
+@config_command("_configsvrCommitChunkSplit")
+async def commit_chunk_split(operation: Operation) -> dict[str, Any]:
+    """Split a chunk at the given points; a split that was made already is confirmed.
+
+    Raises:
+        CommandError: StaleEpoch; ConflictingOperationInProgress, the collection is gone; BadValue, the shard owns no
+            such chunk (any more); InvalidOptions, points that do not split it.
+    """
+    namespace = str(operation.namespace)
+    arguments = operation.arguments
+    epoch, shard = arguments.object_id("collEpoch"), arguments.string("shard")
+    low, high = arguments.document("min"), arguments.document("max")
+    points = arguments.documents("splitPoints")
+
+    async def work(transaction: Transaction) -> tuple[dict[str, Any], Chunk | None, ChunkChanges, ChunkVersion]:
+        chunks = await _chunks_of(transaction, namespace, epoch, low, high)
+        wanted = ChunkRange.of(chunks.collection.key, low, high)
+        before = await chunks.version()
+        whole = await chunks.exactly(wanted)
+        if whole is None or whole.shard != shard:
+            parts = await chunks.overlapping(wanted)
+            if not _is_split_already(parts, wanted, points, shard, chunks.collection.key):
+                raise CommandError(
+                    ErrorCode.BadValue,
+                    f"chunk operation commit failed: shard {shard} owns no chunk {wanted} of {namespace}",
+                )
+            changes = ChunkChanges()
+        else:
+            changes = split(whole, points, pattern=chunks.collection.key, collection_version=before, new_id=ObjectId)
+            await chunks.write(changes)
+        reply = {
+            "collectionVersion": changes.collection_version(before).to_document(),
+            "shardVersion": (await chunks.shard_version(shard)).to_document(),
+        }
+        return reply, whole, changes, before
+
+    async with operation.primary.locks.hold(f"ns:{namespace}"):
+        reply, whole, changes, before = await operation.primary.catalog.transaction(work)
+    if whole is not None:
+        await _log(operation, namespace, whole, changes.written, before)
+    return reply
+
+
+async def _chunks_of(
+    transaction: Transaction, namespace: str, epoch: ObjectId, low: bytes, high: bytes
+) -> CollectionChunks:
+    collection = await find_collection(transaction, namespace)
+    if collection is None:
+        raise CommandError(ErrorCode.ConflictingOperationInProgress, "Collection does not exist")
+    if collection.epoch != epoch:
+        raise CommandError(
+            ErrorCode.StaleEpoch,
+            f"splitChunk cannot split chunk [{document_text(low)}, {document_text(high)}). Epoch of collection"
+            f" '{namespace}' has changed. Current epoch: {collection.epoch}, cmd epoch: {epoch}",
+        )
+    return CollectionChunks(transaction, collection)
+
+
+def _is_split_already(
+    parts: Sequence[Chunk], wanted: ChunkRange, points: Sequence[bytes], shard: str, pattern: ShardKeyPattern
+) -> bool:
+    """Whether chunks of the shard begin and end at exactly the points at which they should."""
+    ranges = [part.range(pattern) for part in parts]
+    begins = [wanted.min_key, *(pattern.key_bytes(point) for point in points)]
+    return (
+        [each.min_key for each in ranges] == begins
+        and ranges[-1].max_key == wanted.max_key
+        and all(part.shard == shard for part in parts)
+    )
+
+
+async def _log(
+    operation: Operation, namespace: str, whole: Chunk, parts: Sequence[Chunk], before: ChunkVersion
+) -> None:
+    """One entry for a split in two, else one for each part; ``before`` is the collection version, as in MongoDB."""
+    details = {"before": bounds_document(whole, before)}
+    if len(parts) == 2:
+        left, right = map(bounds_document, parts)
+        await operation.log_change(
+            "split", namespace, {**details, "left": left, "right": right, "owningShard": whole.shard}
+        )
+        return
+    for number, part in enumerate(parts, start=1):
+        position = {"number": number, "of": len(parts), "chunk": bounds_document(part)}
+        await operation.log_change("multi-split", namespace, {**details, **position, "owningShard": whole.shard})

@@ -1,0 +1,73 @@
+"""``_configsvrCommitChunksMerge``: make one chunk of all those of a range."""
+
+from typing import Any
+
+import bson
+
+from configd.collection_chunks import CollectionChunks, find_collection
+from configd.operation import Operation
+from configd.ranges import parse_range
+from configd.registry import config_command
+from configd.transactions import Transaction
+from sharding.chunk_changes import ChunkChanges, merge
+from sharding.chunks import ChunkRange
+from sharding.versions import ChunkVersion
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
+
+
+@config_command("_configsvrCommitChunksMerge")
+async def commit_chunks_merge(operation: Operation) -> dict[str, Any]:
+    """Merge the chunks that fill a range on one shard; if there is only one already, nothing changes.
+
+    Raises:
+        CommandError: StaleEpoch, InvalidUUID; ConflictingOperationInProgress, the collection is gone;
+            IllegalOperation, the range is not filled exactly.
+    """
+    namespace = str(operation.namespace)
+    arguments = operation.arguments
+    shard, uuid = arguments.string("shard"), arguments.nested("collUUID").uuid("uuid")
+    epoch, timestamp = arguments.object_id("epoch"), arguments.timestamp("timestamp")
+    valid_after = arguments.timestamp("validAfter")
+    bounds = arguments.nested("chunkRange")
+    low, high = bounds.document("min"), bounds.document("max")
+
+    async def work(transaction: Transaction) -> tuple[ChunkVersion, ChunkChanges, ChunkVersion, ChunkRange]:
+        collection = await find_collection(transaction, namespace)
+        if collection is None:
+            raise CommandError(ErrorCode.ConflictingOperationInProgress, "Collection does not exist")
+        if collection.uuid != uuid:
+            raise CommandError(
+                ErrorCode.InvalidUUID,
+                f"UUID of collection does not match UUID of request. Collection UUID: {collection.uuid}, request UUID:"
+                f" {uuid}",
+            )
+        if collection.epoch != epoch or collection.timestamp != timestamp:
+            raise CommandError(ErrorCode.StaleEpoch, "Collection changed")
+        merged = parse_range(collection.key, low, high)
+        chunks = CollectionChunks(transaction, collection)
+        before = await chunks.version()
+        changes = merge(
+            await chunks.overlapping(merged),
+            merged,
+            shard=shard,
+            valid_after=valid_after,
+            pattern=collection.key,
+            collection_version=before,
+        )
+        await chunks.write(changes)
+        return await chunks.shard_version(shard), changes, before, merged
+
+    async with operation.primary.locks.hold(f"ns:{namespace}"):
+        version, changes, before, merged = await operation.primary.catalog.transaction(work)
+    for whole in changes.written:
+        details = {
+            "prevShardVersion": before.to_document(),
+            "mergedVersion": whole.version.to_document(),
+            "owningShard": shard,
+            "min": bson.decode(merged.min),
+            "max": bson.decode(merged.max),
+            "numChunks": len(changes.deleted) + 1,
+        }
+        await operation.log_change("merge", namespace, details)
+    return {"shardVersion": version.to_document()}

@@ -1,0 +1,52 @@
+"""``_configsvrCommitCreateCollection``: enter a collection that its database's primary shard has made on all shards."""
+
+from typing import Any
+
+import bson
+
+from configd.collection_chunks import find_collection
+from configd.operation import Operation
+from configd.registry import config_command
+from configd.transactions import Transaction
+from sharding.catalog.collection_entry import CollectionEntry
+from sharding.chunks import ChunkPlacement
+from sharding.routing_table import RoutingTable
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
+from wire.rawbson import VALUE_CODEC, raw_document
+
+
+@config_command("_configsvrCommitCreateCollection")
+async def commit_create_collection(operation: Operation) -> dict[str, Any]:
+    """Enter the collection with its first chunks; the same collection again changes nothing.
+
+    Raises:
+        CommandError: AlreadyInitialized, another collection of that name is sharded; NoSuchKey, TypeMismatch, BadValue
+            or ConflictingOperationInProgress for documents that make no catalog.
+    """
+    namespace = operation.namespace
+    arguments = operation.arguments
+    document = arguments.document("collection")
+    decoded = bson.decode(document, codec_options=VALUE_CODEC)
+    collection = CollectionEntry.from_document(decoded)
+    if collection.namespace != namespace:
+        raise CommandError(ErrorCode.BadValue, f"The entry of {collection.namespace} was sent for {namespace}")
+    chunks = operation.request.documents(b"chunks")
+    # A table can be built of them only if they cover the whole key space, once.
+    RoutingTable.build(collection.sharded_collection(), map(ChunkPlacement.from_raw, chunks))
+
+    async def work(transaction: Transaction) -> None:
+        existing = await find_collection(transaction, str(namespace))
+        if existing is not None:
+            if existing.uuid != collection.uuid:
+                raise CommandError(
+                    ErrorCode.AlreadyInitialized,
+                    f"{namespace} is sharded already, with UUID {existing.uuid} instead of {collection.uuid}",
+                )
+            return
+        await transaction.insert("collections", [raw_document(document)])
+        await transaction.insert("chunks", [raw_document(chunk) for chunk in chunks])
+
+    async with operation.primary.locks.hold(f"ns:{namespace}"):
+        await operation.primary.catalog.transaction(work)
+    return {}

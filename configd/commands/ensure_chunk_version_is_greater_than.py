@@ -1,0 +1,39 @@
+"""``_configsvrEnsureChunkVersionIsGreaterThan``: rule out that a lost commit of a migration still takes effect."""
+
+from typing import Any
+
+from configd.collection_chunks import CollectionChunks, find_collection
+from configd.operation import Operation
+from configd.registry import config_command
+from configd.transactions import Transaction
+from sharding.chunk_version_bumps import ensure_version_is_greater_than
+from sharding.chunks import ChunkRange
+from sharding.namespace import Namespace
+
+
+@config_command("_configsvrEnsureChunkVersionIsGreaterThan")
+async def ensure_chunk_version_is_greater_than(operation: Operation) -> dict[str, Any]:
+    """Make sure that a migration which tried to commit at a version can no longer be committed.
+
+    A collection or a chunk that is no more can be taken for changed, so there is nothing to do then.
+    """
+    arguments = operation.arguments
+    # The command's own field has always been a number in MongoDB 6.0, and the namespace a field of its own.
+    text = arguments.string("nss") if arguments.has("nss") else operation.subject
+    namespace = Namespace.parse_collection(text)
+    low, high = arguments.document("minKey"), arguments.document("maxKey")
+    version, uuid = arguments.version("version"), arguments.maybe_uuid("collectionUUID")
+
+    async def work(transaction: Transaction) -> None:
+        collection = await find_collection(transaction, str(namespace))
+        if collection is None or (uuid is not None and collection.uuid != uuid):
+            return
+        if collection.epoch != version.epoch:
+            return
+        chunks = CollectionChunks(transaction, collection)
+        chunk = await chunks.exactly(ChunkRange.of(collection.key, low, high))
+        await chunks.write(ensure_version_is_greater_than(chunk, version, collection_version=await chunks.version()))
+
+    async with operation.primary.locks.hold(f"ns:{namespace}"):
+        await operation.primary.catalog.transaction(work)
+    return {}
