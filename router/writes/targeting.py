@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from bson.objectid import ObjectId
 
 from router.writes.batch import WriteBatch
+from router.writes.filter_operators import unknown_operator
 from router.writes.kind import WriteKind
 from router.writes.statements import DeleteStatement, UpdateStatement, UpdateStyle
 from sharding.bson_text import document_text
@@ -136,7 +137,7 @@ def target_update(update: UpdateStatement, table: RoutingTable) -> Destination:
     if update.style is UpdateStyle.REPLACEMENT:
         return _shard_of_replacement(update, table)
     if not update.is_multi and not _is_exact_id(update.filter, update.collation, table):
-        return CommandError(
+        return unknown_operator(update.filter) or CommandError(
             ErrorCode.InvalidOptions,
             "A {multi:false} update on a sharded collection must contain an exact match on _id (and have the "
             "collection default collation) or target a single shard (and have the simple collation), but this update "
@@ -151,7 +152,7 @@ def target_delete(delete: DeleteStatement, table: RoutingTable) -> Destination:
     if key is not None and _collation_conflict(key, delete.collation, table) is None:
         return table.shard_for_key(table.key_pattern.key_bytes(key))
     if delete.is_single and not _is_exact_id(delete.filter, delete.collation, table):
-        return CommandError(
+        return unknown_operator(delete.filter) or CommandError(
             ErrorCode.ShardKeyNotFound,
             "A single delete on a sharded collection must contain an exact match on _id (and have the collection "
             "default collation) or contain the shard key (and have the simple collation). Delete request: "
@@ -179,6 +180,9 @@ def target_find_and_modify(query: bytes, collation: Collation, table: RoutingTab
 def _exact_shard(filter_document: bytes, collation: Collation, table: RoutingTable, context: str) -> Destination:
     key = exact_shard_key(filter_document, table.key_pattern)
     if key is None:
+        unknown = unknown_operator(filter_document)
+        if unknown is not None:
+            return CommandError(unknown.code, f"{context} :: caused by :: {unknown.message}")
         return CommandError(ErrorCode.ShardKeyNotFound, f"{context} :: {_NO_EXACT_KEY}")
     return _shard_of_key(key, collation, table, context)
 
