@@ -1,0 +1,1 @@
+"""Tests of the trio side of the wire, over real sockets."""

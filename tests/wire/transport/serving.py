@@ -1,0 +1,117 @@
+"""A server on a real socket with a handler of the test's own, and clients for it."""
+
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import bson
+import trio
+
+from wire.message import FrameReader, reply_document
+from wire.request import Request
+from wire.transport.server import ClientConnection, Server
+
+Answer = Callable[[ClientConnection, Request], Awaitable[dict[str, Any] | None]]
+
+SECONDS_MAX = 10
+
+
+class RecordingHandler:
+    """Answers by a function and remembers which clients came and went."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self.opened: list[ClientConnection] = []
+        self.closed: list[ClientConnection] = []
+        self.someone_left = trio.Event()
+
+    async def handle(self, client: ClientConnection, request: Request) -> bytes | None:
+        document = await self._answer(client, request)
+        return None if document is None else reply_document(request.message.request_id, document)
+
+    def connection_opened(self, client: ClientConnection) -> None:
+        self.opened.append(client)
+
+    def connection_closed(self, client: ClientConnection) -> None:
+        self.closed.append(client)
+        self.someone_left.set()
+
+
+class Serving:
+    """A server under test."""
+
+    def __init__(self, server: Server, handler: RecordingHandler, port: int) -> None:
+        self.server = server
+        self.handler = handler
+        self.port = port
+        self.address = f"127.0.0.1:{port}"
+        self._connected: list[RawClient] = []
+
+    async def connect(self) -> "RawClient":
+        """A connection that sends and receives bytes as told."""
+        client = RawClient(await trio.open_tcp_stream("127.0.0.1", self.port))
+        self._connected.append(client)
+        return client
+
+    async def disconnect_all(self) -> None:
+        """Close the connections that `connect` made."""
+        for client in self._connected:
+            await client.stream.aclose()
+
+
+class RawClient:
+    """A client without manners."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self.stream = stream
+        self._reader = FrameReader()
+
+    async def send(self, data: bytes) -> None:
+        await self.stream.send_all(data)
+
+    async def receive(self) -> bytes | None:
+        """The next frame, None when the server has closed."""
+        while (frame := self._reader.next_frame()) is None:
+            data = await self.stream.receive_some(65536)
+            if not data:
+                return None
+            self._reader.feed(bytes(data))
+        return frame
+
+    async def receive_document(self) -> dict[str, Any]:
+        frame = await self.receive()
+        assert frame is not None
+        return bson.decode(frame[21:])
+
+
+def listen(port: int = 0) -> socket.socket:
+    """A listening socket on the loopback interface."""
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", port))
+    listener.listen(100)
+    return listener
+
+
+@asynccontextmanager
+async def serving(answer: Answer, *, connections_max: int = 100, port: int = 0) -> AsyncIterator[Serving]:
+    """Run a server for the length of the block."""
+    handler = RecordingHandler(answer)
+    server = Server(handler, connections_max=connections_max)
+    listener = listen(port)
+    port = listener.getsockname()[1]
+    with trio.fail_after(SECONDS_MAX):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(server.serve, [listener])
+            served = Serving(server, handler, port)
+            try:
+                yield served
+            finally:
+                await served.disconnect_all()
+                nursery.cancel_scope.cancel()
+
+
+async def answer_ok(client: ClientConnection, request: Request) -> dict[str, Any]:
+    """An answer that tells what was asked."""
+    return {"asked": request.name, "ok": 1.0}

@@ -1,0 +1,142 @@
+"""Following a replica set: elections, members that come and go, primaries that are not believed."""
+
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import trio
+from bson.int64 import Int64
+from bson.objectid import ObjectId
+
+from tests.wire.transport.serving import Serving, serving
+from wire.read_preference import ReadPreference
+from wire.request import Request
+from wire.transport.monitor import ReplicaSetMonitor
+from wire.transport.server import ClientConnection
+
+
+def hello() -> dict[str, Any]:
+    return {"hello": 1, "$db": "admin"}
+
+
+class FakeMember:
+    """A member that answers hello as told, at once when something changes."""
+
+    def __init__(self) -> None:
+        self._process = ObjectId()
+        self._counter = 0
+        self._state: dict[str, Any] = {}
+        self._changed = trio.Event()
+
+    def become(self, **state: Any) -> None:  # noqa: ANN401 - fields of hello
+        self._counter += 1
+        self._state = {"setName": "rs", **state}
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def answer(self, client: ClientConnection, request: Request) -> dict[str, Any]:
+        client.allow_interruption()
+        known = request.get(b"topologyVersion")
+        if known is not None and known["counter"] == self._counter:
+            await self._changed.wait()
+        version = {"processId": self._process, "counter": Int64(self._counter)}
+        return {**self._state, "topologyVersion": version, "ok": 1.0}
+
+
+class FakeSet:
+    """A replica set of fake members."""
+
+    def __init__(self, members: list[FakeMember], servers: list[Serving]) -> None:
+        self.members = members
+        self.servers = servers
+        self.hosts = [server.address for server in servers]
+
+    def elect(self, number: int, *, term: int, hosts: list[str] | None = None) -> None:
+        """Make a member primary; it says so with its election's id."""
+        hosts = hosts or self.hosts
+        election = {"electionId": ObjectId(f"7fffffff{term:016x}"), "setVersion": 1}
+        self.members[number].become(isWritablePrimary=True, hosts=hosts, **election)
+
+    def follow(self, number: int) -> None:
+        """Make a member secondary."""
+        self.members[number].become(isWritablePrimary=False, secondary=True, hosts=self.hosts)
+
+
+async def with_fake_set(size: int, scenario: Callable[[FakeSet, ReplicaSetMonitor], Awaitable[None]]) -> None:
+    """Run a scenario with a set whose member 0 is primary and whose monitor knows just one seed."""
+    async with AsyncExitStack() as stack:
+        members = [FakeMember() for _ in range(size)]
+        servers = [await stack.enter_async_context(serving(member.answer)) for member in members]
+        fake = FakeSet(members, servers)
+        fake.elect(0, term=1)
+        for number in range(1, size):
+            fake.follow(number)
+        monitor = ReplicaSetMonitor("rs", fake.hosts[-1:], hello)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(monitor.run)
+            await wait_for(monitor, lambda: monitor.primary == fake.hosts[0] and len(known(monitor)) == size)
+            await scenario(fake, monitor)
+            nursery.cancel_scope.cancel()
+
+
+def known(monitor: ReplicaSetMonitor) -> list[str]:
+    return sorted(member.address for member in monitor.members.values() if member.kind != "unknown")
+
+
+async def wait_for(monitor: ReplicaSetMonitor, condition: Callable[[], bool]) -> None:
+    while not condition():
+        await monitor.wait_for_change()
+
+
+def test_all_members_are_found_from_one_seed() -> None:
+    async def scenario(fake: FakeSet, monitor: ReplicaSetMonitor) -> None:
+        assert sorted(monitor.members) == sorted(fake.hosts)
+        assert monitor.connection_string == f"rs/{','.join(sorted(fake.hosts))}"
+        assert monitor.select(ReadPreference("secondary")) in fake.hosts[1:]
+
+    trio.run(with_fake_set, 3, scenario)
+
+
+def test_an_election_is_noticed_when_it_happens() -> None:
+    async def scenario(fake: FakeSet, monitor: ReplicaSetMonitor) -> None:
+        fake.follow(0)
+        fake.elect(1, term=2)
+        await wait_for(monitor, lambda: monitor.primary == fake.hosts[1])
+
+    trio.run(with_fake_set, 3, scenario)
+
+
+def test_a_primary_of_an_older_election_is_not_believed() -> None:
+    async def scenario(fake: FakeSet, monitor: ReplicaSetMonitor) -> None:
+        fake.elect(1, term=2)
+        await wait_for(monitor, lambda: monitor.primary == fake.hosts[1])
+        fake.elect(0, term=1)
+        fake.follow(2)
+        await wait_for(monitor, lambda: monitor.members[fake.hosts[2]].kind == "secondary")
+        assert monitor.primary == fake.hosts[1]
+
+    trio.run(with_fake_set, 3, scenario)
+
+
+def test_a_member_that_the_primary_no_longer_lists_is_dropped() -> None:
+    async def scenario(fake: FakeSet, monitor: ReplicaSetMonitor) -> None:
+        fake.elect(0, term=1, hosts=fake.hosts[:2])
+        await wait_for(monitor, lambda: sorted(monitor.members) == sorted(fake.hosts[:2]))
+
+    trio.run(with_fake_set, 3, scenario)
+
+
+def test_a_member_of_another_set_is_not_used() -> None:
+    async def scenario(fake: FakeSet, monitor: ReplicaSetMonitor) -> None:
+        fake.members[0].become(isWritablePrimary=True, setName="other", hosts=fake.hosts)
+        await wait_for(monitor, lambda: monitor.primary is None)
+
+    trio.run(with_fake_set, 2, scenario)
+
+
+def test_a_member_that_dies_is_not_primary_any_more() -> None:
+    async def scenario(fake: FakeSet, monitor: ReplicaSetMonitor) -> None:
+        await fake.servers[0].server.drain(0)
+        await wait_for(monitor, lambda: monitor.primary is None)
+
+    trio.run(with_fake_set, 2, scenario)

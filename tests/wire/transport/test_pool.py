@@ -1,0 +1,165 @@
+"""Connections and pools: reuse, bounds, peers that restart, callers that give up."""
+
+from typing import Any
+
+import bson
+import pytest
+import trio
+
+from tests.wire.transport.serving import answer_ok, serving
+from wire.errors import ConnectFailedError, ConnectionClosedError
+from wire.message import next_request_id, op_msg
+from wire.request import Request
+from wire.transport.client import Connection
+from wire.transport.pool import Pool, PoolOptions
+from wire.transport.pools import ConnectionPools
+from wire.transport.server import ClientConnection
+
+
+def hello() -> dict[str, Any]:
+    return {"hello": 1, "$db": "admin"}
+
+
+def request() -> bytes:
+    return op_msg(bson.encode({"ping": 1, "$db": "admin"}), request_id=next_request_id())
+
+
+class Gate:
+    """An answer to ``ping`` that waits until it is opened."""
+
+    def __init__(self) -> None:
+        self.opened = trio.Event()
+        self.waiting = 0
+
+    async def answer(self, client: ClientConnection, request: Request) -> dict[str, Any]:
+        if request.name == "ping":
+            client.allow_interruption()
+            self.waiting += 1
+            await self.opened.wait()
+        return {"ok": 1.0}
+
+
+async def wait_until_waiting(gate: Gate, count: int) -> None:
+    while gate.waiting < count:
+        await trio.lowlevel.checkpoint()
+
+
+def test_connections_are_reused() -> None:
+    async def main() -> None:
+        async with serving(answer_ok) as served, trio.open_nursery() as nursery:
+            pools = ConnectionPools(hello)
+            nursery.start_soon(pools.run)
+            for _ in range(10):
+                await pools[served.address].exchange(request())
+            assert len(served.handler.opened) == 1
+            assert pools.statistics()[served.address].available == 1
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+def test_no_more_connections_than_allowed_and_waiters_get_theirs() -> None:
+    async def main() -> None:
+        gate = Gate()
+        async with serving(gate.answer) as served, trio.open_nursery() as nursery:
+            pools = ConnectionPools(hello, PoolOptions(connections_max=3))
+            nursery.start_soon(pools.run)
+            pool = pools[served.address]
+            async with trio.open_nursery() as callers:
+                for _ in range(8):
+                    callers.start_soon(pool.exchange, request())
+                await wait_until_waiting(gate, 3)
+                assert pool.statistics().in_use == 3
+                assert pool.statistics().waiting == 5
+                gate.opened.set()
+            assert len(served.handler.opened) == 3
+            assert pool.statistics().available == 3
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+def test_a_caller_that_gives_up_closes_its_connection_and_frees_its_place() -> None:
+    async def main() -> None:
+        gate = Gate()
+        async with serving(gate.answer) as served, trio.open_nursery() as nursery:
+            pools = ConnectionPools(hello, PoolOptions(connections_max=1))
+            nursery.start_soon(pools.run)
+            pool = pools[served.address]
+            async with trio.open_nursery() as callers:
+                callers.start_soon(pool.exchange, request())
+                await wait_until_waiting(gate, 1)
+                callers.cancel_scope.cancel()
+            await served.handler.someone_left.wait()
+            gate.opened.set()
+            await pool.exchange(request())
+            assert pool.statistics().created == 2
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+def test_a_host_that_restarted_is_met_with_fresh_connections() -> None:
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            pools = ConnectionPools(hello)
+            nursery.start_soon(pools.run)
+            async with serving(answer_ok) as served:
+                await pools[served.address].exchange(request())
+            while pools.statistics()[served.address].available:
+                await trio.lowlevel.checkpoint()
+            async with serving(answer_ok, port=served.port):
+                await pools[served.address].exchange(request())
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+def test_nobody_listening_is_a_connect_failure_that_sent_nothing() -> None:
+    async def main() -> None:
+        async with serving(answer_ok) as served:
+            pass
+        with pytest.raises(ConnectFailedError) as caught:
+            await Connection.open(served.address)
+        assert not caught.value.sent
+
+    trio.run(main)
+
+
+def test_a_peer_that_closes_instead_of_answering_may_have_executed() -> None:
+    async def leave(client: ClientConnection, request: Request) -> dict[str, Any] | None:
+        if request.name == "hello":
+            return {"ok": 1.0}
+        client.is_finished = True
+        return None
+
+    async def main() -> None:
+        async with serving(leave) as served:
+            connection = await Connection.open(served.address, handshake=hello())
+            with pytest.raises(ConnectionClosedError) as caught:
+                await connection.exchange(request())
+            assert caught.value.sent
+            assert connection.is_closed
+
+    trio.run(main)
+
+
+def test_unused_connections_are_closed_down_to_the_minimum() -> None:
+    async def main() -> None:
+        gate = Gate()
+        async with serving(gate.answer) as served, trio.open_nursery() as nursery:
+            pools = ConnectionPools(hello, PoolOptions(connections_min=2, idle_seconds_max=60))
+            nursery.start_soon(pools.run)
+            pool: Pool = pools[served.address]
+            async with trio.open_nursery() as callers:
+                for _ in range(5):
+                    callers.start_soon(pool.exchange, request())
+                await wait_until_waiting(gate, 5)
+                gate.opened.set()
+            pool.reap(trio.current_time() + 30)
+            assert pool.statistics().available == 5
+            pool.reap(trio.current_time() + 61)
+            assert pool.statistics().available == 2
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)

@@ -1,0 +1,309 @@
+"""The server: what clients do wrong stays with them, what they do right is answered in order, and it ends in order."""
+
+import struct
+from typing import Any
+
+import bson
+import trio
+
+from tests.wire.transport.serving import Serving, answer_ok, serving
+from wire import compression
+from wire.compression import Compressor
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
+from wire.message import (
+    CHECKSUM_PRESENT,
+    MORE_TO_COME,
+    OP_COMPRESSED,
+    OP_QUERY,
+    Header,
+    OpMsg,
+    encode_sequence,
+    op_msg,
+    with_checksum,
+)
+from wire.request import Request
+from wire.transport.server import ClientConnection
+
+PING = bson.encode({"ping": 1, "$db": "admin"})
+
+
+def ping(request_id: int = 1, flags: int = 0) -> bytes:
+    return op_msg(PING, request_id=request_id, flags=flags)
+
+
+def test_requests_sent_at_once_are_answered_in_order() -> None:
+    async def main() -> None:
+        async with serving(answer_ok) as served:
+            client = await served.connect()
+            await client.send(b"".join(ping(n) for n in range(1, 51)))
+            for n in range(1, 51):
+                frame = await client.receive()
+                assert frame is not None
+                assert Header(frame).response_to == n
+
+    trio.run(main)
+
+
+def test_a_malformed_frame_closes_its_own_connection_only() -> None:
+    async def main() -> None:
+        async with serving(answer_ok) as served:
+            good, bad = await served.connect(), await served.connect()
+            for garbage in (b"\xff" * 16, struct.pack("<iiii", 16, 1, 0, 999), op_msg(PING, request_id=1, flags=4)):
+                await bad.send(garbage)
+                assert await bad.receive() is None
+                bad = await served.connect()
+            await good.send(ping())
+            assert (await good.receive_document())["asked"] == "ping"
+
+    trio.run(main)
+
+
+def test_a_checksum_is_answered_with_a_checksum() -> None:
+    async def main() -> None:
+        async with serving(answer_ok) as served:
+            client = await served.connect()
+            await client.send(with_checksum(ping()))
+            frame = await client.receive()
+            assert frame is not None
+            message = OpMsg(frame)
+            assert message.flags & CHECKSUM_PRESENT
+            assert bson.decode(message.body)["asked"] == "ping"
+
+    trio.run(main)
+
+
+def test_a_request_with_more_to_come_gets_no_answer() -> None:
+    async def main() -> None:
+        async with serving(answer_ok) as served:
+            client = await served.connect()
+            await client.send(ping(1, MORE_TO_COME) + ping(2))
+            frame = await client.receive()
+            assert frame is not None
+            assert Header(frame).response_to == 2
+
+    trio.run(main)
+
+
+def test_a_command_error_becomes_a_reply() -> None:
+    async def refuse(client: ClientConnection, request: Request) -> dict[str, Any]:
+        raise CommandError(ErrorCode.NamespaceNotFound, "no such thing", extra={"ns": "a.b"})
+
+    async def main() -> None:
+        async with serving(refuse) as served:
+            client = await served.connect()
+            await client.send(ping() + ping())
+            for _ in range(2):
+                assert await client.receive_document() == {
+                    "ok": 0.0,
+                    "errmsg": "no such thing",
+                    "code": 26,
+                    "codeName": "NamespaceNotFound",
+                    "ns": "a.b",
+                }
+
+    trio.run(main)
+
+
+def test_our_own_fault_is_told_and_closes_the_connection() -> None:
+    async def fail(client: ClientConnection, request: Request) -> dict[str, Any]:
+        raise ZeroDivisionError("oh")
+
+    async def main() -> None:
+        async with serving(fail) as served:
+            client = await served.connect()
+            await client.send(ping())
+            assert (await client.receive_document())["codeName"] == "InternalError"
+            assert await client.receive() is None
+
+    trio.run(main)
+
+
+def test_too_many_connections_are_refused_and_room_is_given_again() -> None:
+    async def main() -> None:
+        async with serving(answer_ok, connections_max=1) as served:
+            first = await served.connect()
+            await first.send(ping())
+            assert await first.receive() is not None
+            refused = await served.connect()
+            assert await refused.receive() is None
+            assert served.server.connections_refused == 1
+            await first.stream.aclose()
+            await served.handler.someone_left.wait()
+            second = await served.connect()
+            await second.send(ping())
+            assert await second.receive() is not None
+
+    trio.run(main)
+
+
+class Waiting:
+    """An answer that never comes, with events for what happens to it."""
+
+    def __init__(self, *, interruptible: bool) -> None:
+        self.begun = trio.Event()
+        self.cancelled = trio.Event()
+        self.go_on = trio.Event()
+        self._interruptible = interruptible
+
+    async def answer(self, client: ClientConnection, request: Request) -> dict[str, Any]:
+        if self._interruptible:
+            client.allow_interruption()
+        self.begun.set()
+        try:
+            await self.go_on.wait()
+        except trio.Cancelled:
+            self.cancelled.set()
+            raise
+        return {"ok": 1.0}
+
+
+def test_a_client_that_leaves_interrupts_its_read() -> None:
+    async def main() -> None:
+        waiting = Waiting(interruptible=True)
+        async with serving(waiting.answer) as served:
+            client = await served.connect()
+            await client.send(ping())
+            await waiting.begun.wait()
+            await client.stream.aclose()
+            await waiting.cancelled.wait()
+
+    trio.run(main)
+
+
+def test_a_half_closed_socket_counts_as_left() -> None:
+    async def main() -> None:
+        waiting = Waiting(interruptible=True)
+        async with serving(waiting.answer) as served:
+            client = await served.connect()
+            await client.send(ping())
+            await waiting.begun.wait()
+            await client.stream.send_eof()
+            await waiting.cancelled.wait()
+            assert await client.receive() is None
+
+    trio.run(main)
+
+
+def test_a_client_that_leaves_does_not_interrupt_its_write() -> None:
+    async def main() -> None:
+        waiting = Waiting(interruptible=False)
+        async with serving(waiting.answer) as served:
+            client = await served.connect()
+            await client.send(ping())
+            await waiting.begun.wait()
+            await client.stream.aclose()
+            while not served.handler.opened[0].is_disconnected:
+                await trio.lowlevel.checkpoint()
+            assert not waiting.cancelled.is_set()
+            waiting.go_on.set()
+            await served.handler.someone_left.wait()
+            assert not waiting.cancelled.is_set()
+
+    trio.run(main)
+
+
+def test_drain_lets_running_operations_end_and_closes_the_rest() -> None:
+    async def main() -> None:
+        waiting = Waiting(interruptible=False)
+        async with serving(waiting.answer) as served:
+            idle, busy = await served.connect(), await served.connect()
+            await busy.send(ping())
+            await waiting.begun.wait()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(served.server.drain, 5)
+                assert await idle.receive() is None
+                waiting.go_on.set()
+                assert await busy.receive() is not None
+                assert await busy.receive() is None
+
+    trio.run(main)
+
+
+def test_drain_does_not_wait_for_ever() -> None:
+    async def main() -> None:
+        waiting = Waiting(interruptible=False)
+        async with serving(waiting.answer) as served:
+            busy = await served.connect()
+            await busy.send(ping())
+            await waiting.begun.wait()
+            await served.server.drain(0.01)
+            await waiting.cancelled.wait()
+            assert await busy.receive() is None
+
+    trio.run(main)
+
+
+async def answer_negotiating(client: ClientConnection, request: Request) -> dict[str, Any]:
+    client.compressors = ("zlib",)
+    return {"asked": request.name, "ok": 1.0}
+
+
+def test_a_compressed_request_is_answered_compressed() -> None:
+    async def main() -> None:
+        async with serving(answer_negotiating) as served:
+            client = await served.connect()
+            await client.send(ping())
+            assert await client.receive() is not None
+            await client.send(compression.compress(ping(9), Compressor.ZLIB))
+            frame = await client.receive()
+            assert frame is not None
+            assert Header(frame).opcode == OP_COMPRESSED
+            inner, compressor = compression.decompress(frame)
+            assert compressor is Compressor.ZLIB
+            assert Header(inner).response_to == 9
+
+    trio.run(main)
+
+
+def test_a_compressor_that_was_not_negotiated_closes_the_connection() -> None:
+    async def main() -> None:
+        async with serving(answer_negotiating) as served:
+            client = await served.connect()
+            await client.send(compression.compress(ping(), Compressor.SNAPPY))
+            assert await client.receive() is None
+
+    trio.run(main)
+
+
+async def ask_by_query(served: Serving, namespace: bytes, query: dict[str, Any]) -> tuple[Header, dict[str, Any]]:
+    client = await served.connect()
+    content = struct.pack("<i", 0) + namespace + b"\0" + struct.pack("<ii", 0, -1) + bson.encode(query)
+    await client.send(struct.pack("<iiii", 16 + len(content), 5, 0, OP_QUERY) + content)
+    frame = await client.receive()
+    assert frame is not None
+    return Header(frame), bson.decode(frame[36:])
+
+
+def test_the_legacy_hello_is_answered_with_op_reply() -> None:
+    async def main() -> None:
+        async with serving(answer_ok) as served:
+            header, document = await ask_by_query(served, b"admin.$cmd", {"isMaster": 1})
+            assert (header.opcode, header.response_to) == (1, 5)
+            assert document["asked"] == "isMaster"
+
+    trio.run(main)
+
+
+def test_other_legacy_queries_are_refused() -> None:
+    async def main() -> None:
+        async with serving(answer_ok) as served:
+            _, document = await ask_by_query(served, b"admin.$cmd", {"ping": 1})
+            assert document["codeName"] == "UnsupportedOpQueryCommand"
+
+    trio.run(main)
+
+
+def test_a_message_of_many_reads_arrives_whole() -> None:
+    async def count(client: ClientConnection, request: Request) -> dict[str, Any]:
+        return {"n": len(request.documents(b"documents")), "ok": 1.0}
+
+    async def main() -> None:
+        documents = [bson.encode({"_id": n, "text": "x" * 1000}) for n in range(20_000)]
+        body = bson.encode({"insert": "c", "$db": "d"})
+        async with serving(count) as served:
+            client = await served.connect()
+            await client.send(op_msg(body, request_id=1, sections=encode_sequence(b"documents", documents)))
+            assert (await client.receive_document())["n"] == 20_000
+
+    trio.run(main)
