@@ -10,6 +10,7 @@ from typing import Final
 
 import trio
 
+from shardd.critical_section import CriticalSection
 from shardd.database_state import DatabaseState
 from shardd.namespace_state import NamespaceState
 from shardd.refresh import MetadataRefresher
@@ -75,8 +76,10 @@ class Admission:
             return None
         database_version = fields.get(DATABASE_VERSION)
         if database_version is not None:
-            accepted = self._database(request.db).accepted
-            if body[database_version[2] : database_version[3]] not in accepted:
+            database = self._database(request.db)
+            if body[database_version[2] : database_version[3]] not in database.accepted:
+                return None
+            if database.critical_section is not None:
                 return None
         state.enter(is_write=is_write)
         return state
@@ -99,8 +102,10 @@ class Admission:
         state = self._namespace(namespace_of(request))
         refreshed: set[str] = set()
         while True:
-            while state.critical_section is not None and state.is_blocked(is_write=is_write):
-                await state.critical_section.wait_released()
+            section = self._blocking_section(request, state, is_write=is_write)
+            if section is not None:
+                await section.wait_released()
+                continue
             try:
                 self._check(request, state)
             except StaleError as error:
@@ -116,6 +121,13 @@ class Admission:
                 continue
             state.enter(is_write=is_write)
             return state
+
+    def _blocking_section(self, request: Request, state: NamespaceState, *, is_write: bool) -> CriticalSection | None:
+        """The critical section that an operation has to wait for, if there is one."""
+        sections = [state.critical_section]
+        if DATABASE_VERSION in request.fields:
+            sections.append(self._database(request.db).critical_section)
+        return next((each for each in sections if each is not None and each.blocks(is_write=is_write)), None)
 
     def _check(self, request: Request, state: NamespaceState) -> None:
         """Compare both versions, the database's first, as it is taken first on a shard."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import trio
+from bson.timestamp import Timestamp
 
 from daemon.single_flight import SingleFlight
 from sharding.catalog.reads import CatalogRead, CatalogReads, Result, read_shards
@@ -58,6 +59,30 @@ class Catalog:
             CommandError: as `command`.
         """
         return await self.command({**command, "writeConcern": MAJORITY})
+
+    async def find(
+        self, collection: str, query: Mapping[str, Any], *, sort: Mapping[str, int] | None = None
+    ) -> list[bytes]:
+        """The raw documents that a query on a collection of the config database gives.
+
+        Raises:
+            CommandError: as `command`.
+        """
+        find: dict[str, Any] = {"find": collection, "filter": query, "readConcern": {"level": "majority"}}
+        if sort is not None:
+            find["sort"] = sort
+        return await self._find(CatalogRead("config", find))
+
+    async def new_timestamp(self) -> Timestamp:
+        """A time that the config servers have not given to anything before: identity of a new collection's versions.
+
+        Raises:
+            CommandError: as `command`.
+        """
+        note = {"appendOplogNote": 1, "data": {"msg": "new collection timestamp"}, "writeConcern": MAJORITY}
+        reply = await self.command(note)
+        now: Timestamp = reply["operationTime"]
+        return now
 
     async def shards(self) -> dict[str, ShardEntry]:
         """All shards by id, read now."""

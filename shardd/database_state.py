@@ -1,10 +1,13 @@
 """What a shard knows of one database: which version of its entry is in force."""
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from shardd.stale_errors import stale_database
 from sharding.catalog.database_entry import DatabaseEntry
 from sharding.versions import DatabaseVersion
+
+if TYPE_CHECKING:
+    from shardd.critical_section import CriticalSection
 
 _ACCEPTED_MAX: Final = 256
 
@@ -16,15 +19,17 @@ class DatabaseState:
         name: of the database.
         entry: its entry in the catalog, None while it is not known (or there is none).
         accepted: raw ``databaseVersion`` values that are known to match.
+        critical_section: the one that is on.
         generation: rises whenever the entry is thrown away, so that a refresh begun before can be told.
     """
 
-    __slots__ = ("accepted", "entry", "generation", "name")
+    __slots__ = ("accepted", "critical_section", "entry", "generation", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.entry: DatabaseEntry | None = None
         self.accepted: set[bytes] = set()
+        self.critical_section: CriticalSection | None = None
         self.generation = 0
 
     def learn(self, entry: DatabaseEntry | None) -> None:

@@ -116,13 +116,8 @@ class NamespaceState:
             self.writers -= 1
         else:
             self.readers -= 1
-        if self.critical_section is not None:
+        if not self.writers and self._drained:
             self._drained.unpark_all()
-
-    def is_blocked(self, *, is_write: bool) -> bool:
-        """Whether a critical section keeps an operation from entering."""
-        section = self.critical_section
-        return section is not None and section.blocks(is_write=is_write)
 
     async def block_writes(self, reason: Mapping[str, Any]) -> CriticalSection:
         """Begin a critical section, or return the one of the same reason, and wait until no write is under way."""
@@ -132,9 +127,13 @@ class NamespaceState:
             section = self.critical_section
         if section is None:
             section = self.critical_section = CriticalSection(reason)
+        await self.wait_writers_gone()
+        return section
+
+    async def wait_writers_gone(self) -> None:
+        """Return when no write is under way; a critical section, here or of the database, keeps new ones out."""
         while self.writers:
             await self._drained.park()
-        return section
 
     def block_reads(self) -> None:
         """The second phase: reads that begin now wait; those under way see what was there before, which is right."""

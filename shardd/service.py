@@ -5,6 +5,7 @@ from typing import Final
 import trio
 
 from daemon.metrics import Metrics
+from shardd.coordinators.service import CoordinatorService
 from shardd.handler import ShardHandler
 from shardd.options import ShardOptions
 from shardd.registry import COMMANDS
@@ -31,7 +32,7 @@ class ShardService(ShardHandler):
 
     def __init__(self, options: ShardOptions, nursery: trio.Nursery) -> None:
         self.metrics = Metrics("shardd", (*COMMANDS, *HELLO_NAMES, *_FORWARDED))
-        self.shard = Shard(options, self.metrics, nursery, self._close_clients)
+        self.shard = Shard(options, self.metrics, nursery, CoordinatorService, self._close_clients)
         self._server: Server | None = None
         stale_errors = self.metrics.labelled_counter("stale_errors", "Operations refused for a stale version", "error")
         super().__init__(self.shard, stale_errors)

@@ -1,7 +1,7 @@
 """The shared state of a shard daemon: what all operations and commands of this process work with."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 from bson.timestamp import Timestamp
@@ -25,6 +25,9 @@ from wire.transport.client import handshake_document
 from wire.transport.pools import ConnectionPools
 from wire.transport.replica_set import ReplicaSetClient
 
+if TYPE_CHECKING:
+    from shardd.coordinators.service import CoordinatorService
+
 logger = get_logger("shardd.shard")
 
 _UNINITIALIZED = (
@@ -39,6 +42,7 @@ class Shard:
         options: how it was started.
         metrics: what it measures.
         nursery: for tasks that live as long as the daemon.
+        coordinators: makes what runs changes of several steps.
         on_mongod_lost: see `Sidecar`.
 
     Attributes:
@@ -52,6 +56,7 @@ class Shard:
         options: ShardOptions,
         metrics: Metrics,
         nursery: trio.Nursery,
+        coordinators: Callable[["Shard"], "CoordinatorService"],
         on_mongod_lost: Callable[[], None],
     ) -> None:
         self.options = options
@@ -82,6 +87,7 @@ class Shard:
             metrics.labelled_counter("refreshes", "Refreshes of what the shard knows of the catalog", "kind"),
         )
         self.ddl_locks = DDLLocks()
+        self.coordinators = coordinators(self)
         self._catalog: Catalog | None = None
 
     def start(self) -> None:
@@ -100,10 +106,19 @@ class Shard:
         """Begin as primary with nothing but what is persisted."""
         self._forget_metadata()
         nursery.start_soon(self.writer.run)
+        await self.coordinators.begin_term(nursery)
 
     def on_step_down(self) -> None:
         """What this primary knew is for its successor to say now."""
+        self.coordinators.end_term()
         self._forget_metadata()
+
+    def forget_database(self, db: str) -> None:
+        """What is known of a database and its collections is no longer to be trusted."""
+        self.database(db).forget()
+        for name, state in self.namespaces.items():
+            if name.partition(".")[0] == db:
+                state.forget()
 
     def _forget_metadata(self) -> None:
         for state in self.namespaces.values():

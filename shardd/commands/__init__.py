@@ -1,5 +1,11 @@
 """The commands of the shard daemon, one module for each or for a small family."""
 
-from shardd.commands import chunk_commands, identity_commands, version_commands
+from shardd.commands import (
+    chunk_commands,
+    ddl_commands,
+    identity_commands,
+    participant_commands,
+    version_commands,
+)
 
-__all__ = ["chunk_commands", "identity_commands", "version_commands"]
+__all__ = ["chunk_commands", "ddl_commands", "identity_commands", "participant_commands", "version_commands"]

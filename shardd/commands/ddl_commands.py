@@ -1,0 +1,57 @@
+"""The DDL commands that a router sends to the primary shard of a database."""
+
+from typing import Any, Final
+
+from shardd.arguments import collection_argument, string_argument
+from shardd.coordinators.create_collection import CreateCollection
+from shardd.coordinators.drop_collection import DropCollection
+from shardd.coordinators.drop_database import DropDatabase
+from shardd.coordinators.rename_collection import RenameCollection
+from shardd.registry import command
+from shardd.shard import Shard
+from sharding.namespace import Namespace
+from sharding.versions import DATABASE_VERSION
+from wire.request import Request
+
+_CREATE_ARGUMENTS: Final = (
+    "shardKey",
+    "unique",
+    "numInitialChunks",
+    "presplitHashedZones",
+    "collation",
+    "initialSplitPoints",
+    "timeseries",
+    "implicitlyCreateIndex",
+    "enforceUniquenessCheck",
+)
+
+
+@command("_shardsvrCreateCollection", is_ddl=True)
+async def create_collection(shard: Shard, request: Request) -> dict[str, Any]:
+    """Shard a collection, creating it if it does not exist."""
+    arguments = {name: request.get(name.encode()) for name in _CREATE_ARGUMENTS if name.encode() in request.fields}
+    return await shard.coordinators.run(CreateCollection(shard, collection_argument(request), arguments))
+
+
+@command("_shardsvrDropCollection", is_ddl=True)
+async def drop_collection(shard: Shard, request: Request) -> dict[str, Any]:
+    """Drop a collection wherever it is."""
+    return await shard.coordinators.run(DropCollection(shard, collection_argument(request), {}))
+
+
+@command("_shardsvrDropDatabase", is_ddl=True)
+async def drop_database(shard: Shard, request: Request) -> dict[str, Any]:
+    """Drop a database wherever it is."""
+    arguments = {"databaseVersion": request.get(DATABASE_VERSION)}
+    return await shard.coordinators.run(DropDatabase(shard, Namespace(request.db), arguments))
+
+
+@command("_shardsvrRenameCollection", is_ddl=True)
+async def rename_collection(shard: Shard, request: Request) -> dict[str, Any]:
+    """Rename an unsharded collection."""
+    arguments = {
+        "to": string_argument(request, b"to"),
+        "dropTarget": bool(request.get(b"dropTarget", False)),
+        "stayTemp": bool(request.get(b"stayTemp", False)),
+    }
+    return await shard.coordinators.run(RenameCollection(shard, collection_argument(request), arguments))

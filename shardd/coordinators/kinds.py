@@ -1,0 +1,14 @@
+"""All kinds of coordinators, by the name under which they are persisted."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from shardd.coordinators.coordinator import Coordinator
+from shardd.coordinators.create_collection import CreateCollection
+from shardd.coordinators.drop_collection import DropCollection
+from shardd.coordinators.drop_database import DropDatabase
+from shardd.coordinators.rename_collection import RenameCollection
+
+COORDINATORS: Final[Mapping[str, type[Coordinator]]] = {
+    kind.operation_type: kind for kind in (CreateCollection, DropCollection, DropDatabase, RenameCollection)
+}

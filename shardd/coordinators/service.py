@@ -1,0 +1,128 @@
+"""Running coordinators on a primary: those asked for now, and those a former primary has left behind."""
+
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from typing import Any, Final
+
+import trio
+
+from daemon.logs import get_logger
+from shardd.coordinators.coordinator import COLLECTION, Coordinator
+from shardd.coordinators.kinds import COORDINATORS
+from shardd.shard import Shard
+from sharding.namespace import Namespace
+from wire.error_codes import ErrorCode
+from wire.errors import BackendError, CommandError
+
+logger = get_logger("shardd.coordinators")
+
+_RETRY_SECONDS: Final = 0.5
+_NOT_ARGUMENTS: Final = frozenset({"_id", "recoveredFromDisk", "forwardableOpMetadata", "phase"})
+
+
+class _Run:
+    """A coordinator under way, for those who wait for its end."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self.arguments = dict(coordinator.arguments)
+        self.ended = trio.Event()
+        self.reply: dict[str, Any] = {}
+        self.error: CommandError | None = None
+
+
+class CoordinatorService:
+    """The coordinators of one shard daemon."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self._nursery: trio.Nursery | None = None
+        self._runs: dict[tuple[str, str], _Run] = {}
+
+    async def begin_term(self, nursery: trio.Nursery) -> None:
+        """Start what was left behind; only then are new changes taken.
+
+        Args:
+            nursery: of the term, in which coordinators run until step-down.
+        """
+        reply = await self._shard.mongod.command("config", {"find": COLLECTION, "singleBatch": True})
+        for document in reply["cursor"]["firstBatch"]:
+            logger.info("Resuming a change", id=document["_id"], phase=document["phase"])
+            self._start(self._revive(document), nursery)
+        self._nursery = nursery
+
+    def end_term(self) -> None:
+        """The coordinators have been cancelled with their nursery; the next primary goes on with them."""
+        self._nursery = None
+
+    async def run(self, coordinator: Coordinator) -> dict[str, Any]:
+        """Make a change, or wait for the end of the same one if it is under way.
+
+        Raises:
+            CommandError: it failed; NotWritablePrimary, the daemon is not (yet) recovered as primary;
+                ConflictingOperationInProgress, a similar change with other arguments is under way.
+        """
+        if self._nursery is None:
+            raise CommandError(ErrorCode.NotWritablePrimary, "not primary")
+        run = self._runs.get(_key(coordinator))
+        if run is None:
+            run = self._start(coordinator, self._nursery)
+        elif {name: run.arguments.get(name) for name in coordinator.arguments} != coordinator.arguments:
+            raise CommandError(
+                ErrorCode.ConflictingOperationInProgress,
+                f"Another {coordinator.operation_type} for namespace {coordinator.namespace} is being executed "
+                "with different parameters",
+            )
+        await run.ended.wait()
+        if run.error is not None:
+            raise run.error
+        return dict(run.reply)
+
+    def _start(self, coordinator: Coordinator, nursery: trio.Nursery) -> _Run:
+        run = self._runs[_key(coordinator)] = _Run(coordinator)
+        nursery.start_soon(self._execute, coordinator, run)
+        return run
+
+    async def _execute(self, coordinator: Coordinator, run: _Run) -> None:
+        try:
+            async with AsyncExitStack() as locks:
+                for db in coordinator.databases:
+                    await locks.enter_async_context(self._shard.ddl_locks.hold(db))
+                run.reply = await self._run_to_its_end(coordinator)
+        except CommandError as error:
+            run.error = error
+        except BackendError as error:
+            run.error = CommandError(ErrorCode.HostUnreachable, str(error))
+        except BaseException:
+            run.error = CommandError(
+                ErrorCode.InterruptedDueToReplStateChange, "operation was interrupted because the primary stepped down"
+            )
+            raise
+        finally:
+            del self._runs[_key(coordinator)]
+            run.ended.set()
+
+    async def _run_to_its_end(self, coordinator: Coordinator) -> dict[str, Any]:
+        while True:
+            try:
+                reply = await coordinator.run()
+                if coordinator.phase is not None:
+                    await coordinator.remove_document()
+                return reply
+            except (CommandError, BackendError) as error:
+                if not coordinator.must_finish:
+                    if coordinator.phase is not None:
+                        await coordinator.remove_document()
+                    raise
+                # Half done is worse than late: it is tried until it is done or another primary takes over.
+                logger.warning("A change has to be tried again", id=coordinator.id, error=str(error))
+            await trio.sleep(_RETRY_SECONDS)
+
+    def _revive(self, document: Mapping[str, Any]) -> Coordinator:
+        identity = document["_id"]
+        arguments = {name: value for name, value in document.items() if name not in _NOT_ARGUMENTS}
+        kind = COORDINATORS[identity["operationType"]]
+        return kind(self._shard, Namespace.parse(identity["namespace"]), arguments, document["phase"])
+
+
+def _key(coordinator: Coordinator) -> tuple[str, str]:
+    return coordinator.id["namespace"], coordinator.operation_type

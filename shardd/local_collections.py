@@ -1,0 +1,139 @@
+"""Collections as they are on the own mongod: looking at them, creating and dropping them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from bson.binary import Binary
+
+from daemon.sidecar.mongod import LocalMongod
+from shardd.catalog import MAJORITY
+from sharding.namespace import Namespace
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCollection:
+    """One entry of ``listCollections``.
+
+    Attributes:
+        kind: ``collection``, ``view`` or ``timeseries``.
+        options: those it was created with.
+        uuid: None for a view.
+        id_index: the specification of the ``_id`` index, None for a view.
+    """
+
+    kind: str
+    options: Mapping[str, Any]
+    uuid: UUID | None
+    id_index: Mapping[str, Any] | None
+
+
+async def describe(mongod: LocalMongod, namespace: Namespace) -> LocalCollection | None:
+    """What is there under a name, None if nothing."""
+    listing = {
+        "listCollections": 1,
+        "filter": {"name": namespace.collection},
+        "$readPreference": {"mode": "nearest"},
+    }
+    reply = await mongod.command(namespace.db, listing)
+    for entry in reply["cursor"]["firstBatch"]:
+        raw_uuid = entry["info"].get("uuid")
+        uuid = None if raw_uuid is None else UUID(bytes=bytes(raw_uuid))
+        return LocalCollection(entry["type"], entry["options"], uuid, entry.get("idIndex"))
+    return None
+
+
+async def list_indexes(mongod: LocalMongod, namespace: Namespace) -> list[dict[str, Any]]:
+    """The specifications of a collection's indexes, none if it does not exist. No collection has more than 64."""
+    try:
+        reply = await mongod.command(
+            namespace.db, {"listIndexes": namespace.collection, "$readPreference": {"mode": "nearest"}}
+        )
+    except CommandError as error:
+        if error.code != ErrorCode.NamespaceNotFound:
+            raise
+        return []
+    indexes: list[dict[str, Any]] = reply["cursor"]["firstBatch"]
+    return indexes
+
+
+async def is_empty(mongod: LocalMongod, namespace: Namespace) -> bool:
+    """Whether a collection has no documents."""
+    find = {"find": namespace.collection, "limit": 1, "singleBatch": True, "projection": {"_id": 1}}
+    reply = await mongod.command(namespace.db, find)
+    return not reply["cursor"]["firstBatch"]
+
+
+async def create(mongod: LocalMongod, namespace: Namespace) -> None:
+    """Create a collection with default options; one that is there is left as it is.
+
+    Raises:
+        CommandError: it can't be created.
+    """
+    try:
+        await mongod.command(namespace.db, {"create": namespace.collection, "writeConcern": MAJORITY})
+    except CommandError as error:
+        if error.code != ErrorCode.NamespaceExists:
+            raise
+
+
+async def create_with_uuid(
+    mongod: LocalMongod,
+    namespace: Namespace,
+    uuid: UUID,
+    options: Mapping[str, Any],
+    id_index: Mapping[str, Any] | None,
+) -> None:
+    """Create a collection under a given UUID, as it has on the other shards; the same again is fine.
+
+    Raises:
+        CommandError: InvalidUUID, another collection of that name exists.
+    """
+    existing = await describe(mongod, namespace)
+    if existing is None:
+        creation = {"create": namespace.collection, **options}
+        if id_index is not None:
+            creation["idIndex"] = id_index
+        operation = {"op": "c", "ns": f"{namespace.db}.$cmd", "ui": Binary.from_uuid(uuid), "o": creation}
+        await mongod.command("admin", {"applyOps": [operation], "writeConcern": MAJORITY})
+        existing = await describe(mongod, namespace)
+    if existing is None or existing.uuid != uuid:
+        raise CommandError(
+            ErrorCode.InvalidUUID,
+            f"Cannot create collection {namespace} with UUID {uuid}: it exists with UUID {existing and existing.uuid}",
+        )
+
+
+async def create_indexes(mongod: LocalMongod, namespace: Namespace, indexes: Sequence[Mapping[str, Any]]) -> None:
+    """Create indexes of given specifications; those that are there are left as they are.
+
+    Raises:
+        CommandError: they can't be created.
+    """
+    if indexes:
+        await mongod.command(
+            namespace.db,
+            {"createIndexes": namespace.collection, "indexes": list(indexes), "writeConcern": MAJORITY},
+        )
+
+
+async def drop(mongod: LocalMongod, namespace: Namespace, uuid: UUID | None = None) -> None:
+    """Drop a collection, or whatever has its name; what is not there is fine.
+
+    Args:
+        mongod: the own mongod.
+        namespace: its name.
+        uuid: drop it only if it is this very collection.
+    """
+    if uuid is not None:
+        existing = await describe(mongod, namespace)
+        if existing is None or existing.uuid != uuid:
+            return
+    try:
+        await mongod.command(namespace.db, {"drop": namespace.collection, "writeConcern": MAJORITY})
+    except CommandError as error:
+        if error.code != ErrorCode.NamespaceNotFound:
+            raise
