@@ -19,6 +19,7 @@ from bson.decimal128 import Decimal128
 NAN: Final = b"\x28"
 NEGATIVE: Final = b"\x29"
 _POSITIVE_RANK: Final = 0x2A
+_POSITIVE: Final = bytes((_POSITIVE_RANK,))
 
 _INVERTED: Final = bytes(255 - byte for byte in range(256))
 
@@ -56,7 +57,7 @@ def encode_int64(document: bytes, start: int, _end: int) -> bytes:
         return _pack_positive(_POSITIVE_RANK, value)
     if -_EXACT_INTEGERS <= value < 0:
         return NEGATIVE + _pack_exact(-value).translate(_INVERTED)
-    return _encode_finite(Decimal(value))
+    return _encode_large_integer(value)
 
 
 def encode_double(document: bytes, start: int, _end: int) -> bytes:
@@ -83,21 +84,40 @@ def encode_decimal128(document: bytes, start: int, end: int) -> bytes:
     return _encode_finite(value)
 
 
+def _encode_large_integer(value: int) -> bytes:
+    """As `_encode_finite`, quickly: hashes are large integers, and hashed keys are frequent."""
+    magnitude = abs(value)
+    below = float(magnitude)
+    exact = int(below)
+    if exact == magnitude:
+        encoding = _pack_exact(below)
+    else:
+        if exact > magnitude:
+            below = math.nextafter(below, 0.0)
+        digits = b"%d" % magnitude
+        encoding = _pack_inexact(below, digits, len(digits) - 1)
+    return _POSITIVE + encoding if value > 0 else NEGATIVE + encoding.translate(_INVERTED)
+
+
 def _encode_finite(value: Decimal) -> bytes:
     if value < 0:
         return NEGATIVE + _encode_magnitude(value.copy_negate()).translate(_INVERTED)
-    return bytes((_POSITIVE_RANK,)) + _encode_magnitude(value)
+    return _POSITIVE + _encode_magnitude(value)
 
 
 def _encode_magnitude(value: Decimal) -> bytes:
-    if not value:
+    if not value:  # a zero, or a -0, of any exponent
         return _pack_exact(0.0)
-    nearest = float(value)
-    if math.isinf(nearest):
-        nearest = _DOUBLE_MAX
-    if nearest > value:
-        nearest = math.nextafter(nearest, 0.0)
-    if nearest == value:  # Python compares floats and Decimals exactly
-        return _pack_exact(nearest)
-    digits = "".join(map(str, value.as_tuple().digits)).rstrip("0")
-    return _pack_approximate(nearest, _INEXACT, value.adjusted() + _DECIMAL_EXPONENT_BIAS) + digits.encode() + b"\0"
+    below = float(value)
+    if math.isinf(below):
+        below = _DOUBLE_MAX
+    if below > value:  # Python compares floats and Decimals exactly
+        below = math.nextafter(below, 0.0)
+    if below == value:
+        return _pack_exact(below)
+    return _pack_inexact(below, "".join(map(str, value.as_tuple().digits)).encode(), value.adjusted())
+
+
+def _pack_inexact(below: float, digits: bytes, exponent: int) -> bytes:
+    """The double below a value, and the value itself: its decimal exponent and its digits, which a zero byte ends."""
+    return _pack_approximate(below, _INEXACT, exponent + _DECIMAL_EXPONENT_BIAS) + digits.rstrip(b"0") + b"\0"

@@ -12,10 +12,12 @@ from sharding.number_order import encode_int64
 from wire import rawbson
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
+from wire.limits import NESTING_LEVELS_MAX
 from wire.rawbson import Span
 
 _pack_int64 = Struct("<q").pack
 
+_NESTING = (rawbson.OBJECT, rawbson.ARRAY)
 _NULL_SPAN = (rawbson.NULL, 0, 0, 0)
 
 
@@ -48,13 +50,15 @@ class ShardKeyField:
             top_level: its top-level elements, at least the one that the path begins with.
 
         Raises:
-            CommandError: ShardKeyNotFound for an array on the path.
+            CommandError: ShardKeyNotFound for an array on the path, Overflow for a value nested too deep.
         """
         span = top_level.get(self.path[0])
         if span is not None and len(self.path) > 1:
             span = descend(document, span, self.path[1:])
-        if span is not None and span[0] == rawbson.ARRAY:
-            raise array_in_shard_key()
+        if span is not None and span[0] in _NESTING:
+            if span[0] == rawbson.ARRAY:
+                raise array_in_shard_key()
+            refuse_deep_nesting(document, span)
         return span
 
     def key_value(self, document: bytes, span: Span | None) -> tuple[int, bytes]:
@@ -80,6 +84,12 @@ class ShardKeyField:
 def array_in_shard_key() -> CommandError:
     """What MongoDB says to a document with an array on a path of the shard key."""
     return CommandError(ErrorCode.ShardKeyNotFound, "Shard key cannot contain array values or array descendants.")
+
+
+def refuse_deep_nesting(document: bytes, span: Span) -> None:
+    """Raise the Overflow of mongod for a value nested so deep that walking it would not be safe."""
+    if span[0] in _NESTING and rawbson.depth_exceeds(document, NESTING_LEVELS_MAX, span[2]):
+        raise CommandError(ErrorCode.Overflow, "BSONObj exceeds maximum nested object depth")
 
 
 def descend(document: bytes, span: Span, path: tuple[bytes, ...]) -> Span | None:

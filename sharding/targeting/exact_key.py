@@ -10,8 +10,8 @@ from typing import Final, TypeAlias
 
 from sharding.key_order import encode_value
 from sharding.shard_key import ShardKeyPattern
-from sharding.shard_key_field import descend
-from sharding.targeting.filters import is_operator_object
+from sharding.shard_key_field import descend, refuse_deep_nesting
+from sharding.targeting.filters import FILTER_DEPTH_MAX, is_operator_object
 from sharding.targeting.values import is_collatable
 from wire import rawbson
 from wire.rawbson import Span
@@ -27,6 +27,7 @@ def exact_shard_key(filter_document: bytes, pattern: ShardKeyPattern) -> bytes |
     """The shard key document that every match of the filter has, hashed values hashed; None if it is not fixed.
 
     Raises:
+        CommandError: Overflow for a value that is nested too deep.
         InvalidBSONError: the filter is not well-formed BSON.
     """
     equalities = _relevant_equalities(filter_document, pattern)
@@ -44,6 +45,7 @@ def exact_shard_key(filter_document: bytes, pattern: ShardKeyPattern) -> bytes |
         )
         if found is None or found[0] in _UNUSABLE:
             return None
+        refuse_deep_nesting(filter_document, found)
         elements.append(rawbson.element(field.name, *field.key_value(filter_document, found)))
     return rawbson.from_elements(b"".join(elements))
 
@@ -66,7 +68,7 @@ def has_exact_id(filter_document: bytes, *, collection_collation: bool = True) -
 def _relevant_equalities(filter_document: bytes, pattern: ShardKeyPattern) -> dict[bytes, Span] | None:
     """The equalities on paths of the key, above them and below them; None if two concern the same value."""
     found: dict[bytes, Span] = {}
-    for path, span in _equalities(filter_document, 0):
+    for path, span in _equalities(filter_document, 0, 0):
         if any(_one_above_other(path, field.name) for field in pattern.fields):
             if any(_one_above_other(path, other) for other in found):
                 return None
@@ -78,14 +80,16 @@ def _one_above_other(path: bytes, other: bytes) -> bool:
     return path == other or path.startswith(other + b".") or other.startswith(path + b".")
 
 
-def _equalities(document: bytes, start: int) -> Iterator[_Equality]:
+def _equalities(document: bytes, start: int, depth: int) -> Iterator[_Equality]:
     """All equalities that a match must satisfy, as path and value."""
+    if depth > FILTER_DEPTH_MAX:
+        return
     for name, span in rawbson.spans(document, start):
         if name == b"$and" or (name == b"$or" and _length(document, span) == 1):
             if span[0] == rawbson.ARRAY:
                 for _, branch in rawbson.spans(document, span[2]):
                     if branch[0] == rawbson.OBJECT:
-                        yield from _equalities(document, branch[2])
+                        yield from _equalities(document, branch[2], depth + 1)
         elif name.startswith(b"$"):
             continue
         elif is_operator_object(document, span):
@@ -106,9 +110,15 @@ def _single_operand(document: bytes, operator: bytes, operand: Span) -> Span | N
     values = [span for _, span in rawbson.spans(document, operand[2])]
     if not values or values[0][0] == rawbson.REGEX or is_operator_object(document, values[0]):
         return None
-    if len(values) > 1 and (operator == b"$all" or len({encode_value(document, value) for value in values}) > 1):
+    if len(values) > 1 and (operator == b"$all" or not _all_equal(document, values)):
         return None
     return values[0]
+
+
+def _all_equal(document: bytes, values: list[Span]) -> bool:
+    for value in values:
+        refuse_deep_nesting(document, value)
+    return len({encode_value(document, value) for value in values}) == 1
 
 
 def _length(document: bytes, span: Span) -> int:

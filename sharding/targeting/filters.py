@@ -25,7 +25,7 @@ _PLAIN: Final = frozenset(
 
 _COMPARISONS: Final = frozenset({b"$gt", b"$gte", b"$lt", b"$lte"})
 
-_DEPTH_MAX: Final = 100
+FILTER_DEPTH_MAX: Final = 100
 """MongoDB refuses filters that are nested deeper."""
 
 
@@ -60,6 +60,7 @@ def key_ranges(filter_document: bytes, pattern: ShardKeyPattern, *, simple_colla
             hold strings are limited by their type only.
 
     Raises:
+        CommandError: Overflow for a value that is nested too deep.
         InvalidBSONError: the filter is not well-formed BSON.
     """
     fields = pattern.fields
@@ -91,10 +92,9 @@ def _only_equality(filter_document: bytes, field: ShardKeyField) -> bytes | None
 class _FilterReader:
     """Reads the filters of one operation."""
 
-    __slots__ = ("_fields", "_on_path", "_pattern", "_simple_collation", "_unlimited")
+    __slots__ = ("_fields", "_on_path", "_simple_collation", "_unlimited")
 
     def __init__(self, pattern: ShardKeyPattern, simple_collation: bool) -> None:
-        self._pattern = pattern
         self._fields = pattern.fields
         self._simple_collation = simple_collation
         self._unlimited = unlimited(len(pattern.fields))
@@ -103,7 +103,7 @@ class _FilterReader:
     def document(self, document: bytes, start: int, depth: int) -> Boxes:
         """The keys that match all that a filter document says."""
         boxes = self._unlimited
-        if depth > _DEPTH_MAX:
+        if depth > FILTER_DEPTH_MAX:
             return boxes
         for name, span in rawbson.spans(document, start):
             if name in self._on_path:

@@ -9,7 +9,7 @@ from typing import Final
 from sharding.hashing import equal_values_hashes
 from sharding.key_order import AFTER, ENCODED_NULL, ENCODED_UNDEFINED, RANKS, encode_value
 from sharding.number_order import NAN, NUMBERS_END, NUMBERS_MIN, encode_int64
-from sharding.shard_key_field import ShardKeyField, descend
+from sharding.shard_key_field import ShardKeyField, descend, refuse_deep_nesting
 from sharding.targeting.intervals import ALL, Interval, Intervals, point, union
 from wire import rawbson
 from wire.rawbson import Span
@@ -63,6 +63,7 @@ def equal_to(field: ShardKeyField, depth: int, document: bytes, span: Span, *, s
         if below[0] == rawbson.ARRAY:
             return ALL
         span = below
+    refuse_deep_nesting(document, span)
     if span[0] == rawbson.NULL:
         return missing(field)
     if not simple_collation and span[0] in _COLLATABLE:
@@ -97,6 +98,7 @@ def compared(
     first, end = _bracket(kind)
     if not simple_collation and kind in _COLLATABLE:
         return ((first, end),)
+    refuse_deep_nesting(document, span)
     bound = encode_value(document, span)
     if bound == NAN:
         return (point(NAN),)

@@ -17,6 +17,7 @@ from sharding.targeting.exact_key import exact_shard_key
 from sharding.targeting.filters import key_ranges
 from sharding.targeting.targets import target_document, target_filter, target_shard_key
 from tests.sharding.targeting.placements import split_at
+from wire import rawbson
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 
@@ -206,3 +207,19 @@ def test_deeply_nested_filters_limit_nothing() -> None:
     for _ in range(120):
         tried = {"$and": [tried]}
     assert key_ranges(bson.encode(tried), ShardKeyPattern.from_mapping({"a": 1})).is_everything
+
+
+def test_values_nested_too_deep_are_refused() -> None:
+    deep = rawbson.EMPTY_DOCUMENT
+    for _ in range(5_000):
+        deep = rawbson.wrap_value(rawbson.OBJECT, deep, b"x")
+    document = rawbson.wrap_value(rawbson.OBJECT, deep, b"a")
+    table = chunks_of(BY_NUMBER)
+    for look in (
+        lambda: target_filter(document, table),
+        lambda: exact_shard_key(rawbson.wrap_value(rawbson.OBJECT, document, b"a"), table.key_pattern),
+        lambda: target_document(document, table, "db.c"),
+    ):
+        with pytest.raises(CommandError) as caught:
+            look()
+        assert caught.value.code == ErrorCode.Overflow
