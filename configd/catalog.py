@@ -1,13 +1,14 @@
 """The catalog as the primary's operations use it: majority reads, transactions, cluster time."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 from bson.int64 import Int64
 from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
-from configd.transactions import Commands, Transaction, TransactionRunner
+from configd.transactions import MAJORITY, Commands, Transaction, check_write_concern, run_transaction
 from sharding.catalog.shard_entry import ShardEntry
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
@@ -15,6 +16,8 @@ from wire.errors import CommandError
 T = TypeVar("T")
 
 DB: Final = "config"
+
+_DOCUMENTS_PER_INSERT: Final = 10_000
 
 
 class Catalog:
@@ -28,11 +31,10 @@ class Catalog:
     def __init__(self, mongod: Commands, cluster_id: ObjectId) -> None:
         self.mongod = mongod
         self.cluster_id = cluster_id
-        self._transactions = TransactionRunner(mongod)
 
     async def transaction(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
-        """The result of ``work``, committed on a majority; see `TransactionRunner.run`."""
-        return await self._transactions.run(work)
+        """The result of ``work``, committed on a majority; see `run_transaction`."""
+        return await run_transaction(self.mongod, work)
 
     async def find(
         self, collection: str, query: Mapping[str, Any], *, sort: Mapping[str, int] | None = None
@@ -59,6 +61,21 @@ class Catalog:
         documents = await self.find(collection, {"_id": key})
         return documents[0] if documents else None
 
+    async def insert(self, collection: str, documents: Sequence[Mapping[str, Any]]) -> None:
+        """Insert documents that mean nothing until a transaction refers to them, however many there are.
+
+        Raises:
+            CommandError: mongod refused some of them, or has them not on a majority.
+            BackendError: mongod does not answer.
+        """
+        rest = iter(documents)
+        while batch := list(islice(rest, _DOCUMENTS_PER_INSERT)):
+            await self._write({"insert": collection, "documents": batch})
+
+    async def delete(self, collection: str, query: Mapping[str, Any]) -> None:
+        """Delete documents that nothing refers to (any more); errors as `insert`."""
+        await self._write({"delete": collection, "deletes": [{"q": query, "limit": 0}]})
+
     async def shards(self) -> list[ShardEntry]:
         """All shards, in the order of their names."""
         return [ShardEntry.from_document(document) for document in await self.find("shards", {}, sort={"_id": 1})]
@@ -82,3 +99,9 @@ class Catalog:
         reply = await self.mongod.command("admin", {"ping": 1})
         time: Timestamp = reply["$clusterTime"]["clusterTime"]
         return time
+
+    async def _write(self, command: Mapping[str, Any]) -> None:
+        reply = await self.mongod.command(DB, {**command, "writeConcern": MAJORITY})
+        for failure in reply.get("writeErrors", ()):
+            raise CommandError.from_reply(failure)
+        check_write_concern(reply)

@@ -1,6 +1,6 @@
 """The chunks of one sharded collection, read and changed inside a transaction."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import bson
@@ -36,16 +36,18 @@ class CollectionChunks:
     async def newest(self) -> Chunk:
         """The chunk of the highest version, which is the collection version.
 
+        Since every change of a chunk raises that, a transaction that read it is committed only if no chunk has changed.
+
         Raises:
             CommandError: IncompatibleShardingMetadata, the collection has no chunks.
         """
-        chunks = await self._find({}, sort=_NEWEST_FIRST, limit=1)
-        if not chunks:
+        document = await self._transaction.find_one("chunks", {"uuid": self._uuid}, sort=_NEWEST_FIRST)
+        if document is None:
             raise CommandError(
                 ErrorCode.IncompatibleShardingMetadata,
                 f"Could not find any chunks for collection {self.collection.namespace}",
             )
-        return chunks[0]
+        return self._parse(document)
 
     async def version(self) -> ChunkVersion:
         """The collection version; errors as `newest`."""
@@ -53,52 +55,56 @@ class CollectionChunks:
 
     async def shard_version(self, shard: str) -> ChunkVersion:
         """The highest version of the chunks on a shard, 0|0 when it owns none."""
-        chunks = await self._find({"shard": shard}, sort=_NEWEST_FIRST, limit=1)
-        return chunks[0].version if chunks else ChunkVersion(0, 0, self.collection.epoch, self.collection.timestamp)
+        chunk = await self._first({"shard": shard}, sort=_NEWEST_FIRST)
+        return chunk.version if chunk else self._no_version
+
+    async def shard_version_after(self, shard: str, changes: ChunkChanges) -> ChunkVersion:
+        """The version of a shard that is part in ``changes``: each makes the highest versions there are."""
+        if not changes.written:
+            return await self.shard_version(shard)
+        versions = [chunk.version for chunk in changes.written if chunk.shard == shard]
+        return max(versions, key=lambda version: version.packed, default=self._no_version)
+
+    @property
+    def _no_version(self) -> ChunkVersion:
+        return ChunkVersion(0, 0, self.collection.epoch, self.collection.timestamp)
 
     async def exactly(self, wanted: ChunkRange) -> Chunk | None:
         """The chunk of just these bounds."""
-        chunks = await self._find({"min": _document(wanted.min), "max": _document(wanted.max)}, limit=1)
-        return chunks[0] if chunks else None
+        return await self._first({"min": _document(wanted.min), "max": _document(wanted.max)})
 
     async def at(self, key: bytes) -> Chunk | None:
         """The chunk in which a shard key lies, None for the global maximum."""
-        chunks = await self._find({"min": {"$lte": _document(key)}}, sort={"min": -1}, limit=1)
-        if not chunks or not chunks[0].range(self.collection.key).contains_key(self.collection.key.key_bytes(key)):
-            return None
-        return chunks[0]
+        pattern = self.collection.key
+        chunk = await self._first({"min": {"$lte": _document(key)}}, sort={"min": -1})
+        return chunk if chunk and chunk.range(pattern).contains_key(pattern.key_bytes(key)) else None
 
     async def before(self, key: bytes) -> Chunk | None:
         """The chunk that ends at or behind a shard key and begins before it, None for the global minimum."""
-        chunks = await self._find({"min": {"$lt": _document(key)}}, sort={"min": -1}, limit=1)
-        return chunks[0] if chunks else None
+        return await self._first({"min": {"$lt": _document(key)}}, sort={"min": -1})
 
     async def overlapping(self, wanted: ChunkRange) -> list[Chunk]:
         """The chunks that hold some part of a range, in order."""
         first = await self.at(wanted.min)
         since = wanted.min if first is None else first.min
-        return await self._find({"min": {"$gte": _document(since), "$lt": _document(wanted.max)}}, sort=_IN_ORDER)
+        query = {"uuid": self._uuid, "min": {"$gte": _document(since), "$lt": _document(wanted.max)}}
+        return [self._parse(document) for document in await self._transaction.find("chunks", query, sort=_IN_ORDER)]
 
     async def control_chunk(self, moved: Chunk) -> Chunk | None:
         """Another chunk of the shard that ``moved`` leaves, None when it has no other."""
-        others = await self._find({"shard": moved.shard, "_id": {"$ne": moved.id}}, sort=_IN_ORDER, limit=1)
-        return others[0] if others else None
+        return await self._first({"shard": moved.shard, "_id": {"$ne": moved.id}}, sort=_IN_ORDER)
 
-    async def write(self, changes: ChunkChanges) -> None:
-        """Write what a change makes of the chunks."""
-        if changes.deleted:
-            await self._transaction.delete("chunks", {"_id": {"$in": [chunk.id for chunk in changes.deleted]}})
-        await self._transaction.replace("chunks", [chunk.to_document() for chunk in changes.written])
+    def write(self, changes: ChunkChanges) -> None:
+        """Write what a change makes of the chunks, of which `newest` has been read."""
+        self._transaction.delete("chunks", (chunk.id for chunk in changes.deleted))
+        self._transaction.put("chunks", (chunk.to_document() for chunk in changes.written))
 
-    async def _find(
-        self, query: Mapping[str, Any], *, sort: Mapping[str, int] | None = None, limit: int = 0
-    ) -> list[Chunk]:
-        documents = await self._transaction.find("chunks", {"uuid": self._uuid, **query}, sort=sort, limit=limit)
-        return list(self._parse(documents))
+    async def _first(self, query: Mapping[str, Any], *, sort: Mapping[str, int] | None = None) -> Chunk | None:
+        document = await self._transaction.find_one("chunks", {"uuid": self._uuid, **query}, sort=sort)
+        return None if document is None else self._parse(document)
 
-    def _parse(self, documents: Iterable[Mapping[str, Any]]) -> Iterable[Chunk]:
-        epoch, timestamp = self.collection.epoch, self.collection.timestamp
-        return (Chunk.from_document(document, epoch=epoch, timestamp=timestamp) for document in documents)
+    def _parse(self, document: Mapping[str, Any]) -> Chunk:
+        return Chunk.from_document(document, epoch=self.collection.epoch, timestamp=self.collection.timestamp)
 
 
 def bounds_document(chunk: Chunk, version: ChunkVersion | None = None) -> dict[str, Any]:

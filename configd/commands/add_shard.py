@@ -108,12 +108,19 @@ async def _identify(primary: Primary, client: ReplicaSetClient, shard: ShardEntr
 
 async def _enter(primary: Primary, shard: ShardEntry, databases: list[str]) -> None:
     timestamp = await primary.catalog.now()
-    entries = [DatabaseEntry(name, shard.id, DatabaseVersion(uuid4(), timestamp, 1)) for name in databases]
+    entries = [
+        DatabaseEntry(name, shard.id, DatabaseVersion(uuid4(), timestamp, 1)).to_document() for name in databases
+    ]
     document = {**shard.to_document(), "topologyTime": timestamp}
 
     async def insert(transaction: Transaction) -> None:
-        await transaction.insert("shards", [document])
-        await transaction.insert("databases", [entry.to_document() for entry in entries])
+        # What was checked before has to hold still.
+        for collection, entry in [("shards", document), *(("databases", entry) for entry in entries)]:
+            if await transaction.find_one(collection, {"_id": entry["_id"]}) is not None:
+                raise CommandError(
+                    ErrorCode.OperationFailed, f"{entry['_id']} was added to config.{collection} meanwhile"
+                )
+            transaction.put(collection, [entry])
 
     await primary.catalog.transaction(insert)
     logger.info("Added a shard", shard=shard.id, host=shard.host, databases=databases)

@@ -19,8 +19,12 @@ async def add_shard_to_zone(operation: Operation) -> dict[str, Any]:
     shard, zone = operation.subject, operation.arguments.string("zone")
 
     async def work(transaction: Transaction) -> None:
-        if not await transaction.update("shards", {"_id": shard}, {"$addToSet": {"tags": zone}}):
+        document = await transaction.find_one("shards", {"_id": shard})
+        if document is None:
             raise CommandError(ErrorCode.ShardNotFound, f"shard {shard} does not exist")
+        zones = document.get("tags", [])
+        if zone not in zones:
+            transaction.put("shards", [{**document, "tags": [*zones, zone]}])
 
     async with operation.primary.locks.hold("zones"):
         await operation.primary.catalog.transaction(work)

@@ -41,8 +41,9 @@ async def _switch(operation: Operation, *, mode: str, action: str) -> None:
     is_on = mode != "off"
 
     async def work(transaction: Transaction) -> None:
-        await transaction.upsert("settings", {"_id": BALANCER_ID}, {"$set": {"mode": mode, "stopped": not is_on}})
-        await transaction.upsert("settings", {"_id": AUTO_SPLIT_ID}, {"$set": {"enabled": is_on}})
+        for key, settings in ((BALANCER_ID, {"mode": mode, "stopped": not is_on}), (AUTO_SPLIT_ID, {"enabled": is_on})):
+            document = await transaction.find_one("settings", {"_id": key})
+            transaction.put("settings", [{**(document or {"_id": key}), **settings}])
 
     await operation.primary.catalog.transaction(work)
     await operation.primary.changelog.log_action(action, {}, client_address=operation.client_address)

@@ -37,7 +37,7 @@ async def clear_jumbo_flag(operation: Operation) -> dict[str, Any]:
         chunks = CollectionChunks(transaction, collection)
         encode = collection.key.key_bytes
         wanted = ChunkRange(low, high, encode(low), encode(high))
-        await chunks.write(
+        chunks.write(
             clear_jumbo(
                 await chunks.exactly(wanted),
                 wanted,

@@ -63,8 +63,8 @@ async def commit_chunk_migration(operation: Operation) -> dict[str, Any]:
             collection_version=before,
             new_id=ObjectId,
         )
-        await chunks.write(changes)
-        return changes.collection_version(before), await chunks.shard_version(from_shard)
+        chunks.write(changes)
+        return changes.collection_version(before), await chunks.shard_version_after(from_shard, changes)
 
     async with operation.primary.locks.hold(f"ns:{namespace}"):
         collection_version, shard_version = await operation.primary.catalog.transaction(work)

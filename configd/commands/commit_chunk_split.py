@@ -47,10 +47,10 @@ async def commit_chunk_split(operation: Operation) -> dict[str, Any]:
             changes = ChunkChanges()
         else:
             changes = split(whole, points, pattern=chunks.collection.key, collection_version=before, new_id=ObjectId)
-            await chunks.write(changes)
+            chunks.write(changes)
         reply = {
             "collectionVersion": changes.collection_version(before).to_document(),
-            "shardVersion": (await chunks.shard_version(shard)).to_document(),
+            "shardVersion": (await chunks.shard_version_after(shard, changes)).to_document(),
         }
         return reply, whole, changes, before
 

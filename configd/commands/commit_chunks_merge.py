@@ -55,8 +55,8 @@ async def commit_chunks_merge(operation: Operation) -> dict[str, Any]:
             pattern=collection.key,
             collection_version=before,
         )
-        await chunks.write(changes)
-        return await chunks.shard_version(shard), changes, before, merged
+        chunks.write(changes)
+        return await chunks.shard_version_after(shard, changes), changes, before, merged
 
     async with operation.primary.locks.hold(f"ns:{namespace}"):
         version, changes, before, merged = await operation.primary.catalog.transaction(work)

@@ -1,8 +1,10 @@
 """``_configsvrCommitCreateCollection``: enter a collection that its database's primary shard has made on all shards."""
 
+from functools import partial
 from typing import Any
 
 import bson
+from bson.binary import Binary
 
 from configd.collection_chunks import find_collection
 from configd.operation import Operation
@@ -35,7 +37,7 @@ async def commit_create_collection(operation: Operation) -> dict[str, Any]:
     # A table can be built of them only if they cover the whole key space, once.
     RoutingTable.build(collection.sharded_collection(), map(ChunkPlacement.from_raw, chunks))
 
-    async def work(transaction: Transaction) -> None:
+    async def work(transaction: Transaction, *, is_prepared: bool) -> bool:
         existing = await find_collection(transaction, str(namespace))
         if existing is not None:
             if existing.uuid != collection.uuid:
@@ -43,10 +45,17 @@ async def commit_create_collection(operation: Operation) -> dict[str, Any]:
                     ErrorCode.AlreadyInitialized,
                     f"{namespace} is sharded already, with UUID {existing.uuid} instead of {collection.uuid}",
                 )
-            return
-        await transaction.insert("collections", [raw_document(document)])
-        await transaction.insert("chunks", [raw_document(chunk) for chunk in chunks])
+            return True
+        if is_prepared:
+            transaction.put("collections", [decoded])
+        return False
 
+    catalog = operation.primary.catalog
     async with operation.primary.locks.hold(f"ns:{namespace}"):
-        await operation.primary.catalog.transaction(work)
+        if not await catalog.transaction(partial(work, is_prepared=False)):
+            # Chunks mean nothing before the collection's entry is there. Of an attempt that ended in between, there
+            # may be some already.
+            await catalog.delete("chunks", {"uuid": Binary.from_uuid(collection.uuid)})
+            await catalog.insert("chunks", [raw_document(chunk) for chunk in chunks])
+            await catalog.transaction(partial(work, is_prepared=True))
     return {}

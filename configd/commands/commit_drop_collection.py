@@ -12,7 +12,7 @@ from configd.transactions import Transaction
 
 @config_command("_configsvrCommitDropCollection")
 async def commit_drop_collection(operation: Operation) -> dict[str, Any]:
-    """Remove the collection's entry, its chunks and its zone ranges.
+    """Remove the collection's entry and its zone ranges together, then its chunks, which nothing refers to any more.
 
     A collection of the same name but another UUID stays: the one that was meant has gone already.
     """
@@ -21,12 +21,12 @@ async def commit_drop_collection(operation: Operation) -> dict[str, Any]:
 
     async def work(transaction: Transaction) -> None:
         collection = await find_collection(transaction, namespace)
-        if collection is not None and collection.uuid != uuid:
-            return
-        await transaction.delete("collections", {"_id": namespace})
-        await transaction.delete("chunks", {"uuid": Binary.from_uuid(uuid)})
-        await transaction.delete("tags", {"ns": namespace})
+        if collection is not None and collection.uuid == uuid:
+            transaction.delete("collections", [namespace])
+        if collection is None or collection.uuid == uuid:
+            await transaction.delete_matching("tags", {"ns": namespace})
 
     async with operation.primary.locks.hold(f"ns:{namespace}"):
         await operation.primary.catalog.transaction(work)
+        await operation.primary.catalog.delete("chunks", {"uuid": Binary.from_uuid(uuid)})
     return {}

@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+from bson.binary import Binary
 from bson.regex import Regex
 
 from configd.operation import Operation
@@ -21,17 +22,18 @@ async def commit_drop_database(operation: Operation) -> dict[str, Any]:
     name = operation.subject
     version = DatabaseVersion.from_value(operation.arguments.value("databaseVersion"))
 
-    async def work(transaction: Transaction) -> None:
+    async def work(transaction: Transaction) -> list[Binary]:
         document = await transaction.find_one("databases", {"_id": name})
         if document is None or not DatabaseEntry.from_document(document).version.matches(version):
-            return
+            return []
         of_database = Regex(f"^{re.escape(name)}\\.")
-        for entry in await transaction.find("collections", {"_id": of_database}):
-            await transaction.delete("chunks", {"uuid": entry["uuid"]})
-        await transaction.delete("collections", {"_id": of_database})
-        await transaction.delete("tags", {"ns": of_database})
-        await transaction.delete("databases", {"_id": name})
+        uuids = [entry["uuid"] for entry in await transaction.find("collections", {"_id": of_database})]
+        await transaction.delete_matching("collections", {"_id": of_database})
+        await transaction.delete_matching("tags", {"ns": of_database})
+        transaction.delete("databases", [name])
+        return uuids
 
     async with operation.primary.locks.hold(f"db:{name.lower()}"):
-        await operation.primary.catalog.transaction(work)
+        uuids = await operation.primary.catalog.transaction(work)
+        await operation.primary.catalog.delete("chunks", {"uuid": {"$in": uuids}})
     return {}

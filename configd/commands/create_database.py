@@ -117,7 +117,9 @@ async def _create(primary: Primary, name: str, shard: ShardEntry) -> DatabaseEnt
     entry = DatabaseEntry(name, shard.id, DatabaseVersion(uuid4(), timestamp, 1))
 
     async def insert(transaction: Transaction) -> None:
-        await transaction.insert("databases", [entry.to_document()])
+        if await transaction.find_one("databases", {"_id": name}) is not None:
+            raise CommandError(ErrorCode.NamespaceExists, f"database {name} was created meanwhile")
+        transaction.put("databases", [entry.to_document()])
 
     await primary.catalog.transaction(insert)
     logger.info("Created a database", db=name, primary=shard.id, version=str(entry.version))

@@ -32,7 +32,7 @@ async def ensure_chunk_version_is_greater_than(operation: Operation) -> dict[str
             return
         chunks = CollectionChunks(transaction, collection)
         chunk = await chunks.exactly(ChunkRange.of(collection.key, low, high))
-        await chunks.write(ensure_version_is_greater_than(chunk, version, collection_version=await chunks.version()))
+        chunks.write(ensure_version_is_greater_than(chunk, version, collection_version=await chunks.version()))
 
     async with operation.primary.locks.hold(f"ns:{namespace}"):
         await operation.primary.catalog.transaction(work)

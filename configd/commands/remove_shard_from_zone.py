@@ -29,7 +29,8 @@ async def remove_shard_from_zone(operation: Operation) -> dict[str, Any]:
             raise CommandError(
                 ErrorCode.ZoneStillInUse, "cannot remove a shard from zone if a chunk range is associated with it"
             )
-        await transaction.update("shards", {"_id": shard}, {"$pull": {"tags": zone}})
+        zones = [other for other in document["tags"] if other != zone]
+        transaction.put("shards", [{**document, "tags": zones}])
 
     async with operation.primary.locks.hold("zones"):
         await operation.primary.catalog.transaction(work)

@@ -23,7 +23,7 @@ async def remove_tags(operation: Operation) -> dict[str, Any]:
         raise CommandError(_NOT_RETRYABLE, f"{operation.name} must be run as a retryable write")
 
     async def work(transaction: Transaction) -> None:
-        await transaction.delete("tags", {"ns": namespace})
+        await transaction.delete_matching("tags", {"ns": namespace})
 
     async with operation.primary.locks.hold("zones"):
         await operation.primary.catalog.transaction(work)

@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from configd.collection_chunks import CollectionChunks, find_collection
+from configd.collection_chunks import CollectionChunks
 from configd.operation import Operation
 from configd.registry import config_command
 from configd.transactions import Transaction
+from sharding.catalog.collection_entry import CollectionEntry
 from sharding.chunk_version_bumps import bump_minor
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
@@ -23,19 +24,20 @@ async def set_allow_migrations(operation: Operation) -> dict[str, Any]:
     uuid = operation.arguments.maybe_uuid("collectionUUID")
 
     async def work(transaction: Transaction) -> None:
-        collection = await find_collection(transaction, str(namespace))
-        if collection is None:
+        document = await transaction.find_one("collections", {"_id": str(namespace)})
+        if document is None:
             raise CommandError(ErrorCode.NamespaceNotSharded, f"Collection {namespace} is not sharded.")
+        collection = CollectionEntry.from_document(document)
         if uuid is not None and uuid != collection.uuid:
             raise CommandError(
                 ErrorCode.InvalidUUID,
                 f"Collection uuid {uuid} in the request does not match the current uuid {collection.uuid} for ns"
                 f" {namespace}",
             )
-        change = {"$unset": {"allowMigrations": ""}} if allow else {"$set": {"allowMigrations": False}}
-        await transaction.update("collections", {"_id": str(namespace)}, change)
+        changed = {name: value for name, value in document.items() if name != "allowMigrations"}
+        transaction.put("collections", [changed if allow else {**changed, "allowMigrations": False}])
         chunks = CollectionChunks(transaction, collection)
-        await chunks.write(bump_minor(await chunks.newest()))
+        chunks.write(bump_minor(await chunks.newest()))
 
     async with operation.primary.locks.hold(f"ns:{namespace}"):
         await operation.primary.catalog.transaction(work)

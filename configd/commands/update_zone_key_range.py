@@ -35,7 +35,7 @@ async def update_zone_key_range(operation: Operation) -> dict[str, Any]:
         full = bounds if collection is None else bounds.extended_to(collection.key, namespace)
         low, high = rawbson.raw_document(full.min), rawbson.raw_document(full.max)
         if zone is None:
-            await transaction.delete("tags", {"ns": str(namespace), "min": low, "max": high})
+            await transaction.delete_matching("tags", {"ns": str(namespace), "min": low, "max": high})
             return
         if await transaction.find_one("shards", {"tags": zone}) is None:
             raise CommandError(ErrorCode.ZoneNotFound, f"zone {zone} does not exist")
@@ -46,11 +46,8 @@ async def update_zone_key_range(operation: Operation) -> dict[str, Any]:
         full.check_against(others, zone)
         start = encode_key(full.min)
         existing = next((other for other in others if encode_key(bson.encode(other.min)) == start), None)
-        if existing is None:
-            entry = TagEntry(ObjectId(), namespace, low, high, zone)
-            await transaction.insert("tags", [entry.to_document()])
-        else:
-            await transaction.update("tags", {"_id": existing.id}, {"$set": {"max": high, "tag": zone}})
+        entry = TagEntry(existing.id if existing else ObjectId(), namespace, low, high, zone)
+        transaction.put("tags", [entry.to_document()])
 
     async with operation.primary.locks.hold(f"ns:{namespace}", "zones"):
         await operation.primary.catalog.transaction(work)
