@@ -141,16 +141,18 @@ class MergedCursor:
                 self._merger.feed(number, cursor.documents(), is_exhausted=self._remotes[number].is_exhausted)
 
     async def _next_whole_batch(self, operation: "Operation") -> CursorReply | None:
-        """A shard's batch to be returned as it is; None when there are single documents to be returned."""
+        """A shard's batch to be returned as it is; None when single documents are to be returned, or something added."""
         while not self._whole_batches:
             starving = self._merger.starving()
-            if not starving or self._is_partial:
+            if not starving:
                 return None
             for number, cursor in await self._fetch(operation, starving, None):
                 if cursor.is_empty:
                     self._merger.feed(number, (), is_exhausted=self._remotes[number].is_exhausted)
                 else:
                     self._whole_batches.append((number, cursor))
+        if self._is_partial:
+            return None
         number, cursor = self._whole_batches.popleft()
         self._merger.feed(number, (), is_exhausted=self._remotes[number].is_exhausted)
         return cursor

@@ -1,0 +1,86 @@
+"""Shards that answer from a script, and note what they were asked."""
+
+from collections.abc import Awaitable, Callable, Iterable
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import bson
+import trio
+
+from router.operation import Operation
+from router.shard_reply import ShardReply
+from tests.router.reads.requests import request
+from wire.errors import BackendError
+from wire.message import OpMsg, op_msg
+
+if TYPE_CHECKING:
+    from wire.transport.server import ClientConnection
+
+Documents = list[dict[str, Any]]
+
+
+class FakeShard:
+    """A shard with one cursor of id 100 over some documents.
+
+    Attributes:
+        asked: the commands it got, decoded.
+        failure: raised instead of an answer, or an error document to answer with.
+        documents_max: how many documents it returns at once.
+    """
+
+    def __init__(self, name: str, documents: Iterable[dict[str, Any]], first: int = 0) -> None:
+        self.name = name
+        self.address = f"{name}.example:1"
+        self.asked: list[dict[str, Any]] = []
+        self.failure: BackendError | dict[str, Any] | None = None
+        self.before_answer: Callable[[], Awaitable[None]] | None = None
+        self.documents_max = 1_000
+        self._documents = list(documents)
+        self.opening = ShardReply(name, self.address, self._answer("firstBatch", first))
+
+    @property
+    def client(self) -> "FakeShard":
+        """Stands for the replica set client too."""
+        return self
+
+    async def exchange_with(self, address: str, frame: bytes) -> bytes:
+        """Answer a request."""
+        assert address == self.address
+        await trio.lowlevel.checkpoint()
+        command = bson.decode(OpMsg(frame).body)
+        self.asked.append(command)
+        if self.before_answer is not None:
+            await self.before_answer()
+        if isinstance(self.failure, BackendError):
+            raise self.failure
+        if self.failure is not None:
+            return op_msg(bson.encode(self.failure), request_id=1)
+        return self._answer("nextBatch", min(command.get("batchSize", self.documents_max), self.documents_max))
+
+    def _answer(self, batch: str, count: int) -> bytes:
+        returned, self._documents = self._documents[:count], self._documents[count:]
+        cursor = {batch: returned, "id": bson.Int64(100 if self._documents else 0), "ns": "test.c"}
+        return op_msg(bson.encode({"cursor": cursor, "ok": 1.0}), request_id=1)
+
+
+def operation(shards: Iterable[FakeShard], command: dict[str, Any] | None = None) -> Operation:
+    """A getMore, or another command, under way in a router that knows these shards."""
+    by_name = {shard.name: shard for shard in shards}
+    router = SimpleNamespace(
+        shards=SimpleNamespace(get_known=by_name.get),
+        clock=SimpleNamespace(observe=lambda _body, _fields: None),
+        gossip=dict,
+    )
+    found = request(command or {"getMore": bson.Int64(5), "collection": "c"})
+    return Operation(cast("Any", router), cast("ClientConnection", None), found)
+
+
+def batch_of(frame: bytes) -> Documents:
+    """The documents of a cursor reply."""
+    cursor = cursor_of(frame)
+    return cast("Documents", cursor["firstBatch"] if "firstBatch" in cursor else cursor["nextBatch"])
+
+
+def cursor_of(frame: bytes) -> dict[str, Any]:
+    """The cursor of a reply."""
+    return cast("dict[str, Any]", bson.decode(OpMsg(frame).body)["cursor"])

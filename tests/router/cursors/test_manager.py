@@ -1,0 +1,262 @@
+"""The life of cursors in the manager, on a clock that jumps."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import bson
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from router.cursors.manager import CursorManager
+from router.cursors.remote import RemoteCursor
+from router.cursors.session import NOBODY, CursorOwner
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError, ConnectFailedError
+from wire.message import OpMsg
+
+
+class FakeCursor:
+    """A cursor of one remote cursor."""
+
+    def __init__(self, remote_id: int = 100) -> None:
+        self.namespace = "test.c"
+        self.remotes = [RemoteCursor("shard0", "shard0.example:1", "test.c", remote_id)]
+
+    @property
+    def is_exhausted(self) -> bool:
+        return self.remotes[0].is_exhausted
+
+    async def next_batch(self, operation: object, arguments: object, cursor_id: int) -> bytes:
+        raise AssertionError("the manager reads no cursor")
+
+
+class FakePools:
+    """Connections that note which cursors were to be killed on which host."""
+
+    def __init__(self) -> None:
+        self.killed: list[tuple[str, int]] = []
+        self.is_unreachable = False
+
+    def __getitem__(self, address: str) -> "FakePool":
+        return FakePool(self, address)
+
+
+class FakePool:
+    def __init__(self, pools: FakePools, address: str) -> None:
+        self._pools = pools
+        self._address = address
+
+    async def exchange(self, frame: bytes) -> bytes:
+        await trio.lowlevel.checkpoint()
+        if self._pools.is_unreachable:
+            raise ConnectFailedError(self._address, "refused", sent=False)
+        command = bson.decode(OpMsg(frame).body)
+        assert (command["killCursors"], command["$db"]) == ("c", "test")
+        self._pools.killed += [(self._address, cursor_id) for cursor_id in command["cursors"]]
+        return b""
+
+
+KILLED = [("shard0.example:1", 100)]
+
+
+def with_manager(
+    body: Callable[[CursorManager, FakePools], Awaitable[None]], *, idle_milliseconds: float = 600_000
+) -> None:
+    """Run a test with a manager that is running."""
+
+    async def run() -> None:
+        pools = FakePools()
+        manager = CursorManager(cast("Any", pools), idle_milliseconds_max=lambda: idle_milliseconds)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(manager.run)
+            await body(manager, pools)
+            nursery.cancel_scope.cancel()
+
+    trio.run(run, clock=MockClock(autojump_threshold=0.01))
+
+
+def refused(
+    manager: CursorManager, cursor_id: int, namespace: str = "test.c", owner: CursorOwner = NOBODY
+) -> CommandError:
+    """The error of a getMore."""
+    with pytest.raises(CommandError) as error, manager.checked_out(cursor_id, namespace, owner):
+        pass
+    return error.value
+
+
+def test_a_cursor_can_be_read_again_and_again() -> None:
+    async def body(manager: CursorManager, pools: FakePools) -> None:
+        cursor = FakeCursor()
+        cursor_id = manager.open(cursor, NOBODY)
+        for _ in range(2):
+            with manager.checked_out(cursor_id, "test.c", NOBODY) as entry:
+                assert entry.cursor is cursor
+                assert manager.statistics().open_pinned == 1
+        assert manager.statistics().open_total == 1
+        assert pools.killed == []
+
+    with_manager(body)
+
+
+def test_an_exhausted_cursor_ends() -> None:
+    async def body(manager: CursorManager, pools: FakePools) -> None:
+        cursor = FakeCursor()
+        cursor_id = manager.open(cursor, NOBODY)
+        with manager.checked_out(cursor_id, "test.c", NOBODY):
+            cursor.remotes[0].id = 0
+        assert refused(manager, cursor_id).code == ErrorCode.CursorNotFound
+        await wait_all_tasks_blocked()
+        assert pools.killed == []
+
+    with_manager(body)
+
+
+def test_a_cursor_that_fails_ends_and_its_remotes_are_killed() -> None:
+    async def body(manager: CursorManager, pools: FakePools) -> None:
+        cursor_id = manager.open(FakeCursor(), NOBODY)
+        with pytest.raises(CommandError, match="broken"), manager.checked_out(cursor_id, "test.c", NOBODY):
+            raise CommandError(ErrorCode.HostUnreachable, "broken")
+        assert refused(manager, cursor_id).code == ErrorCode.CursorNotFound
+        await wait_all_tasks_blocked()
+        assert pools.killed == KILLED
+
+    with_manager(body)
+
+
+def test_a_cursor_survives_an_error_about_arguments() -> None:
+    async def body(manager: CursorManager, pools: FakePools) -> None:
+        cursor_id = manager.open(FakeCursor(), NOBODY)
+        with pytest.raises(CommandError, match="wrong"), manager.checked_out(cursor_id, "test.c", NOBODY):
+            raise CommandError(ErrorCode.BadValue, "wrong")
+        with manager.checked_out(cursor_id, "test.c", NOBODY):
+            pass
+        assert pools.killed == []
+
+    with_manager(body)
+
+
+def test_who_may_read_it_and_under_which_name() -> None:
+    async def body(manager: CursorManager, pools: FakePools) -> None:
+        cursor_id = manager.open(FakeCursor(), CursorOwner(b"x" * 16))
+        assert refused(manager, cursor_id).code == 50800
+        other = refused(manager, cursor_id, "test.d")
+        assert other.code == ErrorCode.Unauthorized
+        assert other.message == (
+            "Requested getMore on namespace 'test.d', but cursor belongs to a different namespace test.c"
+        )
+        with manager.checked_out(cursor_id, "test.c", CursorOwner(b"x" * 16)):
+            in_use = refused(manager, cursor_id, owner=CursorOwner(b"x" * 16))
+            assert in_use.code == ErrorCode.CursorInUse
+        assert pools.killed == []
+
+    with_manager(body)
+
+
+def test_killing_a_cursor_ends_it() -> None:
+    async def body(manager: CursorManager, pools: FakePools) -> None:
+        cursor_id = manager.open(FakeCursor(), NOBODY)
+        assert not manager.kill(cursor_id, "other")
+        assert manager.kill(cursor_id, "test")
+        assert not manager.kill(cursor_id, "test")
+        await wait_all_tasks_blocked()
+        assert pools.killed == KILLED
+
+    with_manager(body)
+
+
+def test_killing_a_cursor_interrupts_who_reads_it() -> None:
+    async def body(manager: CursorManager, pools: FakePools) -> None:
+        cursor_id = manager.open(FakeCursor(), NOBODY)
+        codes: list[int] = []
+
+        async def read() -> None:
+            try:
+                with manager.checked_out(cursor_id, "test.c", NOBODY):
+                    await trio.sleep_forever()
+            except CommandError as error:
+                codes.append(error.code)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            await wait_all_tasks_blocked()
+            assert manager.kill(cursor_id)
+            assert not manager.kill(cursor_id)
+        assert codes == [ErrorCode.CursorKilled]
+        assert manager.statistics().open_total == 0
+        await wait_all_tasks_blocked()
+        assert pools.killed == KILLED
+
+    with_manager(body)
+
+
+def test_a_reader_that_is_cancelled_takes_the_cursor_along() -> None:
+    async def body(manager: CursorManager, pools: FakePools) -> None:
+        cursor_id = manager.open(FakeCursor(), NOBODY)
+        with trio.move_on_after(1), manager.checked_out(cursor_id, "test.c", NOBODY):
+            await trio.sleep_forever()
+        assert manager.statistics().open_total == 0
+        await wait_all_tasks_blocked()
+        assert pools.killed == KILLED
+
+    with_manager(body)
+
+
+def test_a_cursor_that_nobody_reads_times_out() -> None:
+    async def body(manager: CursorManager, pools: FakePools) -> None:
+        read, unread, immortal = (FakeCursor(n) for n in (1, 2, 3))
+        cursor_id = manager.open(read, NOBODY)
+        manager.open(unread, NOBODY)
+        manager.open(immortal, NOBODY, is_immortal=True)
+        await trio.sleep(40)
+        with manager.checked_out(cursor_id, "test.c", NOBODY):
+            pass
+        await trio.sleep(40)
+        statistics = manager.statistics()
+        assert (statistics.open_total, statistics.timed_out, statistics.open_no_timeout) == (2, 1, 1)
+        await wait_all_tasks_blocked()
+        assert pools.killed == [("shard0.example:1", 2)]
+        await trio.sleep(3600)
+        assert (manager.statistics().open_total, manager.statistics().timed_out) == (1, 2)
+
+    with_manager(body, idle_milliseconds=60_000)
+
+
+def test_a_cursor_that_is_being_read_does_not_time_out() -> None:
+    async def body(manager: CursorManager, pools: FakePools) -> None:
+        cursor_id = manager.open(FakeCursor(), NOBODY)
+        with manager.checked_out(cursor_id, "test.c", NOBODY):
+            await trio.sleep(3600)
+        assert manager.statistics().open_total == 1
+        assert pools.killed == []
+
+    with_manager(body, idle_milliseconds=60_000)
+
+
+def test_cursors_end_with_their_session() -> None:
+    async def body(manager: CursorManager, pools: FakePools) -> None:
+        one, two = CursorOwner(b"1" * 16), CursorOwner(b"2" * 16)
+        manager.open(FakeCursor(1), one)
+        manager.open(FakeCursor(2), one)
+        kept = manager.open(FakeCursor(3), two)
+        assert manager.kill_sessions({b"1" * 16}) == 2
+        with manager.checked_out(kept, "test.c", two):
+            pass
+        assert manager.kill_all() == 1
+        await wait_all_tasks_blocked()
+        assert sorted(cursor_id for _, cursor_id in pools.killed) == [1, 2, 3]
+
+    with_manager(body)
+
+
+def test_a_host_that_cannot_be_reached_keeps_nobody_from_killing() -> None:
+    async def body(manager: CursorManager, pools: FakePools) -> None:
+        pools.is_unreachable = True
+        assert manager.kill(manager.open(FakeCursor(1), NOBODY))
+        await wait_all_tasks_blocked()
+        pools.is_unreachable = False
+        assert manager.kill(manager.open(FakeCursor(100), NOBODY))
+        await wait_all_tasks_blocked()
+        assert pools.killed == KILLED
+
+    with_manager(body)

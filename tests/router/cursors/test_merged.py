@@ -1,0 +1,166 @@
+"""Cursors over several shards, with scripted shards."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import trio
+
+from router.cursors.merged import MergedCursor
+from router.reads.get_more_arguments import GetMoreArguments
+from router.reads.merge import ResultMerger
+from router.reads.sort_order import SortOrder
+from tests.router.cursors.fakes import FakeShard, batch_of, cursor_of, operation
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError, ConnectionClosedError
+
+
+def merged(shards: Sequence[FakeShard], *, allows_partial_results: bool = False, **merging: Any) -> MergedCursor:  # noqa: ANN401 - as ResultMerger
+    return MergedCursor(
+        "test.c",
+        [shard.opening for shard in shards],
+        ResultMerger(len(shards), **merging),
+        allows_partial_results=allows_partial_results,
+    )
+
+
+def get_more(batch_size: int | None = None, max_time_ms: int | None = None) -> GetMoreArguments:
+    return GetMoreArguments(5, "test.c", batch_size, max_time_ms)
+
+
+def numbers(start: int, end: int) -> list[dict[str, Any]]:
+    return [{"n": number} for number in range(start, end)]
+
+
+def test_batches_of_the_asked_size_until_all_is_returned() -> None:
+    async def run() -> None:
+        shards = [FakeShard("a", numbers(0, 5), first=2), FakeShard("b", numbers(5, 9), first=2)]
+        cursor = merged(shards)
+        first = await cursor.first_batch(operation(shards), 3)
+        assert len(first) == 3
+        found: list[dict[str, Any]] = []
+        sizes: list[int] = []
+        while not cursor.is_exhausted:
+            reply = await cursor.next_batch(operation(shards), get_more(2), 5)
+            sizes.append(len(batch_of(reply)))
+            found += batch_of(reply)
+            assert cursor_of(reply)["id"] == (0 if cursor.is_exhausted else 5)
+        assert sizes == [2, 2, 2]
+        assert len(found) == 6
+
+    trio.run(run)
+
+
+def test_a_first_batch_of_none_asks_no_shard() -> None:
+    async def run() -> None:
+        shards = [FakeShard("a", numbers(0, 5)), FakeShard("b", numbers(5, 9))]
+        cursor = merged(shards)
+        assert await cursor.first_batch(operation(shards), 0) == []
+        assert not cursor.is_exhausted
+        assert [shard.asked for shard in shards] == [[], []]
+
+    trio.run(run)
+
+
+def test_whole_batches_of_shards_answer_when_nothing_stands_between() -> None:
+    async def run() -> None:
+        shards = [FakeShard("a", numbers(0, 5), first=1), FakeShard("b", numbers(5, 9), first=1)]
+        cursor = merged(shards)
+        await cursor.first_batch(operation(shards), 2)
+        replies = [await cursor.next_batch(operation(shards), get_more(), 5) for _ in range(2)]
+        assert [batch_of(reply) for reply in replies] == [numbers(1, 5), numbers(6, 9)]
+        assert [cursor_of(reply)["id"] for reply in replies] == [5, 0]
+        # Both were asked at once, and the second getMore had its answer already.
+        assert [len(shard.asked) for shard in shards] == [1, 1]
+
+    trio.run(run)
+
+
+def test_whole_batches_that_wait_are_split_when_a_size_is_asked_for() -> None:
+    async def run() -> None:
+        shards = [FakeShard("a", numbers(0, 4)), FakeShard("b", numbers(4, 8))]
+        cursor = merged(shards)
+        assert batch_of(await cursor.next_batch(operation(shards), get_more(), 5)) == numbers(0, 4)
+        assert batch_of(await cursor.next_batch(operation(shards), get_more(3), 5)) == numbers(4, 7)
+        last = await cursor.next_batch(operation(shards), get_more(3), 5)
+        assert (batch_of(last), cursor_of(last)["id"]) == (numbers(7, 8), 0)
+
+    trio.run(run)
+
+
+def test_only_shards_whose_buffers_are_empty_are_asked() -> None:
+    async def run() -> None:
+        a = FakeShard("a", [{"n": n, "$sortKey": [n]} for n in range(4)], first=1)
+        b = FakeShard("b", [{"n": n, "$sortKey": [n]} for n in range(10, 14)], first=1)
+        cursor = merged([a, b], order=SortOrder((False,)))
+        first = await cursor.first_batch(operation([a, b]), 4)
+        assert len(first) == 4
+        assert len(a.asked) == 1
+        assert b.asked == []
+
+    trio.run(run)
+
+
+def test_a_get_more_to_a_shard_carries_the_clients_session() -> None:
+    async def run() -> None:
+        shards = [FakeShard("a", numbers(0, 4)), FakeShard("b", [])]
+        command = {"getMore": 5, "collection": "c", "lsid": {"id": b"x" * 16}, "comment": "hi", "foo": 1}
+        await merged(shards).next_batch(operation(shards, command), get_more(3), 5)
+        [asked] = shards[0].asked
+        assert asked == {
+            "getMore": 100,
+            "collection": "c",
+            "batchSize": 3,
+            "lsid": {"id": b"x" * 16},
+            "comment": "hi",
+            "$db": "test",
+        }
+
+    trio.run(run)
+
+
+@pytest.mark.parametrize("size", [None, 3])
+def test_a_shard_that_goes_away_fails_the_cursor(size: int | None) -> None:
+    async def run() -> None:
+        shards = [FakeShard("a", numbers(0, 4)), FakeShard("b", numbers(4, 8))]
+        shards[1].failure = ConnectionClosedError("b.example:1", "closed the connection", sent=True)
+        with pytest.raises(CommandError, match="Error contacting shard b") as failed:
+            await merged(shards).next_batch(operation(shards), get_more(size), 5)
+        assert failed.value.code == ErrorCode.HostUnreachable
+
+    trio.run(run)
+
+
+@pytest.mark.parametrize("size", [None, 3, 100])
+def test_a_shard_that_goes_away_is_left_out_if_partial_results_are_allowed(size: int | None) -> None:
+    async def run() -> None:
+        shards = [FakeShard("a", numbers(0, 4)), FakeShard("b", numbers(4, 8))]
+        shards[1].failure = ConnectionClosedError("b.example:1", "closed the connection", sent=True)
+        cursor = merged(shards, allows_partial_results=True)
+        found: list[dict[str, Any]] = []
+        while not cursor.is_exhausted:
+            reply = await cursor.next_batch(operation(shards), get_more(size), 5)
+            assert cursor_of(reply)["partialResultsReturned"] is True
+            found += batch_of(reply)
+        assert found == numbers(0, 4)
+
+    trio.run(run)
+
+
+def test_an_error_of_a_shard_is_that_of_the_cursor() -> None:
+    async def run() -> None:
+        shards = [FakeShard("a", numbers(0, 4)), FakeShard("b", numbers(4, 8))]
+        shards[0].failure = {"ok": 0.0, "errmsg": "gone", "code": 43}
+        with pytest.raises(CommandError, match="gone"):
+            await merged(shards, allows_partial_results=True).next_batch(operation(shards), get_more(), 5)
+
+    trio.run(run)
+
+
+def test_time_to_wait_is_for_cursors_that_await_data() -> None:
+    async def run() -> None:
+        shards = [FakeShard("a", numbers(0, 4)), FakeShard("b", [])]
+        with pytest.raises(CommandError, match="non-awaitData cursor"):
+            await merged(shards).next_batch(operation(shards), get_more(max_time_ms=5), 5)
+
+    trio.run(run)

@@ -1,0 +1,138 @@
+"""Merging results: against a model that has all documents in one list."""
+
+from itertools import count
+
+import bson
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.reads.batch import Batch
+from router.reads.merge import ResultMerger
+from router.reads.sort_order import SortOrder
+from wire.limits import BSON_OBJECT_BYTES_MAX
+
+
+def plain(number: int) -> bytes:
+    return bson.encode({"n": number})
+
+
+def sorted_by(number: int, identity: int) -> bytes:
+    return bson.encode({"n": number, "id": identity, "$sortKey": [number]})
+
+
+def drain(merger: ResultMerger, sources: list[list[bytes]], chunk: int, batch_size: int | None) -> list[list[bytes]]:
+    """Feed the sources in chunks as they starve; returns the batches until the merger is done."""
+    positions = [0] * len(sources)
+    batches: list[list[bytes]] = []
+    for _ in range(1_000):
+        batch = Batch(batch_size)
+        while True:
+            merger.fill(batch)
+            if batch.is_full or merger.is_done or not (starving := merger.starving()):
+                break
+            for number in starving:
+                at = positions[number]
+                positions[number] = at + chunk
+                merger.feed(number, sources[number][at : at + chunk], is_exhausted=at + chunk >= len(sources[number]))
+        batches.append(batch.documents)
+        if merger.is_done:
+            return batches
+    raise AssertionError("the merger never ends")
+
+
+@given(
+    numbers=st.lists(st.lists(st.integers(-5, 5), max_size=12), min_size=1, max_size=4),
+    descends=st.booleans(),
+    skip=st.integers(0, 8),
+    limit=st.integers(0, 12),
+    chunk=st.integers(1, 5),
+    batch_size=st.one_of(st.none(), st.integers(1, 6)),
+)
+def test_merging_sorted_shards_is_sorting_the_union(
+    numbers: list[list[int]], descends: bool, skip: int, limit: int, chunk: int, batch_size: int | None
+) -> None:
+    identities = count()
+    pairs = [[(number, next(identities)) for number in sorted(shard, reverse=descends)] for shard in numbers]
+    merger = ResultMerger(len(pairs), order=SortOrder((descends,)), skip=skip, limit=limit)
+    batches = drain(merger, [[sorted_by(*pair) for pair in shard] for shard in pairs], chunk, batch_size)
+
+    # Python's sort is stable, so equal numbers come in the order of the shards, as they have to.
+    union = sorted((pair for shard in pairs for pair in shard), key=lambda pair: pair[0], reverse=descends)
+    expected = union[skip : skip + limit if limit else None]
+    found = [bson.decode(document) for batch in batches for document in batch]
+    assert [(document["n"], document["id"]) for document in found] == expected
+    assert all("$sortKey" not in document for document in found)
+    if batch_size is not None:
+        assert all(len(batch) == batch_size for batch in batches[:-1])
+
+
+@given(
+    sizes=st.lists(st.integers(0, 12), min_size=1, max_size=4),
+    skip=st.integers(0, 8),
+    limit=st.integers(0, 12),
+    chunk=st.integers(1, 5),
+    batch_size=st.one_of(st.none(), st.integers(1, 6)),
+)
+def test_merging_without_order_loses_and_repeats_nothing(
+    sizes: list[int], skip: int, limit: int, chunk: int, batch_size: int | None
+) -> None:
+    identities = count()
+    sources = [[plain(next(identities)) for _ in range(size)] for size in sizes]
+    merger = ResultMerger(len(sources), skip=skip, limit=limit)
+    found = [document for batch in drain(merger, sources, chunk, batch_size) for document in batch]
+    everything = {document for source in sources for document in source}
+    available = max(len(everything) - skip, 0)
+    assert len(found) == len(set(found)) == (min(available, limit) if limit else available)
+    assert set(found) <= everything
+
+
+def test_with_an_order_no_document_comes_before_every_source_has_spoken() -> None:
+    merger = ResultMerger(2, order=SortOrder((False,)))
+    merger.feed(0, [sorted_by(1, 0)], is_exhausted=False)
+    batch = Batch(None)
+    merger.fill(batch)
+    assert batch.documents == []
+    assert merger.starving() == [1]
+    merger.feed(1, [], is_exhausted=True)
+    merger.fill(batch)
+    assert [bson.decode(document)["n"] for document in batch.documents] == [1]
+    assert merger.starving() == [0]
+
+
+def test_without_an_order_nobody_is_asked_while_documents_are_here() -> None:
+    merger = ResultMerger(2)
+    merger.feed(0, [plain(1)], is_exhausted=False)
+    assert merger.starving() == []
+    merger.fill(Batch(None))
+    assert merger.starving() == [0, 1]
+
+
+def test_a_reached_limit_is_the_end_though_sources_have_more() -> None:
+    merger = ResultMerger(1, limit=1)
+    merger.feed(0, [plain(1), plain(2)], is_exhausted=False)
+    batch = Batch(None)
+    merger.fill(batch)
+    assert len(batch.documents) == 1
+    assert merger.is_done
+    assert merger.starving() == []
+
+
+def test_a_batch_holds_sixteen_megabytes_but_always_one_document() -> None:
+    def large(megabytes: int) -> bytes:
+        return bson.encode({"x": bytes(megabytes * 1024 * 1024)})
+
+    merger = ResultMerger(1)
+    merger.feed(0, [large(7), large(7), large(7), bson.encode({"x": bytes(BSON_OBJECT_BYTES_MAX)})], is_exhausted=True)
+    batches: list[int] = []
+    while not merger.is_done:
+        batch = Batch(None)
+        merger.fill(batch)
+        batches.append(len(batch.documents))
+    assert batches == [2, 1, 1]
+
+
+def test_only_a_merge_that_leaves_results_alone_is_unbounded() -> None:
+    assert ResultMerger(1).is_unbounded
+    assert not ResultMerger(1, skip=1).is_unbounded
+    assert not ResultMerger(1, limit=1).is_unbounded
+    assert not ResultMerger(1, order=SortOrder((False,))).is_unbounded
