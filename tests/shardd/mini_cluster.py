@@ -1,0 +1,206 @@
+"""A config server and shards without a router: the world of a shard daemon, with the test in the place of the router."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bson.timestamp import Timestamp
+from pymongo import MongoClient
+from pymongo.errors import PyMongoError
+
+from deploy.mongod import find_mongod, initiate, mongod_arguments, mongod_socket, wait_primary
+from deploy.ports import PortReservation
+from deploy.topology import ProcessPlan, Role
+
+Client = MongoClient[dict[str, Any]]
+
+START_SECONDS = 60.0
+MAJORITY = {"w": "majority", "wtimeout": 10_000}
+
+
+@dataclass
+class Process:
+    """A process and how to start it again."""
+
+    arguments: list[str]
+    log: Path
+    running: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it."""
+        with self.log.open("ab") as log:
+            self.running = subprocess.Popen(self.arguments, stdout=log, stderr=log)
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        """Send it a signal and wait for its end."""
+        if self.running is not None:
+            self.running.send_signal(number)
+            self.running.wait(30)
+            self.running = None
+
+
+@dataclass
+class Member:
+    """A mongod with the daemon in front of it."""
+
+    mongod_plan: ProcessPlan
+    mongod: Process
+    daemon: Process
+    address: str
+    metrics_port: int
+
+    def client(self, **options: Any) -> Client:  # noqa: ANN401 - whatever MongoClient takes
+        """A client of the daemon."""
+        return MongoClient(f"mongodb://{self.address}/", directConnection=True, **options)
+
+    def mongod_client(self) -> Client:
+        """A client of the mongod behind."""
+        return MongoClient(f"mongodb://{self.mongod_plan.address}/", directConnection=True)
+
+    def wait_ready(self) -> None:
+        """Wait until the daemon serves."""
+        deadline = time.monotonic() + START_SECONDS
+        with self.client(serverSelectionTimeoutMS=500) as client:
+            while True:
+                try:
+                    hello = client.admin.command("hello")
+                    if hello.get("isWritablePrimary") or hello.get("secondary"):
+                        return
+                except PyMongoError:
+                    if time.monotonic() > deadline:
+                        raise
+
+
+@dataclass
+class Set:
+    """A replica set of mongods with daemons."""
+
+    name: str
+    members: list[Member]
+
+    @property
+    def connection_string(self) -> str:
+        """``set/host:port,…`` of the daemons."""
+        return f"{self.name}/{','.join(member.address for member in self.members)}"
+
+    def client(self, **options: Any) -> Client:  # noqa: ANN401 - whatever MongoClient takes
+        """A client of the set as a replica set of daemons."""
+        hosts = ",".join(member.address for member in self.members)
+        return MongoClient(f"mongodb://{hosts}/", replicaSet=self.name, **options)
+
+
+@dataclass
+class MiniCluster:
+    """The whole."""
+
+    config: Set
+    shards: dict[str, Set] = field(default_factory=dict)
+
+    def config_client(self) -> Client:
+        """A client of the config daemon."""
+        return self.config.members[0].client()
+
+    def shard_client(self, shard: str) -> Client:
+        """A client of the first daemon of a shard."""
+        return self.shards[shard].members[0].client()
+
+    def create_database(self, db: str, primary: str) -> dict[str, Any]:
+        """Create a database on a shard; returns its version."""
+        with self.config_client() as config:
+            reply = config.admin.command(
+                {"_configsvrCreateDatabase": db, "primaryShardId": primary, "writeConcern": MAJORITY}
+            )
+        return dict(reply["databaseVersion"])
+
+    def shard_collection(self, namespace: str, key: dict[str, Any], primary: str, **options: Any) -> dict[str, Any]:  # noqa: ANN401 - fields of the command
+        """Shard a collection of a database whose primary shard is given; returns the reply."""
+        db, _, collection = namespace.partition(".")
+        version = self.create_database(db, primary)
+        with self.shard_client(primary) as client:
+            return dict(
+                client[db].command(
+                    {"_shardsvrCreateCollection": collection, "shardKey": key, **options, "databaseVersion": version}
+                )
+            )
+
+    def shard_version(self, namespace: str, shard: str) -> dict[str, Any]:
+        """The version that a router would send to a shard, from the catalog."""
+        with self.config_client() as config:
+            entry = config.config.collections.find_one({"_id": namespace})
+            assert entry is not None, f"{namespace} is not sharded"
+            chunks = list(config.config.chunks.find({"uuid": entry["uuid"], "shard": shard}))
+        highest = max((chunk["lastmod"] for chunk in chunks), default=Timestamp(0, 0))
+        return {"t": entry["timestamp"], "e": entry["lastmodEpoch"], "v": highest}
+
+
+@contextmanager
+def mini_cluster(directory: Path, shards: int = 2, members: int = 1) -> Iterator[MiniCluster]:
+    """Start a cluster; every process is gone after the block."""
+    with ExitStack() as stack:
+        config = _start_set(stack, directory, "config", "configd", 1)
+        cluster = MiniCluster(config)
+        for index in range(shards):
+            name = f"sh{index}"
+            cluster.shards[name] = _start_set(stack, directory, name, "shardd", members)
+        with cluster.config_client() as client:
+            for name, each in cluster.shards.items():
+                client.admin.command(
+                    {"_configsvrAddShard": each.connection_string, "name": name, "writeConcern": MAJORITY}
+                )
+        yield cluster
+
+
+@contextmanager
+def replica_set(directory: Path, members: int = 1) -> Iterator[Set]:
+    """A replica set with shard daemons that belongs to no cluster."""
+    with ExitStack() as stack:
+        yield _start_set(stack, directory, "alone", "shardd", members)
+
+
+def _start_set(stack: ExitStack, directory: Path, name: str, daemon: str, count: int) -> Set:
+    members = [_plan_member(directory, name, daemon, index) for index in range(count)]
+    for member in members:
+        member.mongod.start()
+        stack.callback(member.mongod.stop, signal.SIGKILL)
+    plans = [member.mongod_plan for member in members]
+    initiate(name, plans)
+    wait_primary(name, plans, time.monotonic() + START_SECONDS)
+    for member in members:
+        member.daemon.start()
+        stack.callback(member.daemon.stop, signal.SIGKILL)
+    for member in members:
+        member.wait_ready()
+    return Set(name, members)
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that were free a moment ago; they are let go at once, since all processes start at once."""
+    with PortReservation() as reservation:
+        return [reservation.hold_free() for _ in range(count)]
+
+
+def _plan_member(directory: Path, name: str, daemon: str, index: int) -> Member:
+    mongod_port, port, metrics_port = _free_ports(3)
+    plan = ProcessPlan(f"{name}.{index}.mongod", Role.MONGOD, mongod_port, name)
+    dbpath = directory / plan.name
+    dbpath.mkdir()
+    mongod = mongod_arguments(
+        find_mongod(), plan, dbpath=dbpath, log=dbpath / "log", sockets=directory, cache_gb=0.25
+    )
+    arguments = [
+        *(sys.executable, "-m", f"{daemon}.main", "--port", str(port), "--metrics-port", str(metrics_port)),
+        *("--mongod-socket", str(mongod_socket(directory, plan)), "--mongod-address", plan.address),
+    ]
+    return Member(
+        plan,
+        Process(mongod, directory / f"{plan.name}.out"),
+        Process(arguments, directory / f"{name}.{index}.{daemon}.log"),
+        f"127.0.0.1:{port}",
+        metrics_port,
+    )
