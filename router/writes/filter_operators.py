@@ -35,6 +35,9 @@ _OF_FIELDS: Final = frozenset(
 )
 
 _NESTED: Final = frozenset({b"$not", b"$elemMatch"})
+_REFERENCE: Final = frozenset({b"$ref", b"$id", b"$db"})
+"""The fields of a DBRef, which is a value."""
+
 _INTERNAL: Final = b"$_internal"
 
 
@@ -70,6 +73,8 @@ def _in_value(document: bytes, span: Span) -> CommandError | None:
     if not is_operator_object(document, span):
         return None
     for name, operand in rawbson.spans(document, span[2]):
+        if name in _REFERENCE:
+            return None
         if name not in _OF_FIELDS and not name.startswith(_INTERNAL):
             return CommandError(ErrorCode.BadValue, f"unknown operator: {name.decode(errors='replace')}")
         if name in _NESTED and operand[0] == OBJECT:

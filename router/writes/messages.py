@@ -1,5 +1,6 @@
 """The messages in which statements of a batch go to shards."""
 
+from struct import Struct
 from typing import Final
 
 from router.writes.batch import WriteBatch
@@ -12,6 +13,8 @@ IGNORED_VERSION_ELEMENT: Final = shard_version_element(IGNORED)
 """Goes with statements that all shards get: each may own matches or not, so none of them checks."""
 
 _BODY_FIRST: Final = 0
+_INT32_TYPE: Final = bytes((INT32,))
+_pack_int32 = Struct("<i").pack
 
 
 def message_with_versions(message: OpMsg, versions: bytes, body: bytes | None = None) -> bytes:
@@ -51,5 +54,5 @@ def shard_message(batch: WriteBatch, part: ShardBatch, versions: bytes) -> bytes
 
 
 def _statement_ids(ids: list[int]) -> bytes:
-    entries = [element(b"%d" % index, INT32, each.to_bytes(4, "little", signed=True)) for index, each in enumerate(ids)]
+    entries = [b"%b%d\0%b" % (_INT32_TYPE, index, _pack_int32(each)) for index, each in enumerate(ids)]
     return element(b"stmtIds", ARRAY, from_elements(b"".join(entries)))

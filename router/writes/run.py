@@ -134,6 +134,7 @@ class WriteRun:
                     rooms[destination] = self._batch.statement_bytes_max
                 size = self._size(position)
                 if size > rooms[destination] and batch.positions:
+                    rooms[destination] = 0  # nothing overtakes what had no room
                     waiting.append(position)
                 else:
                     rooms[destination] -= size

@@ -1,0 +1,95 @@
+"""Errors of several shards as one client sees them."""
+
+from typing import Any
+
+import bson
+import pytest
+
+from router.writes import merge
+from router.writes.merge import (
+    combined_error,
+    error_document,
+    merged_write_concern_error,
+    with_index,
+    with_limited_messages,
+)
+from wire.errors import CommandError
+
+DUPLICATE = {"index": 3, "code": 11000, "errmsg": "E11000", "keyPattern": {"_id": 1}, "keyValue": {"_id": 5}}
+
+
+def test_with_index_changes_nothing_else() -> None:
+    changed = bson.decode(with_index(bson.encode(DUPLICATE), 70_000))
+    assert changed == DUPLICATE | {"index": 70_000}
+    assert list(changed) == list(DUPLICATE)
+
+
+def test_with_index_adds_a_missing_one() -> None:
+    assert bson.decode(with_index(bson.encode({"code": 2, "errmsg": "x"}), 4)) == {"index": 4, "code": 2, "errmsg": "x"}
+
+
+def test_error_document_keeps_extra_fields() -> None:
+    error = CommandError(121, "Document failed validation", extra={"errInfo": {"details": 1}})
+    assert bson.decode(error_document(error)) == {
+        "index": 0,
+        "code": 121,
+        "errmsg": "Document failed validation",
+        "errInfo": {"details": 1},
+    }
+
+
+def test_combined_error_of_one_shard_is_its_own() -> None:
+    assert combined_error([bson.encode(DUPLICATE)]) == bson.encode(DUPLICATE)
+
+
+def test_combined_error_of_agreeing_shards_is_the_first() -> None:
+    first, second = bson.encode({"code": 28, "errmsg": "one"}), bson.encode({"code": 28, "errmsg": "two"})
+    assert combined_error([first, second]) == first
+
+
+def test_combined_error_of_different_errors_has_them_as_causes() -> None:
+    first, second = {"index": 0, "code": 28, "errmsg": "one"}, {"index": 0, "code": 2, "errmsg": "two"}
+    assert bson.decode(combined_error([bson.encode(first), bson.encode(second)])) == {
+        "index": 0,
+        "code": 65,
+        "errmsg": "multiple errors for op : one :: and :: two",
+        "errInfo": {"causedBy": [first, second]},
+    }
+
+
+_CONCERN: dict[str, Any] = {
+    "code": 100,
+    "codeName": "UnsatisfiableWriteConcern",
+    "errmsg": "Not enough data-bearing nodes",
+    "errInfo": {"writeConcern": {"w": 5, "wtimeout": 10, "provenance": "clientSupplied"}},
+}
+_DETAILS = '; Error details: { writeConcern: { w: 5, wtimeout: 10, provenance: "clientSupplied" } }'
+
+
+def test_write_concern_error_of_one_shard_names_it() -> None:
+    assert merged_write_concern_error([("s1", bson.encode(_CONCERN))]) == {
+        "code": 100,
+        "codeName": "UnsatisfiableWriteConcern",
+        "errmsg": f"Not enough data-bearing nodes{_DETAILS} at s1",
+        "errInfo": {},
+    }
+
+
+def test_write_concern_errors_of_several_shards() -> None:
+    both = [("s0", bson.encode(_CONCERN)), ("s1", bson.encode(_CONCERN))]
+    assert merged_write_concern_error(both) == {
+        "code": 64,
+        "codeName": "WriteConcernFailed",
+        "errmsg": "multiple errors reported : "
+        f"UnsatisfiableWriteConcern: Not enough data-bearing nodes{_DETAILS} at s0 :: and :: "
+        f"UnsatisfiableWriteConcern: Not enough data-bearing nodes{_DETAILS} at s1",
+        "errInfo": {},
+    }
+
+
+def test_messages_are_left_out_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merge, "ERROR_MESSAGE_BYTES_MAX", 100)
+    documents = [bson.encode({"index": n, "code": 2, "errmsg": "x" * 40, "keyValue": {"a": n}}) for n in range(5)]
+    limited = [bson.decode(document) for document in with_limited_messages(documents)]
+    assert [len(error["errmsg"]) for error in limited] == [40, 40, 40, 0, 0]
+    assert [error["keyValue"] for error in limited] == [{"a": n} for n in range(5)]

@@ -1,0 +1,124 @@
+"""What shards are sent: the client's bytes, with what the router adds at the end of the body."""
+
+import struct
+from typing import Any
+
+import bson
+import pytest
+from bson.int64 import Int64
+
+from router.writes.kind import WriteKind
+from router.writes.messages import message_with_versions, shard_message
+from router.writes.run import ShardBatch
+from sharding.versions import UNSHARDED, shard_version_element
+from tests.router.writes.builders import batch, request
+from wire.errors import CommandError
+from wire.message import OpMsg, encode_sequence, op_msg, with_checksum
+from wire.request import Request
+
+VERSION = shard_version_element(UNSHARDED)
+SESSION = {"id": bson.Binary(bytes(16), 4)}
+DOCUMENTS = [{"_id": n, "k": n} for n in range(4)]
+
+
+def part(*positions: int) -> ShardBatch:
+    """Some statements for a shard."""
+    return ShardBatch("s0", is_broadcast=False, positions=positions)
+
+
+def test_message_with_versions_keeps_the_clients_bytes() -> None:
+    sent = request(WriteKind.INSERT, DOCUMENTS, lsid=SESSION, comment="mine")
+    message = OpMsg(message_with_versions(sent.message, VERSION))
+    assert message.request_id == sent.message.request_id
+    assert message.body[4:-1] == sent.body[4:-1] + VERSION
+    assert message.sequences[0].data == sent.message.sequences[0].data
+
+
+def test_message_with_versions_drops_the_checksum() -> None:
+    sent = Request(OpMsg(with_checksum(request(WriteKind.INSERT, DOCUMENTS).message.frame)))
+    message = OpMsg(message_with_versions(sent.message, VERSION))
+    assert not message.flags
+    assert message.sequences[0].documents == list(map(bson.encode, DOCUMENTS))
+
+
+def test_message_with_versions_when_the_sequence_comes_before_the_body() -> None:
+    body = bson.encode({"insert": "orders", "$db": "shop"})
+    frame = op_msg(body, request_id=9)
+    section = encode_sequence(b"documents", map(bson.encode, DOCUMENTS))
+    swapped = frame[:20] + section + frame[20:]
+    sent = Request(OpMsg(struct.pack("<i", len(swapped)) + swapped[4:]))
+    message = OpMsg(message_with_versions(sent.message, VERSION))
+    assert message.body[4:-1] == body[4:-1] + VERSION
+    assert message.sequences[0].documents == list(map(bson.encode, DOCUMENTS))
+
+
+@pytest.mark.parametrize("in_body", [True, False])
+def test_shard_message_holds_its_statements_only(in_body: bool) -> None:
+    writes = batch(
+        WriteKind.INSERT, DOCUMENTS, in_body=in_body, ordered=False, bypassDocumentValidation=True, comment="mine"
+    )
+    received = Request(OpMsg(shard_message(writes, part(1, 3), VERSION)))
+    assert [bson.decode(document) for document in received.documents(b"documents")] == [DOCUMENTS[1], DOCUMENTS[3]]
+    document = received.document
+    assert list(document) == ["insert", "ordered", "bypassDocumentValidation", "comment", "$db", "shardVersion"]
+    assert received.body.endswith(VERSION + b"\0")
+
+
+@pytest.mark.parametrize(
+    ("numbered", "expected"),
+    [({}, [1, 3]), ({"stmtId": 10}, [11, 13]), ({"stmtIds": [7, 5, 9, 2]}, [5, 2])],
+)
+def test_shard_message_of_a_retryable_write_numbers_its_statements(
+    numbered: dict[str, Any], expected: list[int]
+) -> None:
+    writes = batch(WriteKind.INSERT, DOCUMENTS, lsid=SESSION, txnNumber=Int64(4), **numbered)
+    document = Request(OpMsg(shard_message(writes, part(1, 3), VERSION))).document
+    assert document["stmtIds"] == expected
+    assert "stmtId" not in document
+    assert (document["lsid"], document["txnNumber"]) == (SESSION, 4)
+
+
+@pytest.mark.parametrize(("numbered", "code"), [({"stmtIds": [1]}, 16), ({"stmtId": 1, "stmtIds": [1, 2, 3, 4]}, 72)])
+def test_inconsistent_statement_ids(numbered: dict[str, Any], code: int) -> None:
+    writes = batch(WriteKind.INSERT, DOCUMENTS, lsid=SESSION, txnNumber=Int64(4), **numbered)
+    with pytest.raises(CommandError) as raised:
+        shard_message(writes, part(1), VERSION)
+    assert raised.value.code == code
+
+
+@pytest.mark.parametrize("w", [0, 0.0, Int64(0)])
+def test_unacknowledged_write_is_acknowledged_by_shards(w: object) -> None:
+    writes = batch(WriteKind.INSERT, DOCUMENTS, writeConcern={"w": w, "wtimeout": 5})
+    assert writes.is_unacknowledged
+    for message in (
+        message_with_versions(writes.request.message, VERSION, writes.body),
+        shard_message(writes, part(0), VERSION),
+    ):
+        assert Request(OpMsg(message)).document["writeConcern"] == {"w": 1, "wtimeout": 5}
+
+
+@pytest.mark.parametrize("concern", [{"w": 1}, {"w": "majority"}, {"w": 0, "j": True}, {"j": False}, {"w": False}])
+def test_other_write_concerns_pass_untouched(concern: dict[str, object]) -> None:
+    writes = batch(WriteKind.INSERT, DOCUMENTS, writeConcern=concern)
+    assert not writes.is_unacknowledged
+    assert writes.body == writes.request.body
+
+
+@pytest.mark.parametrize(("statements", "count"), [([], 0), ([{}] * 100_001, 100_001)])
+def test_batch_of_impossible_size(statements: list[dict[str, object]], count: int) -> None:
+    writes = batch(WriteKind.INSERT, statements)
+    with pytest.raises(CommandError) as raised:
+        _ = writes.statements
+    assert raised.value.code == 16
+    assert raised.value.message == f"Write batch sizes must be between 1 and 100000. Got {count} operations."
+
+
+def test_ordered_has_to_be_a_bool() -> None:
+    with pytest.raises(CommandError, match=r"'delete\.ordered' is the wrong type 'string', expected type 'bool'"):
+        batch(WriteKind.DELETE, [{"q": {}, "limit": 0}], ordered="yes")
+
+
+def test_message_that_leaves_no_room_for_versions() -> None:
+    document = {"s": "x" * 15_999_700}
+    assert batch(WriteKind.INSERT, [document] * 2).fits_with_versions
+    assert not batch(WriteKind.INSERT, [document] * 3).fits_with_versions
