@@ -56,7 +56,7 @@ def table(
 
 
 def request(
-    kind: WriteKind, statements: Sequence[Mapping[str, Any]], *, in_body: bool = False, **arguments: object
+    kind: WriteKind, statements: Sequence[Mapping[str, Any]], in_body: bool = False, /, **arguments: object
 ) -> Request:
     """A write command on `NAMESPACE`, with its statements in a sequence section or in the body."""
     db, _, collection = NAMESPACE.partition(".")
@@ -69,7 +69,7 @@ def request(
 
 
 def batch(
-    kind: WriteKind, statements: Sequence[Mapping[str, Any]], *, in_body: bool = False, **arguments: object
+    kind: WriteKind, statements: Sequence[Mapping[str, Any]], in_body: bool = False, /, **arguments: object
 ) -> WriteBatch:
     """As `request`, read."""
-    return WriteBatch(kind, request(kind, statements, in_body=in_body, **arguments))
+    return WriteBatch(kind, request(kind, statements, in_body, **arguments))

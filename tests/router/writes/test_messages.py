@@ -54,9 +54,7 @@ def test_message_with_versions_when_the_sequence_comes_before_the_body() -> None
 
 @pytest.mark.parametrize("in_body", [True, False])
 def test_shard_message_holds_its_statements_only(in_body: bool) -> None:
-    writes = batch(
-        WriteKind.INSERT, DOCUMENTS, in_body=in_body, ordered=False, bypassDocumentValidation=True, comment="mine"
-    )
+    writes = batch(WriteKind.INSERT, DOCUMENTS, in_body, ordered=False, bypassDocumentValidation=True, comment="mine")
     received = Request(OpMsg(shard_message(writes, part(1, 3), VERSION)))
     assert [bson.decode(document) for document in received.documents(b"documents")] == [DOCUMENTS[1], DOCUMENTS[3]]
     document = received.document
