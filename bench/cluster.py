@@ -1,0 +1,87 @@
+"""Our cluster with the data, started with the launcher."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from pymongo.errors import PyMongoError
+
+from bench.load import create_indexes, insert_documents
+from bench.loadgen import BenchError
+from bench.targets import Target
+from bench.workloads import DATABASE, MONGODB, READ_COLLECTION, SHARD_KEY, SPLIT_AT, WRITE_COLLECTION
+from deploy.mongod import connect
+
+_COMMAND_SECONDS: Final = 120.0
+
+
+class OurCluster:
+    """A running cluster.
+
+    Args:
+        document: what ``shardwright up --json`` printed.
+    """
+
+    def __init__(self, document: dict[str, Any]) -> None:
+        self._processes = {process["name"]: process for process in document["processes"]}
+
+    def address(self, name: str) -> str:
+        """``host:port`` of a process."""
+        return str(self._processes[name]["address"])
+
+    def pids(self, role: str) -> tuple[int, ...]:
+        """The processes of a role; those of the config servers, which take no part, left out."""
+        return tuple(
+            process["pid"]
+            for name, process in self._processes.items()
+            if process["role"] == role and not name.startswith("config.")
+        )
+
+    @property
+    def target(self) -> Target:
+        """The way through the router."""
+        processes = {role: self.pids(role) for role in ("router", "shardd", "mongod")}
+        return Target("shardwright", self.address("router.0"), MONGODB, processes)
+
+
+@contextmanager
+def our_cluster(mongod: str, directory: Path, *, cache_gb: float) -> Iterator[OurCluster]:
+    """Run a cluster of two shards with the data.
+
+    Raises:
+        BenchError: it could not be set up.
+    """
+    launcher = [sys.executable, "-m", "deploy.cli"]
+    options = ["--dir", str(directory), "--mongod", mongod, "--cache-gb", str(cache_gb), "--port", "0"]
+    up = subprocess.run([*launcher, "up", "--detach", "--json", *options], capture_output=True, text=True, check=False)
+    if up.returncode:
+        raise BenchError(up.stderr.strip())
+    try:
+        cluster = OurCluster(json.loads(up.stdout))
+        _prepare(cluster.address("router.0"))
+        yield cluster
+    finally:
+        subprocess.run([*launcher, "down", "--dir", str(directory)], capture_output=True, check=False)
+
+
+def _prepare(router: str) -> None:
+    with connect(router, _COMMAND_SECONDS) as client:
+        try:
+            client.admin.command("enableSharding", DATABASE, primaryShard="shard0")
+            for collection in (READ_COLLECTION, WRITE_COLLECTION):
+                shard_in_halves(client, f"{DATABASE}.{collection}")
+            create_indexes(client)
+        except PyMongoError as error:
+            raise BenchError(f"the collections could not be sharded: {error}") from error
+        insert_documents(client, MONGODB)
+
+
+def shard_in_halves(client: Any, namespace: str) -> None:  # noqa: ANN401 - a MongoClient
+    """Shard a new collection and put the upper half of the keys on the second shard."""
+    client.admin.command("shardCollection", namespace, key=SHARD_KEY)
+    client.admin.command("split", namespace, middle={"key": SPLIT_AT})
+    client.admin.command("moveChunk", namespace, find={"key": SPLIT_AT}, to="shard1")

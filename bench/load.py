@@ -1,0 +1,39 @@
+"""Putting the data in place before anything is measured, in the same way for every target."""
+
+import random
+from typing import Any, Final
+
+from pymongo import MongoClient
+from pymongo.errors import PyMongoError
+
+from bench.loadgen import BenchError
+from bench.workloads import DATABASE, INDEXES, READ_COLLECTION, WRITE_COLLECTION, Dialect, stored_documents
+
+_BATCH: Final = 10_000
+_SEED: Final = 1
+
+
+def create_indexes(client: MongoClient[dict[str, Any]]) -> None:
+    """Create the indexes of both collections through a server that knows ``createIndexes``."""
+    for collection in (READ_COLLECTION, WRITE_COLLECTION):
+        for field in INDEXES:
+            client[DATABASE][collection].create_index(field)
+
+
+def insert_documents(client: MongoClient[dict[str, Any]], dialect: Dialect) -> None:
+    """Insert the documents that the reading workloads find.
+
+    Raises:
+        BenchError: the server refused them.
+    """
+    documents = stored_documents(random.Random(_SEED))
+    for start in range(0, len(documents), _BATCH):
+        batch = documents[start : start + _BATCH]
+        try:
+            reply = client[DATABASE].command(
+                dialect("insert"), READ_COLLECTION, documents=batch, ordered=False, writeConcern={"w": "majority"}
+            )
+        except PyMongoError as error:
+            raise BenchError(f"the data could not be inserted: {error}") from error
+        if reply["n"] != len(batch):
+            raise BenchError(f"the data could not be inserted: {reply.get('writeErrors', reply)}")

@@ -1,0 +1,92 @@
+"""Running the load generator, which is compiled when first needed."""
+
+import json
+import subprocess
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from bench.plan import Plan
+from bench.targets import Target
+
+_SOURCE: Final = Path(__file__).with_name("loadgen.c")
+_BUILD: Final = Path(__file__).parent.parent / "build"
+
+
+class BenchError(Exception):
+    """A measurement could not be made; the message says why."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One run of a workload against a target.
+
+    Attributes:
+        operations_per_second: those of all connections.
+        p50, p95, p99: how long an operation took, in microseconds.
+        errors: replies that told of a failure.
+        cpu_us: CPU time per operation of each of the target's processes, and of the load generator.
+    """
+
+    operations_per_second: float
+    p50: float
+    p95: float
+    p99: float
+    errors: int
+    cpu_us: dict[str, float]
+
+    def to_document(self) -> dict[str, Any]:
+        """As it stands in the results."""
+        return asdict(self)
+
+
+class LoadGenerator:
+    """The compiled load generator.
+
+    Args:
+        directory: where it keeps its plans.
+
+    Raises:
+        BenchError: there is no C compiler, or it failed.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._plan = directory / "plan"
+        _BUILD.mkdir(exist_ok=True)
+        self._binary = _BUILD / "loadgen"
+        command = ["cc", "-O2", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-o", str(self._binary), str(_SOURCE)]
+        try:
+            subprocess.run(command, check=True, capture_output=True, text=True)
+        except FileNotFoundError:
+            raise BenchError("a C compiler (cc) is needed to build the load generator") from None
+        except subprocess.CalledProcessError as error:
+            raise BenchError(f"the load generator does not compile: {error.stderr}") from error
+
+    def run(self, target: Target, plan: Plan, *, connections: int, warm_up: float, seconds: float) -> Measurement:
+        """Send the plan's requests to the target.
+
+        Raises:
+            BenchError: the connection broke, or a reply could not be understood.
+        """
+        plan.write(self._plan)
+        host, _, port = target.address.rpartition(":")
+        before = target.cpu_seconds()
+        completed = subprocess.run(
+            [str(self._binary), host, port, str(self._plan), str(connections), str(warm_up), str(seconds)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if completed.returncode:
+            raise BenchError(f"{target.name}: {completed.stderr.strip()}")
+        result = json.loads(completed.stdout)
+        used = {role: after - before[role] for role, after in target.cpu_seconds().items()}
+        used["loadgen"] = result["cpu_seconds"]
+        return Measurement(
+            operations_per_second=result["operations"] / result["seconds"],
+            p50=result["p50"],
+            p95=result["p95"],
+            p99=result["p99"],
+            errors=result["errors"],
+            cpu_us={role: seconds / result["operations_all"] * 1e6 for role, seconds in used.items()},
+        )

@@ -1,0 +1,155 @@
+"""Routing tables in memory: what a look-up takes, what a table weighs, and what it costs to bring one up to date.
+
+Each size is measured in a process of its own (``python -m bench.routing CHUNKS``), so that the memory is that of the
+table alone.
+"""
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Final
+from uuid import UUID
+
+import bson
+from bson.objectid import ObjectId
+from bson.timestamp import Timestamp
+
+from bench.loadgen import BenchError
+from sharding.chunks import ChunkPlacement
+from sharding.namespace import Namespace
+from sharding.routing_table import RoutingTable, ShardedCollection
+from sharding.shard_key import ShardKeyPattern
+from sharding.targeting.targets import target_filter
+from sharding.timestamps import pack_timestamp
+
+SHARDS: Final = tuple(f"shard{number}" for number in range(4))
+CHANGED_CHUNKS: Final = 10
+
+_KEYS_PER_CHUNK: Final = 100
+_LOOK_UPS: Final = 20_000
+_REFRESHES: Final = 20
+_CREATED: Final = Timestamp(1_700_000_000, 1)
+_SEED: Final = 1
+
+
+def measure_routing(sizes: Sequence[int]) -> list[dict[str, Any]]:
+    """Measure tables of these sizes and print them as a table; times are in microseconds.
+
+    Raises:
+        BenchError: a measurement failed.
+    """
+    print("\nrouting tables")
+    columns = ("chunks", "look-up us", "target us", "10 changed us", "memory MiB", "build s")
+    print("  " + "".join(f"{column:>15}" for column in columns))
+    results = []
+    for size in sizes:
+        completed = subprocess.run(
+            [sys.executable, "-m", "bench.routing", str(size)], capture_output=True, text=True, check=False
+        )
+        if completed.returncode:
+            raise BenchError(f"a routing table of {size:,} chunks could not be measured: {completed.stderr}")
+        result = json.loads(completed.stdout)
+        results.append(result)
+        print(
+            f"  {size:15,}{result['look_up_us']:15.2f}{result['target_us']:15.2f}{result['refresh_us']:15,.0f}"
+            f"{result['memory_bytes'] / (1 << 20):15,.1f}{result['build_seconds']:15.2f}",
+            flush=True,
+        )
+    return results
+
+
+def measure(size: int) -> dict[str, Any]:
+    """Measure a table of so many chunks, in this process."""
+    collection = ShardedCollection(
+        Namespace("bench", "documents"), UUID(int=1), ObjectId(), _CREATED, ShardKeyPattern.from_mapping({"key": 1})
+    )
+    memory_before = _resident_bytes()
+    started = perf_counter()
+    table = RoutingTable.build(collection, chunks(size))
+    build_seconds = perf_counter() - started
+    memory_bytes = _resident_bytes() - memory_before
+    return {
+        "chunks": size,
+        "look_up_us": _look_up_us(table, size),
+        "target_us": _target_us(table, size),
+        "refresh_us": _refresh_us(table, size),
+        "changed_chunks": min(size, CHANGED_CHUNKS),
+        "memory_bytes": memory_bytes,
+        "build_seconds": build_seconds,
+    }
+
+
+def chunks(count: int) -> Iterator[ChunkPlacement]:
+    """Chunks that tile the keys, in order, spread over `SHARDS`, each with the history of one move."""
+    moved = pack_timestamp(Timestamp(1_700_000_100, 1))
+    for number in range(count):
+        low = bound(number, count)
+        shard = SHARDS[number % len(SHARDS)]
+        yield ChunkPlacement(low, bound(number + 1, count), shard, (number + 1) << 32, ((moved, shard),))
+
+
+def bound(number: int, count: int) -> bytes:
+    """The lower bound of a chunk as a document; that of the one after the last is MaxKey."""
+    key: Any = number * _KEYS_PER_CHUNK
+    if number == 0:
+        key = bson.MinKey()
+    elif number == count:
+        key = bson.MaxKey()
+    return bson.encode({"key": key})
+
+
+def _look_up_us(table: RoutingTable, size: int) -> float:
+    """Of an encoded key."""
+    numbers = random.Random(_SEED)
+    pattern = table.key_pattern
+    keys = [
+        pattern.key_bytes(bson.encode({"key": numbers.randrange(size * _KEYS_PER_CHUNK)})) for _ in range(_LOOK_UPS)
+    ]
+    started = perf_counter()
+    for key in keys:
+        table.shard_for_key(key)
+    return (perf_counter() - started) / _LOOK_UPS * 1e6
+
+
+def _target_us(table: RoutingTable, size: int) -> float:
+    """From the raw filter of a point find to the shard: what a router does for each."""
+    numbers = random.Random(_SEED)
+    filters = [bson.encode({"key": numbers.randrange(size * _KEYS_PER_CHUNK)}) for _ in range(_LOOK_UPS)]
+    started = perf_counter()
+    for each in filters:
+        target_filter(each, table)
+    return (perf_counter() - started) / _LOOK_UPS * 1e6
+
+
+def _refresh_us(table: RoutingTable, size: int) -> float:
+    """Of a new table in which ten chunks have changed hands; the fastest of several, so that it is the work itself."""
+    numbers = random.Random(_SEED)
+    count = min(size, CHANGED_CHUNKS)
+    fastest = float("inf")
+    for _ in range(_REFRESHES):
+        version = table.collection_version.packed
+        changed = [
+            ChunkPlacement(
+                bound(number, size), bound(number + 1, size), numbers.choice(SHARDS), version + (position << 32), ()
+            )
+            for position, number in enumerate(sorted(numbers.sample(range(size), count)), 1)
+        ]
+        started = perf_counter()
+        table = table.with_changed_chunks(changed)
+        fastest = min(fastest, perf_counter() - started)
+    return fastest * 1e6
+
+
+def _resident_bytes() -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("Linux tells the resident memory of a process")
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(int(sys.argv[1]))))

@@ -1,0 +1,38 @@
+"""What is measured: an address to send requests to, and the processes that work for it."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from bench.workloads import MONGODB, Dialect
+
+_SECONDS_PER_TICK: Final = 1 / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A way to a mongod.
+
+    Attributes:
+        name: how it is called on the command line, in the table and in the results.
+        address: ``host:port`` to send requests to.
+        dialect: how its commands are called.
+        processes: pids by what they are; processes that do the same share a name.
+    """
+
+    name: str
+    address: str
+    dialect: Dialect = MONGODB
+    processes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """The CPU time that its processes have used so far, by what they are."""
+        return {role: sum(map(_cpu_seconds, pids)) for role, pids in self.processes.items()}
+
+
+def _cpu_seconds(pid: int) -> float:
+    # The command name, in parentheses, may itself hold spaces and parentheses.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) * _SECONDS_PER_TICK

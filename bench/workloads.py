@@ -1,0 +1,187 @@
+"""The workloads: which requests they send, and what a right reply to one of them looks like.
+
+The data is the same for every target: `DOCUMENTS` documents, sharded (where there are shards) by range on ``key``, the
+upper half of the keys on the second shard. Operations on one document use keys of the second shard only, so that the
+first, which runs the genuine router code, owns none of them. Writes have ``w: 1``: what is measured is the way to the
+mongod, not its journal.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+import bson
+from bson.binary import Binary, UuidRepresentation
+
+from bench.plan import UNIQUE_ID, Frame, Plan, get_more, request
+
+DATABASE: Final = "bench"
+DOCUMENTS: Final = 100_000
+SPLIT_AT: Final = DOCUMENTS // 2
+SHARD_KEY: Final = {"key": 1}
+INDEXES: Final = ("key", "value")
+READ_COLLECTION: Final = "documents"
+WRITE_COLLECTION: Final = "inserts"
+
+BULK_SIZE: Final = 1_000
+SORTED_LIMIT: Final = 100
+
+_FRAMES: Final = 2_000
+_BULK_FRAMES: Final = 8
+_SEED: Final = 20_250_101
+_SESSION: Final = {"id": Binary.from_uuid(UUID(int=_SEED), UuidRepresentation.STANDARD)}
+_ONE: Final = {"w": 1}
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a target's commands are called.
+
+    Attributes:
+        prefix: the genuine router code in a shard server answers to the usual names with ``cluster`` before them.
+    """
+
+    prefix: str = ""
+
+    def __call__(self, command: str) -> str:
+        """The target's name of a command."""
+        return self.prefix + command[0].upper() + command[1:] if self.prefix else command
+
+
+MONGODB: Final = Dialect()
+CLUSTER_COMMANDS: Final = Dialect("cluster")
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Something to measure.
+
+    Attributes:
+        name: how it is called on the command line and in the results.
+        title: how it is called in the table.
+        plan: makes its requests.
+        is_right: whether the decoded reply to any of them is as expected.
+        is_long: an operation takes so long that a run is not warmed up and counts few.
+    """
+
+    name: str
+    title: str
+    plan: Callable[[Dialect, random.Random], Plan]
+    is_right: Callable[[dict[str, Any]], bool]
+    is_long: bool = False
+
+    def requests(self, dialect: Dialect) -> Plan:
+        """Its requests for a target; the same ones each time."""
+        return self.plan(dialect, random.Random(_SEED))
+
+
+def document(key: int, random_numbers: random.Random) -> dict[str, Any]:
+    """A document of about 250 bytes, the ``_id`` to be given by the load generator."""
+    return {
+        "_id": UNIQUE_ID,
+        "key": key,
+        "value": random_numbers.randrange(1 << 30),
+        "counter": 0,
+        "name": f"document {key:012d}",
+        "tags": ["red", "green", "blue"],
+        "text": "x" * 120,
+    }
+
+
+def _common(*, is_write: bool = False) -> dict[str, Any]:
+    return {"lsid": _SESSION, **({"writeConcern": _ONE} if is_write else {}), "$db": DATABASE}
+
+
+def _repeated(count: int, make: Callable[[], Frame]) -> tuple[Frame, ...]:
+    return tuple(make() for _ in range(count))
+
+
+def _upper_key(random_numbers: random.Random) -> int:
+    return random_numbers.randrange(SPLIT_AT, DOCUMENTS)
+
+
+def point_find(collection: str = READ_COLLECTION) -> Callable[[Dialect, random.Random], Plan]:
+    """Makes the requests that find one document of a collection by its shard key."""
+
+    def plan(dialect: Dialect, numbers: random.Random) -> Plan:
+        def make() -> Frame:
+            body = {dialect("find"): collection, "filter": {"key": _upper_key(numbers)}, "limit": 1}
+            return request({**body, "singleBatch": True, **_common()})
+
+        return Plan(_repeated(_FRAMES, make))
+
+    return plan
+
+
+def _insert(count: int, frames: int) -> Callable[[Dialect, random.Random], Plan]:
+    def plan(dialect: Dialect, numbers: random.Random) -> Plan:
+        lowest = SPLIT_AT if count == 1 else 0
+
+        def make() -> Frame:
+            documents = [document(numbers.randrange(lowest, DOCUMENTS), numbers) for _ in range(count)]
+            body = {dialect("insert"): WRITE_COLLECTION, "ordered": count == 1, **_common(is_write=True)}
+            return request(body, {"documents": documents})
+
+        return Plan(_repeated(frames, make))
+
+    return plan
+
+
+def _update(dialect: Dialect, numbers: random.Random) -> Plan:
+    def make() -> Frame:
+        body = {dialect("update"): READ_COLLECTION, "ordered": True, **_common(is_write=True)}
+        return request(body, {"updates": [{"q": {"key": _upper_key(numbers)}, "u": {"$inc": {"counter": 1}}}]})
+
+    return Plan(_repeated(_FRAMES, make))
+
+
+def _sorted_find(dialect: Dialect, numbers: random.Random) -> Plan:
+    def make() -> Frame:
+        body = {
+            dialect("find"): READ_COLLECTION,
+            "filter": {"value": {"$gte": numbers.randrange(1 << 29)}},
+            "sort": {"value": 1},
+            "limit": SORTED_LIMIT,
+        }
+        return request({**body, **_common()})
+
+    return Plan(_repeated(_FRAMES, make))
+
+
+def _scan(dialect: Dialect, numbers: random.Random) -> Plan:
+    frame = request({dialect("find"): READ_COLLECTION, "filter": {}, **_common()})
+    return Plan((frame,), get_more(dialect("getMore"), READ_COLLECTION, _common()))
+
+
+def _batch_has(count: int) -> Callable[[dict[str, Any]], bool]:
+    return lambda reply: len(reply["cursor"]["firstBatch"]) == count
+
+
+def _n_is(count: int) -> Callable[[dict[str, Any]], bool]:
+    return lambda reply: reply["n"] == count and "writeErrors" not in reply
+
+
+def _is_sorted(reply: dict[str, Any]) -> bool:
+    values = [each["value"] for each in reply["cursor"]["firstBatch"]]
+    return len(values) == SORTED_LIMIT and values == sorted(values) and set(reply["cursor"]["firstBatch"][0]) == _FIELDS
+
+
+_FIELDS: Final = frozenset(document(0, random.Random(0)))
+
+POINT_FIND: Final = Workload("find", "point find by shard key", point_find(), _batch_has(1))
+
+WORKLOADS: Final[Sequence[Workload]] = (
+    POINT_FIND,
+    Workload("insert", "insert one", _insert(1, _FRAMES), _n_is(1)),
+    Workload("bulk", f"bulk insert of {BULK_SIZE:,}", _insert(BULK_SIZE, _BULK_FRAMES), _n_is(BULK_SIZE)),
+    Workload("update", "update by shard key", _update, _n_is(1)),
+    Workload("sorted", f"sorted find on all shards, limit {SORTED_LIMIT}", _sorted_find, _is_sorted),
+    Workload("scan", f"full scan of {DOCUMENTS:,}", _scan, lambda reply: reply["cursor"]["id"] != 0, is_long=True),
+)
+
+
+def stored_documents(random_numbers: random.Random) -> list[dict[str, Any]]:
+    """The documents that are there before anything is measured."""
+    return [{**document(key, random_numbers), "_id": bson.ObjectId()} for key in range(DOCUMENTS)]
