@@ -33,5 +33,10 @@ class DDLLocks:
     @asynccontextmanager
     async def chunk_change(self, namespace: str) -> AsyncIterator[None]:
         """Hold the lock for splits, merges and moves of chunks of a collection, which is not that of its DDL."""
-        async with self.hold(f"chunks of {namespace}"):
+        async with self.hold(chunk_lock(namespace)):
             yield
+
+
+def chunk_lock(namespace: str) -> str:
+    """The name of the lock for changes of a collection's chunks."""
+    return f"chunks of {namespace}"

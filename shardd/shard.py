@@ -215,11 +215,15 @@ class Shard:
         if "writeConcernError" in reply:
             raise CommandError.from_reply(reply["writeConcernError"])
 
-    async def cluster_time(self) -> Timestamp:
-        """The present on the logical clock of the own mongod."""
+    async def placement_time(self) -> Timestamp:
+        """A time from which a change of placement counts: not before the present of this shard or the config servers.
+
+        Raises:
+            CommandError: the config servers could not be asked.
+        """
         pong = await self.mongod.command("admin", {"ping": 1})
-        now: Timestamp = pong["$clusterTime"]["clusterTime"]
-        return now
+        own: Timestamp = pong["$clusterTime"]["clusterTime"]
+        return max(own, await (await self.catalog()).new_timestamp())
 
     async def ask_primary(self, command: Mapping[str, Any]) -> dict[str, Any]:
         """Run an admin command on the daemon of the own set's primary.

@@ -5,16 +5,14 @@ from typing import Any
 
 import bson
 from bson.binary import Binary
-from bson.objectid import ObjectId
 
 from shardd.arguments import document_argument, namespace_argument, required_argument
 from shardd.namespace_state import NamespaceState
 from shardd.registry import command
+from shardd.routing import refreshed_table
 from shardd.shard import Shard
 from sharding.bson_text import document_text
 from sharding.chunks import ChunkRange
-from sharding.namespace import Namespace
-from sharding.routing_table import RoutingTable
 from sharding.shard_key import ShardKeyPattern
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
@@ -84,32 +82,13 @@ async def merge_chunks(shard: Shard, request: Request) -> dict[str, Any]:
                 "shard": shard.require_identity().shard_name,
                 "collUUID": {"uuid": Binary.from_uuid(table.collection.uuid)},
                 "chunkRange": merged.to_document(),
-                "validAfter": await shard.cluster_time(),
+                "validAfter": await shard.placement_time(),
                 "epoch": table.collection.epoch,
                 "timestamp": table.collection.timestamp,
             }
         )
         await shard.refresher.refresh_collection(shard.namespace(str(namespace)))
     return {}
-
-
-async def refreshed_table(shard: Shard, namespace: Namespace, epoch: ObjectId) -> RoutingTable:
-    """The routing table of a collection as it is now.
-
-    Raises:
-        CommandError: NamespaceNotSharded; StaleEpoch, it is another incarnation than the caller's.
-    """
-    state = shard.namespace(str(namespace))
-    await shard.refresher.refresh_collection(state)
-    table = state.table
-    if table is None:
-        raise CommandError(ErrorCode.NamespaceNotSharded, f"Collection {namespace} is not sharded")
-    if table.collection.epoch != epoch:
-        raise CommandError(
-            ErrorCode.StaleEpoch,
-            f"Collection {namespace} changed: its epoch is {table.collection.epoch}, the request's {epoch}",
-        )
-    return table
 
 
 def _check_hashed(pattern: ShardKeyPattern, points: list[bytes]) -> None:

@@ -2,10 +2,12 @@
 
 from typing import Any, Final
 
-from shardd.arguments import collection_argument, string_argument
+from shardd.arguments import collection_argument, namespace_argument, required_argument, string_argument
 from shardd.coordinators.create_collection import CreateCollection
 from shardd.coordinators.drop_collection import DropCollection
 from shardd.coordinators.drop_database import DropDatabase
+from shardd.coordinators.modify_collection import ModifyCollection
+from shardd.coordinators.move_empty_range import MoveEmptyRange
 from shardd.coordinators.rename_collection import RenameCollection
 from shardd.registry import command
 from shardd.shard import Shard
@@ -55,3 +57,32 @@ async def rename_collection(shard: Shard, request: Request) -> dict[str, Any]:
         "stayTemp": bool(request.get(b"stayTemp", False)),
     }
     return await shard.coordinators.run(RenameCollection(shard, collection_argument(request), arguments))
+
+
+@command("_shardsvrCollMod", is_ddl=True)
+async def modify_collection(shard: Shard, request: Request) -> dict[str, Any]:
+    """Change options of a collection wherever it is."""
+    fields = {name: value for name, value in request.document.items() if _is_of_coll_mod(name, request.name)}
+    return await shard.coordinators.run(
+        ModifyCollection(shard, collection_argument(request), {"collModRequest": fields})
+    )
+
+
+@command("_shardsvrMoveRange", admin_only=True)
+async def move_range(shard: Shard, request: Request) -> dict[str, Any]:
+    """Give a range of this shard, which has to be empty, to another shard."""
+    arguments = {
+        "toShard": string_argument(request, b"toShard"),
+        **{name: required_argument(request, name.encode()) for name in ("min", "max", "epoch")},
+    }
+    return await shard.coordinators.run(MoveEmptyRange(shard, namespace_argument(request), arguments))
+
+
+_GENERIC_FIELDS: Final = frozenset(
+    {"lsid", "txnNumber", "writeConcern", "databaseVersion", "maxTimeMS", "comment", "apiVersion", "apiStrict"}
+)
+
+
+def _is_of_coll_mod(field: str, command_name: str) -> bool:
+    """Whether a field of the request says what to change, rather than how to run the command."""
+    return field != command_name and not field.startswith("$") and field not in _GENERIC_FIELDS

@@ -49,3 +49,13 @@ async def drop_database_participant(shard: Shard, request: Request) -> dict[str,
     await shard.mongod.command(request.db, {"dropDatabase": 1, "writeConcern": MAJORITY})
     shard.forget_database(request.db)
     return {}
+
+
+@command("_shardsvrCollModParticipant")
+async def coll_mod_participant(shard: Shard, request: Request) -> dict[str, Any]:
+    """Change options of the collection as it is here; ``result`` is what mongod answered."""
+    namespace = collection_argument(request)
+    document_argument(request, b"collModRequest")
+    change = {"collMod": namespace.collection, **request.get(b"collModRequest"), "writeConcern": MAJORITY}
+    reply = await shard.mongod.command(namespace.db, change)
+    return {"result": {name: value for name, value in reply.items() if name not in ("$clusterTime", "operationTime")}}

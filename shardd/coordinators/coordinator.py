@@ -53,8 +53,8 @@ class Coordinator(ABC):
         return {"namespace": name, "operationType": self.operation_type}
 
     @property
-    def databases(self) -> list[str]:
-        """The databases that nothing else may change meanwhile, in an order that all coordinators keep."""
+    def locks(self) -> list[str]:
+        """The locks held from beginning to end (see `DDLLocks`), in an order that all coordinators keep."""
         return [self.namespace.db]
 
     @abstractmethod

@@ -7,8 +7,11 @@ from shardd.coordinators.coordinator import Coordinator
 from shardd.coordinators.create_collection import CreateCollection
 from shardd.coordinators.drop_collection import DropCollection
 from shardd.coordinators.drop_database import DropDatabase
+from shardd.coordinators.modify_collection import ModifyCollection
+from shardd.coordinators.move_empty_range import MoveEmptyRange
 from shardd.coordinators.rename_collection import RenameCollection
 
 COORDINATORS: Final[Mapping[str, type[Coordinator]]] = {
-    kind.operation_type: kind for kind in (CreateCollection, DropCollection, DropDatabase, RenameCollection)
+    kind.operation_type: kind
+    for kind in (CreateCollection, DropCollection, DropDatabase, ModifyCollection, MoveEmptyRange, RenameCollection)
 }

@@ -23,8 +23,8 @@ class RenameCollection(Coordinator):
     operation_type: ClassVar[str] = "renameCollection"
 
     @property
-    def databases(self) -> list[str]:
-        """Both databases, in alphabetical order."""
+    def locks(self) -> list[str]:
+        """Those of both databases, in alphabetical order."""
         return sorted({self.namespace.db, self._target.db})
 
     @property

@@ -85,8 +85,8 @@ class CoordinatorService:
     async def _execute(self, coordinator: Coordinator, run: _Run) -> None:
         try:
             async with AsyncExitStack() as locks:
-                for db in coordinator.databases:
-                    await locks.enter_async_context(self._shard.ddl_locks.hold(db))
+                for name in coordinator.locks:
+                    await locks.enter_async_context(self._shard.ddl_locks.hold(name))
                 run.reply = await self._run_to_its_end(coordinator)
         except CommandError as error:
             run.error = error

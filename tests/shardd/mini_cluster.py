@@ -1,4 +1,4 @@
-"""A config server and shards without a router: the world of a shard daemon, with the test in the place of the router."""
+"""A config server and shards without a router: the world of a shard daemon, in which the test is the router."""
 
 import signal
 import subprocess
@@ -157,10 +157,10 @@ def mini_cluster(directory: Path, shards: int = 2, members: int = 1) -> Iterator
 
 
 @contextmanager
-def replica_set(directory: Path, members: int = 1) -> Iterator[Set]:
-    """A replica set with shard daemons that belongs to no cluster."""
+def replica_set(directory: Path, members: int = 1, daemon: str = "shardd") -> Iterator[Set]:
+    """A replica set with daemons of one kind that belongs to no cluster."""
     with ExitStack() as stack:
-        yield _start_set(stack, directory, "alone", "shardd", members)
+        yield _start_set(stack, directory, "alone", daemon, members)
 
 
 def _start_set(stack: ExitStack, directory: Path, name: str, daemon: str, count: int) -> Set:
@@ -190,9 +190,7 @@ def _plan_member(directory: Path, name: str, daemon: str, index: int) -> Member:
     plan = ProcessPlan(f"{name}.{index}.mongod", Role.MONGOD, mongod_port, name)
     dbpath = directory / plan.name
     dbpath.mkdir()
-    mongod = mongod_arguments(
-        find_mongod(), plan, dbpath=dbpath, log=dbpath / "log", sockets=directory, cache_gb=0.25
-    )
+    mongod = mongod_arguments(find_mongod(), plan, dbpath=dbpath, log=dbpath / "log", sockets=directory, cache_gb=0.25)
     arguments = [
         *(sys.executable, "-m", f"{daemon}.main", "--port", str(port), "--metrics-port", str(metrics_port)),
         *("--mongod-socket", str(mongod_socket(directory, plan)), "--mongod-address", plan.address),
