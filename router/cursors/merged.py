@@ -141,7 +141,7 @@ class MergedCursor:
                 self._merger.feed(number, cursor.documents(), is_exhausted=self._remotes[number].is_exhausted)
 
     async def _next_whole_batch(self, operation: "Operation") -> CursorReply | None:
-        """A shard's batch to be returned as it is; None when single documents are to be returned, or something added."""
+        """A shard's batch to be returned as it is; None if single documents are to be returned, or something added."""
         while not self._whole_batches:
             starving = self._merger.starving()
             if not starving:
