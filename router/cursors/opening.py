@@ -9,7 +9,7 @@ from router.cursors.remote import RemoteCursor
 from router.cursors.session import CursorOwner
 from router.cursors.single_shard import SingleShardCursor
 from router.operation import Operation
-from router.reads.cursor_reply import CursorReply
+from router.reads.cursor_reply import CursorReply, is_whole_result
 from router.scatter import raise_worst, send_to_one
 from router.shard_reply import ShardReply
 from wire.error_codes import Category, ErrorCode, has_category
@@ -50,6 +50,8 @@ def adopt(operation: Operation, reply: ShardReply, *, is_immortal: bool = False)
     Raises:
         RemoteProtocolError: the reply has no cursor.
     """
+    if is_whole_result(reply):
+        return reply.for_client()
     cursor = CursorReply.of(reply)
     if not cursor.cursor_id:
         return cursor.frame

@@ -33,6 +33,9 @@ _BODY_START: Final = 21
 
 _INT64: Final = Struct("<q")
 
+_FIRST_BATCH_ELEMENT: Final = element(FIRST_BATCH, ARRAY, b"")
+_NO_ID_ELEMENT: Final = element(b"id", INT64, bytes(8))
+
 
 class CursorReply:
     """The cursor in a reply frame.
@@ -116,6 +119,21 @@ class CursorReply:
         if response_to is not None:
             frame = frame[:8] + response_to.to_bytes(4, "little", signed=True) + frame[12:]
         return b"".join((frame[:at], _INT64.pack(cursor_id), frame[at + 8 :]))
+
+
+def is_whole_result(reply: ShardReply) -> bool:
+    """Whether a successful reply plainly holds all there is: its cursor begins with the first batch and then id 0.
+
+    That is how mongod writes it. It is looked for before anything else is, since most replies are of that kind.
+    """
+    cursor = reply.fields.get(b"cursor")
+    if cursor is None or cursor[0] != OBJECT:
+        return False
+    body, batch_start = reply.body, cursor[2] + 4
+    if not body.startswith(_FIRST_BATCH_ELEMENT, batch_start):
+        return False
+    batch_start += len(_FIRST_BATCH_ELEMENT)
+    return body.startswith(_NO_ID_ELEMENT, batch_start + int.from_bytes(body[batch_start : batch_start + 4], "little"))
 
 
 def cursor_element(

@@ -6,7 +6,7 @@ import bson
 import pytest
 from bson.timestamp import Timestamp
 
-from router.reads.cursor_reply import NEXT_BATCH, CursorReply, cursor_element, empty_cursor
+from router.reads.cursor_reply import NEXT_BATCH, CursorReply, cursor_element, empty_cursor, is_whole_result
 from tests.router.reads.requests import cursor_reply, shard_reply
 from wire.errors import RemoteProtocolError
 from wire.message import Header, OpMsg
@@ -70,6 +70,23 @@ def test_a_batch_of_something_else_breaks_the_protocol() -> None:
     reply = shard_reply({"cursor": {"firstBatch": [1], "id": bson.Int64(0), "ns": "a.b"}, "ok": 1.0})
     with pytest.raises(RemoteProtocolError):
         CursorReply.of(reply).documents()
+
+
+@pytest.mark.parametrize(
+    ("cursor", "whole"),
+    [
+        ({"firstBatch": DOCUMENTS, "id": bson.Int64(0), "ns": "a.b"}, True),
+        ({"firstBatch": [], "id": bson.Int64(0), "ns": "a.b"}, True),
+        ({"firstBatch": DOCUMENTS, "id": bson.Int64(5), "ns": "a.b"}, False),
+        ({"firstBatch": DOCUMENTS, "partialResultsReturned": True, "id": bson.Int64(0), "ns": "a.b"}, False),
+        ({"id": bson.Int64(0), "ns": "a.b", "firstBatch": []}, False),
+        ({"nextBatch": DOCUMENTS, "id": bson.Int64(0), "ns": "a.b"}, False),
+        ({}, False),
+        (3, False),
+    ],
+)
+def test_what_plainly_holds_the_whole_result(cursor: object, whole: bool) -> None:
+    assert is_whole_result(shard_reply({"cursor": cursor, "ok": 1.0})) is whole
 
 
 def test_our_own_reply_has_the_fields_in_mongos_order() -> None:
