@@ -3,8 +3,6 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import bson
-
 from sharding.bson_text import document_text
 from sharding.catalog.tag_entry import TagEntry
 from sharding.key_order import encode_key
@@ -54,7 +52,7 @@ class ZoneBounds:
         """
         low, high = encode_key(self.min), encode_key(self.max)
         for other in others:
-            other_min, other_max = bson.encode(other.min), bson.encode(other.max)
+            other_min, other_max = rawbson.encode_document(other.min), rawbson.encode_document(other.max)
             self._check_same_fields(other_max)
             other_low, other_high = encode_key(other_min), encode_key(other_max)
             if (other_low, other_high) != (low, high) and other_low < high and low < other_high:

@@ -11,6 +11,7 @@ from sharding.catalog.tag_entry import TagEntry
 from sharding.initial_chunks import InitialPlacement, PlannedChunk
 from sharding.namespace import Namespace
 from sharding.shard_key import ShardKeyPattern
+from wire.rawbson import encode_document
 
 
 async def plan_initial_chunks(
@@ -38,6 +39,6 @@ async def plan_initial_chunks(
         shards_of_zone=shards_of_zone,
         num_initial_chunks=int(arguments.get("numInitialChunks") or 0),
         presplit_hashed_zones=bool(arguments.get("presplitHashedZones", False)),
-        split_points=None if points is None else [bson.encode(point) for point in points],
+        split_points=None if points is None else [encode_document(point) for point in points],
     )
     return initial_chunks.plan_initial_chunks(placement)

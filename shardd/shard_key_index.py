@@ -15,6 +15,7 @@ from sharding.namespace import Namespace
 from sharding.shard_key import ShardKeyPattern
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
+from wire.rawbson import encode_document
 
 
 async def ensure_shard_key_index(
@@ -75,14 +76,15 @@ def has_supporting_index(
         if index.get("unique") and not pattern.is_unique_index_compatible(index["key"]):
             raise CommandError(
                 ErrorCode.InvalidOptions,
-                f"can't shard collection '{namespace}' with unique index on {document_text(bson.encode(index['key']))} "
-                f"and proposed shard key {pattern}. Uniqueness can't be maintained unless shard key is a prefix",
+                f"can't shard collection '{namespace}' with unique index on "
+                f"{document_text(encode_document(index['key']))} and proposed shard key {pattern}. "
+                "Uniqueness can't be maintained unless shard key is a prefix",
             )
     if not any(pattern.is_supported_by_index(index) for index in indexes):
         return False
     if not unique:
         return True
-    exact = [index for index in indexes if bson.encode(index["key"]) == pattern.document]
+    exact = [index for index in indexes if encode_document(index["key"]) == pattern.document]
     for index in exact:
         if not index.get("unique") and next(iter(index["key"])) != "_id":
             raise CommandError(

@@ -11,7 +11,6 @@ from struct import Struct
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-import bson
 from bson.binary import Binary
 from bson.objectid import ObjectId
 from bson.raw_bson import RawBSONDocument
@@ -213,4 +212,4 @@ def _missing(name: str) -> CommandError:
 
 def _encoded(document: Mapping[str, Any], name: str) -> bytes:
     bound = required(document, name, Mapping)
-    return bytes(bound.raw) if isinstance(bound, RawBSONDocument) else bson.encode(bound)
+    return bytes(bound.raw) if isinstance(bound, RawBSONDocument) else rawbson.encode_document(bound)

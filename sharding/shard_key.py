@@ -53,7 +53,7 @@ class ShardKeyPattern:
         Raises:
             CommandError: as `from_bson`.
         """
-        return cls.from_bson(bson.encode(pattern))
+        return cls.from_bson(rawbson.encode_document(pattern))
 
     @classmethod
     def from_bson(cls, pattern: bytes) -> "ShardKeyPattern":

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import bson
 from bson.objectid import ObjectId
 
 from configd.collection_chunks import find_collection
@@ -45,7 +44,7 @@ async def update_zone_key_range(operation: Operation) -> dict[str, Any]:
         ]
         full.check_against(others, zone)
         start = encode_key(full.min)
-        existing = next((other for other in others if encode_key(bson.encode(other.min)) == start), None)
+        existing = next((other for other in others if encode_key(rawbson.encode_document(other.min)) == start), None)
         entry = TagEntry(existing.id if existing else ObjectId(), namespace, low, high, zone)
         transaction.put("tags", [entry.to_document()])
 

@@ -22,6 +22,7 @@ const chunks = () => {
   const uuid = config.collections.findOne({ _id: namespace }).uuid;
   return config.chunks.find({ uuid }).sort({ min: 1 }).toArray();
 };
+assert.eq(Object.keys(config.collections.findOne({ _id: namespace }).key), ["place", "_id"], "the key keeps its order");
 assert.eq(chunks().length, 1, "one chunk at first");
 for (const place of ["g", "n", "t"]) sh.splitAt(namespace, { place, _id: MinKey() });
 assert.eq(chunks().map((chunk) => chunk.min.place), [MinKey(), "g", "n", "t"], "bounds after the splits");

@@ -17,7 +17,7 @@ from sharding.routing_table import RoutedChunk, RoutingTable
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 from wire.message import next_request_id, op_msg
-from wire.rawbson import EMPTY_DOCUMENT, append, raw_document
+from wire.rawbson import EMPTY_DOCUMENT, append, encode_document, raw_document
 from wire.request import Request
 
 
@@ -180,7 +180,7 @@ async def _median_key(operation: Operation, table: RoutingTable, chunk: RoutedCh
     keys: list[dict[str, Any]] = reply.get(b"splitKeys", [])
     if not keys:
         raise CommandError(ErrorCode.CannotSplit, "Unable to find median in chunk because chunk is indivisible.")
-    return bson.encode(keys[0])
+    return encode_document(keys[0])
 
 
 async def _destination(operation: Operation, name: bytes) -> str:

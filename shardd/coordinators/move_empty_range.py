@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 from uuid import UUID
 
-import bson
 from bson.binary import Binary
 
 from shardd import local_collections
@@ -23,7 +22,7 @@ from sharding.chunks import ChunkRange
 from sharding.routing_table import RoutedChunk, RoutingTable
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
-from wire.rawbson import raw_document
+from wire.rawbson import encode_document, raw_document
 
 COMMIT: Final = "commit"
 
@@ -82,7 +81,7 @@ class MoveEmptyRange(Coordinator):
     async def _prepare(self) -> _Move | None:
         """What is to be done; None if the range is where it shall be."""
         table = await refreshed_table(self.shard, self.namespace, self.arguments["epoch"])
-        moved = ChunkRange.of(table.key_pattern, *(bson.encode(self.arguments[bound]) for bound in ("min", "max")))
+        moved = ChunkRange.of(table.key_pattern, *(encode_document(self.arguments[bound]) for bound in ("min", "max")))
         chunk = table.chunk_for_key(moved.min_key)
         if chunk.shard == self.arguments["toShard"]:
             return None

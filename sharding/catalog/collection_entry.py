@@ -6,7 +6,6 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-import bson
 from bson.binary import Binary
 from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
@@ -60,7 +59,7 @@ class CollectionEntry:
             epoch=required(document, "lastmodEpoch", ObjectId),
             timestamp=required(document, "timestamp", Timestamp),
             lastmod=required(document, "lastmod", datetime),
-            key=ShardKeyPattern.from_bson(bson.encode(required(document, "key", Mapping))),
+            key=ShardKeyPattern.from_bson(rawbson.encode_document(required(document, "key", Mapping))),
             unique=bool(document.get("unique", False)),
             default_collation=optional(document, "defaultCollation", Mapping) or None,
             no_balance=bool(document.get("noBalance", False)),

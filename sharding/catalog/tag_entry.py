@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import bson
 from bson.objectid import ObjectId
 
 from sharding.catalog.fields import required
 from sharding.namespace import Namespace
 from sharding.presplit_zones import ZoneRange
 from sharding.shard_key import ShardKeyPattern
+from wire.rawbson import encode_document
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,5 +54,5 @@ class TagEntry:
         Raises:
             CommandError: BadValue, the bounds are no prefixes of the shard key.
         """
-        low, high = (pattern.extend_range_bound(bson.encode(bound)) for bound in (self.min, self.max))
+        low, high = (pattern.extend_range_bound(encode_document(bound)) for bound in (self.min, self.max))
         return ZoneRange(low, high, self.tag)

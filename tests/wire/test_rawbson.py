@@ -214,3 +214,9 @@ def test_depth_exceeds_counts_the_outermost_document(kind: int) -> None:
         assert rawbson.depth_exceeds(document, levels - 1)
         assert not rawbson.depth_exceeds(document, levels)
         document = rawbson.from_elements(rawbson.element(b"0", kind, document))
+
+
+def test_encode_document_keeps_the_order_of_fields() -> None:
+    document = {"country": 1, "_id": {"b": 1, "_id": 2}}
+    assert list(bson.decode(rawbson.encode_document(document))) == ["country", "_id"]
+    assert list(bson.decode(rawbson.encode_document(document))["_id"]) == ["b", "_id"]
