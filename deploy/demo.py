@@ -25,6 +25,8 @@ HASHED = "demo.citiesById"
 CHUNKS = 8
 BATCH = 1000
 
+REYKJAVIK = 3413829
+
 Client = MongoClient[dict[str, Any]]
 
 
@@ -135,11 +137,13 @@ def _query(client: Client) -> None:
         ]
     )
     print("  Swiss cantons with most cities:", ", ".join(f"{each['_id']} {each['cities']}" for each in regions))
+    # findAndModify goes to one shard: it names the whole shard key.
     visited = cities.find_one_and_update(
-        {"country": "IS", "name": "Reykjavík"}, {"$inc": {"visits": 1}}, return_document=ReturnDocument.AFTER
+        {"country": "IS", "_id": REYKJAVIK}, {"$inc": {"visits": 1}}, return_document=ReturnDocument.AFTER
     )
-    print(f"  findAndModify: visits of {visited['name']} are now {visited['visits']}" if visited else "  no Reykjavík")
-    by_id = client["demo"]["citiesById"].find_one({"_id": 2988507})
+    assert visited is not None
+    print(f"  findAndModify: visits of {visited['name']} are now {visited['visits']}")
+    by_id = client["demo"]["citiesById"].find_one({"_id": REYKJAVIK})
     print(f"  by hash of _id: {by_id}")
 
 
