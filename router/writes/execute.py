@@ -27,8 +27,8 @@ async def execute(operation: Operation, kind: WriteKind) -> Reply:
     A batch whose statements all go to one shard is passed on in the client's own bytes, and the shard's reply in its.
 
     Raises:
-        CommandError: the command is malformed; the database cannot be created; the one shard that it went to, or, if
-            it can be sent again, any shard, cannot be talked to. Other failures are told for each statement.
+        CommandError: the command is malformed; the database cannot be created; all shards that it went to first, or,
+            if it can be sent again, any shard, failed as a whole. Other failures are told for each statement.
     """
     try:
         return await _Execution(operation, WriteBatch(kind, operation.request)).run()
@@ -87,7 +87,10 @@ class _Execution:
             )
             for shard, part in parts.items()
         }
-        for reply in await scatter(self._operation, messages, may_repeat=self._batch.is_retryable):
+        replies = await scatter(self._operation, messages, may_repeat=self._batch.is_retryable)
+        if not run.settled:
+            _raise_if_refused_as_a_whole(replies)
+        for reply in replies:
             self._record(run, parts[reply.shard_id], reply)
         run.end_round(self._namespace)
 
@@ -159,6 +162,17 @@ def _can_pass(reply: ShardReply) -> bool:
     if b"writeErrors" not in reply.fields:
         return True
     return not any(_is_for_router(each.code) for each in WriteReply.read(reply.body, reply.fields).errors)
+
+
+def _raise_if_refused_as_a_whole(replies: list[ShardReply]) -> None:
+    """Let the command fail as it would on one server, if all that it was sent to refused it, as for a wrong argument.
+
+    Raises:
+        CommandError: the first refusal.
+    """
+    errors = [reply.error for reply in replies if reply.error is not None and not _is_for_router(reply.error.code)]
+    if errors and len(errors) == len(replies):
+        raise errors[0]
 
 
 def _is_for_router(code: int) -> bool:
