@@ -17,6 +17,7 @@ from shardd.admission import Admission, is_read, namespace_of
 from shardd.command_runner import run_command
 from shardd.registry import COMMANDS
 from shardd.shard import Shard
+from shardd.sharded_operations import SHARDED_OPERATIONS, ShardedOperation
 from shardd.sharding_fields import without_sharding_fields
 from shardd.stale_errors import StaleError, stale_reply
 from sharding.versions import DATABASE_VERSION, SHARD_VERSION
@@ -110,6 +111,12 @@ class ShardHandler:
         # A write is not left before the mongod has answered, even if its client leaves: a critical section that
         # waits for it must not go on while it may still be at work.
         try:
+            if state.table is not None:
+                special = SHARDED_OPERATIONS.get(request.name)
+                if special is not None:
+                    reply = await special(ShardedOperation(self._shard, upstream, request, state))
+                    if reply is not None:
+                        return reply
             return await upstream.forward(without_sharding_fields(request), request.message.flags)
         finally:
             state.exit(is_write=is_write)

@@ -6,14 +6,18 @@ before it have ended.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
 from shardd.critical_section import CriticalSection
+from shardd.shard_key_updates import mutable_part
 from shardd.stale_errors import StaleError, stale_config
 from sharding.routing_table import RoutingTable
 from sharding.versions import IGNORED, UNSHARDED, ChunkVersion
+
+if TYPE_CHECKING:
+    from sharding.shard_key import ShardKeyPattern
 
 _ACCEPTED_MAX: Final = 256
 
@@ -26,6 +30,7 @@ class NamespaceState:
         shard: id of this shard.
         is_known: whether the metadata is known; if so, ``table`` says it.
         table: the routing table of a sharded collection.
+        mutable_key: the part of a sharded collection's shard key that updates could change.
         last_table: the last one that was known, from which a refresh reads on.
         accepted: raw ``shardVersion`` values that are known to match; comparing bytes is all that most operations need.
         critical_section: the one that is on.
@@ -41,6 +46,7 @@ class NamespaceState:
         "generation",
         "is_known",
         "last_table",
+        "mutable_key",
         "namespace",
         "readers",
         "shard",
@@ -54,6 +60,7 @@ class NamespaceState:
         self.is_known = False
         self.table: RoutingTable | None = None
         self.last_table: RoutingTable | None = None
+        self.mutable_key: ShardKeyPattern | None = None
         self.accepted: set[bytes] = set()
         self.critical_section: CriticalSection | None = None
         self.generation = 0
@@ -66,6 +73,7 @@ class NamespaceState:
     def learn(self, table: RoutingTable | None) -> None:
         """The metadata became known: a routing table, or None for an unsharded collection."""
         self.table = self.last_table = table
+        self.mutable_key = None if table is None else mutable_part(table.key_pattern)
         self.is_known = True
         self.accepted = self._always_accepted()
 

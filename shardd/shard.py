@@ -19,6 +19,7 @@ from shardd.namespace_state import NamespaceState
 from shardd.options import ShardOptions
 from shardd.refresh import MetadataRefresher
 from shardd.remote_sets import RemoteSets
+from shardd.update_preview import UpdatePreviews
 from wire.error_codes import ErrorCode
 from wire.errors import BackendError, CommandError
 from wire.transport.client import handshake_document
@@ -77,6 +78,7 @@ class Shard:
             on_mongod_lost=on_mongod_lost,
         )
         self.mongod = self.sidecar.mongod
+        self.previews = UpdatePreviews(self.mongod)
         self.store = MetadataStore(self.mongod)
         self.writer = MetadataWriter(self.store)
         self.refresher = MetadataRefresher(

@@ -83,10 +83,9 @@ def stale_reply(request: Request, error: StaleError) -> dict[str, Any]:
     count = len(request.documents(items))
     if request.get(b"ordered", True):
         count = min(count, 1)
-    reply: dict[str, Any] = {"n": 0}
+    reply: dict[str, Any] = {"n": 0, "writeErrors": [write_error(index, error) for index in range(count)]}
     if request.name == "update":
         reply["nModified"] = 0
-    reply["writeErrors"] = [write_error(index, error) for index in range(count)]
     reply["ok"] = 1.0
     return reply
 

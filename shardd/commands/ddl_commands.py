@@ -9,6 +9,7 @@ from shardd.coordinators.drop_database import DropDatabase
 from shardd.coordinators.modify_collection import ModifyCollection
 from shardd.coordinators.move_empty_range import MoveEmptyRange
 from shardd.coordinators.rename_collection import RenameCollection
+from shardd.drop_indexes import drop_indexes_everywhere
 from shardd.registry import command
 from shardd.shard import Shard
 from sharding.namespace import Namespace
@@ -66,6 +67,16 @@ async def modify_collection(shard: Shard, request: Request) -> dict[str, Any]:
     return await shard.coordinators.run(
         ModifyCollection(shard, collection_argument(request), {"collModRequest": fields})
     )
+
+
+@command("_shardsvrDropIndexes", is_ddl=True)
+async def drop_indexes(shard: Shard, request: Request) -> dict[str, Any]:
+    """Drop indexes of a collection wherever it is.
+
+    Raises:
+        CommandError: IndexNotFound, no shard has them; or what a shard answered.
+    """
+    return await drop_indexes_everywhere(shard, collection_argument(request), required_argument(request, b"index"))
 
 
 @command("_shardsvrMoveRange", admin_only=True)

@@ -1,0 +1,78 @@
+"""What a sharded collection does not let happen to its indexes, of which mongod knows nothing."""
+
+from typing import Any, Final
+
+import bson
+
+from daemon.sidecar.upstream import Upstream
+from sharding.bson_text import document_text
+from sharding.namespace import Namespace
+from sharding.routing_table import RoutingTable
+from sharding.versions import DATABASE_VERSION, SHARD_VERSION
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
+from wire.message import op_msg
+from wire.rawbson import append, encode_elements, without
+from wire.request import Request
+
+_REPLACED: Final = frozenset({SHARD_VERSION, DATABASE_VERSION, b"index"})
+
+
+def check_created_indexes(request: Request, table: RoutingTable) -> None:
+    """Refuse unique indexes that no shard can keep unique by itself.
+
+    Raises:
+        CommandError: CannotCreateIndex.
+    """
+    for specification in request.documents(b"indexes"):
+        index = bson.decode(specification)
+        key = index.get("key")
+        if index.get("unique") and isinstance(key, dict) and not table.key_pattern.is_unique_index_compatible(key):
+            raise CommandError(
+                ErrorCode.CannotCreateIndex,
+                f"cannot create unique index over {document_text(bson.encode(key))} with shard key pattern "
+                f"{table.key_pattern}",
+            )
+
+
+async def check_dropped_indexes(
+    upstream: Upstream, request: Request, namespace: Namespace, table: RoutingTable
+) -> None:
+    """Refuse to drop the last index that supports the shard key.
+
+    Raises:
+        CommandError: CannotDropShardKeyIndex.
+    """
+    dropped = request.get(b"index")
+    names = dropped if isinstance(dropped, list) else [dropped]
+    indexes = await _indexes(upstream, namespace)
+    kept = [index for index in indexes if index["name"] not in names and index["key"] not in names]
+    if len(kept) == len(indexes) or any(table.key_pattern.is_supported_by_index(index) for index in kept):
+        return
+    raise CommandError(ErrorCode.CannotDropShardKeyIndex, "Cannot drop the only shard key index")
+
+
+async def drop_all_but_needed(
+    upstream: Upstream, request: Request, namespace: Namespace, table: RoutingTable
+) -> bytes | None:
+    """Drop all indexes except that on ``_id`` and those that support the shard key: what ``*`` means here."""
+    indexes = await _indexes(upstream, namespace)
+    names = [
+        index["name"]
+        for index in indexes
+        if index["name"] != "_id_" and not table.key_pattern.is_supported_by_index(index)
+    ]
+    body = append(without(request.body, _REPLACED), encode_elements({"index": names}))
+    return await upstream.forward(op_msg(body, request_id=request.message.request_id), 0)
+
+
+async def _indexes(upstream: Upstream, namespace: Namespace) -> list[dict[str, Any]]:
+    """The specifications of the indexes there are."""
+    try:
+        reply = await upstream.command(namespace.db, {"listIndexes": namespace.collection})
+    except CommandError as error:
+        if error.code != ErrorCode.NamespaceNotFound:
+            raise
+        return []
+    indexes: list[dict[str, Any]] = reply["cursor"]["firstBatch"]
+    return indexes

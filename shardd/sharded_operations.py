@@ -1,0 +1,116 @@
+"""What operations on a sharded collection need beyond being passed on, because mongod does not know that it is sharded.
+
+Each function here is asked after an operation has been admitted. It answers with the frame of a reply, or None when the
+request is to be passed on as any other.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from daemon.sidecar.upstream import Upstream
+from shardd.key_changing_writes import KeyChangingWrites
+from shardd.namespace_state import NamespaceState
+from shardd.shard import Shard
+from shardd.shard_key_updates import may_change_shard_key
+from shardd.sharded_indexes import check_created_indexes, check_dropped_indexes, drop_all_but_needed
+from sharding.namespace import Namespace
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
+from wire.rawbson import EMPTY_DOCUMENT, OBJECT, index
+from wire.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class ShardedOperation:
+    """An operation that has been admitted to a sharded collection."""
+
+    shard: Shard
+    upstream: Upstream
+    request: Request
+    state: NamespaceState
+
+    @property
+    def namespace(self) -> Namespace:
+        """Its collection."""
+        return Namespace.parse(self.state.namespace)
+
+
+async def update(operation: ShardedOperation) -> bytes | None:
+    """Updates that may change shard keys are made with care."""
+    pattern = operation.state.mutable_key
+    if pattern is None:
+        return None
+    for statement in operation.request.documents(b"updates"):
+        fields = index(statement)
+        query, modification = fields.get(b"q"), fields.get(b"u")
+        if query is None or modification is None or query[0] != OBJECT:
+            return None  # mongod says what is wrong
+        if may_change_shard_key(statement[query[2] : query[3]], statement, modification, pattern):
+            return await _careful(operation).update()
+    return None
+
+
+async def find_and_modify(operation: ShardedOperation) -> bytes | None:
+    """Likewise."""
+    request, pattern = operation.request, operation.state.mutable_key
+    modification = request.fields.get(b"update")
+    if pattern is None or modification is None:
+        return None
+    query = request.raw_object(b"query") or EMPTY_DOCUMENT
+    if not may_change_shard_key(query, request.body, modification, pattern):
+        return None
+    return await _careful(operation).find_and_modify()
+
+
+async def create_indexes(operation: ShardedOperation) -> bytes | None:
+    """Unique indexes have to begin with the shard key."""
+    assert operation.state.table is not None
+    check_created_indexes(operation.request, operation.state.table)
+    return None
+
+
+async def drop_indexes(operation: ShardedOperation) -> bytes | None:
+    """An index that supports the shard key has to stay."""
+    table = operation.state.table
+    assert table is not None
+    if operation.request.get(b"index") == "*":
+        return await drop_all_but_needed(operation.upstream, operation.request, operation.namespace, table)
+    await check_dropped_indexes(operation.upstream, operation.request, operation.namespace, table)
+    return None
+
+
+async def convert_to_capped(operation: ShardedOperation) -> bytes | None:
+    """Capped collections cannot be sharded.
+
+    Raises:
+        CommandError: IllegalOperation.
+    """
+    raise CommandError(ErrorCode.IllegalOperation, "You can't convertToCapped a sharded collection")
+
+
+def _careful(operation: ShardedOperation) -> KeyChangingWrites:
+    state = operation.state
+    assert state.table is not None
+    assert state.mutable_key is not None
+    return KeyChangingWrites(
+        operation.shard.previews,
+        operation.upstream,
+        operation.request,
+        operation.namespace,
+        state.table,
+        state.mutable_key,
+        state.shard,
+    )
+
+
+SHARDED_OPERATIONS: Final[Mapping[str, Callable[[ShardedOperation], Awaitable[bytes | None]]]] = {
+    "update": update,
+    "findAndModify": find_and_modify,
+    "findandmodify": find_and_modify,
+    "createIndexes": create_indexes,
+    "dropIndexes": drop_indexes,
+    "deleteIndexes": drop_indexes,
+    "convertToCapped": convert_to_capped,
+}
+"""By the name of the command; all others are passed on at once."""
