@@ -36,7 +36,9 @@ async def answer_hello(
     request_id = message.request_id
     while True:
         client.allow_interruption()
+        client.is_waiting_for_news = True
         await _wait_for_news(mirror, hello)
+        client.is_waiting_for_news = False
         body = mirror.current_reply(upstream.connection_id or client.id)
         if body is None:
             return None

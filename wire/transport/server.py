@@ -55,6 +55,7 @@ class ClientConnection:
         compressors: what hello negotiated, our order.
         is_interruptible: the running operation may be cancelled when the client leaves.
         is_disconnected: the client has closed its side.
+        is_waiting_for_news: the running request is a hello that waits for a change, which nobody else has to wait for.
         is_finished: nothing more is to be read from it after the running request.
         state: whatever the handler keeps with this connection.
     """
@@ -66,6 +67,7 @@ class ClientConnection:
         "is_disconnected",
         "is_finished",
         "is_interruptible",
+        "is_waiting_for_news",
         "metadata",
         "peer",
         "scope",
@@ -82,6 +84,7 @@ class ClientConnection:
         self.is_busy = False
         self.is_interruptible = False
         self.is_disconnected = False
+        self.is_waiting_for_news = False
         self.is_finished = False
         self.scope = trio.CancelScope()
         self.state: Any = None
@@ -162,7 +165,7 @@ class Server:
         self.is_draining = True
         self._accepting.cancel()
         for client in list(self.clients):
-            if not client.is_busy:
+            if client.is_waiting_for_news or not client.is_busy:
                 client.scope.cancel()
         with trio.move_on_after(seconds):
             if self.clients:

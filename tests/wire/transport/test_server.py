@@ -234,6 +234,25 @@ def test_drain_does_not_wait_for_ever() -> None:
     trio.run(main)
 
 
+def test_drain_does_not_wait_for_those_who_wait_for_news() -> None:
+    begun = trio.Event()
+
+    async def wait_for_news(client: ClientConnection, request: Request) -> dict[str, Any]:
+        client.is_waiting_for_news = True
+        begun.set()
+        await trio.sleep_forever()
+
+    async def main() -> None:
+        async with serving(wait_for_news) as served:
+            client = await served.connect()
+            await client.send(ping())
+            await begun.wait()
+            await served.server.drain(3600)
+            assert await client.receive() is None
+
+    trio.run(main)
+
+
 async def answer_negotiating(client: ClientConnection, request: Request) -> dict[str, Any]:
     client.compressors = ("zlib",)
     return {"asked": request.name, "ok": 1.0}
