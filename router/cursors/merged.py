@@ -120,12 +120,26 @@ class MergedCursor:
             raise CommandError(ErrorCode.BadValue, "cannot set maxTimeMS on getMore command for a non-awaitData cursor")
         operation.targeted = tuple(remote.shard_id for remote in self._remotes if not remote.is_exhausted)
         if arguments.batch_size is None and self._merger.is_unbounded:
-            whole = await self._next_whole_batch(operation)
-            if whole is not None:
-                return whole.with_cursor_id(0 if self.is_exhausted else cursor_id, operation.request.message.request_id)
+            return await self._next_ready(operation, cursor_id)
         self._split_whole_batches()
         batch = Batch(arguments.batch_size)
         await self._fill(operation, batch)
+        return self._reply(operation, NEXT_BATCH, batch.documents, 0 if self.is_exhausted else cursor_id)
+
+    async def _next_ready(self, operation: "Operation", cursor_id: int) -> bytes:
+        """Answer with what is here first: what is left of batches that were begun, or else a shard's batch as it is."""
+        batch = Batch(None)
+        self._merger.fill(batch)
+        if not batch.documents:
+            await self._fetch_whole_batches(operation)
+            if self._whole_batches and not self._is_partial:
+                number, cursor = self._whole_batches.popleft()
+                self._merger.feed(number, (), is_exhausted=self._remotes[number].is_exhausted)
+                return cursor.with_cursor_id(
+                    0 if self.is_exhausted else cursor_id, operation.request.message.request_id
+                )
+            self._split_whole_batches()
+            self._merger.fill(batch)
         return self._reply(operation, NEXT_BATCH, batch.documents, 0 if self.is_exhausted else cursor_id)
 
     async def _fill(self, operation: "Operation", batch: Batch) -> None:
@@ -140,22 +154,21 @@ class MergedCursor:
             for number, cursor in await self._fetch(operation, starving, batch.documents_missing):
                 self._merger.feed(number, cursor.documents(), is_exhausted=self._remotes[number].is_exhausted)
 
-    async def _next_whole_batch(self, operation: "Operation") -> CursorReply | None:
-        """A shard's batch to be returned as it is; None if single documents are to be returned, or something added."""
+    async def _fetch_whole_batches(self, operation: "Operation") -> None:
+        """Have at least one batch with documents at hand, unless there are no more.
+
+        Raises:
+            CommandError: a shard failed.
+        """
         while not self._whole_batches:
             starving = self._merger.starving()
             if not starving:
-                return None
+                return
             for number, cursor in await self._fetch(operation, starving, None):
                 if cursor.is_empty:
                     self._merger.feed(number, (), is_exhausted=self._remotes[number].is_exhausted)
                 else:
                     self._whole_batches.append((number, cursor))
-        if self._is_partial:
-            return None
-        number, cursor = self._whole_batches.popleft()
-        self._merger.feed(number, (), is_exhausted=self._remotes[number].is_exhausted)
-        return cursor
 
     def _split_whole_batches(self) -> None:
         while self._whole_batches:

@@ -76,6 +76,18 @@ def test_whole_batches_of_shards_answer_when_nothing_stands_between() -> None:
     trio.run(run)
 
 
+def test_what_is_left_of_a_first_batch_goes_before_whole_batches() -> None:
+    async def run() -> None:
+        shards = [FakeShard("a", numbers(0, 5), first=2), FakeShard("b", numbers(5, 9), first=2)]
+        cursor = merged(shards)
+        await cursor.first_batch(operation(shards), 3)
+        replies = [await cursor.next_batch(operation(shards), get_more(), 5) for _ in range(3)]
+        assert [batch_of(reply) for reply in replies] == [numbers(6, 7), numbers(2, 5), numbers(7, 9)]
+        assert [cursor_of(reply)["id"] for reply in replies] == [5, 5, 0]
+
+    trio.run(run)
+
+
 def test_whole_batches_that_wait_are_split_when_a_size_is_asked_for() -> None:
     async def run() -> None:
         shards = [FakeShard("a", numbers(0, 4)), FakeShard("b", numbers(4, 8))]
