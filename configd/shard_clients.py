@@ -60,10 +60,18 @@ class ShardClients:
     async def candidate(self, set_name: str, seeds: tuple[str, ...]) -> AsyncIterator[ReplicaSetClient]:
         """A client of a replica set that is no shard yet, followed only inside the context."""
         monitor = self._monitor(set_name, seeds)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(monitor.run)
+        scope = trio.CancelScope()
+
+        async def follow() -> None:
+            with scope:
+                await monitor.run()
+
+        # Not in a nursery of its own, which would wrap the errors that leave the context.
+        self._nursery.start_soon(follow)
+        try:
             yield ReplicaSetClient(monitor, self._pools)
-            nursery.cancel_scope.cancel()
+        finally:
+            scope.cancel()
 
     def _monitor(self, set_name: str, seeds: tuple[str, ...]) -> ReplicaSetMonitor:
         return ReplicaSetMonitor(set_name, seeds, handshake, on_member_down=self._pools.close_idle)

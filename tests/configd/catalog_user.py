@@ -1,0 +1,144 @@
+"""Commands to a config server as shards and routers send them, and the catalog as they find it afterwards."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+from bson.binary import Binary
+from bson.max_key import MaxKey
+from bson.min_key import MinKey
+from bson.objectid import ObjectId
+from bson.timestamp import Timestamp
+from pymongo import MongoClient
+
+MAJORITY = {"w": "majority", "wtimeout": 60_000}
+
+GOSSIP = frozenset({"$clusterTime", "operationTime", "$configTime", "$topologyTime", "lastCommittedOpTime"})
+
+
+@dataclass(frozen=True)
+class Sharded:
+    """A sharded collection and what names its incarnation."""
+
+    namespace: str
+    uuid: Binary
+    epoch: ObjectId
+    timestamp: Timestamp
+
+    def version(self, lastmod: Timestamp) -> dict[str, Any]:
+        """A version of its chunks."""
+        return {"t": self.timestamp, "e": self.epoch, "v": lastmod}
+
+
+class CatalogUser:
+    """Sends commands to a config server."""
+
+    def __init__(self, client: MongoClient[dict[str, Any]]) -> None:
+        self.client = client
+        self.config = client.config
+
+    def run(self, command: Mapping[str, Any], *, write_concern: Mapping[str, Any] | None = MAJORITY) -> dict[str, Any]:
+        """The reply without its gossip."""
+        concern = {} if write_concern is None else {"writeConcern": write_concern}
+        reply: dict[str, Any] = self.client.admin.command({**command, **concern})
+        return {name: value for name, value in reply.items() if name not in GOSSIP}
+
+    def shard_collection(self, namespace: str, bounds: Sequence[tuple[Any, Any, str]] | None = None) -> Sharded:
+        """Enter a collection sharded on ``{x: 1}``, with one chunk on shard ``a`` or the chunks given."""
+        now = Timestamp(int(time.time()), 1)
+        sharded = Sharded(namespace, Binary.from_uuid(uuid4()), ObjectId(), now)
+        self.run(self.create_command(sharded, bounds or [(MinKey(), MaxKey(), "a")]))
+        return sharded
+
+    @staticmethod
+    def create_command(sharded: Sharded, bounds: Sequence[tuple[Any, Any, str]]) -> dict[str, Any]:
+        """The command that enters a collection."""
+        collection = {
+            "_id": sharded.namespace,
+            "lastmodEpoch": sharded.epoch,
+            "lastmod": datetime.now(UTC).replace(microsecond=0),
+            "timestamp": sharded.timestamp,
+            "uuid": sharded.uuid,
+            "key": {"x": 1},
+            "unique": False,
+            "chunksAlreadySplitForDowngrade": False,
+            "noBalance": False,
+        }
+        chunks = [
+            {
+                "_id": ObjectId(),
+                "uuid": sharded.uuid,
+                "min": {"x": low},
+                "max": {"x": high},
+                "shard": shard,
+                "lastmod": Timestamp(1, number),
+                "history": [{"validAfter": sharded.timestamp, "shard": shard}],
+            }
+            for number, (low, high, shard) in enumerate(bounds)
+        ]
+        return {"_configsvrCommitCreateCollection": sharded.namespace, "collection": collection, "chunks": chunks}
+
+    def chunks(self, sharded: Sharded) -> list[dict[str, Any]]:
+        """Its chunks in order."""
+        return list(self.config.chunks.find({"uuid": sharded.uuid}).sort("min"))
+
+    def bounds(self, sharded: Sharded) -> list[tuple[Any, Any, str, tuple[int, int]]]:
+        """Its chunks in order: bounds, shard, and version."""
+        return [
+            (each["min"]["x"], each["max"]["x"], each["shard"], (each["lastmod"].time, each["lastmod"].inc))
+            for each in self.chunks(sharded)
+        ]
+
+    def changes(self, namespace: str) -> list[dict[str, Any]]:
+        """What the changelog says of a namespace."""
+        return list(self.config.changelog.find({"ns": namespace}))
+
+    def now(self) -> Timestamp:
+        """The cluster time."""
+        time: Timestamp = self.client.admin.command("ping")["$clusterTime"]["clusterTime"]
+        return time
+
+    def split(self, sharded: Sharded, low: Any, high: Any, *points: Any, shard: str = "a") -> dict[str, Any]:  # noqa: ANN401 - values of keys
+        """Split the chunk of the given bounds."""
+        return self.run(
+            {
+                "_configsvrCommitChunkSplit": sharded.namespace,
+                "collEpoch": sharded.epoch,
+                "min": {"x": low},
+                "max": {"x": high},
+                "splitPoints": [{"x": point} for point in points],
+                "shard": shard,
+            }
+        )
+
+    def merge(self, sharded: Sharded, low: Any, high: Any, *, shard: str = "a") -> dict[str, Any]:  # noqa: ANN401 - values of keys
+        """Merge the chunks between the given bounds."""
+        return self.run(
+            {
+                "_configsvrCommitChunksMerge": sharded.namespace,
+                "shard": shard,
+                "collUUID": {"uuid": sharded.uuid},
+                "chunkRange": {"min": {"x": low}, "max": {"x": high}},
+                "validAfter": self.now(),
+                "epoch": sharded.epoch,
+                "timestamp": sharded.timestamp,
+            }
+        )
+
+    def move(self, sharded: Sharded, low: Any, high: Any, source: str, target: str) -> dict[str, Any]:  # noqa: ANN401 - values of keys
+        """Move the range between the given bounds."""
+        chunks = self.chunks(sharded)
+        newest = max(chunk["lastmod"] for chunk in chunks)
+        return self.run(
+            {
+                "_configsvrCommitChunkMigration": sharded.namespace,
+                "fromShard": source,
+                "toShard": target,
+                "migratedChunk": {"min": {"x": low}, "max": {"x": high}, "lastmod": sharded.version(newest)},
+                "fromShardCollectionVersion": sharded.version(newest),
+                "validAfter": self.now(),
+            }
+        )

@@ -1,0 +1,117 @@
+"""A replica set of one member that does what it is told: the shards of the tests that are about the config daemon.
+
+It serves real connections, so that the config daemon reaches it as it reaches any shard, and keeps a log of commands.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import trio
+
+from daemon.run import open_listeners
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
+from wire.message import reply_document
+from wire.request import Request
+from wire.transport.server import ClientConnection, Server
+
+
+class FakeShard:
+    """The set and its one member.
+
+    Attributes:
+        set_name: of the replica set.
+        address: ``host:port`` of the member.
+        hello: fields of its hello that differ from those of a primary.
+        databases: what listDatabases shows, with sizes in bytes.
+        failures: errors by the name of the command that is to fail with them.
+        commands: the commands received, but for hello.
+    """
+
+    def __init__(self, set_name: str, address: str) -> None:
+        self.set_name = set_name
+        self.address = address
+        self.hello: dict[str, Any] = {}
+        self.databases: dict[str, int] = {}
+        self.failures: dict[str, CommandError] = {}
+        self.commands: list[dict[str, Any]] = []
+
+    @property
+    def connection_string(self) -> str:
+        """As ``addShard`` takes it."""
+        return f"{self.set_name}/{self.address}"
+
+    def received(self, name: str) -> list[dict[str, Any]]:
+        """The commands of a name, in the order in which they came."""
+        return [command for command in self.commands if name in command]
+
+    async def handle(self, client: ClientConnection, request: Request) -> bytes | None:
+        """Answer one request."""
+        if request.name == "hello":
+            # Without a topologyVersion, so that nobody waits for news here.
+            return reply_document(request.message.request_id, {**self._hello(), "ok": 1.0})
+        self.commands.append(request.document)
+        if request.name in self.failures:
+            raise self.failures[request.name]
+        reply = _ANSWERS.get(request.name, lambda _: {})(self)
+        return reply_document(request.message.request_id, {**reply, "ok": 1.0})
+
+    def connection_opened(self, client: ClientConnection) -> None:
+        """Nothing to do."""
+
+    def connection_closed(self, client: ClientConnection) -> None:
+        """Nothing to do."""
+
+    def _hello(self) -> dict[str, Any]:
+        hello = {
+            "isWritablePrimary": True,
+            "secondary": False,
+            "setName": self.set_name,
+            "hosts": [self.address],
+            "primary": self.address,
+            "me": self.address,
+            "minWireVersion": 0,
+            "maxWireVersion": 17,
+        }
+        return {name: value for name, value in {**hello, **self.hello}.items() if value is not None}
+
+    def _list_databases(self) -> dict[str, Any]:
+        databases = [{"name": name, "sizeOnDisk": size, "empty": False} for name, size in self.databases.items()]
+        return {"databases": databases, "totalSize": sum(self.databases.values())}
+
+    def _drop(self) -> dict[str, Any]:
+        raise CommandError(ErrorCode.NamespaceNotFound, "ns not found")
+
+
+_ANSWERS: Mapping[str, Callable[[FakeShard], dict[str, Any]]] = {
+    "listDatabases": FakeShard._list_databases,
+    "drop": FakeShard._drop,
+}
+
+
+@contextmanager
+def fake_shards(*set_names: str) -> Iterator[dict[str, FakeShard]]:
+    """Serve sets of these names while the block runs."""
+    listeners = {name: open_listeners(["127.0.0.1"], 0) for name in set_names}
+    shards = {name: FakeShard(name, f"127.0.0.1:{each[0].getsockname()[1]}") for name, each in listeners.items()}
+    started = threading.Event()
+    stop: list[Callable[[], object]] = []
+
+    async def serve() -> None:
+        async with trio.open_nursery() as nursery:
+            token = trio.lowlevel.current_trio_token()
+            stop.append(lambda: token.run_sync_soon(nursery.cancel_scope.cancel))
+            for name, shard in shards.items():
+                await nursery.start(Server(shard).serve, listeners[name])
+            started.set()
+
+    thread = threading.Thread(target=trio.run, args=(serve,))
+    thread.start()
+    try:
+        started.wait(10)
+        yield shards
+    finally:
+        stop[0]()
+        thread.join(10)

@@ -1,0 +1,162 @@
+"""``_configsvrAddShard``."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pymongo.errors import OperationFailure
+
+from configd.shard_candidate import ConnectionString
+from tests.configd.catalog_user import CatalogUser
+from tests.configd.fake_shard import FakeShard, fake_shards
+from tests.shardd.mini_cluster import Set
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
+
+
+@pytest.fixture
+def candidate(request: pytest.FixtureRequest, catalog: CatalogUser) -> Iterator[FakeShard]:
+    """A replica set that is no shard yet, named after the test; it is forgotten afterwards."""
+    name = re.sub(r"\W", "_", request.node.name)
+    with fake_shards(name) as fakes:
+        yield fakes[name]
+        catalog.config.shards.delete_many({"host": fakes[name].connection_string})
+
+
+def test_add_shard_enters_it_and_tells_it_who_it_is(
+    catalog: CatalogUser, candidate: FakeShard, config_set: Set
+) -> None:
+    reply = catalog.run({"_configsvrAddShard": candidate.connection_string})
+    assert reply == {"shardAdded": candidate.set_name, "ok": 1.0}
+
+    entry = catalog.config.shards.find_one({"_id": candidate.set_name})
+    assert entry is not None
+    assert list(entry) == ["_id", "host", "state", "topologyTime"]
+    assert entry["host"] == candidate.connection_string
+
+    [identity] = [command["shardIdentity"] for command in candidate.received("_addShard")]
+    version = catalog.config.version.find_one({})
+    assert version is not None
+    assert identity == {
+        "shardName": candidate.set_name,
+        "clusterId": version["clusterId"],
+        "configsvrConnectionString": config_set.connection_string,
+    }
+    [dropped] = candidate.received("drop")
+    assert (dropped["$db"], dropped["drop"]) == ("config", "system.sessions")
+
+    [change] = catalog.config.changelog.find({"what": "addShard", "details.name": candidate.set_name})
+    assert change["details"] == {"name": candidate.set_name, "host": candidate.connection_string}
+    assert change["shard"] == "config"
+
+
+def test_add_shard_under_a_name(catalog: CatalogUser, candidate: FakeShard) -> None:
+    command = {"_configsvrAddShard": candidate.connection_string, "name": "chosen", "maxSize": 100}
+    assert catalog.run(command)["shardAdded"] == "chosen"
+    assert catalog.run(command)["shardAdded"] == "chosen"
+    assert len(candidate.received("_addShard")) == 1
+
+
+def test_add_shard_brings_its_databases_along(catalog: CatalogUser, candidate: FakeShard) -> None:
+    candidate.databases = {"admin": 1, "brought": 2, "config": 3, "local": 4}
+    catalog.run({"_configsvrAddShard": candidate.connection_string})
+    entries = list(catalog.config.databases.find({"primary": candidate.set_name}))
+    assert [entry["_id"] for entry in entries] == ["brought"]
+
+
+def test_add_shard_refuses_databases_that_exist(catalog: CatalogUser, candidate: FakeShard) -> None:
+    catalog.run({"_configsvrCreateDatabase": "clashing", "primaryShardId": "a"})
+    candidate.databases = {"clashing": 1}
+    with pytest.raises(OperationFailure, match="a local database 'clashing' exists in another a") as failure:
+        catalog.run({"_configsvrAddShard": candidate.connection_string})
+    assert failure.value.code == ErrorCode.OperationFailed
+    assert not candidate.received("_addShard")
+
+
+@pytest.mark.parametrize(
+    ("hello", "code", "message"),
+    [
+        ({"msg": "isdbgrid"}, ErrorCode.IllegalOperation, "cannot add a mongos as a shard"),
+        ({"configsvr": 2}, ErrorCode.OperationFailed, "since it is a config server"),
+    ],
+)
+def test_add_shard_refuses_sets_that_say(
+    catalog: CatalogUser, candidate: FakeShard, hello: dict[str, Any], code: int, message: str
+) -> None:
+    candidate.hello = hello
+    with pytest.raises(OperationFailure, match=message) as failure:
+        catalog.run({"_configsvrAddShard": candidate.connection_string})
+    assert failure.value.code == code
+
+
+def test_add_shard_refuses_seeds_that_are_no_members(catalog: CatalogUser, candidate: FakeShard) -> None:
+    with pytest.raises(OperationFailure, match=r"host 127\.0\.0\.1:1 does not belong to replica set") as failure:
+        catalog.run({"_configsvrAddShard": f"{candidate.connection_string},127.0.0.1:1"})
+    assert failure.value.code == ErrorCode.OperationFailed
+
+
+def test_add_shard_repeats_what_was_interrupted(catalog: CatalogUser, candidate: FakeShard) -> None:
+    candidate.failures["_addShard"] = CommandError(ErrorCode.InternalError, "power is out")
+    with pytest.raises(OperationFailure, match="power is out"):
+        catalog.run({"_configsvrAddShard": candidate.connection_string})
+    assert catalog.config.shards.find_one({"_id": candidate.set_name}) is None
+    candidate.failures.clear()
+    catalog.run({"_configsvrAddShard": candidate.connection_string})
+    first, second = candidate.received("_addShard")
+    assert first["shardIdentity"] == second["shardIdentity"]
+
+
+def test_add_shard_of_a_known_set(catalog: CatalogUser, shards: dict[str, FakeShard]) -> None:
+    shard = shards["a"]
+    assert catalog.run({"_configsvrAddShard": shard.connection_string})["shardAdded"] == "a"
+    for command, message in [
+        ({"_configsvrAddShard": shard.connection_string, "name": "other"}, "already exists containing the replica set"),
+        ({"_configsvrAddShard": shard.address}, "is already a member of the existing shard"),
+        ({"_configsvrAddShard": f"other/{shard.address}"}, "is already a member of the existing shard"),
+    ]:
+        with pytest.raises(OperationFailure, match=message) as failure:
+            catalog.run(command)
+        assert failure.value.code == ErrorCode.IllegalOperation
+
+
+def test_add_shard_without_the_name_of_its_set(catalog: CatalogUser, candidate: FakeShard) -> None:
+    with pytest.raises(OperationFailure, match=r"host is part of set .*; use replica set url format") as failure:
+        catalog.run({"_configsvrAddShard": candidate.address})
+    assert failure.value.code == ErrorCode.OperationFailed
+
+
+def test_add_shard_that_is_no_set(catalog: CatalogUser, candidate: FakeShard) -> None:
+    candidate.hello = {"setName": None, "hosts": None, "primary": None, "me": None}
+    with pytest.raises(OperationFailure, match="is not a member of a replica set") as failure:
+        catalog.run({"_configsvrAddShard": candidate.address})
+    assert failure.value.code == ErrorCode.OperationFailed
+
+
+def test_add_shard_that_is_not_reachable(catalog: CatalogUser) -> None:
+    with pytest.raises(OperationFailure) as failure:
+        catalog.run({"_configsvrAddShard": "127.0.0.1:1"})
+    assert failure.value.code == ErrorCode.HostUnreachable
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ({"_configsvrAddShard": ""}, ErrorCode.FailedToParse),
+        ({"_configsvrAddShard": "set/"}, ErrorCode.FailedToParse),
+        ({"_configsvrAddShard": "set/host:port"}, ErrorCode.FailedToParse),
+        ({"_configsvrAddShard": "set/host:70000"}, ErrorCode.FailedToParse),
+        ({"_configsvrAddShard": "set/host:1", "name": ""}, ErrorCode.BadValue),
+        ({"_configsvrAddShard": 1}, ErrorCode.TypeMismatch),
+    ],
+)
+def test_add_shard_refuses_malformed_requests(catalog: CatalogUser, command: dict[str, Any], code: int) -> None:
+    with pytest.raises(OperationFailure) as failure:
+        catalog.run(command)
+    assert failure.value.code == code
+
+
+def test_connection_string_has_default_ports() -> None:
+    target = ConnectionString.parse("set/one,two:27018,[::1]:27019")
+    assert target.hosts == ("one:27017", "two:27018", "[::1]:27019")
+    assert str(target) == "set/one:27017,two:27018,[::1]:27019"
