@@ -8,6 +8,7 @@ from router.mongos_registration import MongosRegistration
 from router.options import RouterOptions
 from router.registry import COMMANDS
 from router.router import Router
+from router.workers import end_with_supervisor
 from wire.request import Request
 from wire.transport.server import ClientConnection, Server
 
@@ -25,6 +26,8 @@ class RouterService:
         router = Router(options, Metrics("router", [command.name for command in COMMANDS.values()]), nursery)
         await nursery.start(router.run)
         nursery.start_soon(MongosRegistration(router).run)
+        if options.worker_sockets:
+            nursery.start_soon(end_with_supervisor)
         return cls(router)
 
     @property

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+import trio
+
 from daemon.logs import configure_logs, get_logger
 from router.cursors.ids import WORKERS_MAX, worker_of
 from router.operation import Operation
@@ -48,6 +50,15 @@ def run_workers(parsed: argparse.Namespace, arguments: Sequence[str]) -> int:
     configure_logs(parsed.log_level, parsed.log_file)
     with tempfile.TemporaryDirectory(prefix="shardwright-router-") as directory:
         return _Supervisor(parsed, arguments, directory).run()
+
+
+async def end_with_supervisor() -> None:
+    """In a worker: begin the shutdown when the process that started it has gone."""
+    standard_input = sys.stdin.fileno()
+    os.set_blocking(standard_input, False)
+    await trio.lowlevel.wait_readable(standard_input)
+    logger.warning("The process that keeps the workers running has gone")
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 async def forward_to_holder(operation: Operation, cursor_id: int) -> bytes | None:
@@ -99,7 +110,8 @@ class _Supervisor:
         command += ["--worker-index", str(index), "--worker-directory", self._directory]
         if self._parsed.metrics_port:
             command += ["--metrics-port", str(self._parsed.metrics_port + index)]
-        process = subprocess.Popen(command, process_group=0)
+        # The worker's end of the pipe tells it when this process is gone, however it went.
+        process = subprocess.Popen(command, process_group=0, stdin=subprocess.PIPE)
         self._processes[process.pid] = (index, process)
 
     def _stop(self, number: int) -> None:
