@@ -32,6 +32,7 @@ _BODY_START: Final = 21
 """Where the body of an OP_MSG begins that has it as its first section."""
 
 _INT64: Final = Struct("<q")
+_INT32: Final = Struct("<i")
 
 _FIRST_BATCH_ELEMENT: Final = element(FIRST_BATCH, ARRAY, b"")
 _NO_ID_ELEMENT: Final = element(b"id", INT64, bytes(8))
@@ -114,11 +115,12 @@ class CursorReply:
 
     def with_cursor_id(self, cursor_id: int, response_to: int | None = None) -> bytes:
         """The same frame with another cursor id and, if given, as the answer to another request."""
-        frame = self.frame
         at = self._id_start
+        frame = memoryview(self.frame)  # its parts are copied once, however long the reply is
+        parts: list[bytes | memoryview] = [frame[:at], _INT64.pack(cursor_id), frame[at + 8 :]]
         if response_to is not None:
-            frame = frame[:8] + response_to.to_bytes(4, "little", signed=True) + frame[12:]
-        return b"".join((frame[:at], _INT64.pack(cursor_id), frame[at + 8 :]))
+            parts[:1] = frame[:8], _INT32.pack(response_to), frame[12:at]
+        return b"".join(parts)
 
 
 def is_whole_result(reply: ShardReply) -> bool:

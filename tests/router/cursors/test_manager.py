@@ -73,7 +73,7 @@ def with_manager(
             await body(manager, pools)
             nursery.cancel_scope.cancel()
 
-    trio.run(run, clock=MockClock(autojump_threshold=0.01))
+    trio.run(run, clock=MockClock(autojump_threshold=0))
 
 
 def refused(
