@@ -1,0 +1,1 @@
+"""The whole system: real clients against a real cluster."""

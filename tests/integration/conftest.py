@@ -1,0 +1,79 @@
+"""Databases, placed collections and clients of single processes."""
+
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+from pymongo.database import Database
+
+from tests.integration.sharded import LOWER, Document, Documents, shard_by_hash, shard_by_range
+from tests.local_cluster import Client, RunningCluster
+
+_numbers = count(1)
+
+
+@pytest.fixture(scope="session")
+def routers(cluster: RunningCluster) -> Iterator[tuple[Client, Client]]:
+    """A client of each router alone."""
+    with cluster.direct("router.0") as first, cluster.direct("router.1") as second:
+        yield first, second
+
+
+@pytest.fixture(scope="session")
+def client(routers: tuple[Client, Client]) -> Client:
+    """A client of the first router; a catalog change that it has seen, it has seen."""
+    return routers[0]
+
+
+@pytest.fixture
+def other_client(routers: tuple[Client, Client]) -> Client:
+    """A client of the second router, which learns of the first one's changes when it needs to."""
+    return routers[1]
+
+
+@pytest.fixture
+def database(client: Client) -> Iterator[Database[Document]]:
+    """An empty database of the test's own; its primary shard is the lower one."""
+    name = f"integration_{next(_numbers)}"
+    client.admin.command("enableSharding", name, primaryShard=LOWER)
+    yield client[name]
+    client.drop_database(name)
+
+
+@pytest.fixture
+def ranged(database: Database[Document]) -> Documents:
+    """An empty collection sharded by range and pre-placed on both shards."""
+    return shard_by_range(database)
+
+
+@pytest.fixture
+def hashed(database: Database[Document]) -> Documents:
+    """An empty collection sharded by the hash of ``_id`` on both shards."""
+    return shard_by_hash(database)
+
+
+@pytest.fixture
+def unsharded(database: Database[Document]) -> Documents:
+    """An empty collection on the primary shard."""
+    return database["unsharded"]
+
+
+@pytest.fixture(params=["ranged", "hashed", "unsharded"])
+def collection(request: pytest.FixtureRequest) -> Documents:
+    """Each kind of collection in turn."""
+    found: Documents = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture(scope="session")
+def lower_mongod(cluster: RunningCluster) -> Iterator[Client]:
+    """A client of the mongod of the lower shard."""
+    with cluster.direct("shard0.0.mongod") as connected:
+        yield connected
+
+
+@pytest.fixture(scope="session")
+def upper_mongod(cluster: RunningCluster) -> Iterator[Client]:
+    """A client of the mongod of the upper shard."""
+    with cluster.direct("shard1.0.mongod") as connected:
+        yield connected

@@ -1,0 +1,76 @@
+// Reads and writes with the Node.js driver on a collection that was sharded on {key: 1} before.
+// Arguments: connection string, database, collection.
+import assert from "node:assert/strict";
+import { MongoClient } from "mongodb";
+
+const [uri, database, name] = process.argv.slice(2);
+const client = new MongoClient(uri);
+try {
+  const collection = client.db(database).collection(name);
+  const documents = Array.from({ length: 1000 }, (_, n) => ({ _id: n, key: n, group: n % 10 }));
+  assert.equal((await collection.insertMany(documents)).insertedCount, 1000);
+
+  // Reads
+  assert.deepEqual(await collection.findOne({ key: 700 }), { _id: 700, key: 700, group: 0 });
+  assert.equal(await collection.findOne({ key: -1 }), null);
+  const sorted = await collection.find().sort({ group: -1, key: 1 }).skip(95).limit(10).toArray();
+  const expected = documents.toSorted((a, b) => b.group - a.group || a.key - b.key).slice(95, 105);
+  assert.deepEqual(sorted, expected);
+  let seen = 0;
+  for await (const document of collection.find().batchSize(33)) seen += document.key;
+  assert.equal(seen, (999 * 1000) / 2);
+  assert.equal(await collection.countDocuments({ group: 3 }), 100);
+  assert.equal(await collection.estimatedDocumentCount(), 1000);
+  assert.deepEqual((await collection.distinct("group")).sort(), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+  assert.deepEqual(await collection.aggregate([{ $match: { key: 7 } }, { $project: { group: 1 } }]).toArray(),
+                   [{ _id: 7, group: 7 }]);
+
+  // Writes
+  assert.equal((await collection.updateMany({ group: 1 }, { $set: { group: -1 } })).modifiedCount, 100);
+  const upserted = await collection.updateOne({ key: 5000 }, { $set: { _id: "up" } }, { upsert: true });
+  assert.equal(upserted.upsertedId, "up");
+  assert.equal((await collection.findOneAndUpdate({ key: 600 }, { $inc: { group: 5 } }, { returnDocument: "after" })).group, 5);
+  assert.equal((await collection.replaceOne({ key: 601 }, { key: 601, replaced: true })).modifiedCount, 1);
+  assert.equal((await collection.deleteMany({ key: { $gte: 495, $lt: 505 } })).deletedCount, 10);
+  await assert.rejects(collection.insertOne({ _id: 1, key: 1 }), { code: 11000 });
+
+  const bulk = await collection.bulkWrite([
+    { insertOne: { document: { _id: "low", key: 2 } } },
+    { insertOne: { document: { _id: "high", key: 998 } } },
+    { updateOne: { filter: { key: 20 }, update: { $set: { bulk: true } } } },
+    { deleteOne: { filter: { key: 980 } } },
+  ]);
+  assert.deepEqual([bulk.insertedCount, bulk.modifiedCount, bulk.deletedCount], [2, 1, 1]);
+  const failure = await collection.bulkWrite(
+    [{ insertOne: { document: { _id: "a", key: 10 } } }, { insertOne: { document: { _id: 999, key: 999 } } },
+     { insertOne: { document: { _id: "b", key: 990 } } }], { ordered: false },
+  ).then(() => assert.fail("a duplicate key was accepted"), (error) => error);
+  assert.deepEqual([failure.insertedCount, failure.writeErrors.map((each) => each.index)], [2, [1]]);
+
+  // Sessions: causally consistent reads of what was written, and a cursor within a session.
+  await client.withSession({ causalConsistency: true }, async (session) => {
+    await collection.insertOne({ _id: "session", key: 700 }, { session });
+    assert.equal((await collection.findOne({ _id: "session" }, { session })).key, 700);
+    const cursor = collection.find({}, { session, batchSize: 10 });
+    assert.ok(await cursor.next());
+    await cursor.close();
+  });
+
+  // Many at once.
+  const found = await Promise.all(Array.from({ length: 100 }, (_, n) => collection.findOne({ _id: n * 4 })));
+  assert.equal(found.filter(Boolean).length, 100);
+
+  // Administration
+  const admin = client.db("admin");
+  assert.equal((await admin.command({ hello: 1 })).msg, "isdbgrid");
+  assert.ok((await admin.admin().listDatabases()).databases.some((each) => each.name === database));
+  assert.ok((await client.db(database).listCollections().toArray()).some((each) => each.name === name));
+  await collection.createIndex({ group: 1 });
+  assert.ok(await collection.indexExists("group_1"));
+  await collection.dropIndex("group_1");
+  const explained = await collection.find({ key: 3 }).explain();
+  assert.equal(explained.queryPlanner.winningPlan.stage, "SINGLE_SHARD");
+  console.log("done");
+} finally {
+  await client.close();
+}

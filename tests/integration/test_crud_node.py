@@ -1,0 +1,30 @@
+"""The Node.js driver; what it expects stands in the scripts."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.integration.sharded import Documents
+from tests.local_cluster import RunningCluster
+
+SCRIPTS = Path(__file__).parent / "node"
+SECONDS_MAX = 60.0
+
+
+def run_node(script: str, *arguments: str) -> str:
+    """Run a script to its end and return what it printed."""
+    completed = subprocess.run(
+        ["node", "--unhandled-rejections=strict", str(SCRIPTS / script), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        check=False,
+    )
+    assert completed.returncode == 0, completed.stderr + completed.stdout
+    return completed.stdout
+
+
+@pytest.mark.parametrize("options", ["", "?compressors=zlib", "?loadBalanced=false&retryWrites=false"])
+def test_reads_and_writes(cluster: RunningCluster, ranged: Documents, options: str) -> None:
+    assert run_node("crud.mjs", cluster.uri + options, ranged.database.name, ranged.name) == "done\n"

@@ -1,0 +1,29 @@
+"""Waiting for a condition with a deadline."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_PAUSE_SECONDS = 0.02
+
+
+def eventually(condition: Callable[[], T], *, within: float = 30.0, what: str = "the condition") -> T:
+    """Ask until the answer is true, and return it.
+
+    Args:
+        condition: asked every few milliseconds; an exception of its own ends the wait.
+        within: seconds.
+        what: for the message of the failure.
+
+    Raises:
+        AssertionError: it did not become true in time; the message holds the last answer.
+    """
+    deadline = time.monotonic() + within
+    while True:
+        answer = condition()
+        if answer:
+            return answer
+        assert time.monotonic() < deadline, f"{what} was not so within {within} s: {answer!r}"
+        time.sleep(_PAUSE_SECONDS)
