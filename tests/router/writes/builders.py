@@ -17,6 +17,7 @@ from sharding.namespace import Namespace
 from sharding.routing_table import RoutingTable, ShardedCollection
 from sharding.shard_key import ShardKeyPattern
 from wire.message import OpMsg, encode_sequence, op_msg
+from wire.rawbson import encode_document
 from wire.request import Request
 
 NAMESPACE = "shop.orders"
@@ -35,8 +36,8 @@ def table(
     pattern = ShardKeyPattern.from_mapping(key)
     bounds = [
         pattern.global_min(),
-        *(bson.encode({name: split.get(name, MinKey()) for name in key}) for split in splits),
-        bson.encode({name: MaxKey() for name in key}),
+        *(encode_document({name: split.get(name, MinKey()) for name in key}) for split in splits),
+        encode_document({name: MaxKey() for name in key}),
     ]
     collection = ShardedCollection(
         Namespace.parse(NAMESPACE),

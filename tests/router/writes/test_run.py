@@ -124,6 +124,19 @@ def test_messages_are_limited_in_size(monkeypatch: pytest.MonkeyPatch, ordered: 
     assert next_round(run, writes)["west"].positions == [2, 3]
 
 
+def test_nothing_overtakes_what_had_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    documents: list[dict[str, object]] = [{"_id": 1, "k": 1}, {"_id": 2, "k": 2, "s": "x" * 500}, {"_id": 3, "k": 3}]
+    writes = batch(WriteKind.INSERT, documents, ordered=False)
+    room = len(writes.divided_body) + 2 * (len(writes.statements[0]) + batch_module.STATEMENT_ID_BYTES_MAX)
+    monkeypatch.setattr(batch_module, "MESSAGE_BYTES_MAX", room + batch_module._COMMAND_BYTES_RESERVED)
+    run = WriteRun(writes)
+    taken = []
+    while not run.is_finished:
+        taken.append(next_round(run, writes)["west"].positions)
+        run.end_round(NAMESPACE)
+    assert taken == [[0], [1], [2]]
+
+
 def test_statement_larger_than_any_message_is_sent_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_module, "MESSAGE_BYTES_MAX", 1)
     for writes in (inserts(1, 2), inserts(1, 2, ordered=False)):

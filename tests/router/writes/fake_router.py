@@ -1,0 +1,108 @@
+"""A router without a network: shards that answer from a script, and a log of what they were sent."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import bson
+from bson.timestamp import Timestamp
+
+from router.operation import Operation
+from router.registry import Reply
+from router.routing_cache import CollectionRouting, DatabaseRouting
+from router.shard_reply import ShardReply
+from router.writes.execute import execute
+from router.writes.kind import WriteKind
+from sharding.routing_table import RoutingTable
+from sharding.versions import DatabaseVersion
+from tests.router.writes.builders import NAMESPACE, request
+from wire.errors import CommandError
+from wire.message import OpMsg, reply
+from wire.request import Request
+
+ALL_SHARDS = ("east", "north", "south", "west")
+"""``south`` owns no chunk."""
+
+OK = {"n": 1, "ok": 1.0}
+
+Answer = Mapping[str, Any] | CommandError
+"""A reply of a shard, or why there is none."""
+
+
+class FakeRouter:
+    """What `router.writes.execute` uses of a router.
+
+    Args:
+        tables: the routing table of each time that the routing is read, None for an unsharded collection; an error for
+            a read that fails. The last one stays.
+        answer: the reply of a shard to a request.
+
+    Attributes:
+        sent: every request, with the shard it went to.
+        log: what else was done.
+    """
+
+    def __init__(
+        self, tables: Sequence[RoutingTable | CommandError | None], answer: Callable[[str, Request], Answer]
+    ) -> None:
+        self.routing = self.shards = self
+        self.collections: dict[str, CollectionRouting] = {}
+        self.sent: list[tuple[str, Request]] = []
+        self.may_repeat: list[bool] = []
+        self.log: list[str] = []
+        self._tables = list(tables)
+        self._answer = answer
+
+    async def run(self, kind: WriteKind, statements: Sequence[Mapping[str, Any]], **arguments: object) -> Reply:
+        """Execute a write command."""
+        return await self.run_request(kind, request(kind, statements, **arguments))
+
+    async def run_request(self, kind: WriteKind, received: Request) -> Reply:
+        """Execute a write command that is there already."""
+        return await execute(Operation(cast("Any", self), cast("Any", None), received), kind)
+
+    # As the routing cache
+
+    async def collection(self, namespace: str, *, create_database: bool = False) -> CollectionRouting:
+        assert (namespace, create_database) == (NAMESPACE, True)
+        self.log.append("read routing")
+        table = self._tables.pop(0) if len(self._tables) > 1 else self._tables[0]
+        if isinstance(table, CommandError):
+            raise table
+        version = DatabaseVersion(bson.Binary(bytes(16), 4).as_uuid(), Timestamp(5, 5), 1)
+        routing = CollectionRouting(namespace, DatabaseRouting("shop", "east", version), table)
+        self.collections[namespace] = routing
+        return routing
+
+    def forget_collection(self, namespace: str) -> None:
+        self.log.append("forget")
+        del self.collections[namespace]
+
+    def invalidate(self, routing: CollectionRouting) -> None:
+        self.log.append("invalidate")
+        assert self.collections.pop(routing.namespace) is routing
+
+    def invalidate_database(self, routing: DatabaseRouting) -> None:
+        self.log.append(f"invalidate database {routing.name}")
+
+    # As the shard registry
+
+    async def all_ids(self) -> tuple[str, ...]:
+        return ALL_SHARDS
+
+    # As the router
+
+    async def send(self, shard: str, frame: bytes, *, may_repeat: bool = False, **_: object) -> ShardReply:
+        received = Request(OpMsg(frame))
+        self.sent.append((shard, received))
+        self.may_repeat.append(may_repeat)
+        answer = self._answer(shard, received)
+        if isinstance(answer, CommandError):
+            raise answer
+        return ShardReply(shard, f"{shard}:1", reply(received.message.request_id, bson.encode(answer)))
+
+
+def statements_sent(router: FakeRouter, field: bytes) -> list[tuple[str, list[dict[str, Any]]]]:
+    """The statements of each request, with the shard it went to."""
+    return [
+        (shard, [bson.decode(statement) for statement in received.documents(field)]) for shard, received in router.sent
+    ]

@@ -1,0 +1,235 @@
+"""Executing a batch against shards that answer from a script."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import bson
+import pytest
+import trio
+from bson.int64 import Int64
+from bson.objectid import ObjectId
+from bson.timestamp import Timestamp
+
+from router.registry import Reply
+from router.writes.kind import WriteKind
+from sharding.versions import IGNORED, UNSHARDED
+from tests.router.writes.builders import request, table
+from tests.router.writes.fake_router import ALL_SHARDS, OK, Answer, FakeRouter, statements_sent
+from wire.errors import CommandError
+from wire.message import OpMsg
+from wire.request import Request
+
+BY_K = table({"k": 1}, [{"k": 0}, {"k": 100}], ("west", "east", "north"))
+MOVED = table({"k": 1}, [{"k": 0}, {"k": 100}], ("north", "east", "north"))
+BY_X = table({"x": 1}, [{"x": 0}, {"x": 100}], ("west", "east", "north"))
+
+STALE = {"index": 0, "code": 13388, "errmsg": "version mismatch detected"}
+HOST_UNREACHABLE = CommandError(6, "gone")
+RETRYABLE: dict[str, Any] = {"lsid": {"id": bson.Binary(bytes(16), 4)}, "txnNumber": Int64(1)}
+
+
+def documents(*keys: int) -> list[dict[str, Any]]:
+    """Documents to insert."""
+    return [{"_id": key, "k": key} for key in keys]
+
+
+def run(router: FakeRouter, kind: WriteKind, statements: list[dict[str, Any]], **arguments: object) -> Any:  # noqa: ANN401
+    """The decoded reply to a write command."""
+
+    async def run_it() -> Reply:
+        return await router.run(kind, statements, **arguments)
+
+    reply = trio.run(run_it)
+    assert reply is not None
+    return bson.decode(OpMsg(reply).body) if isinstance(reply, bytes) else bson.decode(bson.encode(reply))
+
+
+def counting(shard: str, received: Request) -> Answer:
+    """A shard that executes whatever it gets."""
+    return {"n": len(received.message.sequences[0].documents), "ok": 1.0}
+
+
+def test_batch_for_one_shard_passes_in_the_clients_bytes() -> None:
+    def answer(shard: str, received: Request) -> Answer:
+        return {
+            "n": 2,
+            "electionId": ObjectId(bytes(12)),
+            "opTime": {"ts": Timestamp(1, 1), "t": 1},
+            "ok": 1.0,
+            "$clusterTime": {"clusterTime": Timestamp(9, 9)},
+            "operationTime": Timestamp(9, 9),
+        }
+
+    router = FakeRouter([BY_K], answer)
+    reply = run(router, WriteKind.INSERT, documents(1, 2), comment="mine", **RETRYABLE)
+    assert list(reply) == ["n", "ok", "$clusterTime", "operationTime"]
+    ((shard, received),) = router.sent
+    sent = request(WriteKind.INSERT, documents(1, 2), comment="mine", **RETRYABLE)
+    assert shard == "east"
+    assert received.body[4:-1] == sent.body[4:-1] + BY_K.shard_version_element("east")
+    assert received.message.sequences[0].data == sent.message.sequences[0].data
+    assert router.may_repeat == [True]
+
+
+def test_unsharded_batch_goes_to_the_primary_shard_unread() -> None:
+    router = FakeRouter([None], counting)
+    run(router, WriteKind.UPDATE, [{"q": {}, "u": {"$set": {"x": 1}}, "unknown": 1}])
+    ((shard, received),) = router.sent
+    assert shard == "east"
+    assert received.document["shardVersion"] == UNSHARDED.to_document()
+    assert received.document["databaseVersion"]["lastMod"] == 1
+    assert router.may_repeat == [False]
+
+
+def test_batch_is_divided_and_each_part_has_its_shards_version() -> None:
+    router = FakeRouter([BY_K], counting)
+    assert run(router, WriteKind.INSERT, documents(-1, 1, -2, 101), ordered=False) == {"n": 4}
+    assert dict(statements_sent(router, b"documents")) == {
+        "west": documents(-1, -2),
+        "east": documents(1),
+        "north": documents(101),
+    }
+    for shard, received in router.sent:
+        assert received.document["shardVersion"] == BY_K.shard_version(shard).to_document()
+
+
+def test_broadcast_goes_to_all_shards_of_the_cluster_with_versions_ignored() -> None:
+    router = FakeRouter([BY_K], counting)
+    assert run(router, WriteKind.DELETE, [{"q": {}, "limit": 0}]) == {"n": 4}
+    assert sorted(shard for shard, _ in router.sent) == list(ALL_SHARDS)
+    assert all(received.document["shardVersion"] == IGNORED.to_document() for _, received in router.sent)
+
+
+def test_refused_statements_go_where_they_are_now() -> None:
+    def answer(shard: str, received: Request) -> Answer:
+        if shard == "west":
+            return {"n": 0, "writeErrors": [STALE, {**STALE, "index": 1}], "ok": 1.0}
+        return counting(shard, received)
+
+    router = FakeRouter([BY_K, MOVED], answer)
+    assert run(router, WriteKind.INSERT, documents(-1, 1, -2), ordered=False) == {"n": 3}
+    first, second, last = statements_sent(router, b"documents")
+    assert {first[0]: first[1], second[0]: second[1]} == {"west": documents(-1, -2), "east": documents(1)}
+    assert last == ("north", documents(-1, -2))
+    assert router.log == ["read routing", "invalidate", "read routing"]
+
+
+def test_stale_batch_for_one_shard_is_sent_again() -> None:
+    def answer(shard: str, received: Request) -> Answer:
+        if shard == "west":
+            return {"n": 1, "writeErrors": [{**STALE, "index": 1}], "ok": 1.0}
+        return OK
+
+    router = FakeRouter([BY_K, MOVED], answer)
+    assert run(router, WriteKind.INSERT, documents(-1, -2)) == {"n": 2}
+    assert statements_sent(router, b"documents") == [("west", documents(-1, -2)), ("north", documents(-2))]
+
+
+def test_stale_database_is_read_again() -> None:
+    replies: Iterator[Answer] = iter([{"ok": 0.0, "code": 249, "errmsg": "stale"}, OK])
+    router = FakeRouter([None], lambda shard, received: next(replies))
+    assert run(router, WriteKind.INSERT, documents(1)) == {"n": 1}
+    assert router.log == ["read routing", "invalidate database shop", "invalidate", "read routing"]
+
+
+def test_statement_that_cannot_be_targeted_has_the_routing_read_again() -> None:
+    router = FakeRouter([BY_X, BY_K], counting)
+    upsert = {"q": {"k": 1}, "u": {"$set": {"y": 1}}, "upsert": True}
+    assert run(router, WriteKind.UPDATE, [upsert])["n"] == 1
+    assert router.log == ["read routing", "forget", "read routing"]
+    assert [shard for shard, _ in router.sent] == ["east"]
+
+
+def test_statement_that_cannot_be_targeted_has_the_routing_read_again_once() -> None:
+    router = FakeRouter([BY_X], counting)
+    upsert = {"q": {"k": 1}, "u": {"$set": {"y": 1}}, "upsert": True}
+    reply = run(router, WriteKind.UPDATE, [upsert, {"q": {"x": 1}, "u": {"$set": {"y": 1}}}], ordered=False)
+    assert reply["n"] == 1
+    assert [(error["index"], error["code"]) for error in reply["writeErrors"]] == [(0, 61)]
+    assert router.log == ["read routing", "forget", "read routing"]
+
+
+def test_unreachable_only_shard_fails_the_command() -> None:
+    router = FakeRouter([BY_K], lambda shard, received: HOST_UNREACHABLE)
+    with pytest.raises(CommandError, match="gone"):
+        run(router, WriteKind.INSERT, documents(1))
+
+
+def west_is_gone(shard: str, received: Request) -> Answer:
+    """All shards execute what they get, but for one."""
+    return HOST_UNREACHABLE if shard == "west" else counting(shard, received)
+
+
+def test_unreachable_shard_fails_its_statements() -> None:
+    reply = run(FakeRouter([BY_K], west_is_gone), WriteKind.INSERT, documents(-1, 1, -2), ordered=False)
+    assert reply["n"] == 1
+    assert [(error["index"], error["code"]) for error in reply["writeErrors"]] == [(0, 6), (2, 6)]
+
+
+def test_unreachable_shard_fails_a_retryable_command_so_that_drivers_send_it_again() -> None:
+    with pytest.raises(CommandError) as raised:
+        run(FakeRouter([BY_K], west_is_gone), WriteKind.INSERT, documents(-1, 1, -2), ordered=False, **RETRYABLE)
+    assert raised.value is HOST_UNREACHABLE
+
+
+def test_command_that_all_shards_refuse_fails_as_a_whole() -> None:
+    refusal = {"ok": 0.0, "code": 40415, "errmsg": "BSON field 'insert.wrong' is an unknown field."}
+    with pytest.raises(CommandError) as raised:
+        run(FakeRouter([BY_K], lambda shard, received: refusal), WriteKind.INSERT, documents(-1, 1), wrong=1)
+    assert raised.value.code == 40415
+
+
+def test_refusal_of_the_only_shard_is_passed_on() -> None:
+    refusal = {"ok": 0.0, "code": 73, "codeName": "InvalidNamespace", "errmsg": "Invalid system namespace"}
+    assert run(FakeRouter([None], lambda shard, received: refusal), WriteKind.INSERT, documents(1)) == refusal
+
+
+def test_routing_that_cannot_be_read_again_fails_what_is_left() -> None:
+    def answer(shard: str, received: Request) -> Answer:
+        return {"n": 1, "writeErrors": [{**STALE, "index": 1}], "ok": 1.0}
+
+    router = FakeRouter([BY_K, CommandError(6, "no config server")], answer)
+    reply = run(router, WriteKind.INSERT, documents(-1, -2, -3), ordered=False)
+    assert reply["n"] == 1
+    assert [(error["index"], error["code"]) for error in reply["writeErrors"]] == [(1, 6)]
+
+
+def test_routing_that_cannot_be_read_again_fails_a_command_that_did_nothing_yet() -> None:
+    def answer(shard: str, received: Request) -> Answer:
+        return {"n": 0, "writeErrors": [STALE], "ok": 1.0}
+
+    with pytest.raises(CommandError, match="no config server"):
+        run(FakeRouter([BY_K, CommandError(6, "no config server")], answer), WriteKind.INSERT, documents(-1, -2))
+
+
+@pytest.mark.parametrize("keys", [(1, 2), (-1, 1)])
+def test_unacknowledged_write_is_told_nothing(keys: tuple[int, ...]) -> None:
+    router = FakeRouter([BY_K], counting)
+    assert run(router, WriteKind.INSERT, documents(*keys), writeConcern={"w": 0}) == {}
+    assert all(received.document["writeConcern"] == {"w": 1} for _, received in router.sent)
+
+
+def test_write_concern_error_of_the_only_shard_names_it() -> None:
+    concern = {"code": 64, "codeName": "WriteConcernFailed", "errmsg": "timed out", "errInfo": {"wtimeout": True}}
+    router = FakeRouter([BY_K], lambda shard, received: {"n": 1, "writeConcernError": concern, "ok": 1.0})
+    reply = run(router, WriteKind.INSERT, documents(1))
+    assert reply["writeConcernError"]["errmsg"] == "timed out; Error details: { wtimeout: true } at east"
+
+
+def test_malformed_statement_fails_the_command() -> None:
+    router = FakeRouter([BY_K], counting)
+    with pytest.raises(CommandError) as raised:
+        run(router, WriteKind.UPDATE, [{"q": {"k": 1}, "u": {"$set": {"x": 1}}}, {"q": {"k": 1}}])
+    assert raised.value.code == 40414
+    assert router.sent == []
+
+
+def test_statement_that_is_no_bson_fails_the_command() -> None:
+    broken = request(WriteKind.INSERT, documents(1))
+    frame = bytearray(broken.message.frame)
+    at = frame.rindex(b"\x10k\0")
+    frame[at] = 0x20  # no BSON type
+    router = FakeRouter([BY_K], counting)
+    with pytest.raises(CommandError) as raised:
+        trio.run(router.run_request, WriteKind.INSERT, Request(OpMsg(bytes(frame))))
+    assert raised.value.code == 22
