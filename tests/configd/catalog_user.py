@@ -59,7 +59,7 @@ class CatalogUser:
         collection = {
             "_id": sharded.namespace,
             "lastmodEpoch": sharded.epoch,
-            "lastmod": datetime.now(UTC).replace(microsecond=0),
+            "lastmod": datetime.now(UTC).replace(microsecond=0, tzinfo=None),
             "timestamp": sharded.timestamp,
             "uuid": sharded.uuid,
             "key": {"x": 1},

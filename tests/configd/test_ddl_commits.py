@@ -1,0 +1,140 @@
+"""Entering and forgetting collections and databases for the shards that create and drop them."""
+
+import time
+from itertools import pairwise
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from bson.binary import Binary
+from bson.max_key import MaxKey
+from bson.min_key import MinKey
+from bson.objectid import ObjectId
+from bson.timestamp import Timestamp
+from pymongo.errors import OperationFailure
+
+from tests.configd.catalog_user import CatalogUser, Sharded
+from wire.error_codes import ErrorCode
+
+LOW, HIGH = MinKey(), MaxKey()
+
+
+def new_collection(namespace: str) -> Sharded:
+    return Sharded(namespace, Binary.from_uuid(uuid4()), ObjectId(), Timestamp(int(time.time()), 1))
+
+
+def test_create_enters_the_documents_as_they_were_sent(catalog: CatalogUser) -> None:
+    sharded = new_collection("ddl.entered")
+    command = catalog.create_command(sharded, [(LOW, 0, "a"), (0, HIGH, "b")])
+    command["collection"]["timeseriesFields"] = {"timeField": "t", "granularity": "hours"}
+    assert catalog.run(command) == {"ok": 1.0}
+    assert catalog.config.collections.find_one({"_id": "ddl.entered"}) == command["collection"]
+    assert catalog.chunks(sharded) == command["chunks"]
+
+
+def test_create_again_changes_nothing(catalog: CatalogUser) -> None:
+    sharded = new_collection("ddl.again")
+    command = catalog.create_command(sharded, [(LOW, HIGH, "a")])
+    catalog.run(command)
+    catalog.split(sharded, LOW, HIGH, 0)
+    assert catalog.run(command) == {"ok": 1.0}
+    assert len(catalog.chunks(sharded)) == 2
+
+
+def test_create_replaces_the_chunks_of_an_attempt_that_ended_half_way(catalog: CatalogUser) -> None:
+    sharded = new_collection("ddl.half_way")
+    catalog.config.chunks.insert_one(
+        {"uuid": sharded.uuid, "min": {"x": LOW}, "max": {"x": 7}, "shard": "a", "lastmod": Timestamp(1, 0)}
+    )
+    command = catalog.create_command(sharded, [(LOW, HIGH, "a")])
+    catalog.run(command)
+    assert catalog.chunks(sharded) == command["chunks"]
+
+
+def test_create_of_another_collection_of_the_name_is_refused(catalog: CatalogUser) -> None:
+    catalog.run(catalog.create_command(new_collection("ddl.taken"), [(LOW, HIGH, "a")]))
+    other = new_collection("ddl.taken")
+    with pytest.raises(OperationFailure, match="is sharded already") as failure:
+        catalog.run(catalog.create_command(other, [(LOW, HIGH, "a")]))
+    assert failure.value.code == ErrorCode.AlreadyInitialized
+    assert not catalog.chunks(other)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "code"),
+    [
+        ([(LOW, 0, "a")], ErrorCode.ConflictingOperationInProgress),
+        ([(LOW, 0, "a"), (1, HIGH, "a")], ErrorCode.ConflictingOperationInProgress),
+        ([(LOW, 1, "a"), (0, HIGH, "a")], ErrorCode.ConflictingOperationInProgress),
+        ([], ErrorCode.ConflictingOperationInProgress),
+    ],
+)
+def test_create_refuses_chunks_that_do_not_tile(
+    catalog: CatalogUser, bounds: list[tuple[Any, Any, str]], code: int
+) -> None:
+    sharded = new_collection("ddl.untiled")
+    with pytest.raises(OperationFailure) as failure:
+        catalog.run(catalog.create_command(sharded, bounds))
+    assert failure.value.code == code
+    assert catalog.config.collections.find_one({"_id": "ddl.untiled"}) is None
+
+
+def test_create_of_many_chunks_exceeds_no_message(catalog: CatalogUser) -> None:
+    """More documents than one applyOps, or one insert, could hold."""
+    count = 60_000
+    bounds = [LOW, *range(count - 1), HIGH]
+    sharded = catalog.shard_collection("ddl.many", [(low, high, "a") for low, high in pairwise(bounds)])
+    assert catalog.config.chunks.count_documents({"uuid": sharded.uuid}) == count
+    drop = {"_configsvrCommitDropCollection": "ddl.many", "collectionUUID": {"uuid": sharded.uuid}}
+    catalog.run(drop)
+    assert catalog.config.chunks.count_documents({"uuid": sharded.uuid}) == 0
+
+
+def test_drop_collection_forgets_everything_of_it(catalog: CatalogUser) -> None:
+    sharded = new_collection("ddl.dropped")
+    catalog.run(catalog.create_command(sharded, [(LOW, 0, "a"), (0, HIGH, "b")]))
+    catalog.config.tags.insert_one({"ns": "ddl.dropped", "min": {"x": LOW}, "max": {"x": 0}, "tag": "z"})
+    drop = {"_configsvrCommitDropCollection": "ddl.dropped", "collectionUUID": {"uuid": sharded.uuid}}
+    assert catalog.run(drop) == {"ok": 1.0}
+    assert catalog.config.collections.find_one({"_id": "ddl.dropped"}) is None
+    assert not catalog.chunks(sharded)
+    assert catalog.config.tags.find_one({"ns": "ddl.dropped"}) is None
+    assert catalog.run(drop) == {"ok": 1.0}
+
+
+def test_drop_collection_again_spares_one_created_since(catalog: CatalogUser) -> None:
+    old = new_collection("ddl.reborn")
+    catalog.run(catalog.create_command(old, [(LOW, HIGH, "a")]))
+    drop = {"_configsvrCommitDropCollection": "ddl.reborn", "collectionUUID": {"uuid": old.uuid}}
+    catalog.run(drop)
+    new = new_collection("ddl.reborn")
+    catalog.run(catalog.create_command(new, [(LOW, HIGH, "a")]))
+    catalog.config.tags.insert_one({"ns": "ddl.reborn", "min": {"x": LOW}, "max": {"x": 0}, "tag": "z"})
+    catalog.run(drop)
+    assert len(catalog.chunks(new)) == 1
+    assert catalog.config.tags.find_one({"ns": "ddl.reborn"}) is not None
+
+
+def test_drop_database_forgets_it_and_what_is_left_of_its_collections(catalog: CatalogUser) -> None:
+    version = catalog.run({"_configsvrCreateDatabase": "drop-me", "primaryShardId": "a"})["databaseVersion"]
+    sharded, other = new_collection("drop-me.left"), new_collection("drop-me-not.other")
+    catalog.run(catalog.create_command(sharded, [(LOW, HIGH, "a")]))
+    catalog.run(catalog.create_command(other, [(LOW, HIGH, "a")]))
+    drop = {"_configsvrCommitDropDatabase": "drop-me", "databaseVersion": version}
+    assert catalog.run(drop) == {"ok": 1.0}
+    assert catalog.config.databases.find_one({"_id": "drop-me"}) is None
+    assert catalog.config.collections.find_one({"_id": "drop-me.left"}) is None
+    assert not catalog.chunks(sharded)
+    assert len(catalog.chunks(other)) == 1
+    assert catalog.run(drop) == {"ok": 1.0}
+
+
+def test_drop_database_again_spares_one_created_since(catalog: CatalogUser) -> None:
+    create = {"_configsvrCreateDatabase": "db-reborn", "primaryShardId": "a"}
+    old = catalog.run(create)["databaseVersion"]
+    drop = {"_configsvrCommitDropDatabase": "db-reborn", "databaseVersion": old}
+    catalog.run(drop)
+    new = catalog.run(create)["databaseVersion"]
+    assert new["timestamp"] > old["timestamp"]
+    catalog.run(drop)
+    assert catalog.config.databases.find_one({"_id": "db-reborn"}) is not None
