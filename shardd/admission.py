@@ -24,7 +24,26 @@ from wire.request import Request
 NO_SHARD_VERSION: Final = 7032300
 IGNORED_WITH_DATABASE_VERSION: Final = 7032301
 
-_READS: Final = frozenset({"find", "aggregate", "count", "distinct", "explain", "listIndexes", "listCollections"})
+_READS: Final = frozenset(
+    {
+        "find",
+        "aggregate",
+        "count",
+        "distinct",
+        "explain",
+        "listIndexes",
+        "listCollections",
+        "collStats",
+        "collstats",
+        "dataSize",
+        "datasize",
+        "validate",
+        "planCacheListFilters",
+    }
+)
+_NAMED_IN_FULL: Final = frozenset({"dataSize", "datasize"})
+"""Versioned commands whose argument is ``db.collection`` rather than a collection of the command's database."""
+
 _NEED_SHARD_VERSION: Final = frozenset(
     {"find", "aggregate", "count", "distinct", "insert", "update", "delete", "findAndModify", "findandmodify"}
 )
@@ -43,7 +62,8 @@ def namespace_of(request: Request) -> str:
         _, (kind, _, start, end) = next(iter(spans(body, start)), (b"", (0, 0, 0, 0)))
     if kind != STRING:
         return request.db
-    return f"{request.db}.{body[start + 4 : end - 1].decode(errors='replace')}"
+    name = body[start + 4 : end - 1].decode(errors="replace")
+    return name if request.name in _NAMED_IN_FULL else f"{request.db}.{name}"
 
 
 class Admission:

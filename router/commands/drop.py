@@ -1,6 +1,6 @@
 """``drop``: collections, sharded or not, and views."""
 
-from router.ddl.coordinated import command_body
+from router.ddl.coordinated import command_body, refuse_collection_uuid
 from router.ddl.reply_fields import answer_of
 from router.ddl.send import send_to_primary_shard
 from router.operation import Operation
@@ -17,6 +17,7 @@ async def drop(operation: Operation) -> Reply:
         raise CommandError(
             ErrorCode.IllegalOperation, f"Cannot drop collection in '{request.db}' database in sharded cluster"
         )
+    refuse_collection_uuid(request)
     body = command_body(request.db, {"_shardsvrDropCollection": request.collection})
     try:
         return answer_of(await send_to_primary_shard(operation, request.db, body, may_repeat=True))

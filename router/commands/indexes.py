@@ -5,6 +5,7 @@ from router.ddl.coordinated import coordinated_command
 from router.ddl.raw_replies import merge_raw
 from router.ddl.send import connection_strings, send_to_owning_shards, send_to_primary_shard
 from router.operation import Operation
+from router.reads.arguments import missing_field
 from router.registry import Reply, command
 from router.retry import with_routing
 from router.routing_cache import CollectionRouting
@@ -30,6 +31,9 @@ async def drop_indexes(operation: Operation) -> Reply:
         raise CommandError(
             ErrorCode.IllegalOperation, f"Cannot drop indexes in '{request.db}' database in sharded cluster"
         )
+    if b"index" not in request.fields:
+        # Said here because the shard would name its own command.
+        raise missing_field("dropIndexes.index")
     reply = await send_to_primary_shard(operation, request.db, coordinated_command(request, "_shardsvrDropIndexes"))
     return reply.for_client()
 

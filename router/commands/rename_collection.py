@@ -1,7 +1,7 @@
 """``renameCollection``."""
 
 from router import arguments
-from router.ddl.coordinated import command_body
+from router.ddl.coordinated import MAJORITY, command_body, refuse_collection_uuid
 from router.ddl.send import send_to_primary_shard
 from router.operation import Operation
 from router.registry import Reply, command
@@ -18,10 +18,8 @@ async def rename_collection(operation: Operation) -> Reply:
     target = _namespace(arguments.string(request, b"to"), "target")
     if source == target:
         raise CommandError(ErrorCode.IllegalOperation, "Can't rename a collection to itself")
-    # A database can't be created by the shard that renames: it has to be there, with a primary shard, before.
-    routing_cache = operation.router.routing
-    await routing_cache.database(source.db)
-    await routing_cache.database(target.db, create=True)
+    refuse_collection_uuid(request)
+    await _have_database(operation, target.db, like=source.db)
     renaming = {
         "_shardsvrRenameCollection": source.collection,
         "to": str(target),
@@ -31,9 +29,26 @@ async def rename_collection(operation: Operation) -> Reply:
     try:
         await send_to_primary_shard(operation, source.db, command_body(source.db, renaming))
     finally:
-        routing_cache.forget_collection(str(source))
-        routing_cache.forget_collection(str(target))
+        operation.router.routing.forget_collection(str(source))
+        operation.router.routing.forget_collection(str(target))
     return {}
+
+
+async def _have_database(operation: Operation, db: str, *, like: str) -> None:
+    """Create a database, unless it exists, on the primary shard of another: only there it can be renamed to.
+
+    Raises:
+        CommandError: NamespaceNotFound, the other one does not exist.
+    """
+    routing_cache = operation.router.routing
+    source = await routing_cache.database(like)
+    try:
+        await routing_cache.database(db)
+    except CommandError as error:
+        if error.code != ErrorCode.NamespaceNotFound:
+            raise
+        creation = {"_configsvrCreateDatabase": db, "primaryShardId": source.primary, "writeConcern": MAJORITY}
+        await operation.router.catalog.command(creation)
 
 
 def _namespace(text: str, role: str) -> Namespace:
