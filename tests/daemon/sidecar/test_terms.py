@@ -1,0 +1,78 @@
+"""Step-up and step-down as a daemon meets them."""
+
+from collections.abc import Callable
+
+import trio
+from bson import ObjectId
+from trio.testing import wait_all_tasks_blocked
+
+from daemon.sidecar.hello_mirror import HelloMirror
+from daemon.sidecar.terms import follow_role
+
+PROCESS = ObjectId()
+
+
+class Recorder:
+    """Hooks that write down what happens to them."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    async def on_step_up(self, term: int, nursery: trio.Nursery) -> None:
+        self.events.append(f"up {term}")
+        nursery.start_soon(self._work, term)
+
+    def on_step_down(self) -> None:
+        self.events.append("down")
+
+    async def _work(self, term: int) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            self.events.append(f"work of {term} cancelled")
+
+
+def observe(mirror: HelloMirror, counter: int, term: int | None) -> None:
+    reply = {"topologyVersion": {"processId": PROCESS, "counter": counter}, "isWritablePrimary": term is not None}
+    if term is not None:
+        reply["electionId"] = ObjectId(f"7fffffff{term:016x}")
+    mirror.observe(reply)
+
+
+def events_of(*steps: Callable[[HelloMirror], None]) -> list[str]:
+    """What hooks are told while a mongod goes through ``steps``."""
+    recorder = Recorder()
+
+    async def main() -> None:
+        mirror = HelloMirror("m:1", "d:1")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(follow_role, mirror, recorder)
+            for step in steps:
+                await wait_all_tasks_blocked()
+                step(mirror)
+            await wait_all_tasks_blocked()
+            recorder.events.append("end")
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    return recorder.events[: recorder.events.index("end")]
+
+
+def test_work_of_a_term_ends_before_step_down_is_told() -> None:
+    events = events_of(lambda mirror: observe(mirror, 1, 3), lambda mirror: observe(mirror, 2, None))
+    assert events == ["up 3", "work of 3 cancelled", "down"]
+
+
+def test_a_mongod_that_is_lost_has_stepped_down() -> None:
+    events = events_of(lambda mirror: observe(mirror, 1, 3), HelloMirror.lose)
+    assert events == ["up 3", "work of 3 cancelled", "down"]
+
+
+def test_a_new_term_is_a_new_step_up_even_without_a_pause() -> None:
+    events = events_of(lambda mirror: observe(mirror, 1, 3), lambda mirror: observe(mirror, 2, 4))
+    assert events == ["up 3", "work of 3 cancelled", "down", "up 4"]
+
+
+def test_a_change_that_leaves_the_primary_alone_is_not_noticed() -> None:
+    events = events_of(lambda mirror: observe(mirror, 1, 3), lambda mirror: mirror.learn_sidecars({"x:1": "y:1"}))
+    assert events == ["up 3"]
