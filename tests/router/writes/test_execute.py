@@ -1,6 +1,5 @@
 """Executing a batch against shards that answer from a script."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import bson
@@ -126,8 +125,8 @@ def test_stale_batch_for_one_shard_is_sent_again() -> None:
 
 
 def test_stale_database_is_read_again() -> None:
-    replies: Iterator[Answer] = iter([{"ok": 0.0, "code": 249, "errmsg": "stale"}, OK])
-    router = FakeRouter([None], lambda shard, received: next(replies))
+    replies: list[Answer] = [OK, {"ok": 0.0, "code": 249, "errmsg": "stale"}]
+    router = FakeRouter([None], lambda shard, received: replies.pop())
     assert run(router, WriteKind.INSERT, documents(1)) == {"n": 1}
     assert router.log == ["read routing", "invalidate database shop", "invalidate", "read routing"]
 
