@@ -205,7 +205,8 @@ async def _move(operation: Operation, table: RoutingTable, bounds: dict[str, Any
         "toShard": to_shard,
         **bounds,
         "waitForDelete": arguments.boolean(request, b"waitForDelete") or arguments.boolean(request, b"_waitForDelete"),
-        "forceJumbo": arguments.boolean(request, b"forceJumbo"),
+        # Among servers this is a number, 1 standing for a person who insists (2 would be the balancer).
+        "forceJumbo": int(arguments.boolean(request, b"forceJumbo")),
         "writeConcern": MAJORITY,
     }
     throttle = arguments.passed_on(request, b"secondaryThrottle", b"_secondaryThrottle")
