@@ -1,0 +1,35 @@
+"""``docs/compatibility.md`` says of each command what is true."""
+
+import re
+from pathlib import Path
+
+import router.commands  # noqa: F401 - registers all commands
+from router.registry import COMMANDS
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "compatibility.md"
+ROW = re.compile(r"^\| (?P<commands>`.*?) \| (?P<state>yes|part|no) \|", re.MULTILINE)
+
+
+def rows() -> list[tuple[set[str], str]]:
+    """The commands of each row of the tables, and their state."""
+    found = [
+        (set(re.findall(r"`(\w+)`", match["commands"])), match["state"])
+        for match in ROW.finditer(PAGE.read_text(encoding="utf-8"))
+    ]
+    assert len(found) > 30
+    return found
+
+
+def test_every_command_of_the_router_is_on_the_page() -> None:
+    named = {name for names, state in rows() if state != "no" for name in names}
+    assert {entry.name for entry in COMMANDS.values()} <= named
+
+
+def test_nothing_on_the_page_is_missing_in_the_router() -> None:
+    named = {name for names, state in rows() if state != "no" for name in names}
+    assert named <= COMMANDS.keys()
+
+
+def test_what_the_page_says_is_missing_is_missing() -> None:
+    absent = {name for names, state in rows() if state == "no" for name in names}
+    assert not absent & COMMANDS.keys()
