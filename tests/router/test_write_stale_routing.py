@@ -98,14 +98,15 @@ def test_retryable_write_is_executed_once(
     cluster: RunningCluster, moved: tuple[Database[dict[str, Any]], str, str]
 ) -> None:
     database, _, upper = moved
-    with database.client.start_session() as session:
-        command = {
-            "update": "c",
-            "updates": [{"q": {"_id": n, "k": n}, "u": {"$inc": {"x": 1}}, "upsert": True} for n in (-1, 1)],
-            "txnNumber": Int64(1 << 40),  # above those that the driver counts itself
-        }
-        first = database.command(command, session=session)
-        second = database.command(command, session=session)
+    command = {
+        "update": "c",
+        "updates": [{"q": {"_id": n, "k": n}, "u": {"$inc": {"x": 1}}, "upsert": True} for n in (-1, 1)],
+        "txnNumber": Int64(1),
+    }
+    # A client that numbers no writes itself, so that both commands are the same write of the same session.
+    with MongoClient[dict[str, Any]](*database.client.address or (), retryWrites=False) as client:
+        first = client[DATABASE].command(command)
+        second = client[DATABASE].command(command)
     assert "retriedStmtIds" not in first
     assert second["retriedStmtIds"] == [0, 1]
     assert second["upserted"] == first["upserted"]
