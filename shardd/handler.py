@@ -12,6 +12,7 @@ import shardd.commands  # noqa: F401 - registers the commands
 from daemon.logs import get_logger
 from daemon.metrics import LabelledCounter
 from daemon.operation_metrics import OK
+from daemon.sidecar.noop_writer import READ_CONCERN
 from daemon.sidecar.upstream import Upstream
 from shardd.admission import Admission, is_read, namespace_of
 from shardd.command_runner import run_command
@@ -92,6 +93,7 @@ class ShardHandler:
             return await self._shard.sidecar.answer_hello(client, upstream, request)
         # A direct connection. Mongod itself ends what is useless without its client.
         client.allow_interruption()
+        await self._shard.sidecar.prepare(request)
         return await upstream.forward(request.message.frame, request.message.flags)
 
     async def _run_versioned(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
@@ -111,6 +113,8 @@ class ShardHandler:
         # A write is not left before the mongod has answered, even if its client leaves: a critical section that
         # waits for it must not go on while it may still be at work.
         try:
+            if READ_CONCERN in request.fields:
+                await self._shard.sidecar.prepare(request)
             if state.table is not None:
                 special = SHARDED_OPERATIONS.get(request.name)
                 if special is not None:

@@ -13,6 +13,7 @@ import trio
 from daemon.sidecar.hello_mirror import HelloMirror
 from daemon.sidecar.hello_service import answer_hello
 from daemon.sidecar.mongod import LocalMongod
+from daemon.sidecar.noop_writer import READ_CONCERN, NoopWriter
 from daemon.sidecar.registration import Registration
 from daemon.sidecar.terms import RoleHooks, current_term, follow_role
 from daemon.sidecar.upstream import Upstream
@@ -57,6 +58,7 @@ class Sidecar:
         self.mirror = HelloMirror(mongod_address, address)
         self.address = address
         self._registration = Registration(self.mongod, self.mirror, pools, address)
+        self._noop_writer = NoopWriter(self.mongod, self.mirror, pools)
         self._handshake = handshake
         self._hooks = hooks
         self._on_mongod_lost = on_mongod_lost
@@ -92,6 +94,11 @@ class Sidecar:
         if reply is None:
             client.is_finished = True
         return reply
+
+    async def prepare(self, request: Request) -> None:
+        """Called before a request is passed on to the mongod, see `daemon.sidecar.noop_writer`."""
+        if READ_CONCERN in request.fields:
+            await self._noop_writer.reach(request)
 
     async def run(self) -> None:
         """Follow the mongod and its set until cancelled."""

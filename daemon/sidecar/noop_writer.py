@@ -1,0 +1,88 @@
+"""Letting operations that wait for a cluster time (``readConcern.afterClusterTime``) go on at once.
+
+A mongod answers such an operation when its oplog has come to that time. The time is often another shard's, and on a set
+to which nobody writes the oplog grows only with the periodic no-op, every ten seconds. A genuine shard or config server
+therefore writes a no-op of its own first, which a mongod that is told of no sharding does not: its sidecar does.
+"""
+
+import logging
+from typing import Any, Final
+
+import trio
+from bson.timestamp import Timestamp
+
+from daemon.sidecar.hello_mirror import HelloMirror
+from daemon.sidecar.mongod import LocalMongod
+from wire.error_codes import ErrorCode
+from wire.errors import BackendError, CommandError
+from wire.rawbson import OBJECT, TIMESTAMP, decode_value, index
+from wire.request import Request
+from wire.transport.pools import ConnectionPools
+
+logger = logging.getLogger("daemon.sidecar.noop_writer")
+
+READ_CONCERN: Final = b"readConcern"
+_AFTER_CLUSTER_TIME: Final = b"afterClusterTime"
+_CLUSTER_TIME: Final = b"$clusterTime"
+
+
+class NoopWriter:
+    """Brings the oplog of the own set up to the times that clients wait for.
+
+    Args:
+        mongod: the own mongod.
+        mirror: tells who is primary.
+        pools: for the way to the primary mongod.
+    """
+
+    def __init__(self, mongod: LocalMongod, mirror: HelloMirror, pools: ConnectionPools) -> None:
+        self._mongod = mongod
+        self._mirror = mirror
+        self._pools = pools
+        self._reached = Timestamp(0, 0)
+        self._writing = trio.Lock()
+
+    async def reach(self, request: Request) -> None:
+        """Have the oplog come to the time that a request waits for, if it waits for one.
+
+        When that fails, the request waits for itself, as it would on a genuine server.
+        """
+        awaited = _awaited_time(request)
+        if awaited is None or awaited <= self._reached:
+            return
+        async with self._writing:
+            if awaited <= self._reached:  # by whoever held the lock
+                return
+            try:
+                await self._write(awaited, request.get(_CLUSTER_TIME))
+            except (BackendError, CommandError) as error:
+                logger.warning("Could not write a no-op", extra={"error": str(error)})
+
+    async def _write(self, awaited: Timestamp, cluster_time: Any) -> None:  # noqa: ANN401 - whatever a client sent
+        hello: Any = self._mirror.hello
+        primary = hello and hello.get("primary")
+        if primary is None:
+            return
+        pool = self._mongod.pool if primary == self._mongod.address else self._pools[primary]
+        note: dict[str, Any] = {"noop write for afterClusterTime read concern": 1}
+        command: dict[str, Any] = {"appendOplogNote": 1, "maxClusterTime": awaited, "data": note}
+        if cluster_time is not None:
+            # A mongod gives its no-op the next time that it knows of, and this one it may not have heard of.
+            command["$clusterTime"] = cluster_time
+        try:
+            await pool.command("admin", command)
+        except CommandError as error:
+            if error.code != ErrorCode.StaleClusterTime:  # the oplog has come that far already
+                raise
+        self._reached = max(self._reached, awaited)
+
+
+def _awaited_time(request: Request) -> Timestamp | None:
+    span = request.fields.get(READ_CONCERN)
+    if span is None or span[0] != OBJECT:
+        return None
+    after = index(request.body, span[2]).get(_AFTER_CLUSTER_TIME)
+    if after is None or after[0] != TIMESTAMP:
+        return None
+    timestamp: Timestamp = decode_value(request.body, after)
+    return timestamp
