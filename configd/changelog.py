@@ -1,12 +1,12 @@
 """Writing ``config.changelog`` and ``config.actionlog``."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from bson.objectid import ObjectId
 
-from configd.transactions import Commands
+from configd.transactions import MAJORITY, Commands
 from daemon.logs import get_logger
 from sharding.catalog.changelog_entry import ChangeLogEntry
 from wire.errors import BackendError, CommandError
@@ -28,23 +28,24 @@ class ChangeLog:
         self._mongod = mongod
         self._server = server
 
-    async def log_change(
-        self, what: str, namespace: str, details: Mapping[str, Any], *, client_address: str = ""
+    async def log_changes(
+        self, what: str, namespace: str, details: Sequence[Mapping[str, Any]], *, client_address: str = ""
     ) -> None:
-        """Note a change of the catalog. That it could not be noted does not undo the change: it is logged."""
-        await self._insert("changelog", what, namespace, details, client_address)
+        """Note changes of the catalog, an entry each.
+
+        That they could not be noted does not undo them: it goes into the daemon's log.
+        """
+        await self._insert("changelog", [self._entry(what, namespace, each, client_address) for each in details])
 
     async def log_action(self, what: str, details: Mapping[str, Any], *, client_address: str = "") -> None:
         """Note something that was done, such as turning the balancer off."""
-        await self._insert("actionlog", what, "", details, client_address)
+        await self._insert("actionlog", [self._entry(what, "", details, client_address)])
 
-    async def _insert(
-        self, collection: str, what: str, namespace: str, details: Mapping[str, Any], client_address: str
-    ) -> None:
+    def _entry(self, what: str, namespace: str, details: Mapping[str, Any], client_address: str) -> ChangeLogEntry:
         # BSON dates have milliseconds.
         time = datetime.now(UTC).replace(tzinfo=None)
         time = time.replace(microsecond=time.microsecond // 1000 * 1000)
-        entry = ChangeLogEntry(
+        return ChangeLogEntry(
             id=ChangeLogEntry.make_id(self._server, time, ObjectId()),
             server=self._server,
             shard=_SHARD,
@@ -54,8 +55,12 @@ class ChangeLog:
             namespace=namespace,
             details=details,
         )
-        command = {"insert": collection, "documents": [entry.to_document()], "writeConcern": {"w": "majority"}}
+
+    async def _insert(self, collection: str, entries: Sequence[ChangeLogEntry]) -> None:
+        documents = [entry.to_document() for entry in entries]
         try:
-            await self._mongod.command("config", command)
+            await self._mongod.command(
+                "config", {"insert": collection, "documents": documents, "writeConcern": MAJORITY}
+            )
         except (CommandError, BackendError) as error:
-            logger.warning("Could not note a change", what=what, ns=namespace, error=str(error))
+            logger.warning("Could not note a change", what=entries[0].what, ns=entries[0].namespace, error=str(error))

@@ -14,7 +14,6 @@ from sharding.bson_text import document_text
 from wire.error_codes import ErrorCode
 from wire.errors import BackendError, CommandError
 from wire.request import Request
-from wire.transport.server import ClientConnection
 
 _NOT_PRIMARY: Final = "not primary"
 
@@ -25,7 +24,7 @@ def is_config_command(name: str) -> bool:
 
 
 async def run_config_command(
-    request: Request, client: ClientConnection, wait_for_primary: Callable[[], Awaitable[Primary | None]]
+    request: Request, client_address: str, wait_for_primary: Callable[[], Awaitable[Primary | None]]
 ) -> dict[str, Any]:
     """The reply, without gossip fields.
 
@@ -40,7 +39,7 @@ async def run_config_command(
     primary = await wait_for_primary()
     if primary is None:
         raise CommandError(ErrorCode.NotWritablePrimary, _NOT_PRIMARY)
-    operation = Operation(primary, request, client.peer)
+    operation = Operation(primary, request, client_address)
     try:
         with trio.fail_after(_seconds_max(request)):
             reply = await primary.run(lambda: command.handler(operation))

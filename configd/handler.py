@@ -78,12 +78,13 @@ class ConfigHandler:
 
     async def _dispatch(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
         if is_config_command(request.name):
-            reply = await run_config_command(request, client, self._server.wait_for_primary)
+            reply = await run_config_command(request, client.peer, self._server.wait_for_primary)
             return reply_document(request.message.request_id, reply)
         if request.name in HELLO_NAMES:
             return await self._server.sidecar.answer_hello(client, upstream, request)
         # Mongod itself ends what is useless without its client.
         client.allow_interruption()
+        await self._server.sidecar.prepare(request)
         return await upstream.forward(request.message.frame, request.message.flags)
 
 

@@ -47,6 +47,6 @@ class Operation:
         """
         return Namespace.parse_collection(self.subject)
 
-    async def log_change(self, what: str, namespace: str, details: Mapping[str, Any]) -> None:
-        """Note a change in ``config.changelog``."""
-        await self.primary.changelog.log_change(what, namespace, details, client_address=self.client_address)
+    async def log_changes(self, what: str, namespace: str, *details: Mapping[str, Any]) -> None:
+        """Note changes in ``config.changelog``."""
+        await self.primary.changelog.log_changes(what, namespace, details, client_address=self.client_address)

@@ -63,7 +63,7 @@ async def add_shard(operation: Operation) -> dict[str, Any]:
             databases = await _check_databases(primary, client, whole)
             await _identify(primary, client, shard)
         await _enter(primary, shard, databases)
-    await operation.log_change("addShard", "", {"name": shard.id, "host": shard.host})
+    await operation.log_changes("addShard", "", {"name": shard.id, "host": shard.host})
     return {"shardAdded": shard.id}
 
 

@@ -93,13 +93,16 @@ async def _log(
     operation: Operation, namespace: str, whole: Chunk, parts: Sequence[Chunk], before: ChunkVersion
 ) -> None:
     """One entry for a split in two, else one for each part; ``before`` is the collection version, as in MongoDB."""
-    details = {"before": bounds_document(whole, before)}
+    whole_before, owner = bounds_document(whole, before), {"owningShard": whole.shard}
     if len(parts) == 2:
         left, right = map(bounds_document, parts)
-        await operation.log_change(
-            "split", namespace, {**details, "left": left, "right": right, "owningShard": whole.shard}
-        )
+        await operation.log_changes("split", namespace, {"before": whole_before, "left": left, "right": right, **owner})
         return
-    for number, part in enumerate(parts, start=1):
-        position = {"number": number, "of": len(parts), "chunk": bounds_document(part)}
-        await operation.log_change("multi-split", namespace, {**details, **position, "owningShard": whole.shard})
+    await operation.log_changes(
+        "multi-split",
+        namespace,
+        *(
+            {"before": whole_before, "number": number, "of": len(parts), "chunk": bounds_document(part), **owner}
+            for number, part in enumerate(parts, start=1)
+        ),
+    )

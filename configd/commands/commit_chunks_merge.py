@@ -69,5 +69,5 @@ async def commit_chunks_merge(operation: Operation) -> dict[str, Any]:
             "max": bson.decode(merged.max),
             "numChunks": len(changes.deleted) + 1,
         }
-        await operation.log_change("merge", namespace, details)
+        await operation.log_changes("merge", namespace, details)
     return {"shardVersion": version.to_document()}

@@ -55,7 +55,8 @@ class FakeShard:
         self.commands.append(request.document)
         if request.name in self.failures:
             raise self.failures[request.name]
-        reply = _ANSWERS.get(request.name, lambda _: {})(self)
+        answer = _ANSWERS.get(request.name)
+        reply = {} if answer is None else answer(self)
         return reply_document(request.message.request_id, {**reply, "ok": 1.0})
 
     def connection_opened(self, client: ClientConnection) -> None:

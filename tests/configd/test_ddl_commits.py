@@ -80,8 +80,8 @@ def test_create_refuses_chunks_that_do_not_tile(
 
 
 def test_create_of_many_chunks_exceeds_no_message(catalog: CatalogUser) -> None:
-    """More documents than one applyOps, or one insert, could hold."""
-    count = 60_000
+    """More documents than one insert is given."""
+    count = 25_000
     bounds = [LOW, *range(count - 1), HIGH]
     sharded = catalog.shard_collection("ddl.many", [(low, high, "a") for low, high in pairwise(bounds)])
     assert catalog.config.chunks.count_documents({"uuid": sharded.uuid}) == count

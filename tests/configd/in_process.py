@@ -1,0 +1,106 @@
+"""The config daemon's commands run inside the test, on a real mongod that fails when it is told to."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import bson
+import trio
+
+from configd.catalog import Catalog
+from configd.changelog import ChangeLog
+from configd.dispatcher import run_config_command
+from configd.initialization import initialize_catalog
+from configd.primary import Primary
+from configd.shard_clients import ShardClients, handshake
+from configd.transactions import Commands
+from daemon.single_flight import SingleFlight
+from tests.configd.catalog_user import MAJORITY
+from tests.shardd.mini_cluster import Set
+from wire.errors import BackendError
+from wire.message import OpMsg, next_request_id, op_msg
+from wire.request import Request
+from wire.transport.pools import ConnectionPools
+
+WRITES = frozenset({"applyOps", "insert", "delete", "create", "createIndexes"})
+
+
+@dataclass
+class Fault:
+    """When mongod goes away: at the given write, before it is made or when it has been made but not acknowledged."""
+
+    write: int
+    is_made: bool
+
+
+class FaultyMongod:
+    """Passes commands on to a mongod; counts writes, and loses the connection at one of them if told so."""
+
+    def __init__(self, mongod: Commands) -> None:
+        self._mongod = mongod
+        self.writes = 0
+        self.fault: Fault | None = None
+
+    async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
+        """Run a command, or not."""
+        if next(iter(command)) not in WRITES:
+            return await self._mongod.command(db, command)
+        self.writes += 1
+        if self.fault is None or self.fault.write != self.writes:
+            return await self._mongod.command(db, command)
+        if self.fault.is_made:
+            await self._mongod.command(db, command)
+        raise BackendError("mongod", "the connection was lost", sent=self.fault.is_made)
+
+
+class InProcess:
+    """A primary config daemon without its process.
+
+    Attributes:
+        mongod: through which it sees its mongod.
+        primary: its term.
+    """
+
+    def __init__(self, mongod: FaultyMongod, primary: Primary) -> None:
+        self.mongod = mongod
+        self.primary = primary
+
+    async def run(self, command: Mapping[str, Any]) -> dict[str, Any]:
+        """The reply to a command.
+
+        Raises:
+            CommandError: it failed.
+        """
+        return await self.run_bare({**command, "writeConcern": MAJORITY})
+
+    async def run_bare(self, command: Mapping[str, Any]) -> dict[str, Any]:
+        """As `run`, without a write concern."""
+        body = bson.encode({**command, "$db": "admin"})
+        request = Request(OpMsg(op_msg(body, request_id=next_request_id())))
+        return await run_config_command(request, "127.0.0.1:1", self._wait_for_primary)
+
+    async def _wait_for_primary(self) -> Primary:
+        return self.primary
+
+
+@asynccontextmanager
+async def in_process(config_set: Set) -> AsyncIterator[InProcess]:
+    """The commands of the config daemon on the mongod of a running set."""
+    arguments = config_set.members[0].daemon.arguments
+    socket_path = arguments[arguments.index("--mongod-socket") + 1]
+    pools = ConnectionPools(handshake)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pools.run)
+        mongod = FaultyMongod(pools[socket_path])
+        cluster_id = await initialize_catalog(pools[socket_path])
+        primary = Primary(
+            term=1,
+            catalog=Catalog(mongod, cluster_id),
+            changelog=ChangeLog(mongod, "in-process:1"),
+            shards=ShardClients(nursery, pools),
+            migrations=SingleFlight(nursery),
+            config_string=lambda: config_set.connection_string,
+        )
+        yield InProcess(mongod, primary)
+        nursery.cancel_scope.cancel()

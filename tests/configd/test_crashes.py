@@ -1,0 +1,208 @@
+"""Every command can be repeated after its mongod, or the daemon, went away at any write it makes.
+
+The same command runs on equal collections: once undisturbed, and once with a failure before or after each write, and
+then again. Both have to leave the same catalog.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from itertools import count
+from typing import Any
+
+import pytest
+import trio
+from bson.max_key import MaxKey
+from bson.min_key import MinKey
+
+from tests.configd.catalog_user import CatalogUser, Sharded
+from tests.configd.fake_shard import FakeShard
+from tests.configd.in_process import Fault, InProcess, in_process
+from tests.shardd.mini_cluster import Set
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
+
+LOW, HIGH = MinKey(), MaxKey()
+CHUNKS = [(LOW, 0, "a"), (0, 10, "a"), (10, HIGH, "b")]
+
+Command = Callable[[CatalogUser, Sharded], Mapping[str, Any]]
+
+_numbers = count()
+
+
+def split(catalog: CatalogUser, sharded: Sharded) -> Mapping[str, Any]:
+    return {
+        "_configsvrCommitChunkSplit": sharded.namespace,
+        "collEpoch": sharded.epoch,
+        "min": {"x": 0},
+        "max": {"x": 10},
+        "splitPoints": [{"x": 3}, {"x": 6}],
+        "shard": "a",
+    }
+
+
+def merge(catalog: CatalogUser, sharded: Sharded) -> Mapping[str, Any]:
+    return {
+        "_configsvrCommitChunksMerge": sharded.namespace,
+        "shard": "a",
+        "collUUID": {"uuid": sharded.uuid},
+        "chunkRange": {"min": {"x": LOW}, "max": {"x": 10}},
+        "validAfter": sharded.timestamp,
+        "epoch": sharded.epoch,
+        "timestamp": sharded.timestamp,
+    }
+
+
+def migrate(catalog: CatalogUser, sharded: Sharded) -> Mapping[str, Any]:
+    version = sharded.version(catalog.chunks(sharded)[-1]["lastmod"])
+    return {
+        "_configsvrCommitChunkMigration": sharded.namespace,
+        "fromShard": "a",
+        "toShard": "b",
+        "migratedChunk": {"min": {"x": 2}, "max": {"x": 5}, "lastmod": version},
+        "fromShardCollectionVersion": version,
+        "validAfter": catalog.now(),
+    }
+
+
+def drop(catalog: CatalogUser, sharded: Sharded) -> Mapping[str, Any]:
+    return {"_configsvrCommitDropCollection": sharded.namespace, "collectionUUID": {"uuid": sharded.uuid}}
+
+
+def add_to_zone(catalog: CatalogUser, sharded: Sharded) -> Mapping[str, Any]:
+    return {"_configsvrAddShardToZone": "a", "zone": sharded.namespace}
+
+
+def clear_jumbo(catalog: CatalogUser, sharded: Sharded) -> Mapping[str, Any]:
+    catalog.config.chunks.update_one({"uuid": sharded.uuid, "min": {"x": 0}}, {"$set": {"jumbo": True}})
+    return {
+        "_configsvrClearJumboFlag": sharded.namespace,
+        "epoch": sharded.epoch,
+        "minKey": {"x": 0},
+        "maxKey": {"x": 10},
+    }
+
+
+def ensure_version(catalog: CatalogUser, sharded: Sharded) -> Mapping[str, Any]:
+    return {
+        "_configsvrEnsureChunkVersionIsGreaterThan": 1,
+        "nss": sharded.namespace,
+        "minKey": {"x": 0},
+        "maxKey": {"x": 10},
+        "version": sharded.version(catalog.chunks(sharded)[1]["lastmod"]),
+        "collectionUUID": sharded.uuid,
+    }
+
+
+def outcome(catalog: CatalogUser, sharded: Sharded) -> object:
+    """What the catalog says of a collection, without what differs between equal collections."""
+    entry = catalog.config.collections.find_one({"_id": sharded.namespace})
+    shard = catalog.config.shards.find_one({"_id": "a"})
+    assert shard is not None
+    return (
+        entry is not None and sorted(entry),
+        catalog.bounds(sharded),
+        [sorted(chunk) for chunk in catalog.chunks(sharded)],
+        sharded.namespace in shard.get("tags", ()),
+    )
+
+
+async def code_of(server: InProcess, command: Mapping[str, Any]) -> int:
+    """The error code that a command answers, 0 when it succeeds."""
+    try:
+        await server.run(command)
+    except CommandError as error:
+        return error.code
+    return 0
+
+
+def run_in_process(config_set: Set, body: Callable[[InProcess], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with in_process(config_set) as server:
+            await body(server)
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize("make_command", [split, merge, migrate, drop, add_to_zone, clear_jumbo, ensure_version])
+def test_command_is_repeatable_after_a_crash_at_each_write(
+    catalog: CatalogUser, config_set: Set, make_command: Command
+) -> None:
+    async def body(server: InProcess) -> None:
+        undisturbed = catalog.shard_collection(f"crash.c{next(_numbers)}", CHUNKS)
+        await server.run(make_command(catalog, undisturbed))
+        writes = server.mongod.writes
+        assert writes >= 1
+        expected = outcome(catalog, undisturbed)
+        for write in range(1, writes + 1):
+            for is_made in (False, True):
+                sharded = catalog.shard_collection(f"crash.c{next(_numbers)}", CHUNKS)
+                command = make_command(catalog, sharded)
+                server.mongod.writes = 0
+                server.mongod.fault = Fault(write, is_made)
+                code = await code_of(server, command)
+                # That a change could not be noted in the changelog, which comes last, fails no command.
+                assert code == ErrorCode.InterruptedDueToReplStateChange or write == writes
+                server.mongod.fault = None
+                await server.run(command)
+                assert outcome(catalog, sharded) == expected, (write, is_made)
+
+    run_in_process(config_set, body)
+
+
+def test_create_collection_is_repeatable_after_a_crash_at_each_write(catalog: CatalogUser, config_set: Set) -> None:
+    async def body(server: InProcess) -> None:
+        template = catalog.shard_collection(f"crash.c{next(_numbers)}", CHUNKS)
+        expected = outcome(catalog, template)
+        for write in (1, 2, 3):
+            for is_made in (False, True):
+                other = catalog.shard_collection(f"crash.c{next(_numbers)}", CHUNKS)
+                command = catalog.create_command(other, CHUNKS)
+                catalog.run(drop(catalog, other))
+                server.mongod.writes = 0
+                server.mongod.fault = Fault(write, is_made)
+                with pytest.raises(CommandError) as failure:
+                    await server.run(command)
+                assert failure.value.code == ErrorCode.InterruptedDueToReplStateChange
+                server.mongod.fault = None
+                await server.run(command)
+                assert outcome(catalog, other) == expected, (write, is_made)
+
+    run_in_process(config_set, body)
+
+
+def test_create_and_drop_database_are_repeatable_after_a_crash(catalog: CatalogUser, config_set: Set) -> None:
+    async def body(server: InProcess) -> None:
+        for is_made in (False, True):
+            create = {"_configsvrCreateDatabase": f"crashed{next(_numbers)}", "primaryShardId": "a"}
+            name = create["_configsvrCreateDatabase"]
+            server.mongod.writes = 0
+            server.mongod.fault = Fault(1, is_made)
+            with pytest.raises(CommandError):
+                await server.run(create)
+            server.mongod.fault = None
+            version = (await server.run(create))["databaseVersion"]
+            forget = {"_configsvrCommitDropDatabase": name, "databaseVersion": version}
+            server.mongod.writes = 0
+            server.mongod.fault = Fault(1, is_made)
+            with pytest.raises(CommandError):
+                await server.run(forget)
+            server.mongod.fault = None
+            await server.run(forget)
+            assert catalog.config.databases.find_one({"_id": name}) is None
+
+    run_in_process(config_set, body)
+
+
+def test_add_shard_is_repeatable_after_a_crash(
+    catalog: CatalogUser, config_set: Set, shards: dict[str, FakeShard]
+) -> None:
+    async def body(server: InProcess) -> None:
+        catalog.config.shards.delete_one({"_id": "b"})
+        for is_made in (False, True):
+            server.mongod.writes = 0
+            server.mongod.fault = Fault(1, is_made)
+            with pytest.raises(CommandError):
+                await server.run({"_configsvrAddShard": shards["b"].connection_string})
+            server.mongod.fault = None
+        assert await server.run({"_configsvrAddShard": shards["b"].connection_string}) == {"shardAdded": "b", "ok": 1.0}
+
+    run_in_process(config_set, body)

@@ -1,0 +1,115 @@
+"""What all commands of the config server have in common, and what is passed through to mongod."""
+
+import re
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from pymongo.errors import ExecutionTimeout, OperationFailure
+
+import configd.commands  # noqa: F401 - registers the commands
+from configd.registry import COMMANDS, WriteConcernRule, config_command
+from tests.configd.catalog_user import CatalogUser
+from tests.configd.fake_shard import FakeShard
+from tests.configd.in_process import in_process
+from tests.shardd.mini_cluster import Set
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
+
+NEED_MAJORITY = sorted(name for name, each in COMMANDS.items() if each.write_concern is WriteConcernRule.MAJORITY)
+
+
+def test_names_are_taken_once() -> None:
+    with pytest.raises(ValueError, match="two handlers for the command _configsvrAddShard"):
+        config_command("_configsvrAddShard")(COMMANDS["_configsvrAddShard"].handler)
+
+
+@pytest.mark.parametrize("name", NEED_MAJORITY)
+@pytest.mark.parametrize("write_concern", [None, {"w": 1}])
+def test_majority_is_demanded(catalog: CatalogUser, name: str, write_concern: dict[str, Any] | None) -> None:
+    with pytest.raises(OperationFailure, match=f'"{name}" must be called with majority writeConcern') as failure:
+        catalog.run({name: "x"}, write_concern=write_concern)
+    assert failure.value.code == ErrorCode.InvalidOptions
+
+
+@pytest.mark.parametrize("name", sorted(set(COMMANDS) - set(NEED_MAJORITY)))
+def test_write_concern_is_refused(catalog: CatalogUser, name: str) -> None:
+    with pytest.raises(OperationFailure, match="Command does not support writeConcern") as failure:
+        catalog.run({name: 1})
+    assert failure.value.code == ErrorCode.InvalidOptions
+
+
+def test_commands_are_for_the_admin_database(catalog: CatalogUser) -> None:
+    with pytest.raises(OperationFailure, match="may only be run against the admin database") as failure:
+        catalog.client.test.command({"_configsvrBalancerStatus": 1})
+    assert failure.value.code == ErrorCode.Unauthorized
+
+
+def test_unknown_commands_are_for_mongod_to_refuse(catalog: CatalogUser) -> None:
+    with pytest.raises(OperationFailure, match=re.escape("no such command: '_configsvrNope'")) as failure:
+        catalog.run({"_configsvrNope": 1})
+    assert failure.value.code == ErrorCode.CommandNotFound
+
+
+def test_max_time_bounds_a_command(catalog: CatalogUser, shards: dict[str, FakeShard]) -> None:
+    """No primary is found in a set of which only a wrong address is known, until time is up."""
+    with pytest.raises(ExecutionTimeout) as failure:
+        catalog.run({"_configsvrAddShard": "nobody/127.0.0.1:1", "maxTimeMS": 50})
+    assert failure.value.code == ErrorCode.MaxTimeMSExpired
+
+
+def test_balancer_switch(catalog: CatalogUser) -> None:
+    def run(name: str) -> dict[str, Any]:
+        return catalog.run({name: 1}, write_concern=None)
+
+    assert run("_configsvrBalancerStatus")["mode"] == "full"
+    assert run("_configsvrBalancerStop") == {"ok": 1.0}
+    status = run("_configsvrBalancerStatus")
+    assert list(status) == ["mode", "inBalancerRound", "numBalancerRounds", "term", "ok"]
+    assert (status["mode"], status["inBalancerRound"]) == ("off", False)
+    settings = list(catalog.config.settings.find({"_id": {"$in": ["balancer", "autosplit"]}}).sort("_id"))
+    assert settings == [
+        {"_id": "autosplit", "enabled": False},
+        {"_id": "balancer", "mode": "off", "stopped": True},
+    ]
+    catalog.config.settings.update_one(
+        {"_id": "balancer"}, {"$set": {"activeWindow": {"start": "1:00", "stop": "2:00"}}}
+    )
+    run("_configsvrBalancerStart")
+    balancer = catalog.config.settings.find_one({"_id": "balancer"})
+    assert balancer is not None
+    assert (balancer["mode"], balancer["stopped"]) == ("full", False)
+    assert balancer["activeWindow"] == {"start": "1:00", "stop": "2:00"}
+    actions = [action["what"] for action in catalog.config.actionlog.find()]
+    assert actions[-2:] == ["balancer.stop", "balancer.start"]
+
+
+def test_plain_commands_pass_through(catalog: CatalogUser) -> None:
+    catalog.config.settings.replace_one({"_id": "chunksize"}, {"value": 64}, upsert=True)
+    assert catalog.config.settings.find_one({"_id": "chunksize"}) == {"_id": "chunksize", "value": 64}
+    catalog.config.settings.delete_one({"_id": "chunksize"})
+    catalog.client.anything.collection.insert_one({"_id": 1})
+    assert list(catalog.client.anything.collection.aggregate([{"$count": "n"}])) == [{"n": 1}]
+
+
+def test_running_commands_are_interrupted_when_the_term_ends(config_set: Set, shards: dict[str, FakeShard]) -> None:
+    async def main() -> None:
+        async with in_process(config_set) as server:
+            codes: list[int] = []
+
+            async def wait_for_nobody() -> None:
+                with pytest.raises(CommandError) as failure:
+                    await server.run({"_configsvrAddShard": "nobody/127.0.0.1:1"})
+                codes.append(failure.value.code)
+
+            with trio.fail_after(10):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(wait_for_nobody)
+                    nursery.start_soon(wait_for_nobody)
+                    await trio.testing.wait_all_tasks_blocked(0.01)
+                    server.primary.end()
+                await wait_for_nobody()
+            assert codes == [ErrorCode.InterruptedDueToReplStateChange] * 3
+
+    trio.run(main)

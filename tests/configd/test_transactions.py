@@ -1,0 +1,127 @@
+"""Transactions on the catalog that meet other writes."""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+
+from configd.transactions import ATTEMPTS_MAX, Transaction, run_transaction
+from tests.configd.catalog_user import CatalogUser
+from tests.configd.in_process import FaultyMongod, in_process
+from tests.shardd.mini_cluster import Set
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
+
+
+def on_mongod(config_set: Set, body: Callable[[FaultyMongod], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with in_process(config_set) as server:
+            await body(server.mongod)
+
+    trio.run(main)
+
+
+@pytest.fixture(autouse=True)
+def _documents(catalog: CatalogUser) -> None:
+    catalog.config.settings.delete_many({"_id": {"$in": ["one", "two"]}})
+    catalog.config.settings.insert_one({"_id": "one", "value": 1, "list": [1, {"a": None}]})
+
+
+def test_transaction_that_meets_a_change_begins_anew(catalog: CatalogUser, config_set: Set) -> None:
+    seen: list[int] = []
+
+    async def work(transaction: Transaction) -> None:
+        document = await transaction.find_one("settings", {"_id": "one"})
+        assert document is not None
+        seen.append(document["value"])
+        if len(seen) < 3:
+            catalog.config.settings.update_one({"_id": "one"}, {"$inc": {"value": 10}})
+        transaction.put("settings", [{**document, "value": document["value"] + 1}])
+
+    async def body(mongod: FaultyMongod) -> None:
+        await run_transaction(mongod, work)
+
+    on_mongod(config_set, body)
+    assert seen == [1, 11, 21]
+    found = catalog.config.settings.find_one({"_id": "one"})
+    assert found == {"_id": "one", "value": 22, "list": [1, {"a": None}]}
+
+
+def test_transaction_that_relied_on_absence_begins_anew(catalog: CatalogUser, config_set: Set) -> None:
+    seen: list[object] = []
+
+    async def work(transaction: Transaction) -> None:
+        seen.append(await transaction.find_one("settings", {"_id": "two"}))
+        if len(seen) == 1:
+            catalog.config.settings.insert_one({"_id": "two"})
+            transaction.put("settings", [{"_id": "two", "overwritten": True}])
+
+    async def body(mongod: FaultyMongod) -> None:
+        await run_transaction(mongod, work)
+
+    on_mongod(config_set, body)
+    assert seen == [None, {"_id": "two"}]
+    assert catalog.config.settings.find_one({"_id": "two"}) == {"_id": "two"}
+
+
+def test_transaction_that_keeps_colliding_gives_up(catalog: CatalogUser, config_set: Set) -> None:
+    attempts = 0
+
+    async def work(transaction: Transaction) -> None:
+        nonlocal attempts
+        attempts += 1
+        document = await transaction.find_one("settings", {"_id": "one"})
+        catalog.config.settings.update_one({"_id": "one"}, {"$inc": {"value": 1}})
+        transaction.put("settings", [{**(document or {}), "_id": "two"}])
+
+    async def body(mongod: FaultyMongod) -> None:
+        with pytest.raises(CommandError) as failure:
+            await run_transaction(mongod, work)
+        assert failure.value.code == ErrorCode.WriteConflict
+
+    on_mongod(config_set, body)
+    assert attempts == ATTEMPTS_MAX
+    assert catalog.config.settings.find_one({"_id": "two"}) is None
+
+
+def test_transaction_writes_all_or_nothing(catalog: CatalogUser, config_set: Set) -> None:
+    async def work(transaction: Transaction) -> None:
+        transaction.put("settings", [{"_id": "two", "value": 2}])
+        # The host of a shard is unique.
+        transaction.put("shards", [{"_id": "doubled", "host": catalog.config.shards.find_one({})["host"]}])  # type: ignore[index]
+
+    async def body(mongod: FaultyMongod) -> None:
+        with pytest.raises(CommandError) as failure:
+            await run_transaction(mongod, work)
+        assert failure.value.code == ErrorCode.DuplicateKey
+
+    on_mongod(config_set, body)
+    assert catalog.config.settings.find_one({"_id": "two"}) is None
+
+
+def test_transaction_reads_one_snapshot(catalog: CatalogUser, config_set: Set) -> None:
+    async def work(transaction: Transaction) -> list[object]:
+        first = await transaction.find_one("settings", {"_id": "one"})
+        catalog.config.settings.update_one({"_id": "one"}, {"$set": {"value": 2}})
+        second = await transaction.find("settings", {"_id": "one"})
+        return [first, *second]
+
+    async def body(mongod: FaultyMongod) -> None:
+        # Nothing is written, so nothing can collide.
+        first, second = await run_transaction(mongod, work)
+        assert first == second
+
+    on_mongod(config_set, body)
+
+
+def test_transaction_whose_work_fails_writes_nothing(catalog: CatalogUser, config_set: Set) -> None:
+    async def work(transaction: Transaction) -> None:
+        transaction.delete("settings", ["one"])
+        raise CommandError(ErrorCode.BadValue, "changed my mind")
+
+    async def body(mongod: FaultyMongod) -> None:
+        with pytest.raises(CommandError, match="changed my mind"):
+            await run_transaction(mongod, work)
+
+    on_mongod(config_set, body)
+    assert catalog.config.settings.find_one({"_id": "one"}) is not None
