@@ -1,0 +1,1 @@
+"""Tests of what DDL commands of the router make of their shards' replies."""
