@@ -7,26 +7,31 @@ import argparse
 import socket
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from bench.cluster import our_cluster
+from bench.cluster import OurCluster, our_cluster
 from bench.genuine import genuine_cluster
 from bench.loadgen import BenchError, LoadGenerator
+from bench.many_chunks import collection_name, create_collections
 from bench.mongods import direct_mongod
-from bench.plan import body_of
+from bench.plan import Plan, body_of
 from bench.proxy import PROXY, tcp_proxy
 from bench.report import Result, table, write_json
 from bench.routing import measure_routing
 from bench.targets import Target
-from bench.workloads import WORKLOADS, Workload
+from bench.workloads import MONGODB, POINT_FIND, WORKLOADS, Workload, point_find
 from deploy.errors import DeployError
 from deploy.mongod import find_mongod
 
 TARGETS: Final = ("direct", "tcp proxy", "genuine", "shardwright")
+MANY_CHUNKS: Final = "chunks"
 ROUTING: Final = "routing"
+CHUNKS: Final = (10, 10_000, 1_000_000)
+CHUNKS_QUICK: Final = CHUNKS[:2]
 CONNECTIONS: Final = (1, 16, 64)
 _WARM_UP_SHARE: Final = 0.25
 _SHOWN_CHARACTERS: Final = 500
@@ -51,64 +56,100 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         BenchError: one could not be made.
     """
     document: dict[str, Any] = {}
+    sizes = CHUNKS_QUICK if options.quick else CHUNKS
     workloads = [workload for workload in WORKLOADS if workload.name in options.only]
-    if workloads:
+    if workloads or MANY_CHUNKS in options.only:
         with tempfile.TemporaryDirectory(prefix="shardwright-bench-") as directory, ExitStack() as running:
-            targets = _start(options, Path(directory), running)
-            generator = LoadGenerator(Path(directory))
-            results = list(_measure(options, workloads, targets, generator))
+            bench = Bench(options, Path(directory), running)
+            results = list(bench.measure(workloads))
+            if MANY_CHUNKS in options.only and bench.cluster is not None:
+                results += bench.measure_many_chunks(bench.cluster, sizes)
         document["results"] = [result.to_document() for result in results]
     if ROUTING in options.only:
-        document[ROUTING] = measure_routing((10, 10_000) if options.quick else (10, 10_000, 1_000_000))
+        document[ROUTING] = measure_routing(sizes)
     return document
 
 
-def _start(options: argparse.Namespace, directory: Path, running: ExitStack) -> list[Target]:
-    mongod = find_mongod(options.mongod)
-    cache_gb = options.cache_gb
-    targets: dict[str, Target] = {}
-    if "direct" in options.targets or "tcp proxy" in options.targets:
-        print("starting a mongod")
-        targets["direct"] = running.enter_context(direct_mongod(mongod, directory / "direct", cache_gb=cache_gb))
-    if "tcp proxy" in options.targets:
-        if PROXY is None:
-            print("haproxy is not installed: no measurements through a TCP proxy")
-        else:
-            targets["tcp proxy"] = running.enter_context(tcp_proxy(targets["direct"], directory / "proxy"))
-    if "genuine" in options.targets:
-        print("starting a genuine cluster")
-        targets["genuine"] = running.enter_context(genuine_cluster(mongod, directory / "genuine", cache_gb=cache_gb))
-    if "shardwright" in options.targets:
-        print("starting our cluster")
-        cluster = running.enter_context(our_cluster(mongod, directory / "shardwright", cache_gb=cache_gb))
-        targets["shardwright"] = cluster.target
-    return [targets[name] for name in TARGETS if name in targets and name in options.targets]
+class Bench:
+    """The targets, running, and what is measured on them.
 
+    Args:
+        options: of the command line.
+        directory: for data and plans.
+        running: what is to be stopped in the end.
 
-def _measure(
-    options: argparse.Namespace, workloads: Sequence[Workload], targets: Sequence[Target], generator: LoadGenerator
-) -> Iterable[Result]:
-    for workload in workloads:
-        plans = {target.name: workload.requests(target.dialect) for target in targets}
-        for target in targets:
-            _check(workload, target, plans[target.name].frames[0].filled())
+    Attributes:
+        cluster: our cluster, None if it is not among the targets.
+    """
+
+    def __init__(self, options: argparse.Namespace, directory: Path, running: ExitStack) -> None:
+        self._options = options
+        self._directory = directory
+        self._running = running
+        self._generator = LoadGenerator(directory)
+        self.cluster: OurCluster | None = None
+        self._targets = self._start()
+
+    def measure(self, workloads: Sequence[Workload]) -> Iterator[Result]:
+        """All targets, side by side."""
+        for workload in workloads:
+            plans = [workload.requests(target.dialect) for target in self._targets]
+            yield from self._measure(workload, list(zip(self._targets, plans, strict=True)))
+
+    def measure_many_chunks(self, cluster: OurCluster, counts: Sequence[int]) -> Iterator[Result]:
+        """Point finds through the router in collections of so many chunks, side by side."""
+        print("making collections of many chunks")
+        create_collections(cluster, counts)
+        contenders = []
+        for count in counts:
+            workload = replace(POINT_FIND, plan=point_find(collection_name(count)))
+            target = replace(cluster.target, name=f"{count:,}")
+            contenders.append((target, workload.requests(MONGODB)))
+        yield from self._measure(
+            replace(POINT_FIND, name=MANY_CHUNKS, title="point find by number of chunks"), contenders
+        )
+
+    def _measure(self, workload: Workload, contenders: Sequence[tuple[Target, Plan]]) -> Iterator[Result]:
+        options = self._options
+        for target, plan in contenders:
+            _check(workload, target, plan.frames[0].filled())
         warm_up = 0.0 if workload.is_long else options.seconds * _WARM_UP_SHARE
         for connections in options.connections:
             rounds = [
                 [
-                    generator.run(
-                        target, plans[target.name], connections=connections, warm_up=warm_up, seconds=options.seconds
-                    )
-                    for target in targets
+                    self._generator.run(target, plan, connections=connections, warm_up=warm_up, seconds=options.seconds)
+                    for target, plan in contenders
                 ]
                 for _ in range(options.rounds)
             ]
             results = [
                 Result(workload.name, connections, target.name, measurements)
-                for target, measurements in zip(targets, zip(*rounds, strict=True), strict=True)
+                for (target, _), measurements in zip(contenders, zip(*rounds, strict=True), strict=True)
             ]
             print(table(workload.title, results), flush=True)
             yield from results
+
+    def _start(self) -> list[Target]:
+        wanted, directory, start = self._options.targets, self._directory, self._running.enter_context
+        mongod = find_mongod(self._options.mongod)
+        cache_gb = self._options.cache_gb
+        targets: dict[str, Target] = {}
+        if "direct" in wanted or "tcp proxy" in wanted:
+            print("starting a mongod")
+            targets["direct"] = start(direct_mongod(mongod, directory / "direct", cache_gb=cache_gb))
+        if "tcp proxy" in wanted:
+            if PROXY is None:
+                print("haproxy is not installed: no measurements through a TCP proxy")
+            else:
+                targets["tcp proxy"] = start(tcp_proxy(targets["direct"], directory / "proxy"))
+        if "genuine" in wanted:
+            print("starting a genuine cluster")
+            targets["genuine"] = start(genuine_cluster(mongod, directory / "genuine", cache_gb=cache_gb))
+        if "shardwright" in wanted:
+            print("starting our cluster")
+            self.cluster = start(our_cluster(mongod, directory / "shardwright", cache_gb=cache_gb))
+            targets["shardwright"] = self.cluster.target
+        return [targets[name] for name in TARGETS if name in targets and name in wanted]
 
 
 def _check(workload: Workload, target: Target, frame: bytes) -> None:
@@ -123,7 +164,7 @@ def _check(workload: Workload, target: Target, frame: bytes) -> None:
 
 
 def _options() -> argparse.Namespace:
-    names = [*(workload.name for workload in WORKLOADS), ROUTING]
+    names = [*(workload.name for workload in WORKLOADS), MANY_CHUNKS, ROUTING]
     parser = argparse.ArgumentParser(prog="bench", description="Measure a cluster beside its peers.")
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="WHAT", help=", ".join(names))
     parser.add_argument(

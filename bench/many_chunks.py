@@ -1,0 +1,79 @@
+"""Collections of many chunks in our cluster: a point find is to cost the same however long the routing table is.
+
+Splitting a million times would take hours, so the chunks are written into the catalog as the splits would have left
+them, and the daemons are told to read it again.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any, Final
+
+import bson
+from bson.binary import UuidRepresentation
+from bson.codec_options import CodecOptions
+from bson.timestamp import Timestamp
+from pymongo import MongoClient
+from pymongo.errors import PyMongoError
+
+from bench.cluster import OurCluster
+from bench.loadgen import BenchError
+from bench.workloads import DATABASE, DOCUMENTS, SHARD_KEY, SPLIT_AT
+from deploy.mongod import connect
+
+_COMMAND_SECONDS: Final = 600.0
+_SHARD: Final = "shard1"
+_INSERT_BATCH: Final = 20_000
+
+
+def collection_name(count: int) -> str:
+    """The collection of so many chunks."""
+    return f"chunks{count}"
+
+
+def create_collections(cluster: OurCluster, counts: Sequence[int]) -> None:
+    """Make a collection for each number of chunks, with the documents that point finds look for.
+
+    Raises:
+        BenchError: the cluster refused something.
+    """
+    try:
+        with (
+            connect(cluster.address("router.0"), _COMMAND_SECONDS) as router,
+            connect(cluster.address("config.0.mongod"), _COMMAND_SECONDS) as config,
+        ):
+            for count in counts:
+                namespace = f"{DATABASE}.{collection_name(count)}"
+                router.admin.command("shardCollection", namespace, key=SHARD_KEY)
+                router.admin.command("moveChunk", namespace, find={"key": 0}, to=_SHARD)
+                _write_chunks(config, namespace, count)
+                router.admin.command("flushRouterConfig")
+                documents = [{"key": key} for key in range(SPLIT_AT, DOCUMENTS)]
+                router[DATABASE][collection_name(count)].insert_many(documents, ordered=False)
+    except PyMongoError as error:
+        raise BenchError(f"a collection of many chunks could not be made: {error}") from error
+
+
+def _write_chunks(config: MongoClient[dict[str, Any]], namespace: str, count: int) -> None:
+    """Put the chunks in the place of the one that there is, with versions above its own."""
+    catalog = config.get_database("config", codec_options=CodecOptions(uuid_representation=UuidRepresentation.STANDARD))
+    collection = catalog["collections"].find_one({"_id": namespace})
+    assert collection is not None
+    only = catalog["chunks"].find_one_and_delete({"uuid": collection["uuid"]})
+    assert only is not None
+    chunks = _chunks(only, count)
+    while batch := list(islice(chunks, _INSERT_BATCH)):
+        catalog["chunks"].insert_many(batch, ordered=False)
+
+
+def _chunks(like: dict[str, Any], count: int) -> Iterator[dict[str, Any]]:
+    """So many chunks that divide all keys evenly, otherwise like the given one."""
+    major = like["lastmod"].time + 1
+    bounds = [bson.MinKey(), *(number * DOCUMENTS / count for number in range(1, count)), bson.MaxKey()]
+    for number in range(count):
+        yield {
+            **like,
+            "_id": bson.ObjectId(),
+            "min": {"key": bounds[number]},
+            "max": {"key": bounds[number + 1]},
+            "lastmod": Timestamp(major, number + 1),
+        }
