@@ -20,7 +20,7 @@ from sharding.routing_table import RoutingTable
 from sharding.shard_key import ShardKeyPattern
 from sharding.targeting.collation import effective, is_collection_default, is_simple, uncollated_field
 from sharding.targeting.exact_key import exact_shard_key, has_exact_id
-from sharding.targeting.targets import target_filter
+from sharding.targeting.targets import beyond_all_chunks, target_filter, target_shard_key
 from wire import rawbson
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
@@ -90,13 +90,18 @@ def target_batch(batch: WriteBatch, table: RoutingTable | None, primary: str) ->
 
 def target_inserts(documents: list[bytes], table: RoutingTable) -> Destinations:
     """The shards that own the shard keys of documents."""
-    key_bytes = table.key_pattern.key_bytes_of_document
+    pattern = table.key_pattern
+    key_bytes = pattern.key_bytes_of_document
     shard_for_key = table.shard_for_key
+    global_max = pattern.global_max_bytes()
     found: list[Destination] = []
     has_errors = False
     for document in documents:
         try:
-            found.append(shard_for_key(key_bytes(document)))
+            key = key_bytes(document)
+            if key == global_max:
+                raise beyond_all_chunks(pattern.global_max(), str(table.namespace))
+            found.append(shard_for_key(key))
         except CommandError as error:
             found.append(error)
             has_errors = True
@@ -150,7 +155,10 @@ def target_delete(delete: DeleteStatement, table: RoutingTable) -> Destination:
     """Where a delete goes."""
     key = exact_shard_key(delete.filter, table.key_pattern)
     if key is not None and _collation_conflict(key, delete.collation, table) is None:
-        return table.shard_for_key(table.key_pattern.key_bytes(key))
+        try:
+            return target_shard_key(key, table, str(table.namespace))
+        except CommandError as error:
+            return error
     if delete.is_single and not _is_exact_id(delete.filter, delete.collation, table):
         return unknown_operator(delete.filter) or CommandError(
             ErrorCode.ShardKeyNotFound,
@@ -166,7 +174,8 @@ def target_find_and_modify(query: bytes, collation: Collation, table: RoutingTab
     """The shard of a ``findAndModify``.
 
     Raises:
-        CommandError: ShardKeyNotFound, the query does not fix the shard key, or only under another collation.
+        CommandError: ShardKeyNotFound, the query does not fix the shard key, or only under another collation, or it is
+            one that no chunk can hold.
     """
     key = exact_shard_key(query, table.key_pattern)
     if key is None:
@@ -174,7 +183,7 @@ def target_find_and_modify(query: bytes, collation: Collation, table: RoutingTab
     conflict = _collation_conflict(key, collation, table)
     if conflict is not None:
         raise CommandError(ErrorCode.ShardKeyNotFound, conflict)
-    return table.shard_for_key(table.key_pattern.key_bytes(key))
+    return target_shard_key(key, table, str(table.namespace))
 
 
 def _exact_shard(filter_document: bytes, collation: Collation, table: RoutingTable, context: str) -> Destination:
@@ -206,7 +215,10 @@ def _shard_of_key(key: bytes, collation: Collation, table: RoutingTable, context
     conflict = _collation_conflict(key, collation, table)
     if conflict is not None:
         return CommandError(ErrorCode.ShardKeyNotFound, f"{context} :: caused by :: {conflict}")
-    return table.shard_for_key(table.key_pattern.key_bytes(key))
+    try:
+        return target_shard_key(key, table, str(table.namespace))
+    except CommandError as error:
+        return CommandError(error.code, f"{context} :: caused by :: {error.message}")
 
 
 def _collation_conflict(key: bytes, collation: Collation, table: RoutingTable) -> str | None:

@@ -74,7 +74,7 @@ def target_document(document: bytes, placement: Placement, namespace: str) -> st
     pattern = placement.key_pattern
     key = pattern.key_bytes_of_document(document)
     if key == pattern.global_max_bytes():
-        raise _beyond_all_chunks(pattern.global_max(), namespace)
+        raise beyond_all_chunks(pattern.global_max(), namespace)
     return placement.shard_for_key(key)
 
 
@@ -100,11 +100,11 @@ def target_shard_key(key: bytes, placement: Placement, namespace: str, *, simple
             )
     encoded = pattern.key_bytes(key)
     if encoded == pattern.global_max_bytes():
-        raise _beyond_all_chunks(key, namespace)
+        raise beyond_all_chunks(key, namespace)
     return placement.shard_for_key(encoded)
 
 
-def _beyond_all_chunks(key: bytes, namespace: str) -> CommandError:
+def beyond_all_chunks(key: bytes, namespace: str) -> CommandError:
     """The last chunk ends before MaxKey, so MongoDB stores no document whose whole key is MaxKey."""
     return CommandError(
         ErrorCode.ShardKeyNotFound,
