@@ -10,8 +10,8 @@ from router.cursors.opening import answer_first_batch, open_on_one_shard, open_o
 from router.operation import Operation
 from router.raw_reply import raw_reply
 from router.reads.aggregate import (
-    NOT_EXPLAINED,
     WRITING_STAGES,
+    as_explained,
     batch_size,
     check_fields,
     not_supported,
@@ -46,7 +46,7 @@ async def aggregate(operation: Operation) -> Reply:
     check_fields(request)
     pipeline = Pipeline.parse(request)
     if request.get(b"explain"):
-        body = without(request.body, NOT_EXPLAINED)
+        body = as_explained(request)
         return await explain_command(operation, ExplainedCommand.of(request, body, "aggregate", "queryPlanner"))
     if next(iter(request.fields.values()))[0] != STRING:
         return await _without_collection(operation, pipeline)

@@ -1,10 +1,19 @@
 """``find``: documents that match a filter."""
 
+import math
+
 from router.cursors.merged import MergedCursor
 from router.cursors.opening import answer_first_batch, open_on_one_shard, open_on_shards
 from router.operation import Operation
 from router.reads.cursor_reply import empty_cursor
-from router.reads.find_arguments import FindArguments, collation_of, filter_of, is_immortal
+from router.reads.find_arguments import (
+    FindArguments,
+    allows_partial_results,
+    collation_of,
+    filter_of,
+    is_immortal,
+    patience_seconds,
+)
 from router.reads.merge import ResultMerger
 from router.reads.missing import unless_missing
 from router.reads.read_concern import at_one_time
@@ -24,7 +33,7 @@ async def find(operation: Operation) -> Reply:
 
     async def attempt(routing: CollectionRouting) -> Reply:
         shards = shards_for_read(routing, filter_document, collation)
-        if len(shards) == 1:
+        if len(shards) == 1 and not allows_partial_results(operation.request):
             return await open_on_one_shard(
                 operation,
                 shards[0],
@@ -38,7 +47,7 @@ async def find(operation: Operation) -> Reply:
 
 
 async def _find_on_shards(operation: Operation, routing: CollectionRouting, shards: tuple[str, ...]) -> Reply:
-    """Open the cursor on several shards and answer with the first batch of their merged results.
+    """Open the cursor on several shards, or on those of them that can be, and answer with the first batch of it all.
 
     Raises:
         StaleRoutingError: some shard refused the versions.
@@ -54,6 +63,7 @@ async def _find_on_shards(operation: Operation, routing: CollectionRouting, shar
         {shard: forwarded(operation, routing.versions_for(shard), body) for shard in shards},
         preference=operation.read_preference,
         allows_partial_results=arguments.allows_partial_results,
+        patience_seconds=patience_seconds(request) if arguments.allows_partial_results else math.inf,
     )
     merger = ResultMerger(len(replies), order=arguments.order, skip=arguments.skip, limit=arguments.limit)
     cursor = MergedCursor(

@@ -1,6 +1,8 @@
 """Opening cursors: on one shard, whose reply is passed on, or on several, whose results are merged."""
 
+import math
 from collections.abc import Mapping
+from typing import Final
 
 import trio
 
@@ -15,6 +17,9 @@ from router.shard_reply import ShardReply
 from wire.error_codes import Category, ErrorCode, has_category
 from wire.errors import CommandError
 from wire.read_preference import PRIMARY, ReadPreference
+
+_OUT_OF_REACH: Final = frozenset({ErrorCode.FailedToSatisfyReadPreference, ErrorCode.MaxTimeMSExpired})
+_CATEGORIES_OUT_OF_REACH: Final = (Category.NETWORK, Category.NOT_PRIMARY, Category.SHUTDOWN)
 
 
 async def open_on_one_shard(
@@ -66,6 +71,7 @@ async def open_on_shards(
     *,
     preference: ReadPreference = PRIMARY,
     allows_partial_results: bool = False,
+    patience_seconds: float = math.inf,
 ) -> list[ShardReply]:
     """Send commands that open cursors to several shards at once; returns their replies, all of them successful.
 
@@ -76,6 +82,7 @@ async def open_on_shards(
         frames: what each shard is sent.
         preference: which member may answer.
         allows_partial_results: shards that cannot be talked to are left out of the result.
+        patience_seconds: a shard that has not answered by then cannot be talked to.
 
     Raises:
         StaleRoutingError: some shard refused the versions.
@@ -93,10 +100,11 @@ async def open_on_shards(
 
     is_complete = False
     try:
-        async with trio.open_nursery() as nursery:
-            for shard_id, frame in frames.items():
-                nursery.start_soon(open_on, shard_id, frame)
-        ordered = [replies[shard_id] for shard_id in frames]
+        with trio.move_on_after(patience_seconds):
+            async with trio.open_nursery() as nursery:
+                for shard_id, frame in frames.items():
+                    nursery.start_soon(open_on, shard_id, frame)
+        ordered = [replies.get(shard_id) or ShardReply.failed(shard_id, _out_of_patience()) for shard_id in frames]
         raise_worst(reply for reply in ordered if not (allows_partial_results and _is_out_of_reach(reply)))
         is_complete = True
         return [reply for reply in ordered if reply.error is None]
@@ -143,6 +151,8 @@ def _is_out_of_reach(reply: ShardReply) -> bool:
     if reply.error is None:
         return False
     code = reply.error.code
-    return code == ErrorCode.FailedToSatisfyReadPreference or any(
-        has_category(code, category) for category in (Category.NETWORK, Category.NOT_PRIMARY, Category.SHUTDOWN)
-    )
+    return code in _OUT_OF_REACH or any(has_category(code, category) for category in _CATEGORIES_OUT_OF_REACH)
+
+
+def _out_of_patience() -> CommandError:
+    return CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit")

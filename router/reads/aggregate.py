@@ -18,6 +18,7 @@ from wire.rawbson import (
     array_of_documents,
     decode_value,
     element,
+    encode_elements,
     index,
     without,
 )
@@ -28,11 +29,9 @@ PIPELINE: Final = b"pipeline"
 # From mongos's own list of what only one mongod may say to another.
 _INTERNAL_FIELDS: Final = {b"needsMerge": 51089, b"fromMongos": 51089, b"exchange": 51028, b"runtimeConstants": 51143}
 
-NOT_EXPLAINED: Final = frozenset(
+_NOT_EXPLAINED: Final = frozenset(
     {b"explain", b"lsid", b"$readPreference", b"readConcern", b"comment", b"maxTimeMS", b"$clusterTime", b"$db"}
 )
-"""What stays out when ``{aggregate, explain: true}`` is made the inner command of an ``explain``."""
-
 WRITING_STAGES: Final = frozenset({"$out", "$merge"})
 
 
@@ -76,6 +75,12 @@ def batch_size(request: Request) -> int | None:
     return None
 
 
+def as_explained(request: Request) -> bytes:
+    """The command ``{aggregate, explain: true}`` as it stands inside an ``explain``."""
+    body = without(request.body, _NOT_EXPLAINED)
+    return body if b"cursor" in request.fields else append(body, encode_elements({"cursor": {}}))
+
+
 def with_stages(body: bytes, stages: tuple[bytes, ...]) -> bytes:
     """The command with another pipeline."""
     return append(without(body, (PIPELINE,)), element(PIPELINE, ARRAY, array_of_documents(list(stages))))
@@ -92,7 +97,8 @@ def with_shard_name(stages: tuple[bytes, ...], shard: str) -> tuple[bytes, ...]:
         return stages
     added: dict[str, Any] = {"shard": {"$literal": shard}}  # a name may begin with a dollar sign
     if first == "$currentOp":
-        added["opid"] = {"$concat": [{"$literal": f"{shard}:"}, {"$toString": "$opid"}]}
+        of_shard = {"$concat": [{"$literal": f"{shard}:"}, {"$toString": "$opid"}]}
+        added["opid"] = {"$ifNull": [of_shard, "$$REMOVE"]}
     return (stages[0], bson.encode({"$addFields": added}), *stages[1:])
 
 

@@ -1,5 +1,6 @@
 """The arguments of ``find`` that matter to the router, and what each of several shards is sent."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,6 +26,9 @@ from wire.rawbson import (
 from wire.request import Request
 
 _STRUCT: Final = "FindCommandRequest"
+_SPARE_SECONDS_MAX: Final = 0.1
+"""As in mongos: of the time that a ``find`` may take, a quarter and no more than this is kept for the answer."""
+
 _NEAR_OPERATORS: Final = (b"$near", b"$nearSphere", b"$geoNear")
 _LOGICAL_OPERATORS: Final = (b"$and",)
 
@@ -76,7 +80,7 @@ class FindArguments:
             limit=integer(request, b"limit", _STRUCT) or 0,
             batch_size=integer(request, b"batchSize", _STRUCT),
             is_single_batch=boolean(request, b"singleBatch"),
-            allows_partial_results=boolean(request, b"allowPartialResults"),
+            allows_partial_results=allows_partial_results(request),
         )
         if arguments.limit + arguments.skip > INT64_MAX:
             raise CommandError(
@@ -102,6 +106,21 @@ class FindArguments:
         elif self.projection is not None:
             elements += element(b"projection", OBJECT, self.projection)
         return append(without(body, _REWRITTEN), elements)
+
+
+def allows_partial_results(request: Request) -> bool:
+    """Whether shards that cannot be reached are left out of the result of a ``find``.
+
+    Raises:
+        CommandError: TypeMismatch.
+    """
+    return boolean(request, b"allowPartialResults")
+
+
+def patience_seconds(request: Request) -> float:
+    """How long to wait for shards that may be left out: less than ``maxTimeMS``, so that there is time to answer."""
+    seconds = float(request.get(b"maxTimeMS", 0)) / 1000
+    return seconds - min(seconds / 4, _SPARE_SECONDS_MAX) if seconds else math.inf
 
 
 def is_immortal(request: Request) -> bool:
