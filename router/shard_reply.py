@@ -7,8 +7,8 @@ import bson
 
 from wire.error_codes import Category, has_category
 from wire.errors import CommandError, RemoteProtocolError
-from wire.message import OpMsg, op_msg
-from wire.rawbson import DOUBLE, VALUE_CODEC, InvalidBSONError, Span, decode_value, index, without
+from wire.message import Header, OpMsg, op_msg
+from wire.rawbson import DOUBLE, VALUE_CODEC, InvalidBSONError, Span, decode_value, index, without_spans
 
 INTERNAL_REPLY_FIELDS: Final = frozenset(
     {
@@ -117,7 +117,9 @@ class ShardReply:
         Args:
             hidden: the fields to take out.
         """
-        if hidden.isdisjoint(self.fields):
+        found = [span for name, span in self.fields.items() if name in hidden]
+        if not found:
             return self.frame
-        message = OpMsg(self.frame)
-        return op_msg(without(self.body, hidden), request_id=message.request_id, response_to=message.response_to)
+        header = Header(self.frame)
+        body = without_spans(self.body, found)
+        return op_msg(body, request_id=header.request_id, response_to=header.response_to)

@@ -8,7 +8,7 @@ of them for every operation.
 The layout of each type is that of the BSON specification, version 1.1 (https://bsonspec.org/spec.html).
 """
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from struct import Struct
 from typing import Any, Final, TypeAlias
 
@@ -222,6 +222,17 @@ def without(document: bytes, names: Container[bytes]) -> bytes:
             kept_from = value_end
     if not kept:
         return document
+    kept.append(document[kept_from : len(document) - 1])
+    return from_elements(b"".join(kept))
+
+
+def without_spans(document: bytes, removed: Iterable[Span]) -> bytes:
+    """``document`` less some of its top-level elements, which are given in their order."""
+    kept: list[bytes] = []
+    kept_from = 4
+    for _, element_start, _, value_end in removed:
+        kept.append(document[kept_from:element_start])
+        kept_from = value_end
     kept.append(document[kept_from : len(document) - 1])
     return from_elements(b"".join(kept))
 

@@ -105,6 +105,13 @@ def test_without_removes_the_named_elements_only(fields: dict[str, Any], removed
     assert rawbson.without(document, {name.encode() for name in removed}) == bson.encode(kept)
 
 
+@given(documents, st.sets(names))
+def test_without_spans_removes_what_without_removes(fields: dict[str, Any], removed: set[str]) -> None:
+    document = bson.encode(fields)
+    spans = [span for name, span in rawbson.index(document).items() if name.decode() in removed]
+    assert rawbson.without_spans(document, spans) == rawbson.without(document, {name.encode() for name in removed})
+
+
 def test_without_is_the_document_itself_when_nothing_is_removed() -> None:
     assert rawbson.without(DOCUMENT, {b"absent"}) is DOCUMENT
 
