@@ -5,6 +5,7 @@ from typing import Any
 import bson
 
 from router.ddl.collection_options import are_options_equal
+from router.ddl.reply_fields import answer_of
 from router.ddl.send import send_to_primary_shard
 from router.operation import Operation
 from router.registry import Reply, command
@@ -18,14 +19,14 @@ async def create(operation: Operation) -> Reply:
     """Creates a collection or a view on the primary shard of its database, and the database if it does not exist."""
     namespace, db = operation.namespace, operation.request.db
     try:
-        await send_to_primary_shard(operation, db, create_database=True, may_repeat=True)
+        return answer_of(await send_to_primary_shard(operation, db, create_database=True, may_repeat=True))
     except CommandError as error:
         if error.code != ErrorCode.NamespaceExists:
             raise
         await _check_same(operation, error)
+        return {}
     finally:
         operation.router.routing.forget_collection(namespace)
-    return {}
 
 
 async def _check_same(operation: Operation, error: CommandError) -> None:

@@ -1,9 +1,12 @@
-"""``validate``."""
+"""``validate`` and ``validateDBMetadata``."""
 
-from router.ddl.send import send_to_owning_shards
+from typing import Any
+
+from router.ddl.send import read_all_shards, send_to_owning_shards
 from router.ddl.validation import merge_validation
 from router.operation import Operation
 from router.registry import Reply, command
+from router.scatter import raise_worst
 
 
 @command("validate", reads=True)
@@ -13,3 +16,14 @@ async def validate(operation: Operation) -> Reply:
         operation, operation.namespace, preference=operation.read_preference, may_repeat=True
     )
     return merge_validation(replies)
+
+
+@command("validateDBMetadata", reads=True)
+async def validate_db_metadata(operation: Operation) -> Reply:
+    """Tells which collections and views of all shards use what a version of the Stable API does not include."""
+    replies = await read_all_shards(operation)
+    raise_worst(replies)
+    reply: dict[str, Any] = {"apiVersionErrors": [error for each in replies for error in each.get(b"apiVersionErrors")]}
+    if any(each.get(b"hasMoreErrors", False) for each in replies):
+        reply["hasMoreErrors"] = True
+    return reply

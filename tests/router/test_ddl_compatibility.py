@@ -237,6 +237,15 @@ def test_drop_database(router: Client, other_router: Client, db: str) -> None:
     assert router.config.collections.find_one({"_id": f"{db}.sharded"}) is None
 
 
+def test_other_router_learns_of_a_dropped_database(router: Client, other_router: Client, db: str) -> None:
+    other_router[db].command(STORE)
+    router.drop_database(db)
+    assert other_router[db].list_collection_names() == []
+    assert other_router[db].c.count_documents({}) == 0
+    other_router[db].command(STORE)
+    assert router[db].c.count_documents({}) == 10
+
+
 def test_other_router_learns_of_a_drop(router: Client, other_router: Client, db: str) -> None:
     shard(router, db, "c", {"k": "hashed"})
     router[db].command(STORE)
@@ -270,6 +279,16 @@ def test_create_indexes_on_all_owning_shards(router: Client, cluster: RunningClu
     assert set(reply["raw"]) == set(cluster.shards.values())
     assert [answer["numIndexesAfter"] for answer in raw_of(reply)] == [3, 3]
     assert [index["name"] for index in router[db].c.list_indexes()] == ["_id_", "k_hashed", "k_1"]
+
+
+def test_create_indexes_through_a_router_that_does_not_know_the_collection_is_sharded(
+    router: Client, other_router: Client, cluster: RunningCluster, db: str
+) -> None:
+    other_router[db].command(STORE)
+    router[db].command({"createIndexes": "c", "indexes": [{"key": {"k": "hashed"}, "name": "k_hashed"}]})
+    router[db].drop_collection("c")
+    shard(router, db, "c", {"k": "hashed"})
+    assert set(run(other_router, db, CREATE_INDEX)["raw"]) == set(cluster.shards.values())
 
 
 def test_unique_index_has_to_begin_with_the_shard_key(router: Client, db: str) -> None:
@@ -448,3 +467,16 @@ def test_fsync(router: Client, cluster: RunningCluster) -> None:
     reply = run(router, "admin", {"fsync": 1})
     assert reply == {"numFiles": 2, "all": {name: {"numFiles": 1, "ok": 1.0} for name in cluster.shards}, "ok": 1.0}
     assert run(router, "admin", {"fsync": 1, "lock": True})["errmsg"] == "can't do lock through mongos"
+
+
+def test_validate_db_metadata(router: Client, db: str) -> None:
+    router[db].command(STORE)
+    strict = {"validateDBMetadata": 1, "db": db, "apiParameters": {"version": "1", "strict": True}}
+    assert run(router, "admin", strict) == {"apiVersionErrors": [], "ok": 1.0}
+    router[db].d.create_index([("v", "text")])
+    (error,) = run(router, "admin", strict)["apiVersionErrors"]
+    assert error["codeName"] == "APIStrictError"
+
+
+def test_compact_is_not_allowed(router: Client, db: str) -> None:
+    assert run(router, db, {"compact": "c"})["code"] == 115
