@@ -1,5 +1,6 @@
 """Whether a range of shard key values holds documents on the own mongod."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import bson
@@ -27,19 +28,20 @@ async def is_range_empty(
             break
     else:
         raise CommandError(ErrorCode.IndexNotFound, f"no index of {namespace} supports the shard key {pattern}")
-    find: dict[str, Any] = {
-        "find": namespace.collection,
-        "hint": index["key"],
-        "min": _index_bound(index["key"], wanted.min),
-        "limit": 1,
-        "singleBatch": True,
-        "returnKey": True,
-    }
+    bounds = {"min": _index_bound(index["key"], wanted.min), "max": _index_bound(index["key"], wanted.max)}
+    if await _finds_any(mongod, namespace, {"hint": index["key"], **bounds}):
+        return False
     # A key of nothing but MaxKey belongs to the last chunk, though it is not below its bound.
     if wanted.max_key != pattern.global_max_bytes():
-        find["max"] = _index_bound(index["key"], wanted.max)
+        return True
+    greatest = {each.name.decode(): {"$eq": bson.MaxKey()} for each in pattern.fields}
+    return not await _finds_any(mongod, namespace, {"filter": greatest})
+
+
+async def _finds_any(mongod: LocalMongod, namespace: Namespace, search: Mapping[str, Any]) -> bool:
+    find = {"find": namespace.collection, **search, "limit": 1, "singleBatch": True, "projection": {"_id": 1}}
     reply = await mongod.command(namespace.db, find)
-    return not reply["cursor"]["firstBatch"]
+    return bool(reply["cursor"]["firstBatch"])
 
 
 def _index_bound(index_key: dict[str, Any], bound: bytes) -> dict[str, Any]:

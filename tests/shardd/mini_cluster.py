@@ -14,7 +14,7 @@ from bson.timestamp import Timestamp
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
-from deploy.mongod import find_mongod, initiate, mongod_arguments, mongod_socket, wait_primary
+from deploy.mongod import connect, find_mongod, initiate, mongod_arguments, mongod_socket, wait_primary
 from deploy.ports import PortReservation
 from deploy.topology import ProcessPlan, Role
 
@@ -101,6 +101,18 @@ class MiniCluster:
 
     config: Set
     shards: dict[str, Set] = field(default_factory=dict)
+    _kept: dict[str, Client] = field(default_factory=dict)
+
+    def kept_client(self, member: Member) -> Client:
+        """A client of a daemon that is kept, with its one session, until `close`."""
+        if member.address not in self._kept:
+            self._kept[member.address] = member.client()
+        return self._kept[member.address]
+
+    def close(self) -> None:
+        """Close the clients that were kept."""
+        while self._kept:
+            self._kept.popitem()[1].close()
 
     def config_client(self) -> Client:
         """A client of the config daemon."""
@@ -112,31 +124,29 @@ class MiniCluster:
 
     def create_database(self, db: str, primary: str) -> dict[str, Any]:
         """Create a database on a shard; returns its version."""
-        with self.config_client() as config:
-            reply = config.admin.command(
-                {"_configsvrCreateDatabase": db, "primaryShardId": primary, "writeConcern": MAJORITY}
-            )
+        reply = self._config().admin.command(
+            {"_configsvrCreateDatabase": db, "primaryShardId": primary, "writeConcern": MAJORITY}
+        )
         return dict(reply["databaseVersion"])
 
-    def shard_collection(self, namespace: str, key: dict[str, Any], primary: str, **options: Any) -> dict[str, Any]:  # noqa: ANN401 - fields of the command
+    def shard_collection(self, namespace: str, key: dict[str, Any], primary: str) -> dict[str, Any]:
         """Shard a collection of a database whose primary shard is given; returns the reply."""
         db, _, collection = namespace.partition(".")
         version = self.create_database(db, primary)
-        with self.shard_client(primary) as client:
-            return dict(
-                client[db].command(
-                    {"_shardsvrCreateCollection": collection, "shardKey": key, **options, "databaseVersion": version}
-                )
-            )
+        command = {"_shardsvrCreateCollection": collection, "shardKey": key, "databaseVersion": version}
+        return dict(self.kept_client(self.shards[primary].members[0])[db].command(command))
 
     def shard_version(self, namespace: str, shard: str) -> dict[str, Any]:
         """The version that a router would send to a shard, from the catalog."""
-        with self.config_client() as config:
-            entry = config.config.collections.find_one({"_id": namespace})
-            assert entry is not None, f"{namespace} is not sharded"
-            chunks = list(config.config.chunks.find({"uuid": entry["uuid"], "shard": shard}))
+        config = self._config().config
+        entry = config.collections.find_one({"_id": namespace})
+        assert entry is not None, f"{namespace} is not sharded"
+        chunks = list(config.chunks.find({"uuid": entry["uuid"], "shard": shard}))
         highest = max((chunk["lastmod"] for chunk in chunks), default=Timestamp(0, 0))
         return {"t": entry["timestamp"], "e": entry["lastmodEpoch"], "v": highest}
+
+    def _config(self) -> Client:
+        return self.kept_client(self.config.members[0])
 
 
 @contextmanager
@@ -145,6 +155,7 @@ def mini_cluster(directory: Path, shards: int = 2, members: int = 1) -> Iterator
     with ExitStack() as stack:
         config = _start_set(stack, directory, "config", "configd", 1)
         cluster = MiniCluster(config)
+        stack.callback(cluster.close)
         for index in range(shards):
             name = f"sh{index}"
             cluster.shards[name] = _start_set(stack, directory, name, "shardd", members)
@@ -169,6 +180,9 @@ def _start_set(stack: ExitStack, directory: Path, name: str, daemon: str, count:
         member.mongod.start()
         stack.callback(member.mongod.stop, signal.SIGKILL)
     plans = [member.mongod_plan for member in members]
+    for plan in plans:
+        with connect(plan.address, START_SECONDS) as client:
+            client.admin.command("ping")  # a set is initiated only once all its members are up
     initiate(name, plans)
     wait_primary(name, plans, time.monotonic() + START_SECONDS)
     for member in members:
