@@ -1,4 +1,4 @@
-"""Letting operations that wait for a cluster time (``readConcern.afterClusterTime``) go on at once.
+"""Letting operations that wait for a cluster time (``afterClusterTime``, ``atClusterTime``) go on at once.
 
 A mongod answers such an operation when its oplog has come to that time. The time is often another shard's, and on a set
 to which nobody writes the oplog grows only with the periodic no-op, every ten seconds. A genuine shard or config server
@@ -22,7 +22,9 @@ from wire.transport.pools import ConnectionPools
 logger = logging.getLogger("daemon.sidecar.noop_writer")
 
 READ_CONCERN: Final = b"readConcern"
-_AFTER_CLUSTER_TIME: Final = b"afterClusterTime"
+_AWAITED: Final = (b"afterClusterTime", b"atClusterTime")
+"""Of these two, a read concern has one."""
+
 _CLUSTER_TIME: Final = b"$clusterTime"
 
 
@@ -81,8 +83,10 @@ def _awaited_time(request: Request) -> Timestamp | None:
     span = request.fields.get(READ_CONCERN)
     if span is None or span[0] != OBJECT:
         return None
-    after = index(request.body, span[2]).get(_AFTER_CLUSTER_TIME)
-    if after is None or after[0] != TIMESTAMP:
-        return None
-    timestamp: Timestamp = decode_value(request.body, after)
-    return timestamp
+    fields = index(request.body, span[2])
+    for name in _AWAITED:
+        awaited = fields.get(name)
+        if awaited is not None and awaited[0] == TIMESTAMP:
+            timestamp: Timestamp = decode_value(request.body, awaited)
+            return timestamp
+    return None

@@ -5,8 +5,9 @@ from typing import Final
 import bson
 from bson.timestamp import Timestamp
 
+from sharding.clock import CLUSTER_TIME, signed_cluster_time
 from sharding.timestamps import unpack_timestamp
-from wire.rawbson import OBJECT, VALUE_CODEC, append, element, without
+from wire.rawbson import VALUE_CODEC, append, encode_elements, without
 from wire.request import Request
 
 READ_CONCERN: Final = b"readConcern"
@@ -45,5 +46,10 @@ def at_one_time(request: Request, body: bytes, newest: int) -> tuple[bytes, Time
         time = max([*times, after] if isinstance(after, Timestamp) else times, default=None)
         if time is None:
             return body, None
-    concern_element = element(READ_CONCERN, OBJECT, bson.encode({"level": "snapshot", "atClusterTime": time}))
-    return append(without(body, (READ_CONCERN,)), concern_element), time
+    # A mongod refuses to read at a time that it has not heard of, so it is told of one that is not before.
+    heard = max(time, unpack_timestamp(newest)) if newest else time
+    elements = {
+        "readConcern": {"level": "snapshot", "atClusterTime": time},
+        "$clusterTime": signed_cluster_time(heard),
+    }
+    return append(without(body, (READ_CONCERN, CLUSTER_TIME)), encode_elements(elements)), time
