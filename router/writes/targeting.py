@@ -18,7 +18,7 @@ from router.writes.statements import DeleteStatement, UpdateStatement, UpdateSty
 from sharding.bson_text import document_text
 from sharding.routing_table import RoutingTable
 from sharding.shard_key import ShardKeyPattern
-from sharding.targeting.collation import effective, is_collection_default, is_simple, uncollated_field
+from sharding.targeting.collation import effective, is_collection_default, is_simple
 from sharding.targeting.exact_key import exact_shard_key, has_exact_id
 from sharding.targeting.targets import beyond_all_chunks, target_filter, target_shard_key
 from wire import rawbson
@@ -135,7 +135,7 @@ def target_update(update: UpdateStatement, table: RoutingTable) -> Destination:
     if update.style is UpdateStyle.REPLACEMENT and update.is_multi:
         return CommandError(ErrorCode.InvalidOptions, "Replacement-style updates cannot be {multi:true}")
     if update.is_upsert:
-        return _exact_shard(update.filter, update.collation, table, "Failed to target upsert by query")
+        return _shard_of_upsert(update, table)
     shards = _shards_of_filter(update.filter, update.collation, table)
     if len(shards) == 1:
         return next(iter(shards))
@@ -153,12 +153,9 @@ def target_update(update: UpdateStatement, table: RoutingTable) -> Destination:
 
 def target_delete(delete: DeleteStatement, table: RoutingTable) -> Destination:
     """Where a delete goes."""
-    key = exact_shard_key(delete.filter, table.key_pattern)
-    if key is not None and _collation_conflict(key, delete.collation, table) is None:
-        try:
-            return target_shard_key(key, table, str(table.namespace))
-        except CommandError as error:
-            return error
+    exact = _exact_shard(delete.filter, delete.collation, table)
+    if isinstance(exact, str):
+        return exact
     if delete.is_single and not _is_exact_id(delete.filter, delete.collation, table):
         return unknown_operator(delete.filter) or CommandError(
             ErrorCode.ShardKeyNotFound,
@@ -180,60 +177,56 @@ def target_find_and_modify(query: bytes, collation: Collation, table: RoutingTab
     key = exact_shard_key(query, table.key_pattern)
     if key is None:
         raise CommandError(ErrorCode.ShardKeyNotFound, "Query for sharded findAndModify must contain the shard key")
-    conflict = _collation_conflict(key, collation, table)
-    if conflict is not None:
-        raise CommandError(ErrorCode.ShardKeyNotFound, conflict)
-    return target_shard_key(key, table, str(table.namespace))
+    return target_shard_key(key, table, str(table.namespace), simple_collation=_is_simple(collation, table))
 
 
-def _exact_shard(filter_document: bytes, collation: Collation, table: RoutingTable, context: str) -> Destination:
+def _exact_shard(filter_document: bytes, collation: Collation, table: RoutingTable) -> str | CommandError | None:
+    """The shard of the key that a filter fixes, why there is none, or None if it fixes no key."""
     key = exact_shard_key(filter_document, table.key_pattern)
     if key is None:
-        unknown = unknown_operator(filter_document)
-        if unknown is not None:
-            return CommandError(unknown.code, f"{context} :: caused by :: {unknown.message}")
+        return None
+    try:
+        return target_shard_key(key, table, str(table.namespace), simple_collation=_is_simple(collation, table))
+    except CommandError as error:
+        return error
+
+
+def _shard_of_upsert(update: UpdateStatement, table: RoutingTable) -> str | CommandError:
+    """The shard of the key that the filter fixes: the inserted document will have it too."""
+    context = "Failed to target upsert by query"
+    exact = _exact_shard(update.filter, update.collation, table) or unknown_operator(update.filter)
+    if exact is None:
         return CommandError(ErrorCode.ShardKeyNotFound, f"{context} :: {_NO_EXACT_KEY}")
-    return _shard_of_key(key, collation, table, context)
+    if isinstance(exact, CommandError):
+        return CommandError(exact.code, f"{context} :: caused by :: {exact.message}")
+    return exact
 
 
-def _shard_of_replacement(update: UpdateStatement, table: RoutingTable) -> Destination:
+def _shard_of_replacement(update: UpdateStatement, table: RoutingTable) -> str | CommandError:
     """The shard that owns what a document is replaced by; an ``_id`` that it does not name is the filter's."""
     context = "Failed to target update by replacement document"
     replacement = update.replacement
     if not _has_id(replacement):
-        key = exact_shard_key(update.filter, _ID_PATTERN)
-        if key is not None:
-            replacement = rawbson.append(replacement, key[4:-1])
+        id_of_filter = exact_shard_key(update.filter, _ID_PATTERN)
+        if id_of_filter is not None:
+            replacement = rawbson.append(replacement, id_of_filter[4:-1])
     try:
         key = table.key_pattern.extract_from_document(replacement)
     except CommandError:
         return CommandError(ErrorCode.ShardKeyNotFound, f"{context} :: {_NO_EXACT_KEY}")
-    return _shard_of_key(key, update.collation, table, context)
-
-
-def _shard_of_key(key: bytes, collation: Collation, table: RoutingTable, context: str) -> Destination:
-    conflict = _collation_conflict(key, collation, table)
-    if conflict is not None:
-        return CommandError(ErrorCode.ShardKeyNotFound, f"{context} :: caused by :: {conflict}")
     try:
-        return target_shard_key(key, table, str(table.namespace))
+        return target_shard_key(key, table, str(table.namespace), simple_collation=_is_simple(update.collation, table))
     except CommandError as error:
         return CommandError(error.code, f"{context} :: caused by :: {error.message}")
 
 
-def _collation_conflict(key: bytes, collation: Collation, table: RoutingTable) -> str | None:
-    """Why a key says nothing of its place under the effective collation; None if it does."""
-    if is_simple(effective(collation, table.collection.default_collation)):
-        return None
-    field = uncollated_field(table.key_pattern, key)
-    if field is None:
-        return None
-    return f"Cannot target single shard due to collation of key {field} for namespace {table.namespace}"
+def _is_simple(collation: Collation, table: RoutingTable) -> bool:
+    """Whether the effective collation compares strings as bytes."""
+    return is_simple(effective(collation, table.collection.default_collation))
 
 
 def _shards_of_filter(filter_document: bytes, collation: Collation, table: RoutingTable) -> Set[str]:
-    simple = is_simple(effective(collation, table.collection.default_collation))
-    return target_filter(filter_document, table, simple_collation=simple)
+    return target_filter(filter_document, table, simple_collation=_is_simple(collation, table))
 
 
 def _is_exact_id(filter_document: bytes, collation: Collation, table: RoutingTable) -> bool:

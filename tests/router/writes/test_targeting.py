@@ -9,6 +9,7 @@ from typing import Any
 
 import bson
 import pytest
+from bson.max_key import MaxKey
 from bson.objectid import ObjectId
 from bson.regex import Regex
 
@@ -51,6 +52,8 @@ _REPLACEMENT = "Failed to target update by replacement document"
 _NO_KEY = "could not extract exact shard key"
 _COLLATED = "caused by :: Cannot target single shard due to collation of key k for namespace shop.orders"
 
+_NO_CHUNK = "Cannot target single shard using key { k: MaxKey } for namespace shop.orders"
+
 INSERTS: list[tuple[RoutingTable, dict[str, Any], Any]] = [
     (BY_K, {"k": -1}, "west"),
     (BY_K, {"k": 0}, "east"),
@@ -62,6 +65,7 @@ INSERTS: list[tuple[RoutingTable, dict[str, Any], Any]] = [
     (BY_NESTED, {"a": {"b": 5}}, "east"),
     (BY_NESTED, {"a": [{"b": 5}]}, (61, "Shard key cannot contain array values or array descendants.")),
     (COLLATED, {"k": "text"}, "north"),
+    (BY_K, {"k": MaxKey()}, (61, _NO_CHUNK)),
 ]
 
 UPDATES: list[tuple[RoutingTable, dict[str, Any], Any]] = [
@@ -110,6 +114,7 @@ UPDATES: list[tuple[RoutingTable, dict[str, Any], Any]] = [
     (BY_K, {"q": {"k": Regex("a")}, "u": SET, "upsert": True}, (61, f"{_UPSERT} :: {_NO_KEY}")),
     (BY_K, {"q": {}, "u": SET, "upsert": True, "multi": True}, (61, f"{_UPSERT} :: {_NO_KEY}")),
     (BY_K_AND_J, {"q": {"k": 5}, "u": SET, "upsert": True}, (61, f"{_UPSERT} :: {_NO_KEY}")),
+    (BY_K, {"q": {"k": MaxKey()}, "u": SET, "upsert": True}, (61, f"{_UPSERT} :: caused by :: {_NO_CHUNK}")),
     # replacements by the filter, or else by what they put there
     (BY_K, {"q": {"k": 5}, "u": {"k": 5, "x": 1}}, "east"),
     (BY_K, {"q": {"_id": 1}, "u": {"k": 5, "x": 1}}, "east"),
@@ -154,6 +159,8 @@ DELETES: list[tuple[RoutingTable, dict[str, Any], Any]] = [
         {"q": {}, "limit": 1, "collation": FRENCH, "hint": {"_id": 1}},
         (61, _SINGLE_DELETE + '{ q: {}, limit: 1, hint: { _id: 1 }, collation: { locale: "fr" } }'),
     ),
+    (BY_K, {"q": {"k": MaxKey()}, "limit": 1}, (61, _SINGLE_DELETE)),
+    (BY_K, {"q": {"k": MaxKey()}, "limit": 0}, "north"),
     (BY_K, {"q": {"k": "a"}, "limit": 1, "collation": FRENCH}, (61, _SINGLE_DELETE)),
     (BY_K, {"q": {"k": {"$foo": 1}}, "limit": 1}, (2, "unknown operator: $foo")),
     (COLLATED, {"q": {"k": "a"}, "limit": 1}, (61, _SINGLE_DELETE)),
@@ -171,6 +178,7 @@ FIND_AND_MODIFIES: list[tuple[RoutingTable, dict[str, Any], Any, Any]] = [
     (BY_K, {}, None, _NO_QUERY_KEY),
     (BY_K, {"_id": 5}, None, _NO_QUERY_KEY),
     (BY_K, {"k": {"$gt": 500}}, None, _NO_QUERY_KEY),
+    (BY_K, {"k": MaxKey()}, None, (61, _NO_CHUNK)),
     (BY_K, {"k": "a"}, FRENCH, (61, "Cannot target single shard due to collation of key k for namespace shop.orders")),
     (COLLATED, {"k": "a"}, {"locale": "simple"}, "north"),
 ]
