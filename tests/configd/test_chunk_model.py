@@ -121,7 +121,7 @@ class ChunkModel(RuleBasedStateMachine):
 @pytest.mark.parametrize("examples", [15])
 def test_chunks_tile_under_unique_versions(catalog: CatalogUser, examples: int) -> None:
     machine: Any = type("Machine", (ChunkModel,), {"catalog": catalog})
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         machine,
         settings=settings(
             max_examples=examples,

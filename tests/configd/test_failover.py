@@ -1,0 +1,80 @@
+"""Config servers of several members: one works, the others answer reads and point writes to it."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from bson.max_key import MaxKey
+from bson.min_key import MinKey
+from pymongo import MongoClient
+from pymongo.errors import AutoReconnect, NotPrimaryError
+from pymongo.read_preferences import Nearest
+from pymongo.write_concern import WriteConcern
+
+from tests.configd.catalog_user import CatalogUser
+from tests.configd.fake_shard import fake_shards
+from tests.shardd.mini_cluster import Set, replica_set
+from wire.error_codes import ErrorCode
+
+
+@pytest.fixture(scope="module")
+def trio_set(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Set]:
+    """Three members."""
+    with replica_set(tmp_path_factory.mktemp("config-failover"), members=3, daemon="configd") as running:
+        yield running
+
+
+def test_config_servers_survive_a_step_down(trio_set: Set) -> None:
+    with fake_shards("a", "b") as shards, trio_set.client(retryWrites=False) as client:
+        catalog = CatalogUser(client)
+        for shard in shards.values():
+            catalog.run({"_configsvrAddShard": shard.connection_string})
+        sharded = catalog.shard_collection("failover.c")
+        catalog.split(sharded, MinKey(), MaxKey(), 0)
+
+        primary = client.primary
+        assert primary is not None
+        # A client that was connected to the old primary finds its connection closed, or is told.
+        with suppress(AutoReconnect):
+            client.admin.command({"replSetStepDown": 30, "secondaryCatchUpPeriodSecs": 20})
+        run_on_new_primary(catalog, {"_configsvrCreateDatabase": "after", "primaryShardId": "a"})
+        assert client.primary != primary
+
+        catalog.split(sharded, 0, MaxKey(), 5)
+        catalog.move(sharded, 0, 5, "a", "b")
+        assert [shard for _, _, shard, _ in catalog.bounds(sharded)] == ["a", "b", "a"]
+        assert client.config.version.count_documents({}) == 1
+
+
+def test_secondaries_point_to_the_primary_and_answer_reads(trio_set: Set) -> None:
+    with trio_set.client() as client:
+        client.config.settings.with_options(write_concern=WriteConcern(w=3)).update_one(
+            {"_id": "chunksize"}, {"$set": {"value": 64}}, upsert=True
+        )
+        secondaries = [f"{host}:{port}" for host, port in client.secondaries]
+    assert len(secondaries) == 2
+    for address in secondaries:
+        with MongoClient[dict[str, Any]](f"mongodb://{address}/", directConnection=True) as client:
+            with pytest.raises(NotPrimaryError) as failure:
+                CatalogUser(client).run({"_configsvrCreateDatabase": "x", "primaryShardId": "a"})
+            details = failure.value.details
+            assert isinstance(details, dict)
+            assert (details["code"], details["errmsg"]) == (ErrorCode.NotWritablePrimary, "not primary")
+            found = client.get_database("config", read_preference=Nearest()).settings.find_one({"_id": "chunksize"})
+            assert found == {"_id": "chunksize", "value": 64}
+            hello = client.admin.command("hello")
+            assert hello["secondary"] is True
+            assert hello["primary"] in hello["hosts"]
+            assert hello["me"] == address
+
+
+def run_on_new_primary(catalog: CatalogUser, command: dict[str, Any]) -> None:
+    """Run a command as soon as there is a primary again; the driver waits for one."""
+    for _ in range(20):
+        try:
+            catalog.run(command)
+            return
+        except AutoReconnect:  # no connection, or an error that says that the member is not primary (any more)
+            continue
+    raise AssertionError("no new primary took over")
