@@ -11,6 +11,7 @@ from daemon.logs import get_logger
 from daemon.metrics import Metrics
 from daemon.operation_metrics import OK
 from daemon.sidecar.upstream import Upstream
+from wire.error_codes import Category, has_category
 from wire.errors import BackendError, CommandError
 from wire.hello import HELLO_NAMES
 from wire.message import reply_document
@@ -78,14 +79,26 @@ class ConfigHandler:
 
     async def _dispatch(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
         if is_config_command(request.name):
-            reply = await run_config_command(request, client.peer, self._server.wait_for_primary)
-            return reply_document(request.message.request_id, reply)
+            return await self._run_config_command(client, request)
         if request.name in HELLO_NAMES:
             return await self._server.sidecar.answer_hello(client, upstream, request)
         # Mongod itself ends what is useless without its client.
         client.allow_interruption()
         await self._server.sidecar.prepare(request)
         return await upstream.forward(request.message.frame, request.message.flags)
+
+    async def _run_config_command(self, client: ClientConnection, request: Request) -> bytes:
+        try:
+            reply = await run_config_command(request, client.peer, self._server.wait_for_primary)
+        except CommandError as error:
+            if not has_category(error.code, Category.NOT_PRIMARY):
+                raise
+            # Tells a driver whether its knowledge of this member is older than the error; without it, it would have to
+            # assume so, and ask again before it uses the member for anything.
+            version = self._server.sidecar.mirror.version.document()
+            extra = {**error.extra, "topologyVersion": version}
+            raise CommandError(error.code, error.message, labels=error.labels, extra=extra) from error
+        return reply_document(request.message.request_id, reply)
 
 
 def _code_name(reply: bytes) -> str:

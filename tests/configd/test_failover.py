@@ -56,14 +56,15 @@ def test_secondaries_point_to_the_primary_and_answer_reads(trio_set: Set) -> Non
     assert len(secondaries) == 2
     for address in secondaries:
         with MongoClient[dict[str, Any]](f"mongodb://{address}/", directConnection=True) as client:
+            hello = client.admin.command("hello")
             with pytest.raises(NotPrimaryError) as failure:
                 CatalogUser(client).run({"_configsvrCreateDatabase": "x", "primaryShardId": "a"})
             details = failure.value.details
             assert isinstance(details, dict)
             assert (details["code"], details["errmsg"]) == (ErrorCode.NotWritablePrimary, "not primary")
+            assert details["topologyVersion"] == hello["topologyVersion"]
             found = client.get_database("config", read_preference=Nearest()).settings.find_one({"_id": "chunksize"})
             assert found == {"_id": "chunksize", "value": 64}
-            hello = client.admin.command("hello")
             assert hello["secondary"] is True
             assert hello["primary"] in hello["hosts"]
             assert hello["me"] == address
