@@ -90,7 +90,7 @@ def parse_port(text: str, *, port_min: int = 0) -> int:
 
 
 def add_daemon_options(parser: argparse.ArgumentParser, *, default_port: int) -> None:
-    """Add ``--bind-ip``, ``--port``, ``--metrics-port``, ``--log-level``, ``--log-file`` and ``--slow-ms``."""
+    """Add ``--bind-ip``, ``--port``, ``--max-connections``, ``--metrics-port``, the log's options and ``--slow-ms``."""
     parser.add_argument(
         "--bind-ip",
         default="127.0.0.1",
@@ -99,6 +99,12 @@ def add_daemon_options(parser: argparse.ArgumentParser, *, default_port: int) ->
     )
     parser.add_argument(
         "--port", type=argument(parse_port), default=default_port, help="port for clients (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--max-connections",
+        type=argument(_parse_count),
+        metavar="N",
+        help="clients served at once; more are refused (default: what the limit on open files allows)",
     )
     parser.add_argument(
         "--metrics-port",
@@ -129,6 +135,12 @@ def argument(parse: Callable[[str], Value]) -> Callable[[str], Value]:
             raise argparse.ArgumentTypeError(str(error)) from error
 
     return parse_argument
+
+
+def _parse_count(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or int(text) == 0:
+        raise ValueError(f"{text!r} is not a number of at least 1")
+    return int(text)
 
 
 def _parse_milliseconds(text: str) -> int:

@@ -2,6 +2,7 @@
 
 import argparse
 import gc
+import resource
 import signal
 import socket
 import sys
@@ -14,6 +15,7 @@ import trio
 from daemon.http import HealthServer, serve_http
 from daemon.logs import configure_logs, get_logger
 from daemon.metrics import Metrics
+from wire.limits import CONNECTIONS_MAX
 from wire.transport.server import Handler, Server
 
 logger = get_logger("daemon.run")
@@ -75,6 +77,17 @@ def run_daemon(
     gc.set_threshold(*_GARBAGE_THRESHOLDS)
     trio.run(_main, component, arguments, start, listeners)
     return 0
+
+
+def connections_allowed() -> int:
+    """How many clients the limit on open files allows, which is raised as far as it may be.
+
+    As in MongoDB a fifth is kept for other uses, and each client is reckoned to need two descriptors: its own connection
+    and one to a mongod or a shard.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return CONNECTIONS_MAX if hard == resource.RLIM_INFINITY else max(int(hard * 0.8) // 2, 1)
 
 
 def open_listeners(addresses: Sequence[str], port: int, *, reuse_port: bool = False) -> list[socket.socket]:
@@ -139,7 +152,7 @@ async def _live(
 ) -> None:
     async with trio.open_nursery() as nursery:
         daemon = await start(nursery)
-        server = Server(daemon)
+        server = Server(daemon, connections_max=arguments.max_connections or connections_allowed())
         daemon.serving(server)
         if arguments.metrics_port is not None:
             health = HealthServer(daemon.metrics, daemon.not_ready_reason)
