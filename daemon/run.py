@@ -82,8 +82,8 @@ def run_daemon(
 def connections_allowed() -> int:
     """How many clients the limit on open files allows, which is raised as far as it may be.
 
-    As in MongoDB a fifth is kept for other uses, and each client is reckoned to need two descriptors: its own connection
-    and one to a mongod or a shard.
+    As in MongoDB a fifth is kept for other uses, and each client is reckoned to need two descriptors: its own
+    connection and one to a mongod or a shard.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
