@@ -1,7 +1,7 @@
 """The shared state of a shard daemon: what all operations and commands of this process work with."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 from bson.timestamp import Timestamp
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 logger = get_logger("shardd.shard")
 
-_UNINITIALIZED = (
+_RECOVERY_RETRY_SECONDS: Final = 0.2
+_UNINITIALIZED: Final = (
     "Cannot accept sharding commands if sharding state has not been initialized with a shardIdentity document"
 )
 
@@ -63,6 +64,7 @@ class Shard:
         self.options = options
         self.metrics = metrics
         self.identity: ShardIdentity | None = None
+        self._identified = trio.Event()
         self.namespaces: dict[str, NamespaceState] = {}
         self.databases: dict[str, DatabaseState] = {}
         self._nursery = nursery
@@ -105,10 +107,19 @@ class Shard:
         return self.sidecar.is_primary
 
     async def on_step_up(self, term: int, nursery: trio.Nursery) -> None:
-        """Begin as primary with nothing but what is persisted."""
+        """Begin as primary with nothing but what is persisted, and finish what a former primary has begun."""
         self._forget_metadata()
         nursery.start_soon(self.writer.run)
-        await self.coordinators.begin_term(nursery)
+        while True:
+            try:
+                if await self.find_identity() is not None:
+                    await self.coordinators.begin_term(nursery)
+                    return
+            except (BackendError, CommandError) as error:
+                logger.warning("Could not recover what was under way", term=term, error=str(error))
+                await trio.sleep(_RECOVERY_RETRY_SECONDS)
+            else:
+                await self._identified.wait()
 
     def on_step_down(self) -> None:
         """What this primary knew is for its successor to say now."""
@@ -163,6 +174,11 @@ class Shard:
         Raises:
             CommandError: ShardingStateNotInitialized, none yet.
         """
+        await self.find_identity()
+        return self.require_identity()
+
+    async def find_identity(self) -> ShardIdentity | None:
+        """Which shard this is, None if none yet, reading it from the mongod if it is not known."""
         if self.identity is None:
             find = {
                 "find": "system.version",
@@ -172,13 +188,14 @@ class Shard:
             reply = await self.mongod.command("admin", find)
             for document in reply["cursor"]["firstBatch"]:
                 self.adopt_identity(ShardIdentity.from_document(document))
-        return self.require_identity()
+        return self.identity
 
     def adopt_identity(self, identity: ShardIdentity) -> None:
         """From now on this daemon is one of this shard."""
         if self.identity != identity:
             self.identity = identity
             self._catalog = None
+            self._identified.set()
             logger.info("Is a shard", shard=identity.shard_name, configdb=identity.config_string)
 
     # Others

@@ -32,7 +32,7 @@ class Coordinator(ABC):
 
     Attributes:
         operation_type: MongoDB's name for the kind of change.
-        must_finish: the point of no return has been passed: errors are met by trying again.
+        must_finish: the point of no return has been passed, or may have been: errors are met by trying again.
     """
 
     operation_type: ClassVar[str]
@@ -44,7 +44,8 @@ class Coordinator(ABC):
         self.namespace = namespace
         self.arguments = dict(arguments)
         self.phase = phase
-        self.must_finish = False
+        # How far a former primary came is not known before it has been looked at.
+        self.must_finish = phase is not None
 
     @property
     def id(self) -> dict[str, str]:

@@ -64,6 +64,7 @@ class CreateCollection(Coordinator):
         self._check_arguments(pattern)
         table = await self._read_routing()
         if table is None:
+            self.must_finish = False
             table = await self._shard_it(pattern)
         else:
             self._check_same(table, pattern)

@@ -32,6 +32,7 @@ class ModifyCollection(Coordinator):
             "needsUnblock": False,
             "performViewChange": table is None,
         }
-        replies = await send_to_shards(shard, owners, namespace.db, participate)
+        with self.point_of_no_return():
+            replies = await send_to_shards(shard, owners, namespace.db, participate)
         shards = await catalog.shards()
         return {"raw": {shards[shard_id].host: reply["result"] for shard_id, reply in sorted(replies.items())}}

@@ -92,6 +92,10 @@ class CoordinatorService:
             run.error = error
         except BackendError as error:
             run.error = CommandError(ErrorCode.HostUnreachable, str(error))
+        except Exception as error:
+            # Its document stays: perhaps the next primary, or the next version of this program, knows better.
+            logger.exception("A change failed for a reason that is our fault", id=coordinator.id)
+            run.error = CommandError(ErrorCode.InternalError, f"{type(error).__name__}: {error}")
         except BaseException:
             run.error = CommandError(
                 ErrorCode.InterruptedDueToReplStateChange, "operation was interrupted because the primary stepped down"

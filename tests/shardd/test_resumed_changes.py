@@ -1,0 +1,103 @@
+"""Changes whose coordinator died: the next primary finishes them."""
+
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.shardd.mini_cluster import MiniCluster
+from tests.shardd.router_stand_in import ShardedNamespace
+
+COORDINATORS = "system.sharding_ddl_coordinators"
+
+
+def restart_with(mini: MiniCluster, document: dict[str, Any]) -> None:
+    """Kill the daemon of ``sh0``, leave a coordinator's document, start it again and wait for the coordinator's end."""
+    member = mini.shards["sh0"].members[0]
+    member.daemon.stop(signal.SIGKILL)
+    with member.mongod_client() as mongod:
+        common = {"recoveredFromDisk": True, "forwardableOpMetadata": {"mayBypassWriteBlocking": False}}
+        mongod.config[COORDINATORS].insert_one({**document, **common})
+        member.daemon.start()
+        member.wait_ready()
+        wait_for(lambda: mongod.config[COORDINATORS].count_documents({}) == 0)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+
+
+@pytest.mark.parametrize("step", ["nothing done", "created here", "committed"])
+def test_sharding_is_finished(mini: MiniCluster, db: str, step: str) -> None:
+    namespace = f"{db}.c"
+    mini.create_database(db, "sh0")
+    if step == "created here":
+        with mini.shard_client("sh0") as client:
+            client[db].create_collection("c")
+    elif step == "committed":
+        mini.shard_collection(namespace, {"a": "hashed"}, "sh0")
+    identity = {"namespace": namespace, "operationType": "createCollection_V2"}
+    restart_with(mini, {"_id": identity, "phase": "commit", "shardKey": {"a": "hashed"}})
+    for shard in ("sh0", "sh1"):
+        version = mini.shard_version(namespace, shard)
+        with mini.shard_client(shard) as client:
+            assert client[db].command({"find": "c", "shardVersion": version})["ok"] == 1.0
+
+
+@pytest.mark.parametrize("is_out_of_catalog", [False, True])
+def test_a_drop_is_finished(mini: MiniCluster, ranged: ShardedNamespace, is_out_of_catalog: bool) -> None:
+    ranged.insert({"a": 11})
+    uuid = ranged.entry()["uuid"]
+    if is_out_of_catalog:
+        with mini.config_client() as config:
+            commit = {"_configsvrCommitDropCollection": ranged.namespace, "collectionUUID": {"uuid": uuid}}
+            config.admin.command({**commit, "writeConcern": {"w": "majority"}})
+    identity = {"namespace": ranged.namespace, "operationType": "dropCollection"}
+    restart_with(mini, {"_id": identity, "phase": "dropCollection", "collInfo": {"uuid": uuid}})
+    for shard in ("sh0", "sh1"):
+        with mini.shard_client(shard) as client:
+            assert client[ranged.db].list_collection_names() == []
+    with mini.config_client() as config:
+        assert config.config.collections.find_one({"_id": ranged.namespace}) is None
+
+
+def test_a_database_drop_is_finished(mini: MiniCluster, ranged: ShardedNamespace) -> None:
+    identity = {"namespace": f"{ranged.db}.", "operationType": "dropDatabase"}
+    restart_with(mini, {"_id": identity, "phase": "drop", "databaseVersion": ranged.database_version})
+    with mini.config_client() as config:
+        assert config.config.databases.find_one({"_id": ranged.db}) is None
+        assert config.config.collections.find_one({"_id": ranged.namespace}) is None
+
+
+def test_the_commit_of_a_move_that_was_lost_cannot_come_late(mini: MiniCluster, ranged: ShardedNamespace) -> None:
+    chunk = ranged.chunks()[-1]
+    entry = ranged.entry()
+    version = {"t": entry["timestamp"], "e": entry["lastmodEpoch"], "v": chunk["lastmod"]}
+    ranged.insert({"_id": 1, "a": 20})
+    arguments = {
+        "toShard": "sh1",
+        "min": chunk["min"],
+        "max": chunk["max"],
+        "epoch": entry["lastmodEpoch"],
+        "chunkMin": chunk["min"],
+        "chunkMax": chunk["max"],
+        "chunkVersion": version,
+        "collectionUUID": entry["uuid"],
+    }
+    identity = {"namespace": ranged.namespace, "operationType": "moveEmptyRange"}
+    restart_with(mini, {"_id": identity, "phase": "commit", **arguments})
+    late = {
+        "_configsvrCommitChunkMigration": ranged.namespace,
+        "fromShard": "sh0",
+        "toShard": "sh1",
+        "migratedChunk": {"min": chunk["min"], "max": chunk["max"], "lastmod": version},
+        "fromShardCollectionVersion": version,
+        "validAfter": entry["timestamp"],
+    }
+    with mini.config_client() as config:
+        assert config.admin.command({**late, "writeConcern": {"w": "majority"}}, check=False)["ok"] == 0.0
+    assert ranged.documents() == [{"_id": 1, "a": 20}]
