@@ -126,7 +126,11 @@ class RoutingCache:
         except CommandError as error:
             if not create or error.code != ErrorCode.NamespaceNotFound:
                 raise
-        await self._catalog.command({"_configsvrCreateDatabase": name, "writeConcern": {"w": "majority"}})
+        try:
+            await self._catalog.command({"_configsvrCreateDatabase": name, "writeConcern": {"w": "majority"}})
+        except CommandError as error:
+            message = f"Database {name} could not be created :: caused by :: {error.message}"
+            raise CommandError(error.code, message, labels=error.labels, extra=error.extra) from error
         return await self._database_loads.run(name, lambda: self._load_database(name))
 
     async def collection(self, namespace: str, *, create_database: bool = False) -> CollectionRouting:
