@@ -41,21 +41,40 @@ def database(client: Client) -> Iterator[Database[Document]]:
 
 
 @pytest.fixture
-def ranged(database: Database[Document]) -> Documents:
-    """An empty collection sharded by range and pre-placed on both shards."""
+def placed(database: Database[Document]) -> Documents:
+    """An empty collection of the test's own, sharded by range and pre-placed on both shards."""
     return shard_by_range(database)
 
 
-@pytest.fixture
-def hashed(database: Database[Document]) -> Documents:
-    """An empty collection sharded by the hash of ``_id`` on both shards."""
-    return shard_by_hash(database)
+@pytest.fixture(scope="session")
+def stock(client: Client) -> Iterator[Database[Document]]:
+    """Collections that tests of reads and writes share, one after the other."""
+    database = client["integration_stock"]
+    shard_by_range(database)
+    shard_by_hash(database)
+    yield database
+    client.drop_database(database.name)
 
 
 @pytest.fixture
-def unsharded(database: Database[Document]) -> Documents:
-    """An empty collection on the primary shard."""
-    return database["unsharded"]
+def ranged(stock: Database[Document]) -> Documents:
+    """An emptied collection sharded by range and pre-placed on both shards; its chunks and indexes stay as they are."""
+    stock.ranged.delete_many({})
+    return stock.ranged
+
+
+@pytest.fixture
+def hashed(stock: Database[Document]) -> Documents:
+    """An emptied collection sharded by the hash of ``_id`` on both shards."""
+    stock.hashed.delete_many({})
+    return stock.hashed
+
+
+@pytest.fixture
+def unsharded(stock: Database[Document]) -> Documents:
+    """An emptied collection on the primary shard."""
+    stock.unsharded.delete_many({})
+    return stock.unsharded
 
 
 @pytest.fixture(params=["ranged", "hashed", "unsharded"])

@@ -80,12 +80,12 @@ def test_session(
 
 
 @pytest.mark.parametrize("run", [run_with_pymongo, run_with_motor])
-def test_database_name_comes_from_the_caller(
-    cluster: RunningCluster, ranged: Documents, run: Callable[[str, str, AsyncSession], None]
+def test_collections_of_a_database(
+    cluster: RunningCluster, placed: Documents, run: Callable[[str, str, AsyncSession], None]
 ) -> None:
     """Collections made by one client are there for another."""
 
     async def names(database: Any) -> None:  # noqa: ANN401 - a database of either client
-        assert await database.list_collection_names() == [ranged.name]
+        assert await database.list_collection_names() == [placed.name]
 
-    run(cluster.uri, ranged.database.name, names)
+    run(cluster.uri, placed.database.name, names)

@@ -128,12 +128,12 @@ def test_aggregate_on_one_shard(filled: Documents) -> None:
     assert list(grouped) == [{"_id": 2, "n": 1}]
 
 
-def test_collections_of_a_database(database: Database[Document], ranged: Documents, unsharded: Documents) -> None:
-    unsharded.insert_one({})
+def test_collections_of_a_database(database: Database[Document], placed: Documents) -> None:
+    database.unsharded.insert_one({})
     assert sorted(database.list_collection_names()) == ["ranged", "unsharded"]
-    ranged.insert_one({"key": 501})
-    ranged.drop()
-    assert ranged.find_one() is None
+    placed.insert_one({"key": 501})
+    placed.drop()
+    assert placed.find_one() is None
     assert database.list_collection_names() == ["unsharded"]
 
 
@@ -147,14 +147,14 @@ def test_a_database_comes_and_goes(client: Client) -> None:
     assert name not in client.list_database_names()
 
 
-def test_indexes_are_on_every_shard(ranged: Documents, lower_mongod: Client, upper_mongod: Client) -> None:
-    assert ranged.create_index([("group", 1)]) == "group_1"
+def test_indexes_are_on_every_shard(placed: Documents, lower_mongod: Client, upper_mongod: Client) -> None:
+    assert placed.create_index([("group", 1)]) == "group_1"
     for mongod in (lower_mongod, upper_mongod):
-        assert "group_1" in mongod[ranged.database.name][ranged.name].index_information()
-    ranged.insert_many(documents())
-    assert len(list(ranged.find({"group": 2}).hint("group_1"))) == COUNT // 10
-    ranged.drop_index("group_1")
-    assert sorted(ranged.index_information()) == ["_id_", "key_1"]
+        assert "group_1" in mongod[placed.database.name][placed.name].index_information()
+    placed.insert_many(documents())
+    assert len(list(placed.find({"group": 2}).hint("group_1"))) == COUNT // 10
+    placed.drop_index("group_1")
+    assert sorted(placed.index_information()) == ["_id_", "key_1"]
 
 
 def test_two_collections_are_not_mixed_up(database: Database[Document]) -> None:

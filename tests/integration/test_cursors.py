@@ -1,0 +1,184 @@
+"""Cursors over two shards: batches, ends, sessions, time limits and the shards' own cursors behind them."""
+
+from collections.abc import Iterator
+
+import pytest
+from bson.int64 import Int64
+from pymongo import CursorType
+from pymongo.database import Database
+from pymongo.errors import CursorNotFound, OperationFailure
+
+from tests.integration.sharded import Document, Documents
+from tests.integration.waiting import eventually
+from tests.local_cluster import Client, RunningCluster
+
+COUNT = 1000
+
+
+@pytest.fixture
+def filled(ranged: Documents) -> Documents:
+    """Documents with keys from 0 to `COUNT`, half of them on each shard."""
+    ranged.insert_many({"_id": n, "key": n, "group": n % 7} for n in range(COUNT))
+    return ranged
+
+
+@pytest.fixture
+def cursor_timeout_ms(client: Client) -> Iterator[int]:
+    """Cursors of the first router end after a tenth of a second idle."""
+    timeout = 100
+    was = client.admin.command("setParameter", 1, cursorTimeoutMillis=timeout)["was"]
+    yield timeout
+    client.admin.command("setParameter", 1, cursorTimeoutMillis=was)
+
+
+def open_cursors(client: Client) -> int:
+    """Cursors that are open on a router or a mongod."""
+    return int(client.admin.command("serverStatus")["metrics"]["cursor"]["open"]["total"])
+
+
+def namespace_cursors(mongod: Client, collection: Documents) -> list[Document]:
+    """Idle cursors of a mongod on one collection."""
+    stages = [{"$currentOp": {"idleCursors": True}}, {"$match": {"ns": collection.full_name, "type": "idleCursor"}}]
+    return list(mongod.admin.aggregate(stages))
+
+
+def test_first_batch_has_101_documents_by_default(filled: Documents) -> None:
+    reply = filled.database.command("find", filled.name, sort={"key": 1})
+    assert [document["key"] for document in reply["cursor"]["firstBatch"]] == list(range(101))
+    assert reply["cursor"]["ns"] == filled.full_name
+    rest = filled.database.command("getMore", Int64(reply["cursor"]["id"]), collection=filled.name)
+    assert rest["cursor"]["id"] == 0
+    assert [document["key"] for document in rest["cursor"]["nextBatch"]] == list(range(101, COUNT))
+
+
+def test_empty_first_batch_then_batches_of_a_size(filled: Documents) -> None:
+    reply = filled.database.command("find", filled.name, sort={"key": -1}, batchSize=0)
+    assert reply["cursor"]["firstBatch"] == []
+    more = filled.database.command("getMore", Int64(reply["cursor"]["id"]), collection=filled.name, batchSize=3)
+    assert [document["key"] for document in more["cursor"]["nextBatch"]] == [999, 998, 997]
+    filled.database.command("killCursors", filled.name, cursors=[Int64(reply["cursor"]["id"])])
+
+
+def test_single_batch_leaves_no_cursor(filled: Documents) -> None:
+    reply = filled.database.command("find", filled.name, batchSize=10, singleBatch=True)
+    assert reply["cursor"]["id"] == 0
+    assert len(reply["cursor"]["firstBatch"]) == 10
+
+
+def test_limit_ends_the_cursor_and_those_of_the_shards(
+    filled: Documents, lower_mongod: Client, upper_mongod: Client
+) -> None:
+    found = filled.find().sort("key", -1).limit(250).batch_size(100)
+    assert [document["key"] for document in found] == list(range(999, 749, -1))
+    for mongod in (lower_mongod, upper_mongod):
+        eventually(lambda mongod=mongod: not namespace_cursors(mongod, filled), what="no cursor is left on the shard")
+
+
+@pytest.mark.parametrize("filtered", [{}, {"key": {"$lt": 400}}], ids=["both shards", "one shard"])
+def test_kill_cursors(
+    client: Client, filled: Documents, lower_mongod: Client, upper_mongod: Client, filtered: Document
+) -> None:
+    before = open_cursors(client)
+    reply = filled.database.command("find", filled.name, filter=filtered, batchSize=10)
+    cursor_id = Int64(reply["cursor"]["id"])
+    assert open_cursors(client) == before + 1
+    assert namespace_cursors(lower_mongod, filled)
+    unknown = Int64(cursor_id ^ 1)
+    killed = filled.database.command("killCursors", filled.name, cursors=[cursor_id, unknown])
+    assert (killed["cursorsKilled"], killed["cursorsNotFound"]) == ([cursor_id], [unknown])
+    assert (killed["cursorsAlive"], killed["cursorsUnknown"]) == ([], [])
+    assert open_cursors(client) == before
+    for mongod in (lower_mongod, upper_mongod):
+        eventually(lambda mongod=mongod: not namespace_cursors(mongod, filled), what="no cursor is left on the shard")
+    with pytest.raises(CursorNotFound):
+        filled.database.command("getMore", cursor_id, collection=filled.name)
+
+
+def test_closing_a_client_cursor_kills_it(client: Client, filled: Documents) -> None:
+    before = open_cursors(client)
+    with filled.find().batch_size(5) as cursor:
+        next(cursor)
+        assert open_cursors(client) == before + 1
+    assert open_cursors(client) == before
+
+
+@pytest.mark.usefixtures("cursor_timeout_ms")
+def test_idle_cursor_is_ended(
+    client: Client, filled: Documents, lower_mongod: Client, upper_mongod: Client
+) -> None:
+    timed_out = client.admin.command("serverStatus")["metrics"]["cursor"]["timedOut"]
+    cursor = filled.find({}, no_cursor_timeout=False).batch_size(5)
+    next(cursor)
+    eventually(lambda: client.admin.command("serverStatus")["metrics"]["cursor"]["timedOut"] > timed_out)
+    for mongod in (lower_mongod, upper_mongod):
+        eventually(lambda mongod=mongod: not namespace_cursors(mongod, filled), what="no cursor is left on the shard")
+    with pytest.raises(CursorNotFound):
+        list(cursor)
+
+
+@pytest.mark.usefixtures("cursor_timeout_ms")
+def test_cursor_without_timeout_outlives_one_with(client: Client, filled: Documents) -> None:
+    timed_out = client.admin.command("serverStatus")["metrics"]["cursor"]["timedOut"]
+    with filled.find({}, no_cursor_timeout=True).batch_size(5) as immortal, filled.find().batch_size(5) as mortal:
+        next(immortal), next(mortal)
+        eventually(lambda: client.admin.command("serverStatus")["metrics"]["cursor"]["timedOut"] > timed_out)
+        assert len(list(immortal)) == COUNT - 1
+
+
+def test_cursor_belongs_to_its_session(client: Client, filled: Documents) -> None:
+    with client.start_session() as session, client.start_session() as other:
+        reply = filled.database.command("find", filled.name, batchSize=2, session=session)
+        cursor_id = Int64(reply["cursor"]["id"])
+        with pytest.raises(OperationFailure) as caught:
+            filled.database.command("getMore", cursor_id, collection=filled.name, session=other)
+        assert caught.value.code == 50801
+        more = filled.database.command("getMore", cursor_id, collection=filled.name, session=session)
+        assert more["cursor"]["nextBatch"]
+        filled.database.command("killCursors", filled.name, cursors=[cursor_id], session=session)
+
+
+def test_cursor_belongs_to_its_collection(filled: Documents) -> None:
+    reply = filled.database.command("find", filled.name, batchSize=2)
+    cursor_id = Int64(reply["cursor"]["id"])
+    with pytest.raises(OperationFailure) as caught:
+        filled.database.command("getMore", cursor_id, collection="another")
+    assert caught.value.code == 13
+    filled.database.command("killCursors", filled.name, cursors=[cursor_id])
+
+
+def test_cursor_of_one_router_is_unknown_to_the_other(filled: Documents, other_client: Client) -> None:
+    reply = filled.database.command("find", filled.name, batchSize=2)
+    cursor_id = Int64(reply["cursor"]["id"])
+    with pytest.raises(CursorNotFound):
+        other_client[filled.database.name].command("getMore", cursor_id, collection=filled.name)
+    filled.database.command("killCursors", filled.name, cursors=[cursor_id])
+
+
+def test_tailable_cursor_of_an_unsharded_capped_collection(database: Database[Document]) -> None:
+    capped = database.create_collection("capped", capped=True, size=4096)
+    capped.insert_one({"n": 1})
+    with capped.find(cursor_type=CursorType.TAILABLE_AWAIT).max_await_time_ms(50) as cursor:
+        assert cursor.next()["n"] == 1
+        capped.insert_one({"n": 2})
+        assert cursor.next()["n"] == 2
+        assert cursor.alive
+
+
+def test_documents_of_many_sizes_fit_the_batches(ranged: Documents) -> None:
+    """A batch ends at 16 MiB, wherever the documents come from."""
+    large = "x" * (3 << 20)
+    ranged.insert_many({"key": key, "text": large} for key in (1, 2, 3, 4, 501, 502, 503, 504))
+    reply = ranged.database.command("find", ranged.name, sort={"key": 1})
+    first = [document["key"] for document in reply["cursor"]["firstBatch"]]
+    assert first == [1, 2, 3, 4, 501]
+    assert [document["key"] for document in ranged.find().sort("key", 1)] == [1, 2, 3, 4, 501, 502, 503, 504]
+
+
+def test_two_shards_and_a_router_serve_many_cursors_at_once(filled: Documents, cluster: RunningCluster) -> None:
+    with cluster.client() as client:
+        collection = client[filled.database.name][filled.name]
+        cursors = [collection.find({"group": group}).sort("key", 1).batch_size(4) for group in range(7)]
+        columns = [[cursor.next()["key"] for _ in range(100)] for cursor in cursors]
+        for group, (keys, cursor) in enumerate(zip(columns, cursors, strict=True)):
+            assert keys == list(range(group, 700, 7))
+            cursor.close()

@@ -1,0 +1,81 @@
+"""``explain`` tells which shards an operation is sent to."""
+
+import pytest
+from pymongo.database import Database
+from pymongo.errors import OperationFailure
+
+from tests.integration.sharded import LOWER, UPPER, Document, Documents
+
+COUNT = 100
+
+
+@pytest.fixture
+def filled(ranged: Documents) -> Documents:
+    ranged.insert_many({"_id": n, "key": n * 10} for n in range(COUNT))
+    return ranged
+
+
+def explain(database: Database[Document], command: Document, verbosity: str = "queryPlanner") -> Document:
+    """The reply to the command."""
+    return database.command("explain", command, verbosity=verbosity)
+
+
+def shards_of(explained: Document) -> list[str]:
+    """The shards in the winning plan."""
+    return sorted(shard["shardName"] for shard in explained["queryPlanner"]["winningPlan"]["shards"])
+
+
+@pytest.mark.parametrize(
+    ("query", "stage", "shards"),
+    [
+        ({"filter": {"key": 10}}, "SINGLE_SHARD", [LOWER]),
+        ({"filter": {"key": {"$gte": 500}}}, "SINGLE_SHARD", [UPPER]),
+        ({"filter": {"key": {"$in": [10, 600]}}}, "SHARD_MERGE", [LOWER, UPPER]),
+        ({"filter": {}}, "SHARD_MERGE", [LOWER, UPPER]),
+        ({"filter": {}, "sort": {"key": 1}}, "SHARD_MERGE_SORT", [LOWER, UPPER]),
+    ],
+)
+def test_find(filled: Documents, query: Document, stage: str, shards: list[str]) -> None:
+    explained = explain(filled.database, {"find": filled.name, **query})
+    assert explained["queryPlanner"]["winningPlan"]["stage"] == stage
+    assert shards_of(explained) == shards
+    assert explained["command"]["find"] == filled.name
+    assert explained["serverInfo"]["version"].startswith("6.0.")
+
+
+def test_execution_statistics_are_summed(filled: Documents) -> None:
+    explained = explain(filled.database, {"find": filled.name, "filter": {"key": {"$gte": 400}}}, "executionStats")
+    statistics = explained["executionStats"]
+    assert statistics["nReturned"] == 60
+    assert statistics["totalDocsExamined"] == 60
+    assert sorted(each["shardName"] for each in statistics["executionStages"]["shards"]) == [LOWER, UPPER]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        {"count": "ranged", "query": {"key": 700}},
+        {"distinct": "ranged", "key": "_id", "query": {"key": 700}},
+        {"update": "ranged", "updates": [{"q": {"key": 700}, "u": {"$set": {"a": 1}}}]},
+        {"delete": "ranged", "deletes": [{"q": {"key": 700}, "limit": 1}]},
+        {"findAndModify": "ranged", "query": {"key": 700}, "update": {"$set": {"a": 1}}},
+    ],
+    ids=lambda command: next(iter(command)),
+)
+def test_others(filled: Documents, command: Document) -> None:
+    explained = explain(filled.database, command)
+    assert shards_of(explained) == [UPPER]
+    assert filled.count_documents({"a": 1}) == 0
+    assert filled.count_documents({}) == COUNT
+
+
+def test_aggregate_on_one_shard(filled: Documents) -> None:
+    pipeline = [{"$match": {"key": 700}}]
+    explained = explain(filled.database, {"aggregate": filled.name, "pipeline": pipeline, "cursor": {}})
+    assert list(explained["shards"]) == [UPPER]
+
+
+def test_explain_of_explain_is_refused(filled: Documents) -> None:
+    with pytest.raises(OperationFailure) as caught:
+        explain(filled.database, {"explain": {"find": filled.name}})
+    assert caught.value.code == 20
