@@ -1,0 +1,213 @@
+"""One router changes where documents are; the other, which knows the old places, goes on giving right results."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from pymongo import InsertOne, UpdateOne
+from pymongo.database import Database
+
+from tests.integration.sharded import LOWER, UPPER, Document, Documents, placement, shard_by_range, shard_collection
+from tests.local_cluster import Client, RunningCluster
+
+
+@pytest.fixture
+def stale(other_client: Client, placed: Documents) -> Documents:
+    """A collection as the second router sees it, which has its first places in its cache.
+
+    Keys below 500 are documents on the lower shard, the upper shard's chunk is empty.
+    """
+    placed.insert_many({"_id": n, "key": n} for n in range(0, 500, 10))
+    seen = other_client[placed.database.name][placed.name]
+    assert seen.count_documents({}) == 50
+    return seen
+
+
+@pytest.fixture
+def moved(client: Client, stale: Documents) -> Iterator[Documents]:
+    """As `stale`, and the upper chunk has moved to the lower shard since."""
+    client.admin.command("moveChunk", stale.full_name, find={"key": 700}, to=LOWER)
+    assert placement(client, stale.full_name) == [LOWER, LOWER]
+    yield stale
+    # Whoever writes where a chunk was leaves documents that no one owns.
+    assert stale.database.client.admin.command("flushRouterConfig")["flushed"]
+
+
+def refreshes(client: Client) -> int:
+    """How often a router has read a routing table, whole or in part."""
+    statistics = client.admin.command("serverStatus")["shardingStatistics"]["catalogCache"]
+    return int(statistics["countFullRefreshesStarted"] + statistics["countIncrementalRefreshesStarted"])
+
+
+def stored(mongod: Client, collection: Documents, query: Document | None = None) -> int:
+    """How many documents one shard's mongod has."""
+    return mongod[collection.database.name][collection.name].count_documents(query or {})
+
+
+def test_insert_goes_where_the_chunk_is(moved: Documents, lower_mongod: Client, upper_mongod: Client) -> None:
+    moved.insert_one({"key": 700})
+    assert stored(lower_mongod, moved, {"key": 700}) == 1
+    assert stored(upper_mongod, moved) == 0
+
+
+def test_divided_batch_goes_where_the_chunks_are(moved: Documents, lower_mongod: Client, upper_mongod: Client) -> None:
+    for ordered in (True, False):
+        batch = [InsertOne({"key": key, "ordered": ordered}) for key in (1, 501, 2, 502, 503, 3)]
+        assert moved.bulk_write(batch, ordered=ordered).inserted_count == 6
+    assert stored(lower_mongod, moved) == 50 + 12
+    assert stored(upper_mongod, moved) == 0
+
+
+def test_update_upsert_and_delete(moved: Documents, lower_mongod: Client, upper_mongod: Client) -> None:
+    assert moved.update_one({"key": 700}, {"$set": {"_id": 700}}, upsert=True).upserted_id == 700
+    assert moved.update_many({"key": {"$gte": 490}}, {"$set": {"seen": 1}}).modified_count == 2
+    assert (stored(lower_mongod, moved, {"seen": 1}), stored(upper_mongod, moved)) == (2, 0)
+    assert moved.find_one_and_update({"key": 700}, {"$inc": {"seen": 1}}) == {"_id": 700, "key": 700, "seen": 1}
+    assert moved.delete_one({"key": 700}).deleted_count == 1
+
+
+def test_reads_find_what_was_written_since(client: Client, moved: Documents) -> None:
+    fresh = client[moved.database.name][moved.name]
+    fresh.insert_many({"_id": n, "key": n} for n in range(500, 1000, 10))
+    assert moved.find_one({"key": 700}) == {"_id": 700, "key": 700}
+    assert [document["key"] for document in moved.find().sort("key", 1)] == list(range(0, 1000, 10))
+    assert moved.count_documents({"key": {"$gte": 480}}) == 52
+    assert moved.estimated_document_count() == 100
+    assert sorted(moved.distinct("key", {"key": {"$gte": 900}})) == list(range(900, 1000, 10))
+    assert len(list(moved.aggregate([{"$match": {"key": 700}}]))) == 1
+
+
+def test_first_operation_may_be_any(client: Client, moved: Documents) -> None:
+    """Each kind of read on a router that has not noticed the move yet."""
+    fresh = client[moved.database.name][moved.name]
+    fresh.insert_one({"_id": 700, "key": 700})
+    shard = UPPER
+    for read in (
+        lambda: moved.find_one({"key": 700}) is not None,
+        lambda: moved.count_documents({"key": 700}) == 1,
+        lambda: moved.distinct("key", {"key": 700}) == [700],
+        lambda: moved.find({"key": 700}).explain()["queryPlanner"]["winningPlan"]["stage"] == "SINGLE_SHARD",
+    ):
+        assert read()
+        # Move it away and back, so that the next one meets a stale cache as well.
+        fresh.delete_many({"key": 700})
+        client.admin.command("moveChunk", moved.full_name, find={"key": 700}, to=shard)
+        fresh.insert_one({"_id": 700, "key": 700})
+        shard = LOWER if shard == UPPER else UPPER
+
+
+def test_split_is_no_news(client: Client, stale: Documents, other_client: Client) -> None:
+    before = refreshes(other_client)
+    client.admin.command("split", stale.full_name, middle={"key": 250})
+    client.admin.command("split", stale.full_name, middle={"key": 750})
+    assert stale.count_documents({}) == 50
+    stale.insert_one({"key": 760})
+    assert refreshes(other_client) == before
+
+
+def test_first_chunk_on_a_shard(client: Client, database: Database[Document], other_client: Client) -> None:
+    """A shard that owned nothing of the collection knows nothing of it either."""
+    shard_collection(database, "growing", {"key": 1})
+    client.admin.command("split", f"{database.name}.growing", middle={"key": 0})
+    seen = other_client[database.name].growing
+    seen.insert_one({"key": -1})
+    client.admin.command("moveChunk", seen.full_name, find={"key": 0}, to=UPPER)
+    seen.insert_many([{"key": 1}, {"key": -2}])
+    assert sorted(document["key"] for document in seen.find()) == [-2, -1, 1]
+
+
+def test_dropped_and_sharded_again_by_another_key(client: Client, stale: Documents) -> None:
+    fresh = client[stale.database.name][stale.name]
+    fresh.drop()
+    assert stale.find_one() is None
+    shard_collection(fresh.database, fresh.name, {"other": 1})
+    client.admin.command("split", stale.full_name, middle={"other": 0})
+    client.admin.command("moveChunk", stale.full_name, find={"other": 0}, to=UPPER)
+    fresh.insert_many({"_id": n, "other": n} for n in range(-5, 5))
+    assert stale.count_documents({}) == 10
+    assert stale.update_one({"other": 3}, {"$set": {"key": 1}}).modified_count == 1
+    stale.insert_one({"_id": 100, "other": 100})
+    assert fresh.find_one({"other": 100}) == {"_id": 100, "other": 100}
+
+
+def test_dropped_and_used_unsharded(client: Client, stale: Documents, lower_mongod: Client) -> None:
+    fresh = client[stale.database.name][stale.name]
+    fresh.drop()
+    fresh.insert_one({"_id": 1, "key": [1, 2]})
+    assert stale.find_one() == {"_id": 1, "key": [1, 2]}
+    stale.insert_one({"_id": 2, "key": 900})
+    assert stored(lower_mongod, stale) == 2
+
+
+def test_sharded_after_it_was_used_unsharded(
+    client: Client, database: Database[Document], other_client: Client, upper_mongod: Client
+) -> None:
+    seen = other_client[database.name].ranged
+    seen.insert_one({"_id": 0, "key": 0})
+    seen.create_index("key")
+    shard_by_range(database)
+    seen.insert_many([{"_id": 1, "key": 600}, {"_id": 2, "key": 1}])
+    assert stored(upper_mongod, seen) == 1
+    assert seen.update_one({"key": 600}, {"$set": {"a": 1}}).modified_count == 1
+    assert client[database.name].ranged.count_documents({}) == 3
+
+
+def test_database_dropped_and_made_again_elsewhere(client: Client, other_client: Client, upper_mongod: Client) -> None:
+    name = "integration_wandering"
+    client.drop_database(name)
+    client.admin.command("enableSharding", name, primaryShard=LOWER)
+    other_client[name].things.insert_one({"_id": 1})
+    client.drop_database(name)
+    client.admin.command("enableSharding", name, primaryShard=UPPER)
+    try:
+        assert other_client[name].things.find_one() is None
+        other_client[name].things.insert_one({"_id": 2})
+        assert [document["_id"] for document in upper_mongod[name].things.find()] == [2]
+    finally:
+        client.drop_database(name)
+
+
+def test_cursor_goes_on_through_a_move_of_an_empty_chunk(client: Client, stale: Documents) -> None:
+    with stale.find().sort("key", 1).batch_size(5) as cursor:
+        read = [next(cursor)["key"] for _ in range(10)]
+        client.admin.command("moveChunk", stale.full_name, find={"key": 700}, to=LOWER)
+        read += [document["key"] for document in cursor]
+    assert read == list(range(0, 500, 10))
+
+
+def test_many_clients_cause_few_refreshes(cluster: RunningCluster, moved: Documents, other_client: Client) -> None:
+    """Whoever meets the stale entry while it is being read again waits for that."""
+    clients = 50
+    before = refreshes(other_client)
+    with (
+        cluster.direct("router.1", maxPoolSize=clients) as client,
+        ThreadPoolExecutor(clients) as pool,
+    ):
+        collection = client[moved.database.name][moved.name]
+        written = list(pool.map(lambda n: collection.insert_one({"_id": 1000 + n, "key": 700 + n}), range(clients)))
+    assert len(written) == clients
+    assert moved.count_documents({"_id": {"$gte": 1000}}) == clients
+    assert refreshes(other_client) - before == 1
+
+
+def test_writers_on_both_routers_while_chunks_move(client: Client, moved: Documents, other_client: Client) -> None:
+    """An empty chunk beside theirs goes to and fro; no write is lost, none is done twice."""
+    name, namespace = moved.database.name, moved.full_name
+    client.admin.command("split", namespace, middle={"key": 5000})
+
+    def write(connection: Client, first: int) -> int:
+        collection = connection[name][moved.name]
+        for n in range(first, first + 50):
+            collection.bulk_write(
+                [InsertOne({"_id": n, "key": n}), UpdateOne({"_id": n, "key": n}, {"$inc": {"times": 1}})]
+            )
+        return 50
+
+    with ThreadPoolExecutor(2) as pool:
+        writers = [pool.submit(write, client, 1000), pool.submit(write, other_client, 2000)]
+        shard = UPPER
+        while not all(writer.done() for writer in writers):
+            client.admin.command("moveChunk", namespace, find={"key": 6000}, to=shard)
+            shard = LOWER if shard == UPPER else UPPER
+        assert sum(writer.result() for writer in writers) == 100
+    assert moved.count_documents({"times": 1}) == 100
