@@ -54,7 +54,12 @@ class _Execution:
             return await self._finish(WriteRun(self._batch), routing)
         self._operation.targeted = (shard,)
         message = message_with_versions(self._batch.request.message, routing.versions_for(shard), body=self._batch.body)
-        reply = await self._router.send(shard, message, may_repeat=self._batch.is_retryable)
+        try:
+            reply = await self._router.send(shard, message, may_repeat=self._batch.is_retryable)
+        except CommandError as error:
+            if not is_routing_refusal(error.code):
+                raise
+            reply = ShardReply.failed(shard, error)
         if _can_pass(reply):
             return {} if self._batch.is_unacknowledged else reply.for_client(HIDDEN_FIELDS)
         run = WriteRun(self._batch)

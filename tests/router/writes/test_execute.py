@@ -124,6 +124,15 @@ def test_stale_batch_for_one_shard_is_sent_again() -> None:
     assert statements_sent(router, b"documents") == [("west", documents(-1, -2)), ("north", documents(-2))]
 
 
+def test_batch_for_a_shard_that_was_removed_is_sent_again() -> None:
+    def answer(shard: str, received: Request) -> Answer:
+        return CommandError(70, "Shard west not found") if shard == "west" else OK
+
+    router = FakeRouter([BY_K, MOVED], answer)
+    assert run(router, WriteKind.INSERT, documents(-1)) == {"n": 1}
+    assert [shard for shard, _ in router.sent] == ["west", "north"]
+
+
 def test_stale_database_is_read_again() -> None:
     replies: list[Answer] = [OK, {"ok": 0.0, "code": 249, "errmsg": "stale"}]
     router = FakeRouter([None], lambda shard, received: replies.pop())
