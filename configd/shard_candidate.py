@@ -36,6 +36,22 @@ class ConnectionString:
         return f"{self.set_name}/{joined}" if self.set_name else joined
 
 
+def check_locality(target: ConnectionString, config_servers: ConnectionString) -> None:
+    """Refuse a mixture of loopback addresses, which mean something else on every machine, and others.
+
+    Raises:
+        CommandError: InvalidOptions.
+    """
+    is_local = all(map(_is_localhost, config_servers.hosts))
+    for host in target.hosts:
+        if _is_localhost(host) != is_local:
+            raise CommandError(
+                ErrorCode.InvalidOptions,
+                "Can't use localhost as a shard since all shards need to communicate. Either use all shards and"
+                f" configdbs in localhost or all in actual IPs. host: {host} isLocalHost:{int(_is_localhost(host))}",
+            )
+
+
 def find_existing(
     target: ConnectionString, name: str | None, max_size: int | None, shards: Iterable[ShardEntry]
 ) -> ShardEntry | None:
@@ -121,6 +137,11 @@ def check_databases(target: ConnectionString, found: Iterable[str], primaries: M
                 f"can't add shard '{target}' because a local database '{name}' exists in another {primaries[name]}"
             )
     return brought
+
+
+def _is_localhost(address: str) -> bool:
+    host = address.rpartition(":")[0]
+    return host in ("localhost", "::1", "[::1]") or host.startswith("127.0.0.")
 
 
 def _parse_host(text: str, whole: str) -> str:

@@ -10,6 +10,7 @@ from configd.shard_candidate import (
     ConnectionString,
     check_databases,
     check_hello,
+    check_locality,
     find_existing,
     shard_name,
 )
@@ -42,6 +43,7 @@ async def add_shard(operation: Operation) -> dict[str, Any]:
     """
     target = ConnectionString.parse(operation.subject)
     name = operation.arguments.maybe_string("name")
+    check_locality(target, ConnectionString.parse(operation.primary.config_string()))
     if name == "":
         raise CommandError(ErrorCode.BadValue, "shard name cannot be empty")
     max_size = operation.arguments.value("maxSize")

@@ -83,7 +83,7 @@ def _check_collection(collection: CollectionEntry, donor_version: ChunkVersion, 
             ErrorCode.StaleEpoch,
             f"The epoch of collection '{collection.namespace}' has changed since the migration began. The config"
             f" server's collection version epoch is now '{collection.epoch}', but the shard's is"
-            f" {donor_version.epoch}. Aborting migration commit for chunk ({migrated}).",
+            f" {donor_version.epoch}'. Aborting migration commit for chunk ({migrated}).",
         )
     if not collection.may_migrate:
         raise CommandError(

@@ -2,10 +2,13 @@
 
 from typing import Any
 
-from configd.collection_chunks import CollectionChunks, find_collection
+from bson.binary import Binary
+
+from configd.collection_chunks import CollectionChunks
 from configd.operation import Operation
 from configd.registry import config_command
 from configd.transactions import Transaction
+from sharding.catalog.collection_entry import CollectionEntry
 from sharding.chunk_version_bumps import ensure_version_is_greater_than
 from sharding.chunks import ChunkRange
 from sharding.namespace import Namespace
@@ -15,7 +18,8 @@ from sharding.namespace import Namespace
 async def ensure_chunk_version_is_greater_than(operation: Operation) -> dict[str, Any]:
     """Make sure that a migration which tried to commit at a version can no longer be committed.
 
-    A collection or a chunk that is no more can be taken for changed, so there is nothing to do then.
+    A collection or a chunk that is no more can be taken for changed, so there is nothing to do then. The collection is
+    known by its UUID, whatever its name is now.
     """
     arguments = operation.arguments
     # The command's own field has always been a number in MongoDB 6.0, and the namespace a field of its own.
@@ -25,9 +29,11 @@ async def ensure_chunk_version_is_greater_than(operation: Operation) -> dict[str
     version, uuid = arguments.version("version"), arguments.maybe_uuid("collectionUUID")
 
     async def work(transaction: Transaction) -> None:
-        collection = await find_collection(transaction, str(namespace))
-        if collection is None or (uuid is not None and collection.uuid != uuid):
+        query = {"_id": str(namespace)} if uuid is None else {"uuid": Binary.from_uuid(uuid)}
+        document = await transaction.find_one("collections", query)
+        if document is None:
             return
+        collection = CollectionEntry.from_document(document)
         if collection.epoch != version.epoch:
             return
         chunks = CollectionChunks(transaction, collection)

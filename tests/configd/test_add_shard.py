@@ -146,7 +146,8 @@ def test_add_shard_that_is_not_reachable(catalog: CatalogUser) -> None:
         ({"_configsvrAddShard": "set/"}, ErrorCode.FailedToParse),
         ({"_configsvrAddShard": "set/host:port"}, ErrorCode.FailedToParse),
         ({"_configsvrAddShard": "set/host:70000"}, ErrorCode.FailedToParse),
-        ({"_configsvrAddShard": "set/host:1", "name": ""}, ErrorCode.BadValue),
+        ({"_configsvrAddShard": "set/127.0.0.1:1", "name": ""}, ErrorCode.BadValue),
+        ({"_configsvrAddShard": "set/host:1"}, ErrorCode.InvalidOptions),
         ({"_configsvrAddShard": 1}, ErrorCode.TypeMismatch),
     ],
 )

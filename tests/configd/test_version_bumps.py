@@ -73,7 +73,6 @@ def test_ensure_chunk_version_raises_the_major_version_once(catalog: CatalogUser
 @pytest.mark.parametrize(
     "change",
     [
-        {"nss": "bumps.unknown"},
         {"collectionUUID": Binary.from_uuid(uuid4())},
         {"maxKey": {"x": 1}},
         {"version": {"t": Timestamp(1, 1), "e": ObjectId(), "v": Timestamp(1, 0)}},
