@@ -39,9 +39,10 @@ _READS: Final = frozenset(
         "datasize",
         "validate",
         "planCacheListFilters",
+        "splitVector",
     }
 )
-_NAMED_IN_FULL: Final = frozenset({"dataSize", "datasize"})
+_NAMED_IN_FULL: Final = frozenset({"dataSize", "datasize", "splitVector"})
 """Versioned commands whose argument is ``db.collection`` rather than a collection of the command's database."""
 
 _NEED_SHARD_VERSION: Final = frozenset(

@@ -73,13 +73,18 @@ class Catalog:
             find["sort"] = sort
         return await self._find(CatalogRead("config", find))
 
-    async def new_timestamp(self) -> Timestamp:
+    async def new_timestamp(self, cluster_time: Mapping[str, Any] | None = None) -> Timestamp:
         """A time that the config servers have not given to anything before: identity of a new collection's versions.
+
+        Args:
+            cluster_time: a ``$clusterTime`` that the time has to come after.
 
         Raises:
             CommandError: as `command`.
         """
         note = {"appendOplogNote": 1, "data": {"msg": "new collection timestamp"}, "writeConcern": MAJORITY}
+        if cluster_time is not None:
+            note["$clusterTime"] = cluster_time
         reply = await self.command(note)
         now: Timestamp = reply["operationTime"]
         return now

@@ -39,7 +39,9 @@ async def is_range_empty(
 
 
 async def _finds_any(mongod: LocalMongod, namespace: Namespace, search: Mapping[str, Any]) -> bool:
-    find = {"find": namespace.collection, **search, "limit": 1, "singleBatch": True, "projection": {"_id": 1}}
+    # The index orders strings as the shard key does, which the collection's own collation may not.
+    options = {"limit": 1, "singleBatch": True, "projection": {"_id": 1}, "collation": {"locale": "simple"}}
+    find = {"find": namespace.collection, **search, **options}
     reply = await mongod.command(namespace.db, find)
     return bool(reply["cursor"]["firstBatch"])
 

@@ -13,6 +13,7 @@ from router.operation import Operation
 from router.plain_error import PlainError
 from router.registry import Reply, command
 from router.scatter import send_to_one
+from router.shard_reply import StaleRoutingError
 from sharding.routing_table import RoutedChunk, RoutingTable
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
@@ -162,7 +163,7 @@ async def _median_key(operation: Operation, table: RoutingTable, chunk: RoutedCh
     """The key in the middle of a chunk's documents, found by the shard that has them.
 
     Raises:
-        CommandError: CannotSplit, there is none.
+        CommandError: CannotSplit, there is none; StaleConfig.
     """
     question = bson.encode(
         {
@@ -175,7 +176,10 @@ async def _median_key(operation: Operation, table: RoutingTable, chunk: RoutedCh
         }
     )
     frame = op_msg(append(question, table.shard_version_element(chunk.shard)), request_id=next_request_id())
-    reply = await send_to_one(operation, chunk.shard, frame, may_repeat=True)
+    try:
+        reply = await send_to_one(operation, chunk.shard, frame, may_repeat=True)
+    except StaleRoutingError as stale:  # the chunk was changed at this very moment
+        raise stale.error from stale
     reply.raise_for_error()
     keys: list[dict[str, Any]] = reply.get(b"splitKeys", [])
     if not keys:
