@@ -1,6 +1,7 @@
 """Sharded collections whose chunks are on both shards, and the catalog's view of them."""
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any, Final
 
 from bson.binary import UuidRepresentation
@@ -79,5 +80,5 @@ def changes(client: Client, namespace: str, what: str) -> list[Document]:
 
 def assert_tiled(found: list[Document]) -> None:
     """Chunks leave no gap and do not overlap."""
-    for before, after in zip(found, found[1:], strict=False):
+    for before, after in pairwise(found):
         assert before["max"] == after["min"]

@@ -73,9 +73,7 @@ async def read_and_write(name: str, database: Any) -> None:  # noqa: ANN401 - a 
 
 
 @pytest.mark.parametrize("run", [run_with_pymongo, run_with_motor])
-def test_session(
-    cluster: RunningCluster, collection: Documents, run: Callable[[str, str, AsyncSession], None]
-) -> None:
+def test_session(cluster: RunningCluster, collection: Documents, run: Callable[[str, str, AsyncSession], None]) -> None:
     run(cluster.uri, collection.database.name, lambda database: read_and_write(collection.name, database))
 
 

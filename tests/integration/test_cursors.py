@@ -103,9 +103,7 @@ def test_closing_a_client_cursor_kills_it(client: Client, filled: Documents) -> 
 
 
 @pytest.mark.usefixtures("cursor_timeout_ms")
-def test_idle_cursor_is_ended(
-    client: Client, filled: Documents, lower_mongod: Client, upper_mongod: Client
-) -> None:
+def test_idle_cursor_is_ended(client: Client, filled: Documents, lower_mongod: Client, upper_mongod: Client) -> None:
     timed_out = client.admin.command("serverStatus")["metrics"]["cursor"]["timedOut"]
     cursor = filled.find({}, no_cursor_timeout=False).batch_size(5)
     next(cursor)
