@@ -149,7 +149,7 @@ class Router:
                 raise CommandError(
                     ErrorCode.HostUnreachable, f"Error contacting shard {shard_id} :: caused by :: {error}"
                 ) from error
-            self.clock.observe(reply.body, reply.fields)
+            reply.tell(self.clock)
             if reply.error is not None and has_category(reply.error.code, Category.NOT_PRIMARY):
                 client.on_failure(address)
                 if attempts_left and may_repeat:

@@ -1,14 +1,15 @@
 """What came back from one shard: a reply, or the reason why there is none."""
 
-from struct import Struct
 from typing import Any, Final
 
 import bson
 
+from router.usual_reply import cluster_time_of_usual
+from sharding.clock import VectorClock
 from wire.error_codes import Category, has_category
 from wire.errors import CommandError, RemoteProtocolError
 from wire.message import Header, OpMsg, op_msg
-from wire.rawbson import DOUBLE, VALUE_CODEC, InvalidBSONError, Span, decode_value, index, without_spans
+from wire.rawbson import VALUE_CODEC, InvalidBSONError, Span, decode_value, index, without_spans
 
 INTERNAL_REPLY_FIELDS: Final = frozenset(
     {
@@ -23,8 +24,6 @@ INTERNAL_REPLY_FIELDS: Final = frozenset(
     }
 )
 """What shards and config servers tell each other in replies and clients never see."""
-
-_ONE: Final = Struct("<d").pack(1.0)
 
 
 class StaleRoutingError(Exception):
@@ -46,12 +45,10 @@ class ShardReply:
         shard_id: the shard.
         address: the member that answered; empty when none did.
         frame: the reply as it came; empty when there is none.
-        body: the raw reply document.
-        fields: where its top-level elements are.
         error: set if the reply says ``ok: 0``, or in place of a reply.
     """
 
-    __slots__ = ("address", "body", "error", "fields", "frame", "shard_id")
+    __slots__ = ("_body", "_fields", "_usual_cluster_time", "address", "error", "frame", "shard_id")
 
     def __init__(self, shard_id: str, address: str, frame: bytes) -> None:
         """Read the top level of a reply.
@@ -62,17 +59,14 @@ class ShardReply:
         self.shard_id = shard_id
         self.address = address
         self.frame = frame
-        self.body = body = OpMsg(frame).body
         self.error: CommandError | None = None
-        try:
-            self.fields: dict[bytes, Span] = index(body)
-        except InvalidBSONError as error:
-            raise RemoteProtocolError(f"reply of {shard_id}: {error}") from error
-        ok = self.fields.get(b"ok")
-        if ok is not None and ok[0] == DOUBLE and body[ok[2] : ok[3]] == _ONE:
-            return
-        if ok is None or not decode_value(body, ok):
-            self.error = CommandError.from_reply(self.document)
+        self._body: bytes | None = None
+        self._fields: dict[bytes, Span] | None = None
+        self._usual_cluster_time = cluster_time_of_usual(frame)
+        if not self._usual_cluster_time:
+            ok = self.fields.get(b"ok")
+            if ok is None or not decode_value(self.body, ok):
+                self.error = CommandError.from_reply(self.document)
 
     @classmethod
     def failed(cls, shard_id: str, error: CommandError) -> "ShardReply":
@@ -80,10 +74,39 @@ class ShardReply:
         reply = object.__new__(cls)
         reply.shard_id = shard_id
         reply.address = ""
-        reply.frame = reply.body = b""
-        reply.fields = {}
+        reply.frame = reply._body = b""
+        reply._fields = {}
+        reply._usual_cluster_time = 0
         reply.error = error
         return reply
+
+    @property
+    def body(self) -> bytes:
+        """The raw reply document."""
+        if self._body is None:
+            self._body = OpMsg(self.frame).body
+        return self._body
+
+    @property
+    def fields(self) -> dict[bytes, Span]:
+        """Where the top-level elements of the body are."""
+        if self._fields is None:
+            try:
+                self._fields = index(self.body)
+            except InvalidBSONError as error:
+                raise RemoteProtocolError(f"reply of {self.shard_id}: {error}") from error
+        return self._fields
+
+    def tell(self, clock: VectorClock) -> None:
+        """Have a clock take in the times that the shard gossips.
+
+        Raises:
+            CommandError: TypeMismatch or NoSuchKey, they are malformed.
+        """
+        if self._usual_cluster_time:
+            clock.observe_cluster_time(self._usual_cluster_time)
+        else:
+            clock.observe(self.body, self.fields)
 
     @property
     def document(self) -> dict[str, Any]:
@@ -117,6 +140,8 @@ class ShardReply:
         Args:
             hidden: the fields to take out.
         """
+        if self._usual_cluster_time and hidden is INTERNAL_REPLY_FIELDS:
+            return self.frame
         found = [span for name, span in self.fields.items() if name in hidden]
         if not found:
             return self.frame

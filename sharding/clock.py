@@ -155,6 +155,11 @@ class VectorClock:
         ):
             self.advance(VectorTime.from_message(document, fields))
 
+    def observe_cluster_time(self, cluster_time: int) -> None:
+        """Take in a packed ``$clusterTime`` that another node gossips on its own."""
+        if cluster_time > self._time.cluster_time:
+            self.advance(VectorTime(cluster_time))
+
     def observe_client(self, document: bytes, fields: Mapping[bytes, rawbson.Span]) -> None:
         """Take in the ``$clusterTime`` of a client; the other times are none of a client's business.
 

@@ -84,7 +84,7 @@ class RemoteCursor:
             raise CommandError(
                 ErrorCode.HostUnreachable, f"Error contacting shard {self.shard_id} :: caused by :: {error}"
             ) from error
-        router.clock.observe(reply.body, reply.fields)
+        reply.tell(router.clock)
         return reply
 
 

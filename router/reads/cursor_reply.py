@@ -34,7 +34,12 @@ _BODY_START: Final = 21
 _INT64: Final = Struct("<q")
 _INT32: Final = Struct("<i")
 
-_FIRST_BATCH_ELEMENT: Final = element(FIRST_BATCH, ARRAY, b"")
+# How mongod begins a reply with a cursor, and the cursor of a first reply. Between the two is a length.
+_FIRST_ELEMENT_AT: Final = _BODY_START + 4
+_CURSOR: Final = element(b"cursor", OBJECT, b"")
+_CURSOR_AT: Final = _FIRST_ELEMENT_AT + len(_CURSOR)
+_FIRST_BATCH_AT: Final = _CURSOR_AT + 4
+_WITH_FIRST_BATCH: Final = element(FIRST_BATCH, ARRAY, b"")
 _NO_ID_ELEMENT: Final = element(b"id", INT64, bytes(8))
 
 
@@ -80,11 +85,11 @@ class CursorReply:
             RemoteProtocolError: there is none.
         """
         frame = reply.for_client()
+        if frame.startswith(_CURSOR, _FIRST_ELEMENT_AT):
+            return cls(frame, _CURSOR_AT)
         cursor = reply.fields.get(b"cursor")
         if cursor is None or cursor[0] != OBJECT:
             raise RemoteProtocolError(f"{reply.shard_id} answered without a cursor")
-        if frame is reply.frame or next(iter(reply.fields)) == b"cursor":
-            return cls(frame, cursor[2] + _BODY_START)
         return cls(frame, index(frame, _BODY_START)[b"cursor"][2])
 
     @property
@@ -128,14 +133,13 @@ def is_whole_result(reply: ShardReply) -> bool:
 
     That is how mongod writes it. It is looked for before anything else is, since most replies are of that kind.
     """
-    cursor = reply.fields.get(b"cursor")
-    if cursor is None or cursor[0] != OBJECT:
+    frame = reply.frame
+    if not frame.startswith(_WITH_FIRST_BATCH, _FIRST_BATCH_AT) or not frame.startswith(_CURSOR, _FIRST_ELEMENT_AT):
         return False
-    body, batch_start = reply.body, cursor[2] + 4
-    if not body.startswith(_FIRST_BATCH_ELEMENT, batch_start):
-        return False
-    batch_start += len(_FIRST_BATCH_ELEMENT)
-    return body.startswith(_NO_ID_ELEMENT, batch_start + int.from_bytes(body[batch_start : batch_start + 4], "little"))
+    batch_start = _FIRST_BATCH_AT + len(_WITH_FIRST_BATCH)
+    return frame.startswith(
+        _NO_ID_ELEMENT, batch_start + int.from_bytes(frame[batch_start : batch_start + 4], "little")
+    )
 
 
 def cursor_element(
