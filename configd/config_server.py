@@ -11,6 +11,7 @@ from configd.initialization import initialize_catalog
 from configd.options import ConfigOptions
 from configd.primary import Primary
 from configd.shard_clients import ShardClients, handshake
+from configd.shard_hosts import ShardHosts
 from daemon.logs import get_logger
 from daemon.sidecar.sidecar import Sidecar
 from daemon.single_flight import SingleFlight
@@ -85,11 +86,15 @@ class ConfigServer:
                 # Nothing else can be done in this term, which ends soon if the mongod is failing.
                 logger.error("The catalog could not be initialized", term=term, error=str(error))
                 await trio.sleep(_RETRY_SECONDS)
+        catalog, shards = Catalog(self.sidecar.mongod, cluster_id), ShardClients(nursery, self._pools)
+        shard_hosts = ShardHosts(catalog, shards, nursery)
+        nursery.start_soon(shard_hosts.follow_all)
         self.primary = Primary(
             term=term,
-            catalog=Catalog(self.sidecar.mongod, cluster_id),
+            catalog=catalog,
             changelog=ChangeLog(self.sidecar.mongod, self.options.address),
-            shards=ShardClients(nursery, self._pools),
+            shards=shards,
+            shard_hosts=shard_hosts,
             migrations=SingleFlight(nursery),
             config_string=lambda: self.connection_string,
         )

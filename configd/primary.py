@@ -9,6 +9,7 @@ from configd.catalog import Catalog
 from configd.changelog import ChangeLog
 from configd.locks import NamedLocks
 from configd.shard_clients import ShardClients
+from configd.shard_hosts import ShardHosts
 from daemon.single_flight import SingleFlight
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
@@ -33,6 +34,7 @@ class Primary:
         catalog: the config database.
         changelog: where changes are noted.
         shards: commands to shards.
+        shard_hosts: keeps their entries current.
         migrations: those under way, by what they move where; a request for the same one waits for it.
         locks: by database, collection and so on; prefixed so that they do not meet: ``db:``, ``ns:``, ``shards``.
         config_string: gives ``set/host:port,…`` of the config servers, as shards are told it.
@@ -45,6 +47,7 @@ class Primary:
         catalog: Catalog,
         changelog: ChangeLog,
         shards: ShardClients,
+        shard_hosts: ShardHosts,
         migrations: SingleFlight[Migration, None],
         config_string: Callable[[], str],
     ) -> None:
@@ -52,6 +55,7 @@ class Primary:
         self.catalog = catalog
         self.changelog = changelog
         self.shards = shards
+        self.shard_hosts = shard_hosts
         self.migrations = migrations
         self.locks = NamedLocks()
         self.config_string = config_string

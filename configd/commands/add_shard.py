@@ -65,6 +65,7 @@ async def add_shard(operation: Operation) -> dict[str, Any]:
             databases = await _check_databases(primary, client, whole)
             await _identify(primary, client, shard)
         await _enter(primary, shard, databases)
+        primary.shard_hosts.follow(shard)
     await operation.log_changes("addShard", "", {"name": shard.id, "host": shard.host})
     return {"shardAdded": shard.id}
 

@@ -14,6 +14,7 @@ from configd.dispatcher import run_config_command
 from configd.initialization import initialize_catalog
 from configd.primary import Primary
 from configd.shard_clients import ShardClients, handshake
+from configd.shard_hosts import ShardHosts
 from configd.transactions import Commands
 from daemon.single_flight import SingleFlight
 from tests.configd.catalog_user import MAJORITY
@@ -94,11 +95,13 @@ async def in_process(config_set: Set) -> AsyncIterator[InProcess]:
         nursery.start_soon(pools.run)
         mongod = FaultyMongod(pools[socket_path])
         cluster_id = await initialize_catalog(pools[socket_path])
+        catalog, shards = Catalog(mongod, cluster_id), ShardClients(nursery, pools)
         primary = Primary(
             term=1,
-            catalog=Catalog(mongod, cluster_id),
+            catalog=catalog,
             changelog=ChangeLog(mongod, "in-process:1"),
-            shards=ShardClients(nursery, pools),
+            shards=shards,
+            shard_hosts=ShardHosts(catalog, shards, nursery),
             migrations=SingleFlight(nursery),
             config_string=lambda: config_set.connection_string,
         )

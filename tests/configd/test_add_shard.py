@@ -1,6 +1,7 @@
 """``_configsvrAddShard``."""
 
 import re
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -155,6 +156,19 @@ def test_add_shard_refuses_malformed_requests(catalog: CatalogUser, command: dic
     with pytest.raises(OperationFailure) as failure:
         catalog.run(command)
     assert failure.value.code == code
+
+
+def test_a_shards_hosts_follow_its_set(catalog: CatalogUser, candidate: FakeShard) -> None:
+    catalog.run({"_configsvrAddShard": candidate.connection_string})
+    for hosts in ([candidate.address, "127.0.0.1:1"], [candidate.address]):
+        candidate.hello = {"hosts": hosts}
+        deadline = time.monotonic() + 30
+        while True:
+            entry = catalog.config.shards.find_one({"_id": candidate.set_name})
+            assert entry is not None
+            if set(entry["host"].removeprefix(f"{candidate.set_name}/").split(",")) == set(hosts):
+                break
+            assert time.monotonic() < deadline, entry
 
 
 def test_connection_string_has_default_ports() -> None:
