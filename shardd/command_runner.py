@@ -31,7 +31,11 @@ async def run_command(command: Command, shard: Shard, client: ClientConnection, 
         await shard.load_identity()
     if command.is_ddl:
         await check_database_version(shard, request)
-    body = await command.handler(shard, request)
+    try:
+        body = await command.handler(shard, request)
+    finally:
+        if command.is_ddl:
+            shard.views.forget()
     body.setdefault("ok", 1.0)
     body.update(await _gossip(shard))
     return reply(request.message.request_id, bson.encode(body))

@@ -21,6 +21,7 @@ from shardd.shard import Shard
 from shardd.sharded_operations import SHARDED_OPERATIONS, ShardedOperation
 from shardd.sharding_fields import without_sharding_fields
 from shardd.stale_errors import StaleError, stale_reply
+from shardd.views import CHANGES_OF_VIEWS, READS_OF_VIEWS
 from sharding.versions import DATABASE_VERSION, SHARD_VERSION
 from wire.errors import BackendError, CommandError
 from wire.hello import HELLO_NAMES
@@ -94,7 +95,11 @@ class ShardHandler:
         # A direct connection. Mongod itself ends what is useless without its client.
         client.allow_interruption()
         await self._shard.sidecar.prepare(request)
-        return await upstream.forward(request.message.frame, request.message.flags)
+        try:
+            return await upstream.forward(request.message.frame, request.message.flags)
+        finally:
+            if request.name in CHANGES_OF_VIEWS:
+                self._shard.views.forget()
 
     async def _run_versioned(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
         is_write = not is_read(request)
@@ -121,9 +126,13 @@ class ShardHandler:
                     reply = await special(ShardedOperation(self._shard, upstream, request, state))
                     if reply is not None:
                         return reply
+            elif request.name in READS_OF_VIEWS and not self._shard.views.is_known_collection(state.namespace):
+                await self._shard.views.check_read(state.namespace)
             return await upstream.forward(without_sharding_fields(request), request.message.flags)
         finally:
             state.exit(is_write=is_write)
+            if request.name in CHANGES_OF_VIEWS:
+                self._shard.views.forget()
 
 
 def _code_name(reply: bytes) -> str:

@@ -1,6 +1,7 @@
 """The shared state of a shard daemon: what all operations and commands of this process work with."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
@@ -9,6 +10,7 @@ from bson.timestamp import Timestamp
 from daemon.logs import get_logger
 from daemon.metrics import Metrics
 from daemon.sidecar.sidecar import Sidecar
+from shardd.cache_watch import CacheWatch
 from shardd.catalog import MAJORITY, Catalog
 from shardd.database_state import DatabaseState
 from shardd.ddl_locks import DDLLocks
@@ -20,9 +22,10 @@ from shardd.options import ShardOptions
 from shardd.refresh import MetadataRefresher
 from shardd.remote_sets import RemoteSets
 from shardd.update_preview import UpdatePreviews
+from shardd.views import Views
 from wire.error_codes import ErrorCode
 from wire.errors import BackendError, CommandError
-from wire.transport.client import handshake_document
+from wire.transport.client import Connection, handshake_document
 from wire.transport.pools import ConnectionPools
 from wire.transport.replica_set import ReplicaSetClient
 
@@ -90,6 +93,16 @@ class Shard:
             nursery,
             metrics.labelled_counter("refreshes", "Refreshes of what the shard knows of the catalog", "kind"),
         )
+        self.views = Views(
+            self.mongod, self.namespace, self.refresher.refresh_collection, lambda: self.sidecar.is_primary
+        )
+        self._cache_watch = CacheWatch(
+            self.sidecar.mirror,
+            partial(Connection.open, options.mongod_socket, handshake=_handshake()),
+            on_collection=self._on_cached_collection,
+            on_database=self._on_cached_database,
+            on_gap=self._forget_metadata,
+        )
         self.ddl_locks = DDLLocks()
         self.coordinators = coordinators(self)
         self._catalog: Catalog | None = None
@@ -98,6 +111,7 @@ class Shard:
         """Start the tasks that live as long as the daemon."""
         self._nursery.start_soon(self.pools.run)
         self._nursery.start_soon(self.sidecar.run)
+        self._nursery.start_soon(self._cache_watch.run)
 
     # Role
 
@@ -133,7 +147,16 @@ class Shard:
             if name.partition(".")[0] == db:
                 state.forget()
 
+    def _on_cached_collection(self, namespace: str) -> None:
+        if namespace in self.namespaces:
+            self.namespaces[namespace].forget()
+
+    def _on_cached_database(self, db: str) -> None:
+        if db in self.databases:
+            self.databases[db].forget()
+
     def _forget_metadata(self) -> None:
+        self.views.forget()
         for state in self.namespaces.values():
             state.forget()
             state.release()
@@ -235,14 +258,16 @@ class Shard:
             raise CommandError.from_reply(reply["writeConcernError"])
 
     async def placement_time(self) -> Timestamp:
-        """A time from which a change of placement counts: not before the present of this shard or the config servers.
+        """A time from which a change of placement counts: after the present of this shard and of the config servers.
+
+        The config servers' time passes that of every shard that asks, so that changes which shards make one after the
+        other have times in that order.
 
         Raises:
             CommandError: the config servers could not be asked.
         """
         pong = await self.mongod.command("admin", {"ping": 1})
-        own: Timestamp = pong["$clusterTime"]["clusterTime"]
-        return max(own, await (await self.catalog()).new_timestamp())
+        return await (await self.catalog()).new_timestamp(pong["$clusterTime"])
 
     async def ask_primary(self, command: Mapping[str, Any]) -> dict[str, Any]:
         """Run an admin command on the daemon of the own set's primary.

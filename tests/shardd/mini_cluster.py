@@ -155,10 +155,10 @@ def mini_cluster(directory: Path, shards: int = 2, members: int = 1) -> Iterator
     with ExitStack() as stack:
         config = _start_set(stack, directory, "config", "configd", 1)
         cluster = MiniCluster(config)
-        stack.callback(cluster.close)
         for index in range(shards):
             name = f"sh{index}"
             cluster.shards[name] = _start_set(stack, directory, name, "shardd", members)
+        stack.callback(cluster.close)  # while there is still somebody to say goodbye to
         with cluster.config_client() as client:
             for name, each in cluster.shards.items():
                 client.admin.command(

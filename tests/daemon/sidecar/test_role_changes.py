@@ -1,0 +1,101 @@
+"""How soon a daemon tells what its mongod tells, and what a driver notices of a failover."""
+
+import select
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+
+import bson
+from pymongo.errors import AutoReconnect
+
+from tests.shardd.mini_cluster import Set, replica_set
+from wire.message import FrameReader, OpMsg, op_msg
+
+NOTICE_SECONDS_MAX = 0.1
+
+
+class HelloStream:
+    """A connection on which a hello waits for news."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.partition(":")
+        self.socket = socket.create_connection((host, int(port)), timeout=30)
+        self._reader = FrameReader()
+        self._ask({"hello": 1})
+        self._version = self.receive()["topologyVersion"]
+
+    def wait_for_news(self) -> None:
+        self._ask({"hello": 1, "topologyVersion": self._version, "maxAwaitTimeMS": 30_000})
+
+    def receive(self) -> dict[str, object]:
+        while (frame := self._reader.next_frame()) is None:
+            self._reader.feed(self.socket.recv(65536))
+        return bson.decode(OpMsg(frame).body)
+
+    def _ask(self, command: dict[str, object]) -> None:
+        self.socket.sendall(op_msg(bson.encode({**command, "$db": "admin"}), request_id=1))
+
+
+def test_a_step_down_is_told_within_100_ms_of_the_mongod(alone: Set) -> None:
+    (member,) = alone.members
+    streams = {name: HelloStream(name) for name in (member.mongod_plan.address, member.address)}
+    told: dict[str, float] = {}
+    for stream in streams.values():
+        stream.wait_for_news()
+    with member.mongod_client() as mongod:
+        mongod.admin.command({"replSetStepDown": 2, "force": True})
+        while len(told) < 2:
+            waiting = {stream.socket: name for name, stream in streams.items() if name not in told}
+            readable, _, _ = select.select(list(waiting), [], [], 30)
+            assert readable
+            for each in readable:
+                told[waiting[each]] = time.monotonic()
+                assert streams[waiting[each]].receive()["isWritablePrimary"] is False
+        for stream in streams.values():
+            stream.socket.close()
+        with member.client() as client:
+            while not client.admin.command("hello")["isWritablePrimary"]:
+                client.admin.command("ping")
+    assert told[member.address] - told[member.mongod_plan.address] < NOTICE_SECONDS_MAX
+
+
+def test_a_driver_follows_a_failover_and_loses_no_acknowledged_write(tmp_path: Path) -> None:
+    acknowledged: list[int] = []
+    progress = threading.Semaphore(0)
+    stop = threading.Event()
+    with replica_set(tmp_path, members=3) as three, three.client(w="majority", retryWrites=True) as client:
+
+        def write() -> None:
+            number = 0
+            while not stop.is_set():
+                try:
+                    client.db.c.insert_one({"_id": number})
+                except AutoReconnect:
+                    pass  # not acknowledged: it may be there or not
+                else:
+                    acknowledged.append(number)
+                    progress.release()
+                number += 1
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            wait_for(progress, 50)
+            first = client.primary
+            primary = next(each for each in three.members if each.address == f"127.0.0.1:{first[1] if first else 0}")
+            primary.mongod.stop(signal.SIGKILL)
+            wait_for(progress, 50)
+            assert client.primary not in (first, None)
+        finally:
+            stop.set()
+            writer.join()
+        found = {document["_id"] for document in client.db.c.find()}
+        assert found >= set(acknowledged)
+
+
+def wait_for(progress: threading.Semaphore, count: int) -> None:
+    """Wait until so many more writes have been acknowledged."""
+    for _ in range(count):
+        assert progress.acquire(timeout=60), "writing did not go on"
