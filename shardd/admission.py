@@ -10,6 +10,7 @@ from typing import Final
 
 import trio
 
+from shardd.arguments import seconds_allowed
 from shardd.critical_section import CriticalSection
 from shardd.database_state import DatabaseState
 from shardd.namespace_state import NamespaceState
@@ -113,9 +114,7 @@ class Admission:
             CommandError: MaxTimeMSExpired, waiting took too long; TypeMismatch, a version is malformed; and what a
                 refresh may raise.
         """
-        max_time_ms = request.get(b"maxTimeMS")
-        seconds = max_time_ms / 1000 if isinstance(max_time_ms, int | float) and max_time_ms > 0 else float("inf")
-        with trio.move_on_after(seconds):
+        with trio.move_on_after(seconds_allowed(request)):
             return await self._admit(request, is_write=is_write)
         raise CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit")
 

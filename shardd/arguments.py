@@ -1,5 +1,6 @@
 """Taking the arguments of internal commands, with the errors of MongoDB's command parser."""
 
+import math
 from typing import Any
 
 from sharding.namespace import Namespace
@@ -77,6 +78,12 @@ def required_argument(request: Request, name: bytes) -> Any:  # noqa: ANN401 - a
     if name not in request.fields:
         raise _missing(request, name)
     return request.get(name)
+
+
+def seconds_allowed(request: Request) -> float:
+    """How long a request may take by its ``maxTimeMS``; for ever without one."""
+    max_time_ms = request.get(b"maxTimeMS")
+    return max_time_ms / 1000 if isinstance(max_time_ms, int | float) and max_time_ms > 0 else math.inf
 
 
 def _missing(request: Request, name: bytes) -> CommandError:

@@ -3,7 +3,9 @@
 from typing import Any
 
 import bson
+import trio
 
+from shardd.arguments import seconds_allowed
 from shardd.registry import Command
 from shardd.shard import Shard
 from shardd.stale_errors import StaleError
@@ -32,7 +34,11 @@ async def run_command(command: Command, shard: Shard, client: ClientConnection, 
     if command.is_ddl:
         await check_database_version(shard, request)
     try:
-        body = await command.handler(shard, request)
+        with trio.move_on_after(seconds_allowed(request)) as deadline:
+            body = await command.handler(shard, request)
+        if deadline.cancelled_caught:
+            # A coordinator goes on; it is only not waited for any longer.
+            raise CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit")
     finally:
         if command.is_ddl:
             shard.views.forget()

@@ -44,12 +44,15 @@ class MetadataStore:
 
     def __init__(self, mongod: LocalMongod) -> None:
         self._mongod = mongod
-        # What is on disk, as far as this process has written or read it as primary: only differences are written.
-        self._persisted: dict[str, RoutingTable] = {}
+        # What is on disk, as far as this process has written or read it as primary: only differences are written, and
+        # secondaries are not made to look at what has not changed.
+        self._persisted: dict[str, RoutingTable | None] = {}
+        self._persisted_databases: dict[str, DatabaseEntry | None] = {}
 
     def forget(self) -> None:
         """Another primary may have written in the meantime."""
         self._persisted.clear()
+        self._persisted_databases.clear()
 
     async def load_collection(self, namespace: str, after: Timestamp | None = None) -> RoutingTable | None:
         """The persisted routing table of a collection, None if there is none.
@@ -76,13 +79,15 @@ class MetadataStore:
 
     async def save_collection(self, namespace: str, table: RoutingTable | None) -> None:
         """Persist what is known of a collection, None for one that is not sharded."""
+        if namespace in self._persisted and _is_same(self._persisted[namespace], table):
+            return
         chunks = cache_chunks_namespace(Namespace.parse(namespace)).collection
+        before = self._persisted.pop(namespace, None)
         if table is None:
             await self._delete(CACHE_COLLECTIONS.collection, {"_id": namespace})
             await self._drop(chunks)
-            self._persisted.pop(namespace, None)
+            self._persisted[namespace] = None
             return
-        before = self._persisted.pop(namespace, None)
         if before is not None and before.collection.timestamp != table.collection.timestamp:
             before = None
         cached = CachedCollection.from_collection(table.collection, refreshing=True)
@@ -109,11 +114,15 @@ class MetadataStore:
 
     async def save_database(self, db: str, entry: DatabaseEntry | None) -> None:
         """Persist the entry of a database, None for one that does not exist."""
+        if db in self._persisted_databases and self._persisted_databases[db] == entry:
+            return
+        self._persisted_databases.pop(db, None)
         if entry is None:
             await self._delete(CACHE_DATABASES.collection, {"_id": db})
         else:
             cached = CachedDatabase(entry.name, entry.primary, entry.version)
             await self._replace(CACHE_DATABASES.collection, cached.to_document())
+        self._persisted_databases[db] = entry
 
     async def _entry(self, namespace: str, after: Timestamp | None) -> CachedCollection | None:
         documents = await self._find(CACHE_COLLECTIONS.collection, {"_id": namespace}, after)
@@ -174,6 +183,13 @@ class MetadataStore:
 
     async def _command(self, command: Mapping[str, Any]) -> dict[str, Any]:
         return await self._mongod.command(_CONFIG, command)
+
+
+def _is_same(before: RoutingTable | None, after: RoutingTable | None) -> bool:
+    """Whether both would be written as the same documents."""
+    if before is None or after is None:
+        return before is after
+    return before.collection == after.collection and before.collection_version == after.collection_version
 
 
 def _decode(document: bytes) -> dict[str, Any]:
