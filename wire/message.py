@@ -82,21 +82,18 @@ class FrameReader:
     to come, so that a transport can read a long message in few calls.
     """
 
-    __slots__ = ("_buffer", "_frame_bytes")
+    __slots__ = ("_available", "_frame_bytes", "_pieces")
 
     def __init__(self) -> None:
-        self._buffer: bytes | bytearray = b""
+        # Joined only when a frame is complete, so that a long one is copied once.
+        self._pieces: list[bytes] = []
+        self._available = 0
         self._frame_bytes = 0
 
     def feed(self, data: bytes) -> None:
         """Add the bytes that came next."""
-        if not self._buffer:
-            self._buffer = data
-        elif isinstance(self._buffer, bytearray):
-            self._buffer += data
-        else:
-            self._buffer = bytearray(self._buffer)
-            self._buffer += data
+        self._pieces.append(data)
+        self._available += len(data)
 
     def next_frame(self) -> bytes | None:
         """The next whole frame, or None while it is incomplete.
@@ -104,31 +101,37 @@ class FrameReader:
         Raises:
             RemoteProtocolError: the length prefix is impossible.
         """
-        buffer = self._buffer
-        available = len(buffer)
+        available = self._available
         if not self._frame_bytes:
             if available < 4:
                 return None
-            self._frame_bytes = frame_length(buffer)
+            self._frame_bytes = frame_length(self._joined())
         length = self._frame_bytes
         if available < length:
             return None
+        joined = self._joined()
         self._frame_bytes = 0
+        self._available -= length
         if available == length:
-            self._buffer = b""
-            return bytes(buffer)
-        self._buffer = buffer[length:]
-        return bytes(buffer[:length])
+            self._pieces = []
+            return joined
+        self._pieces = [joined[length:]]
+        return joined[:length]
+
+    def _joined(self) -> bytes:
+        if len(self._pieces) > 1:
+            self._pieces = [b"".join(self._pieces)]
+        return self._pieces[0]
 
     @property
     def bytes_missing(self) -> int:
         """How many bytes the frame that has begun still lacks; 0 between frames and before its length is known."""
-        return self._frame_bytes - len(self._buffer) if self._frame_bytes else 0
+        return self._frame_bytes - self._available if self._frame_bytes else 0
 
     @property
     def is_between_frames(self) -> bool:
         """Whether the peer could close now without cutting a message off."""
-        return not self._buffer
+        return not self._available
 
 
 class DocumentSequence:

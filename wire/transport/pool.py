@@ -62,7 +62,7 @@ class Pool:
         options: PoolOptions = PoolOptions(),
     ) -> None:
         self.address = address
-        self.last_used = trio.current_time()
+        self._reaped = self.last_used = trio.current_time()
         self._handshake = handshake
         self._watcher = watcher
         self._options = options
@@ -129,13 +129,15 @@ class Pool:
         elif self._is_closed:
             self._close(connection)
         else:
-            connection.idle_since = self.last_used = trio.current_time()
+            # A time that may be that much too early does, and is to be had without asking the clock for every request.
+            connection.idle_since = self.last_used = self._reaped
             self._idle.append(connection)
             if self._waiters:
                 self._waiters.unpark()
 
     def reap(self, now: float) -> None:
-        """Close connections above the minimum that nobody has used for long."""
+        """Close connections above the minimum that nobody has used for long; to be called every few seconds."""
+        self._reaped = now
         limit = now - self._options.idle_seconds_max
         expired = [connection for connection in self._idle if connection.idle_since < limit]
         surplus = max(0, self._open_count - self._options.connections_min)

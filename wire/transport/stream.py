@@ -51,19 +51,18 @@ class FrameStream:
             OSError: the connection broke.
         """
         reader = self._reader
-        frame = reader.next_frame()
-        if frame is not None:
-            return frame
         if reader.is_between_frames:
             # The usual case, with nothing in the way: one wait, one read, one whole frame.
             await wait_readable(self._socket)
-            with suppress(BlockingIOError):
+            try:
                 data = self._socket.recv(_READ_BYTES)
-                if not data:
-                    return None
-                if is_whole_frame(data):
-                    return data
-                reader.feed(data)
+            except BlockingIOError:
+                return await self._receive_rest()
+            if not data:
+                return None
+            if is_whole_frame(data):
+                return data
+            reader.feed(data)
         return await self._receive_rest()
 
     async def _receive_rest(self) -> bytes | None:
