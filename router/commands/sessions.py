@@ -5,19 +5,23 @@ keeps a session alive, or ends it, is passed on to all shards.
 """
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Final
 from uuid import uuid4
 
 import bson
+import trio
 from bson.binary import Binary
 
 from router.operation import Operation
 from router.registry import Reply, command
 from router.scatter import raise_worst, scatter
+from router.shard_reply import ShardReply
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 from wire.limits import LOGICAL_SESSION_TIMEOUT_MINUTES
 from wire.message import next_request_id, op_msg
+
+_TELLING_SECONDS_MAX: Final = 1.0
 
 
 @command("startSession")
@@ -30,7 +34,7 @@ async def start_session(operation: Operation) -> Reply:
 async def refresh_sessions(operation: Operation) -> Reply:
     """Keeps sessions from expiring."""
     _session_ids(operation)
-    await _on_all_shards(operation)
+    await _tell_all_shards(operation)
     return {}
 
 
@@ -38,7 +42,7 @@ async def refresh_sessions(operation: Operation) -> Reply:
 async def end_sessions(operation: Operation) -> Reply:
     """Ends sessions, and their cursors with them."""
     operation.router.cursors.kill_sessions(_session_ids(operation))
-    await _on_all_shards(operation)
+    await _tell_all_shards(operation)
     return {}
 
 
@@ -104,12 +108,22 @@ async def _on_all_shards(operation: Operation) -> None:
     Raises:
         CommandError: a shard failed.
     """
+    raise_worst(await _replies_of_all_shards(operation))
+
+
+async def _tell_all_shards(operation: Operation) -> None:
+    """Pass the request on to the shards that can be reached now.
+
+    A client that closes its connections must not wait for a shard that is gone, and is told no error by a genuine
+    router either: what a shard does not hear of, it finds out when the session expires there.
+    """
+    with trio.move_on_after(_TELLING_SECONDS_MAX):
+        await _replies_of_all_shards(operation)
+
+
+async def _replies_of_all_shards(operation: Operation) -> list[ShardReply]:
     command_body = {key: value for key, value in operation.request.document.items() if key != "lsid"}
     body = bson.encode(command_body)
     shards = await operation.router.shards.all_ids()
-    replies = await scatter(
-        operation,
-        {shard: op_msg(body, request_id=next_request_id()) for shard in shards},
-        may_repeat=True,
-    )
-    raise_worst(replies)
+    frames = {shard: op_msg(body, request_id=next_request_id()) for shard in shards}
+    return await scatter(operation, frames, may_repeat=True)
