@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from bson.int64 import Int64
+from bson.timestamp import Timestamp
 from pymongo.errors import ExecutionTimeout, OperationFailure
 
 import configd.commands  # noqa: F401 - registers the commands
@@ -91,6 +93,21 @@ def test_plain_commands_pass_through(catalog: CatalogUser) -> None:
     catalog.config.settings.delete_one({"_id": "chunksize"})
     catalog.client.anything.collection.insert_one({"_id": 1})
     assert list(catalog.client.anything.collection.aggregate([{"$count": "n"}])) == [{"n": 1}]
+
+
+def test_reads_wait_for_no_other_shards_time(catalog: CatalogUser) -> None:
+    """A time that another shard has come to is reached by a no-op, not by the next write of somebody."""
+    now = catalog.now()
+    later = Timestamp(now.time + 2, 1)
+    read = {
+        "find": "version",
+        "readConcern": {"level": "majority", "afterClusterTime": later},
+        "maxTimeMS": 1000,
+    }
+    with catalog.client.start_session() as session:
+        session.advance_cluster_time({"clusterTime": later, "signature": {"hash": bytes(20), "keyId": Int64(0)}})
+        reply = catalog.client.config.command(read, session=session)
+    assert len(reply["cursor"]["firstBatch"]) == 1
 
 
 def test_running_commands_are_interrupted_when_the_term_ends(config_set: Set, shards: dict[str, FakeShard]) -> None:
