@@ -1,0 +1,39 @@
+"""A bare TCP connection on which commands are sent and replies read without a driver in between."""
+
+import socket
+from struct import Struct
+from typing import Any, Self
+
+import bson
+
+from tests.wire.raw_connection import RECEIVE_SECONDS_MAX, op_msg_frame
+
+_LENGTH = Struct("<i")
+
+
+class TcpConnection:
+    """A connection to ``host:port``; use it as a context manager."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=RECEIVE_SECONDS_MAX)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def command(self, command: dict[str, Any], *, db: str) -> dict[str, Any]:
+        """Send a command and return the whole reply, whatever it says."""
+        self._socket.sendall(op_msg_frame({**command, "$db": db}))
+        (length,) = _LENGTH.unpack(self._receive(4))
+        return dict(bson.decode(self._receive(length - 4)[17:]))
+
+    def _receive(self, count: int) -> bytes:
+        received = bytearray()
+        while len(received) < count:
+            data = self._socket.recv(count - len(received))
+            assert data, "the server closed the connection"
+            received += data
+        return bytes(received)
