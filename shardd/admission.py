@@ -23,7 +23,8 @@ from wire.rawbson import OBJECT, STRING, Span, spans
 from wire.request import Request
 
 NO_SHARD_VERSION: Final = 7032300
-IGNORED_WITH_DATABASE_VERSION: Final = 7032301
+IGNORED_FOR_READ: Final = 7032301
+"""MongoDB's numbers for reads of sharded collections that cannot be freed of orphans."""
 
 _READS: Final = frozenset(
     {
@@ -46,9 +47,7 @@ _READS: Final = frozenset(
 _NAMED_IN_FULL: Final = frozenset({"dataSize", "datasize", "splitVector"})
 """Versioned commands whose argument is ``db.collection`` rather than a collection of the command's database."""
 
-_NEED_SHARD_VERSION: Final = frozenset(
-    {"find", "aggregate", "count", "distinct", "insert", "update", "delete", "findAndModify", "findandmodify"}
-)
+_FILTERED_READS: Final = frozenset({"find", "aggregate", "count", "distinct"})
 
 
 def is_read(request: Request) -> bool:
@@ -94,7 +93,10 @@ class Admission:
         if state.critical_section is not None:
             return None
         shard_version = fields.get(SHARD_VERSION)
-        if shard_version is None or body[shard_version[2] : shard_version[3]] not in state.accepted:
+        if shard_version is None:
+            return None
+        raw = body[shard_version[2] : shard_version[3]]
+        if raw not in state.accepted or (raw == IGNORED.raw and not is_write):
             return None
         database_version = fields.get(DATABASE_VERSION)
         if database_version is not None:
@@ -152,26 +154,24 @@ class Admission:
     def _check(self, request: Request, state: NamespaceState) -> None:
         """Compare both versions, the database's first, as it is taken first on a shard."""
         body, fields = request.body, request.fields
-        shard_span = fields.get(SHARD_VERSION)
-        database_span = fields.get(DATABASE_VERSION)
+        database_span, shard_span = fields.get(DATABASE_VERSION), fields.get(SHARD_VERSION)
         if database_span is not None:
-            self._check_database(request, database_span, shard_span)
+            received = DatabaseVersion.from_span(body, database_span)
+            self._database(request.db).check(body[database_span[2] : database_span[3]], received)
         if shard_span is not None:
-            received = ChunkVersion.from_span(body, shard_span)
-            state.check(body[shard_span[2] : shard_span[3]], received)
+            state.check(body[shard_span[2] : shard_span[3]], ChunkVersion.from_span(body, shard_span))
+        if state.table is not None and request.name in _FILTERED_READS:
+            _check_can_be_filtered(body, shard_span)
 
-    def _check_database(self, request: Request, database_span: Span, shard_span: Span | None) -> None:
-        body = request.body
-        if shard_span is None:
-            if request.name in _NEED_SHARD_VERSION:
-                raise CommandError(
-                    NO_SHARD_VERSION,
-                    f"Received a databaseVersion without a shardVersion for {namespace_of(request)}",
-                )
-        elif ChunkVersion.from_span(body, shard_span) == IGNORED:
-            raise CommandError(
-                IGNORED_WITH_DATABASE_VERSION,
-                f"Received a databaseVersion with an ignored shardVersion for {namespace_of(request)}",
-            )
-        received = DatabaseVersion.from_span(body, database_span)
-        self._database(request.db).check(body[database_span[2] : database_span[3]], received)
+
+def _check_can_be_filtered(body: bytes, shard_version: Span | None) -> None:
+    """Refuse a read of a sharded collection that does not say by which version it was routed."""
+    if shard_version is None:
+        raise CommandError(
+            NO_SHARD_VERSION, "getOwnershipFilter called by operation that doesn't specify shard version"
+        )
+    if ChunkVersion.from_span(body, shard_version) == IGNORED:
+        raise CommandError(
+            IGNORED_FOR_READ,
+            "For sharded collections getOwnershipFilter cannot be relied on without a valid shard version",
+        )

@@ -71,7 +71,7 @@ async def check_database_version(shard: Shard, request: Request) -> None:
     if state.entry.primary != this:
         raise CommandError(
             ErrorCode.IllegalOperation,
-            f"This is not the primary shard for db {request.db}, expected: {state.entry.primary} shard: {this}",
+            f"This is not the primary shard for db {request.db} expected: {state.entry.primary} shardId: {this}",
         )
 
 

@@ -3,8 +3,10 @@
 from bson.objectid import ObjectId
 
 from shardd.shard import Shard
+from shardd.stale_errors import stale_config
 from sharding.namespace import Namespace
 from sharding.routing_table import RoutingTable
+from sharding.versions import IGNORED
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 
@@ -13,7 +15,7 @@ async def refreshed_table(shard: Shard, namespace: Namespace, epoch: ObjectId) -
     """The routing table of a collection as it is now.
 
     Raises:
-        CommandError: NamespaceNotSharded; StaleEpoch, it is another incarnation than the caller's.
+        CommandError: NamespaceNotSharded; StaleConfig, it is another incarnation than the caller's.
     """
     state = shard.namespace(str(namespace))
     await shard.refresher.refresh_collection(state)
@@ -21,8 +23,13 @@ async def refreshed_table(shard: Shard, namespace: Namespace, epoch: ObjectId) -
     if table is None:
         raise CommandError(ErrorCode.NamespaceNotSharded, f"Collection {namespace} is not sharded")
     if table.collection.epoch != epoch:
-        raise CommandError(
-            ErrorCode.StaleEpoch,
+        # What came was an epoch, not a version.
+        raise stale_config(
+            str(namespace),
+            IGNORED,
+            table.shard_version(state.shard),
+            state.shard,
             f"Collection {namespace} changed: its epoch is {table.collection.epoch}, the request's {epoch}",
+            may_shard_be_stale=False,
         )
     return table

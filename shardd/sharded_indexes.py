@@ -30,8 +30,8 @@ def check_created_indexes(request: Request, table: RoutingTable) -> None:
         if index.get("unique") and isinstance(key, dict) and not table.key_pattern.is_unique_index_compatible(key):
             raise CommandError(
                 ErrorCode.CannotCreateIndex,
-                f"cannot create unique index over {document_text(bson.encode(key))} with shard key pattern "
-                f"{table.key_pattern}",
+                "cannot create index with 'unique' or 'prepareUnique' option over "
+                f"{document_text(bson.encode(key))} with shard key pattern {table.key_pattern}",
             )
 
 
@@ -49,7 +49,9 @@ async def check_dropped_indexes(
     kept = [index for index in indexes if index["name"] not in names and index["key"] not in names]
     if len(kept) == len(indexes) or any(table.key_pattern.is_supported_by_index(index) for index in kept):
         return
-    raise CommandError(ErrorCode.CannotDropShardKeyIndex, "Cannot drop the only shard key index")
+    raise CommandError(
+        ErrorCode.CannotDropShardKeyIndex, "Cannot drop the only compatible index for this collection's shard key"
+    )
 
 
 async def drop_all_but_needed(

@@ -65,7 +65,7 @@ def stale_database(
         message = f"No cached info for the database {db}"
     else:
         extra["vWanted"] = wanted.to_document()
-        message = f"Version mismatch for the database {db}"
+        message = f"dbVersion mismatch for database {db}"
     return StaleError(ErrorCode.StaleDbVersion, message, extra, may_shard_be_stale=may_shard_be_stale)
 
 

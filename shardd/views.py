@@ -87,7 +87,7 @@ class Views:
         if state.table is not None:
             raise CommandError(
                 ErrorCode.CommandOnShardedViewNotSupportedOnMongod,
-                f"The collection under the view {namespace} is sharded, so that a router has to execute it",
+                "Resolved views on sharded collections must be executed by mongos",
                 extra={"resolvedView": {"ns": str(base), "pipeline": pipeline, "collation": collation}},
             )
 

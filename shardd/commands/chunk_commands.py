@@ -62,7 +62,7 @@ async def merge_chunks(shard: Shard, request: Request) -> dict[str, Any]:
     """Make one chunk of all chunks in a range that this shard owns. Done already, it is fine.
 
     Raises:
-        CommandError: StaleEpoch, another incarnation of the collection; IllegalOperation, the range is not made of
+        CommandError: StaleConfig, another incarnation of the collection; IllegalOperation, the range is not made of
             whole chunks of this shard.
     """
     namespace = namespace_argument(request)

@@ -130,9 +130,7 @@ class CreateCollection(Coordinator):
         if collection.key_pattern.document == pattern.document and collection.unique == self._unique:
             return
         raise CommandError(
-            ErrorCode.AlreadyInitialized,
-            f"sharding already enabled for collection {self.namespace} with options {{ key: {collection.key_pattern}, "
-            f"unique: {str(collection.unique).lower()} }}",
+            ErrorCode.AlreadyInitialized, f"sharding already enabled for collection {self.namespace}"
         )
 
     async def _prepare(self, pattern: ShardKeyPattern) -> Prepared:

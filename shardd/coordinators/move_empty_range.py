@@ -50,7 +50,7 @@ class MoveEmptyRange(Coordinator):
         """Move the range; one that has moved already is fine.
 
         Raises:
-            CommandError: StaleEpoch, another incarnation of the collection; IncompatibleShardingMetadata, the range is
+            CommandError: StaleConfig, another incarnation of the collection; IncompatibleShardingMetadata, the range is
                 no part of a chunk of this shard; CommandNotSupported, it holds documents; and what the config servers
                 answer.
         """

@@ -76,9 +76,12 @@ def test_an_unsharded_collection_needs_the_version_of_its_database(mini: MiniClu
 
 
 @pytest.mark.parametrize(("fields", "code"), [({}, 7032300), ({"shardVersion": IGNORED.to_document()}, 7032301)])
-def test_a_database_version_goes_with_unsharded(ranged: ShardedNamespace, fields: dict[str, Any], code: int) -> None:
-    reply = ranged.run({"find": "u", "databaseVersion": ranged.database_version, **fields})
-    assert reply["code"] == code
+def test_a_read_of_a_sharded_collection_says_how_it_was_routed(
+    ranged: ShardedNamespace, fields: dict[str, Any], code: int
+) -> None:
+    read = {"find": "c", "databaseVersion": ranged.database_version, **fields}
+    assert ranged.run(read)["code"] == code
+    assert ranged.run({**read, "find": "u"})["ok"] == 1.0
 
 
 def test_versions_are_refused_by_a_malformed_form(ranged: ShardedNamespace) -> None:
