@@ -43,7 +43,14 @@ def test_all_kinds_of_writes_in_one_batch(collection: Documents, ordered: bool) 
 
 def test_ordered_batch_stops_at_the_first_error(ranged: Documents) -> None:
     ranged.insert_one({"_id": "taken", "key": 800})
-    batch = [{"key": 1}, {"key": 501}, {"key": 2}, {"_id": "taken", "key": 800}, {"key": 3}, {"key": 502}]
+    batch: list[Document] = [
+        {"key": 1},
+        {"key": 501},
+        {"key": 2},
+        {"_id": "taken", "key": 800},
+        {"key": 3},
+        {"key": 502},
+    ]
     with pytest.raises(BulkWriteError) as caught:
         ranged.insert_many(batch)
     assert indexes(caught.value) == [3]
@@ -79,7 +86,7 @@ def test_upserts_are_told_by_their_position_in_the_batch(ranged: Documents) -> N
 def test_error_of_targeting_is_one_of_the_batch(ranged: Documents) -> None:
     """A statement that the router itself refuses has its place among those that shards refuse."""
     ranged.insert_one({"_id": "high", "key": 800})
-    batch = [{"key": 1}, {"key": [1, 2]}, {"_id": "high", "key": 800}, {"key": 700}]
+    batch: list[Document] = [{"key": 1}, {"key": [1, 2]}, {"_id": "high", "key": 800}, {"key": 700}]
     with pytest.raises(BulkWriteError) as caught:
         ranged.insert_many(batch, ordered=False)
     assert [(item["index"], item["code"]) for item in caught.value.details["writeErrors"]] == [(1, 61), (2, 11000)]
@@ -135,12 +142,12 @@ def test_write_concern_that_cannot_be_met(ranged: Documents) -> None:
 
 def test_retried_batch_is_written_once(cluster: RunningCluster, ranged: Documents) -> None:
     """The same statements under the same transaction number, as a driver repeats them after a lost answer."""
-    inserts = {"insert": ranged.name, "documents": [{"_id": n, "key": n * 100} for n in range(10)]}
-    increments = {
+    inserts: Document = {"insert": ranged.name, "documents": [{"_id": n, "key": n * 100} for n in range(10)]}
+    increments: Document = {
         "update": ranged.name,
         "updates": [{"q": {"_id": n, "key": n * 100}, "u": {"$inc": {"times": 1}}} for n in range(10)],
     }
-    modify = {
+    modify: Document = {
         "findAndModify": ranged.name,
         "query": {"_id": 7, "key": 700},
         "update": {"$inc": {"times": 1}},

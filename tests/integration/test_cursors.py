@@ -1,6 +1,7 @@
 """Cursors over two shards: batches, ends, sessions, time limits and the shards' own cursors behind them."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from bson.int64 import Int64
@@ -38,8 +39,21 @@ def open_cursors(client: Client) -> int:
 
 def namespace_cursors(mongod: Client, collection: Documents) -> list[Document]:
     """Idle cursors of a mongod on one collection."""
-    stages = [{"$currentOp": {"idleCursors": True}}, {"$match": {"ns": collection.full_name, "type": "idleCursor"}}]
+    stages: list[Document] = [
+        {"$currentOp": {"idleCursors": True}},
+        {"$match": {"ns": collection.full_name, "type": "idleCursor"}},
+    ]
     return list(mongod.admin.aggregate(stages))
+
+
+def assert_no_cursors(lower_mongod: Client, upper_mongod: Client, collection: Documents) -> None:
+    """Soon there is no cursor left on either shard."""
+    for mongod in (lower_mongod, upper_mongod):
+        eventually(partial(_has_no_cursors, mongod, collection), what="no cursor is left on the shard")
+
+
+def _has_no_cursors(mongod: Client, collection: Documents) -> bool:
+    return not namespace_cursors(mongod, collection)
 
 
 def test_first_batch_has_101_documents_by_default(filled: Documents) -> None:
@@ -70,8 +84,7 @@ def test_limit_ends_the_cursor_and_those_of_the_shards(
 ) -> None:
     found = filled.find().sort("key", -1).limit(250).batch_size(100)
     assert [document["key"] for document in found] == list(range(999, 749, -1))
-    for mongod in (lower_mongod, upper_mongod):
-        eventually(lambda mongod=mongod: not namespace_cursors(mongod, filled), what="no cursor is left on the shard")
+    assert_no_cursors(lower_mongod, upper_mongod, filled)
 
 
 @pytest.mark.parametrize("filtered", [{}, {"key": {"$lt": 400}}], ids=["both shards", "one shard"])
@@ -88,8 +101,7 @@ def test_kill_cursors(
     assert (killed["cursorsKilled"], killed["cursorsNotFound"]) == ([cursor_id], [unknown])
     assert (killed["cursorsAlive"], killed["cursorsUnknown"]) == ([], [])
     assert open_cursors(client) == before
-    for mongod in (lower_mongod, upper_mongod):
-        eventually(lambda mongod=mongod: not namespace_cursors(mongod, filled), what="no cursor is left on the shard")
+    assert_no_cursors(lower_mongod, upper_mongod, filled)
     with pytest.raises(CursorNotFound):
         filled.database.command("getMore", cursor_id, collection=filled.name)
 
@@ -108,8 +120,7 @@ def test_idle_cursor_is_ended(client: Client, filled: Documents, lower_mongod: C
     cursor = filled.find({}, no_cursor_timeout=False).batch_size(5)
     next(cursor)
     eventually(lambda: client.admin.command("serverStatus")["metrics"]["cursor"]["timedOut"] > timed_out)
-    for mongod in (lower_mongod, upper_mongod):
-        eventually(lambda mongod=mongod: not namespace_cursors(mongod, filled), what="no cursor is left on the shard")
+    assert_no_cursors(lower_mongod, upper_mongod, filled)
     with pytest.raises(CursorNotFound):
         list(cursor)
 

@@ -1,0 +1,71 @@
+"""A TCP connection over which any bytes can be sent, and that can be left at any moment."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import bson
+
+from tests.wire.raw_connection import op_msg_frame
+
+SECONDS_MAX = 30.0
+
+
+class RawClient:
+    """One connection; every method blocks until the server has answered."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self.socket = socket.create_connection((host, int(port)), SECONDS_MAX)
+
+    def send(self, frame: bytes) -> None:
+        """Send bytes."""
+        self.socket.sendall(frame)
+
+    def send_command(self, command: dict[str, Any], *, db: str = "admin", flags: int = 0) -> None:
+        """Send a command and do not wait for the answer."""
+        self.send(op_msg_frame({**command, "$db": db}, flags))
+
+    def receive(self) -> bytes:
+        """The next frame; b"" when the server has closed the connection."""
+        header = self._receive(16)
+        return header + self._receive(int.from_bytes(header[:4], "little") - 16) if header else b""
+
+    def command(self, command: dict[str, Any], *, db: str = "admin", flags: int = 0) -> dict[str, Any]:
+        """Run a command and return the reply, whatever it says."""
+        self.send_command(command, db=db, flags=flags)
+        return self.receive_reply()
+
+    def receive_reply(self) -> dict[str, Any]:
+        """The body of the next OP_MSG."""
+        return dict(bson.decode(self.receive()[21:]))
+
+    def is_closed_by_server(self) -> bool:
+        """Wait until the server closes the connection, without having said anything more."""
+        try:
+            return self.socket.recv(1) == b""
+        except ConnectionResetError:
+            return True
+
+    def _receive(self, count: int) -> bytes:
+        received = b""
+        while len(received) < count:
+            try:
+                data = self.socket.recv(count - len(received))
+            except ConnectionResetError:
+                return b""
+            if not data:
+                return b""
+            received += data
+        return received
+
+
+@contextmanager
+def raw_client(address: str) -> Iterator[RawClient]:
+    """A connection to ``host:port``, closed after the block."""
+    client = RawClient(address)
+    try:
+        yield client
+    finally:
+        client.socket.close()

@@ -1,0 +1,131 @@
+"""A shard of three members follows elections while clients write."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+from pymongo import WriteConcern
+from pymongo.errors import AutoReconnect, OperationFailure
+
+from tests.integration.sharded import LOWER, Document, Documents
+from tests.integration.waiting import eventually
+from tests.integration.workload import running_workload
+from tests.local_cluster import Client, RunningCluster, running_cluster
+
+MEMBERS = 3
+
+
+@pytest.fixture(scope="module")
+def replicated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
+    """One shard of three members."""
+    with running_cluster(tmp_path_factory.mktemp("replicated"), "--members", str(MEMBERS), "--shards", "1") as running:
+        yield running
+
+
+@pytest.fixture
+def collection(replicated: RunningCluster) -> Iterator[Documents]:
+    """A sharded collection of two chunks, both on the one shard."""
+    with replicated.client() as client:
+        client.admin.command("enableSharding", "failover")
+        client.admin.command("shardCollection", "failover.things", key={"key": 1})
+        client.admin.command("split", "failover.things", middle={"key": 500})
+        yield client.failover.things
+        client.drop_database("failover")
+
+
+def primary(cluster: RunningCluster) -> int | None:
+    """Index of the member that says it is primary."""
+    for index in range(MEMBERS):
+        with cluster.direct(f"{LOWER}.{index}.shardd", serverSelectionTimeoutMS=2000) as client:
+            try:
+                if client.admin.command("hello")["isWritablePrimary"]:
+                    return index
+            except (AutoReconnect, OperationFailure):
+                continue
+    return None
+
+
+def wait_for_other_primary(cluster: RunningCluster, old: int) -> int:
+    """Index of the new primary once there is one."""
+
+    def new_primary() -> tuple[int] | None:
+        index = primary(cluster)
+        return None if index is None or index == old else (index,)
+
+    return eventually(new_primary, within=60, what="another member is primary")[0]
+
+
+def hello_of_whole_set(client: Client) -> Document | None:
+    """The hello of a daemon once it names all members."""
+    hello = client.admin.command("hello")
+    return hello if len(hello["hosts"]) == MEMBERS and "primary" in hello else None
+
+
+def step_down(cluster: RunningCluster, index: int) -> None:
+    """Have a primary step down and stay down for a minute."""
+    with cluster.direct(f"{LOWER}.{index}.mongod") as client:
+        client.admin.command("replSetStepDown", 60, secondaryCatchUpPeriodSecs=30)
+
+
+def test_hello_names_daemons_only(replicated: RunningCluster) -> None:
+    daemons = {replicated.address(f"{LOWER}.{index}.shardd") for index in range(MEMBERS)}
+    for index in range(MEMBERS):
+        with replicated.direct(f"{LOWER}.{index}.shardd") as client:
+            hello = eventually(partial(hello_of_whole_set, client), what="all daemons are registered")
+            assert set(hello["hosts"]) == daemons
+            assert hello["primary"] in daemons
+            assert hello["me"] == replicated.address(f"{LOWER}.{index}.shardd")
+
+
+def test_step_down_during_writes(replicated: RunningCluster, collection: Documents) -> None:
+    """An election that is called for goes by without an error for writers that retry."""
+    old = primary(replicated)
+    assert old is not None
+    with running_workload(collection) as workload:
+        workload.wait_for_progress()
+        step_down(replicated, old)
+        wait_for_other_primary(replicated, old)
+        workload.wait_for_progress(50)
+    assert workload.errors == []
+    workload.check(list(collection.find()))
+
+
+@pytest.mark.parametrize("processes", [("mongod",), ("shardd",), ("mongod", "shardd")])
+def test_death_of_the_primary_during_writes(
+    replicated: RunningCluster, collection: Documents, processes: tuple[str, ...]
+) -> None:
+    old = primary(replicated)
+    assert old is not None
+    names = [f"{LOWER}.{old}.{process}" for process in processes]
+    with running_workload(collection) as workload:
+        workload.wait_for_progress()
+        for name in names:
+            replicated.kill(name)
+        if "mongod" in processes:
+            wait_for_other_primary(replicated, old)
+            workload.wait_for_progress(50)
+        for name in names:
+            replicated.restart(name)
+        workload.wait_for_progress(50)
+    workload.check(list(collection.find()))
+
+
+def test_secondaries_serve_reads(replicated: RunningCluster, collection: Documents) -> None:
+    client: Any = collection.database.client
+    majority = client.get_database("failover", write_concern=WriteConcern(w=MEMBERS)).things
+    majority.insert_many({"_id": n, "key": n} for n in range(1000))
+    with replicated.client(readPreference="secondary") as reader:
+        found = reader.failover.things.find().sort("key", 1).batch_size(100)
+        assert [document["key"] for document in found] == list(range(1000))
+
+
+def test_reads_after_writes_in_a_session(replicated: RunningCluster, collection: Documents) -> None:
+    """Causal consistency: a secondary waits until it has what the session wrote."""
+    with replicated.client(readPreference="secondary") as client:
+        things = client.failover.things
+        for n in range(20):
+            with client.start_session(causal_consistency=True) as session:
+                things.insert_one({"_id": n, "key": n * 50}, session=session)
+                assert things.find_one({"key": n * 50}, session=session) == {"_id": n, "key": n * 50}
+    assert collection.count_documents({}) == 20

@@ -1,0 +1,219 @@
+"""Single processes: direct connections to daemons, routers of several workers, orderly ends, metrics and health."""
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from bson.int64 import Int64
+from pymongo import MongoClient
+from pymongo.errors import AutoReconnect, OperationFailure
+
+from deploy.ports import PortReservation
+from mongosh_compat.runner import run_code
+from tests.integration.raw_client import RawClient, raw_client
+from tests.integration.sharded import LOWER, UPPER, Documents
+from tests.integration.waiting import eventually
+from tests.local_cluster import Client, RunningCluster
+
+END_SECONDS_MAX = 30.0
+
+
+@contextmanager
+def extra_router(cluster: RunningCluster, *options: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A router of one's own: its address and its process; ended after the block."""
+    with PortReservation() as ports:
+        port, metrics_port = ports.hold_free(), ports.hold_free()
+    command = [sys.executable, "-m", "router.main", "--configdb", f"config/{cluster.address('config.0.configd')}"]
+    command += ["--port", str(port), "--metrics-port", str(metrics_port), *options]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        metrics = f"127.0.0.1:{metrics_port}"
+        eventually(lambda: is_ready(metrics), what="the router is ready")
+        yield f"127.0.0.1:{port}", process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(END_SECONDS_MAX)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def get(address: str, path: str) -> tuple[int, str]:
+    """Status and body of an HTTP GET."""
+    connection = http.client.HTTPConnection(address, timeout=10)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+    finally:
+        connection.close()
+
+
+def is_ready(metrics_address: str) -> bool:
+    """Whether a daemon that may not run yet says that it is ready."""
+    try:
+        return get(metrics_address, "/readyz")[0] == 200
+    except OSError:
+        return False
+
+
+def test_direct_connection_to_a_shard(cluster: RunningCluster, ranged: Documents) -> None:
+    ranged.insert_many({"key": key} for key in (1, 2, 501))
+    with cluster.direct("shard0.0.shardd") as client:
+        hello = client.admin.command("hello")
+        assert hello["setName"] == LOWER
+        assert hello["me"] == hello["primary"] == cluster.address("shard0.0.shardd")
+        assert hello["hosts"] == [cluster.address("shard0.0.shardd")]
+        collection = client[ranged.database.name][ranged.name]
+        assert sorted(document["key"] for document in collection.find()) == [1, 2]
+        state = client.admin.command("shardingState")
+        assert (state["enabled"], state["shardName"]) == (True, LOWER)
+        version = client.admin.command("getShardVersion", ranged.full_name)
+        assert version["global"].time >= 1
+        with client.start_session(causal_consistency=True) as session:
+            assert collection.find_one({"key": 1}, session=session) is not None
+
+
+def test_shard_is_a_replica_set(cluster: RunningCluster, ranged: Documents) -> None:
+    """A client that is told one member finds the set, with the daemons' addresses and no mongod's."""
+    ranged.insert_one({"key": 501})
+    with MongoClient[dict[str, Any]](cluster.address("shard1.0.shardd"), replicaSet=UPPER) as client:
+        assert client[ranged.database.name][ranged.name].count_documents({}) == 1
+        assert client.nodes == {("127.0.0.1", int(cluster.address("shard1.0.shardd").rpartition(":")[2]))}
+
+
+def test_mongosh_on_a_shard(cluster: RunningCluster, ranged: Documents) -> None:
+    ranged.insert_many({"key": key} for key in (1, 2, 501))
+    uri = f"mongodb://{cluster.address('shard0.0.shardd')}/{ranged.database.name}?directConnection=true"
+    assert run_code(uri, f"db.{ranged.name}.countDocuments()").check().strip() == "2"
+
+
+def test_cursors_of_a_router_of_several_workers(cluster: RunningCluster, ranged: Documents) -> None:
+    """The kernel chooses the worker for each connection; a cursor is served from any."""
+    ranged.insert_many({"_id": n, "key": n} for n in range(1000))
+    with extra_router(cluster, "--workers", "2") as (address, _):
+        clients = [RawClient(address) for _ in range(12)]
+        try:
+            database = ranged.database.name
+            workers = {client.command({"serverStatus": 1})["pid"] for client in clients}
+            assert len(workers) == 2
+            find = {"find": ranged.name, "sort": {"key": 1}, "batchSize": 10}
+            cursor = clients[0].command(find, db=database)["cursor"]
+            read = [document["key"] for document in cursor["firstBatch"]]
+            for client in clients:
+                more = {"getMore": Int64(cursor["id"]), "collection": ranged.name, "batchSize": 10}
+                read += [document["key"] for document in client.command(more, db=database)["cursor"]["nextBatch"]]
+            assert read == list(range(130))
+            killed = clients[-1].command({"killCursors": ranged.name, "cursors": [Int64(cursor["id"])]}, db=database)
+            assert killed["cursorsKilled"] == [cursor["id"]]
+            for client in clients:
+                gone = client.command({"getMore": Int64(cursor["id"]), "collection": ranged.name}, db=database)
+                assert gone["code"] == 43
+        finally:
+            for client in clients:
+                client.socket.close()
+
+
+def test_worker_that_crashes_is_replaced(cluster: RunningCluster, ranged: Documents) -> None:
+    ranged.insert_one({"key": 1})
+    with extra_router(cluster, "--workers", "2") as (address, _):
+        with raw_client(address) as client:
+            victim = int(client.command({"serverStatus": 1})["pid"])
+            os.kill(victim, signal.SIGKILL)
+            assert client.is_closed_by_server()
+        with MongoClient[dict[str, Any]](address, directConnection=True) as client:
+            for _ in range(20):
+                assert client[ranged.database.name][ranged.name].count_documents({}) == 1
+
+
+def test_router_that_is_told_to_end(cluster: RunningCluster, ranged: Documents, lower_mongod: Client) -> None:
+    """Waiting hellos are told at once, what runs may finish, then the process ends well."""
+    ranged.insert_many({"key": key} for key in range(10))
+    with (
+        extra_router(cluster) as (address, process),
+        raw_client(address) as monitor,
+        raw_client(address) as worker,
+    ):
+        version = monitor.command({"hello": 1})["topologyVersion"]
+        monitor.send_command({"hello": 1, "topologyVersion": version, "maxAwaitTimeMS": 30_000})
+        slow = {"find": ranged.name, "filter": {"$where": "sleep(100) || true"}}
+        worker.send_command(slow, db=ranged.database.name)
+        running: list[dict[str, Any]] = [{"$currentOp": {}}, {"$match": {"ns": ranged.full_name, "active": True}}]
+        eventually(lambda: list(lower_mongod.admin.aggregate(running)), what="the shard is at work")
+        process.send_signal(signal.SIGTERM)
+        told = monitor.receive_reply()
+        assert (told["ok"], told["code"], told["codeName"]) == (0, 91, "ShutdownInProgress")
+        assert told["topologyVersion"]["processId"] == version["processId"]
+        assert told["topologyVersion"]["counter"] == version["counter"] + 1
+        assert told["remainingQuiesceTimeMillis"] >= 0
+        assert len(worker.receive_reply()["cursor"]["firstBatch"]) == 10
+        monitor.socket.close()
+        worker.socket.close()
+        assert process.wait(END_SECONDS_MAX) == 0
+
+
+@pytest.mark.parametrize("name", ["router.0", "shard0.0.shardd", "config.0.configd"])
+def test_health_and_metrics(cluster: RunningCluster, client: Client, name: str) -> None:
+    client.admin.command("listShards")
+    address = cluster.metrics[name]
+    status, body = get(address, "/healthz")
+    assert (status, json.loads(body)["status"]) == (200, "ok")
+    status, body = get(address, "/readyz")
+    assert (status, json.loads(body)["status"]) == (200, "ready")
+    assert get(address, "/nothing")[0] == 404
+    status, body = get(address, "/metrics")
+    assert status == 200
+    prefix = f"shardwright_{name.rpartition('.')[2] if name != 'router.0' else 'router'}"
+    samples = [line for line in body.splitlines() if line.startswith(prefix)]
+    for part in ("operations_total{", "_bucket{", "connections"):
+        assert any(part in line for line in samples), f"{part} is not among {samples[:5]}"
+    assert "process_resident_memory_bytes" in body
+
+
+def test_metrics_count(cluster: RunningCluster, ranged: Documents) -> None:
+    def finds() -> float:
+        lines = get(cluster.metrics["router.0"], "/metrics")[1].splitlines()
+        counts = [line for line in lines if "operations_total{" in line and 'command="find"' in line]
+        return sum(float(line.rpartition(" ")[2]) for line in counts if "ok" in line)
+
+    before = finds()
+    for _ in range(7):
+        ranged.find_one({"key": 1})
+    assert finds() == before + 7
+
+
+def test_slow_operations_are_logged(cluster: RunningCluster, ranged: Documents) -> None:
+    ranged.insert_one({"key": 1})
+    list(ranged.find({"key": 1, "$where": "sleep(150) || true"}))
+    entries = [json.loads(line) for line in cluster.log("router.0").splitlines()]
+    slow = [entry for entry in entries if entry["msg"] == "Slow operation" and entry.get("command") == "find"]
+    assert (slow[-1]["namespace"], slow[-1]["shards"]) == (ranged.full_name, [LOWER])
+    assert slow[-1]["duration_ms"] >= 150
+
+
+def test_errors_of_unknown_commands(client: Client) -> None:
+    for command in ("noSuchCommand", "_shardsvrDropDatabase", "applyOps"):
+        with pytest.raises(OperationFailure) as caught:
+            client.admin.command(command)
+        assert caught.value.code == 59
+
+
+def test_connection_is_usable_again_after_the_router_restarts(cluster: RunningCluster, ranged: Documents) -> None:
+    ranged.insert_one({"key": 1})
+    with cluster.direct("router.1") as client:
+        collection = client[ranged.database.name][ranged.name]
+        assert collection.find_one({"key": 1}) is not None
+        cluster.restart("router.1")
+        for _ in range(5):
+            try:
+                assert collection.find_one({"key": 1}) is not None
+            except AutoReconnect as error:
+                pytest.fail(f"a retryable read failed: {error}")
