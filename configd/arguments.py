@@ -55,6 +55,20 @@ class Arguments:
         """A boolean, or a number other than 0 as true."""
         return bool(self._value(name, _BOOLEANS, "bool")) if self.has(name) else default
 
+    def enumeration(self, name: str, values: range, default: int) -> int:
+        """A whole number out of a few.
+
+        Raises:
+            CommandError: TypeMismatch; BadValue, none of them.
+        """
+        value = int(self._value(name, _NUMBERS, "int")) if self.has(name) else default
+        if value not in values:
+            raise CommandError(
+                ErrorCode.BadValue,
+                f"Enumeration value '{value}' for field '{self._path}.{name}' is not a valid value.",
+            )
+        return value
+
     def object_id(self, name: str) -> ObjectId:
         """An ObjectId."""
         value: ObjectId = self._value(name, {rawbson.OBJECT_ID}, "objectId")

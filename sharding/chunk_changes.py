@@ -89,17 +89,17 @@ def merge(
     merged: ChunkRange,
     *,
     shard: str,
-    valid_after: Timestamp,
     pattern: ShardKeyPattern,
     collection_version: ChunkVersion,
 ) -> ChunkChanges:
-    """Make one chunk of all chunks of a range. It keeps the first one's ``_id``; its history begins anew.
+    """Make one chunk of all chunks of a range. It keeps the first one's ``_id``.
+
+    Its history begins when the last of them came to the shard: since then the shard has owned the whole range.
 
     Args:
         chunks: the chunks that overlap the range, in order, of whatever shard.
         merged: the range.
         shard: who owns it.
-        valid_after: the present, from when on one shard certainly owned the whole range.
         pattern: the shard key.
         collection_version: before the merge.
 
@@ -126,7 +126,7 @@ def merge(
         chunks[0],
         max=chunks[-1].max,
         version=collection_version.with_minor_raised(),
-        history=(ChunkHistory(valid_after, shard),),
+        history=max(chunk.history[:1] for chunk in chunks),
         jumbo=False,
     )
     return ChunkChanges((whole,), tuple(chunks[1:]))

@@ -20,6 +20,8 @@ from wire.errors import CommandError
 async def commit_chunks_merge(operation: Operation) -> dict[str, Any]:
     """Merge the chunks that fill a range on one shard; if there is only one already, nothing changes.
 
+    ``validAfter`` is not looked at, as in MongoDB 6.0.5: the history of the chunks says it better (see `merge`).
+
     Raises:
         CommandError: StaleEpoch, InvalidUUID; ConflictingOperationInProgress, the collection is gone;
             IllegalOperation, the range is not filled exactly.
@@ -28,7 +30,6 @@ async def commit_chunks_merge(operation: Operation) -> dict[str, Any]:
     arguments = operation.arguments
     shard, uuid = arguments.string("shard"), arguments.nested("collUUID").uuid("uuid")
     epoch, timestamp = arguments.object_id("epoch"), arguments.timestamp("timestamp")
-    valid_after = arguments.timestamp("validAfter")
     bounds = arguments.nested("chunkRange")
     low, high = bounds.document("min"), bounds.document("max")
 
@@ -51,7 +52,6 @@ async def commit_chunks_merge(operation: Operation) -> dict[str, Any]:
             await chunks.overlapping(merged),
             merged,
             shard=shard,
-            valid_after=valid_after,
             pattern=collection.key,
             collection_version=before,
         )

@@ -21,7 +21,8 @@ from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 
 _DO_NOT_FORCE: Final = 0
-_FORCE_MANUAL: Final = 1
+_FORCE_JUMBO: Final = range(3)
+"""Not at all, because a person, or because the balancer wants it so."""
 
 
 @config_command("_configsvrMoveRange")
@@ -65,7 +66,7 @@ async def move_range(operation: Operation) -> dict[str, Any]:
         "epoch": collection.epoch,
         "fromShard": donor.id,
         "maxChunkSizeBytes": Int64(await _chunk_bytes_max(operation, collection)),
-        "forceJumbo": _FORCE_MANUAL if arguments.boolean("forceJumbo", default=False) else _DO_NOT_FORCE,
+        "forceJumbo": arguments.enumeration("forceJumbo", _FORCE_JUMBO, _DO_NOT_FORCE),
         "secondaryThrottle": arguments.boolean("secondaryThrottle", default=False),
         "writeConcern": {"w": "majority", "wtimeout": 60_000},
     }

@@ -129,9 +129,7 @@ class CreateCollection(Coordinator):
         collection = table.collection
         if collection.key_pattern.document == pattern.document and collection.unique == self._unique:
             return
-        raise CommandError(
-            ErrorCode.AlreadyInitialized, f"sharding already enabled for collection {self.namespace}"
-        )
+        raise CommandError(ErrorCode.AlreadyInitialized, f"sharding already enabled for collection {self.namespace}")
 
     async def _prepare(self, pattern: ShardKeyPattern) -> Prepared:
         """See to it that the collection exists here with its index, and plan its chunks."""

@@ -77,7 +77,7 @@ def test_move_range_to_where_it_is_moves_nothing(
 
 def test_move_range_passes_options_on(catalog: CatalogUser, sharded: Sharded, shards: dict[str, FakeShard]) -> None:
     catalog.config.collections.update_one({"_id": sharded.namespace}, {"$set": {"maxChunkSizeBytes": 5}})
-    options = {"waitForDelete": True, "forceJumbo": True, "secondaryThrottle": True}
+    options = {"waitForDelete": True, "forceJumbo": 1, "secondaryThrottle": True}
     catalog.run({"_configsvrMoveRange": sharded.namespace, "toShard": "b", "min": {"x": 10}, **options})
     received = order(shards["a"])
     assert received["waitForDelete"] is received["secondaryThrottle"] is True

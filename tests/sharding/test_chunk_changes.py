@@ -93,13 +93,13 @@ def split_world() -> list[Chunk]:
     ]
 
 
-def test_merge_keeps_the_first_document_and_forgets_history() -> None:
+def test_merge_keeps_the_first_document_and_the_time_of_the_last_arrival() -> None:
     chunks = split_world()
+    chunks[2] = replace(chunks[2], history=(ChunkHistory(NOW, "s1"), ChunkHistory(TIME, "s2")))
     changes = merge(
         chunks[1:3],
         span(0, 20),
         shard="s1",
-        valid_after=NOW,
         pattern=PATTERN,
         collection_version=version(1, 4),
     )
@@ -112,7 +112,7 @@ def test_merge_keeps_the_first_document_and_forgets_history() -> None:
 
 def test_merge_of_what_is_one_chunk_already_changes_nothing() -> None:
     only = split_world()[1:2]
-    merged = merge(only, span(0, 10), shard="s1", valid_after=NOW, pattern=PATTERN, collection_version=version(1, 4))
+    merged = merge(only, span(0, 10), shard="s1", pattern=PATTERN, collection_version=version(1, 4))
     assert merged == ChunkChanges()
 
 
@@ -124,7 +124,6 @@ def test_merge_of_what_chunks_do_not_fill(low: object, high: object, shard: str)
             chunks,
             span(low, high),
             shard=shard,
-            valid_after=NOW,
             pattern=PATTERN,
             collection_version=version(1, 4),
         )
