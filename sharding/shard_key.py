@@ -93,10 +93,10 @@ class ShardKeyPattern:
         Raises:
             CommandError: ShardKeyNotFound for an array on a path of the key.
         """
-        top_level = self._index(document)
         if len(self.fields) == 1:
             only = self.fields[0]
-            return only.key_bytes(document, only.find_in(document, top_level))
+            return only.key_bytes(document, only.find_below(document, rawbson.find(document, only.path[0])))
+        top_level = self._index(document)
         return b"".join([each.key_bytes(document, each.find_in(document, top_level)) for each in self.fields])
 
     def key_bytes(self, key: bytes) -> bytes:

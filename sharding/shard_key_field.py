@@ -52,7 +52,10 @@ class ShardKeyField:
         Raises:
             CommandError: ShardKeyNotFound for an array on the path, Overflow for a value nested too deep.
         """
-        span = top_level.get(self.path[0])
+        return self.find_below(document, top_level.get(self.path[0]))
+
+    def find_below(self, document: bytes, span: Span | None) -> Span | None:
+        """As `find_in`, given the element that the path begins with, if there is one."""
         if span is not None and len(self.path) > 1:
             span = descend(document, span, self.path[1:])
         if span is not None and span[0] in _NESTING:

@@ -160,6 +160,34 @@ def index(document: bytes, start: int = 0) -> dict[bytes, Span]:
     return found
 
 
+def find(document: bytes, name: bytes, start: int = 0) -> Span | None:
+    """The first element of that name in the document that begins at ``start``, which is walked no further; or None.
+
+    Raises:
+        InvalidBSONError: as `spans`.
+    """
+    end = _document_end(document, start)
+    terminated = name + b"\0"
+    position = start + 4
+    while kind := document[position]:
+        is_found = document.startswith(terminated, position + 1)
+        value_start = document.find(b"\0", position + 1, end) + 1
+        if not value_start:
+            raise InvalidBSONError("an element name without an end")
+        size = _SIZES[kind]
+        if size < 0:
+            size = _variable_size(document, kind, size, value_start, end)
+        value_end = value_start + size
+        if value_end >= end:
+            raise InvalidBSONError("an element reaches past the end of its document")
+        if is_found:
+            return kind, position, value_start, value_end
+        position = value_end
+    if position != end - 1:
+        raise InvalidBSONError("a document ends before its length says")
+    return None
+
+
 def document_length(document: bytes, start: int = 0) -> int:
     """The length in bytes that the document at ``start`` gives itself, checked against the bytes that are there."""
     return _document_end(document, start) - start

@@ -125,6 +125,7 @@ class WriteRun:
         rooms: dict[str, int] = {}
         broadcasts: deque[int] = deque()
         waiting: deque[int] = deque()
+        statements = self._batch.statements
         for position in self._open:
             destination = destinations[position]
             if isinstance(destination, str):
@@ -132,7 +133,7 @@ class WriteRun:
                 if batch is None:
                     batch = batches[destination] = ShardBatch(destination, is_broadcast=False)
                     rooms[destination] = self._batch.statement_bytes_max
-                size = self._size(position)
+                size = len(statements[position]) + STATEMENT_ID_BYTES_MAX
                 if size > rooms[destination] and batch.positions:
                     rooms[destination] = 0  # nothing overtakes what had no room
                     waiting.append(position)

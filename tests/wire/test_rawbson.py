@@ -2,6 +2,7 @@
 
 import datetime
 import re
+from contextlib import suppress
 from struct import pack
 from typing import Any
 
@@ -227,3 +228,24 @@ def test_encode_document_keeps_the_order_of_fields() -> None:
     document = {"country": 1, "_id": {"b": 1, "_id": 2}}
     assert list(bson.decode(rawbson.encode_document(document))) == ["country", "_id"]
     assert list(bson.decode(rawbson.encode_document(document))["_id"]) == ["b", "_id"]
+
+
+@given(documents)
+def test_find_agrees_with_index(content: dict[str, Any]) -> None:
+    document = bson.encode(content)
+    index = rawbson.index(document)
+    for name in [*index, b"not there"]:
+        assert rawbson.find(document, name) == index.get(name)
+
+
+@given(st.binary(max_size=40), st.binary(max_size=3))
+def test_find_in_anything_finds_or_raises(damaged: bytes, name: bytes) -> None:
+    with suppress(InvalidBSONError):
+        rawbson.find(damaged, name)
+
+
+def test_find_gives_the_first_of_two_and_walks_no_further() -> None:
+    document = rawbson.from_elements(rawbson.element(b"a", rawbson.NULL, b"") * 2 + b"\x06broken")
+    assert rawbson.find(document, b"a") == (rawbson.NULL, 4, 7, 7)
+    with pytest.raises(InvalidBSONError):
+        rawbson.find(document, b"b")
