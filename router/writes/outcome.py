@@ -1,13 +1,17 @@
 """What became of the statements of a batch so far, and the reply that tells it."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from router.writes.batch import WriteBatch
 from router.writes.kind import WriteKind
 from router.writes.merge import merged_write_concern_error, with_index, with_limited_messages
 from router.writes.reply import WriteReply
+from wire.error_codes import Category, has_category
 from wire.rawbson import INT32, element, from_elements, raw_document
+
+RETRYABLE_WRITE_ERROR: Final = "RetryableWriteError"
+"""Tells drivers that they may send a write again, for example as a new primary has to be asked for its durability."""
 
 
 class BatchOutcome:
@@ -48,7 +52,9 @@ class BatchOutcome:
         if self.errors:
             reply["writeErrors"] = _write_errors(sorted(self.errors.items()))
         if self._concern_errors and self._tells_of_write_concern:
-            reply["writeConcernError"] = merged_write_concern_error(self._concern_errors)
+            concern_error = reply["writeConcernError"] = merged_write_concern_error(self._concern_errors)
+            if self._batch.is_retryable and has_category(concern_error["code"], Category.RETRYABLE):
+                reply["errorLabels"] = [RETRYABLE_WRITE_ERROR]
         if self._retried:
             reply["retriedStmtIds"] = sorted(self._retried)
         return reply
