@@ -68,13 +68,13 @@ def test_split_in_the_middle_of_the_documents(client: Client, whole: Documents, 
     ("arguments", "code"),
     [
         ({"middle": {"key": MinKey()}}, None),
-        ({"find": {"key": 1}}, 87),
+        ({"find": {"key": 1}}, 72),
         ({"bounds": [{"key": 1}, {"key": 2}]}, None),
         ({"middle": {"other": 1}}, None),
         ({}, None),
         ({"middle": {"key": 1}, "find": {"key": 1}}, None),
     ],
-    ids=["at a bound", "empty chunk", "no such chunk", "wrong key", "nothing", "two ways"],
+    ids=["at a bound", "empty collection", "no such chunk", "wrong key", "nothing", "two ways"],
 )
 def test_split_refused(client: Client, whole: Documents, arguments: Document, code: int | None) -> None:
     raised = code_of(lambda: client.admin.command("split", whole.full_name, **arguments))

@@ -29,14 +29,13 @@ END_SECONDS_MAX = 30.0
 def extra_router(cluster: RunningCluster, *options: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """A router of one's own: its address and its process; ended after the block."""
     with PortReservation() as ports:
-        port, metrics_port = ports.hold_free(), ports.hold_free()
+        port = ports.hold_free()
     command = [sys.executable, "-m", "router.main", "--configdb", f"config/{cluster.address('config.0.configd')}"]
-    command += ["--port", str(port), "--metrics-port", str(metrics_port), *options]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([*command, "--port", str(port), *options], stderr=subprocess.DEVNULL)
+    address = f"127.0.0.1:{port}"
     try:
-        metrics = f"127.0.0.1:{metrics_port}"
-        eventually(lambda: is_ready(metrics), what="the router is ready")
-        yield f"127.0.0.1:{port}", process
+        eventually(lambda: worker_of(address), what="the router answers")
+        yield address, process
     finally:
         process.send_signal(signal.SIGTERM)
         try:
@@ -57,12 +56,27 @@ def get(address: str, path: str) -> tuple[int, str]:
         connection.close()
 
 
-def is_ready(metrics_address: str) -> bool:
-    """Whether a daemon that may not run yet says that it is ready."""
+def worker_of(address: str) -> int | None:
+    """The pid of the worker that gets a new connection to a router, None if there is no router yet."""
     try:
-        return get(metrics_address, "/readyz")[0] == 200
-    except OSError:
-        return False
+        with raw_client(address) as client:
+            return int(client.command({"serverStatus": 1})["pid"])
+    except ConnectionRefusedError:
+        return None
+
+
+def connect_to_all(address: str, workers: int, connections: int) -> list[RawClient]:
+    """Connections to a router, at least one of them to each of its workers."""
+
+    def connect() -> list[RawClient] | None:
+        clients = [RawClient(address) for _ in range(connections)]
+        if len({client.command({"serverStatus": 1})["pid"] for client in clients}) == workers:
+            return clients
+        for client in clients:
+            client.socket.close()
+        return None
+
+    return eventually(connect, what="all workers serve")
 
 
 def test_direct_connection_to_a_shard(cluster: RunningCluster, ranged: Documents) -> None:
@@ -100,11 +114,9 @@ def test_cursors_of_a_router_of_several_workers(cluster: RunningCluster, ranged:
     """The kernel chooses the worker for each connection; a cursor is served from any."""
     ranged.insert_many({"_id": n, "key": n} for n in range(1000))
     with extra_router(cluster, "--workers", "2") as (address, _):
-        clients = [RawClient(address) for _ in range(12)]
+        clients = connect_to_all(address, workers=2, connections=12)
         try:
             database = ranged.database.name
-            workers = {client.command({"serverStatus": 1})["pid"] for client in clients}
-            assert len(workers) == 2
             find = {"find": ranged.name, "sort": {"key": 1}, "batchSize": 10}
             cursor = clients[0].command(find, db=database)["cursor"]
             read = [document["key"] for document in cursor["firstBatch"]]
