@@ -8,11 +8,11 @@ import trio
 from configd.catalog import Catalog
 from configd.changelog import ChangeLog
 from configd.initialization import initialize_catalog
-from configd.options import ConfigOptions
 from configd.primary import Primary
 from configd.shard_clients import ShardClients, handshake
 from configd.shard_hosts import ShardHosts
 from daemon.logs import get_logger
+from daemon.sidecar.options import SidecarOptions
 from daemon.sidecar.sidecar import Sidecar
 from daemon.single_flight import SingleFlight
 from wire.errors import BackendError, CommandError
@@ -34,7 +34,7 @@ class ConfigServer:
         primary: what there is to work with; None while the mongod is not primary or the catalog not ready.
     """
 
-    def __init__(self, options: ConfigOptions, on_mongod_lost: Callable[[], None]) -> None:
+    def __init__(self, options: SidecarOptions, on_mongod_lost: Callable[[], None]) -> None:
         self.options = options
         self.primary: Primary | None = None
         self._pools = ConnectionPools(handshake)

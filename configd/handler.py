@@ -1,18 +1,13 @@
 """What becomes of each request: a command of the config server is run here, everything else is mongod's."""
 
-from time import perf_counter
-from typing import Any, Final
-
-import bson
-
 from configd.config_server import ConfigServer
 from configd.dispatcher import is_config_command, run_config_command
 from daemon.logs import get_logger
 from daemon.metrics import Metrics
-from daemon.operation_metrics import OK
+from daemon.sidecar.handler import SidecarHandler
 from daemon.sidecar.upstream import Upstream
 from wire.error_codes import Category, has_category
-from wire.errors import BackendError, CommandError
+from wire.errors import CommandError
 from wire.hello import HELLO_NAMES
 from wire.message import reply_document
 from wire.request import Request
@@ -20,64 +15,20 @@ from wire.transport.server import ClientConnection
 
 logger = get_logger("configd.operations")
 
-# A failed command's reply begins with ok: 0.
-_FAILED: Final = b"\x01ok\0" + bytes(8)
-_BODY_ELEMENTS_AT: Final = 25
 
-_WAITING: Final = frozenset({*HELLO_NAMES, "getMore"})
-
-
-class ConfigHandler:
+class ConfigHandler(SidecarHandler):
     """Handles the requests of all clients of a config daemon (see `wire.transport.server.Handler`)."""
 
     def __init__(self, server: ConfigServer, metrics: Metrics) -> None:
         self._server = server
-        self._observe = metrics.operations.observe
-        self._slow_seconds = server.options.slow_ms / 1000
+        super().__init__(server.sidecar, metrics, server.options.slow_ms, logger)
 
-    def connection_opened(self, client: ClientConnection) -> None:
-        """A client has connected."""
-        client.state = self._server.sidecar.open_upstream(client)
+    def namespace_of(self, request: Request) -> str:
+        """What a request is about, for the log."""
+        return request.db
 
-    def connection_closed(self, client: ClientConnection) -> None:
-        """A client has gone, and its connection to the mongod goes with it."""
-        client.state.close()
-
-    async def handle(self, client: ClientConnection, request: Request) -> bytes | None:
-        """Answer one request.
-
-        Raises:
-            CommandError: a command of the config server failed.
-        """
-        started = perf_counter()
-        outcome = OK
-        try:
-            reply = await self._dispatch(client, client.state, request)
-            if reply is not None and reply.startswith(_FAILED, _BODY_ELEMENTS_AT):
-                outcome = _code_name(reply)
-            return reply
-        except CommandError as error:
-            outcome = error.code_name
-            raise
-        except BackendError:
-            # The client is to find its connection broken, as it would if the mongod itself had gone.
-            outcome = "connection lost"
-            client.is_finished = True
-            return None
-        finally:
-            seconds = perf_counter() - started
-            self._observe(request.name, outcome, seconds)
-            if seconds >= self._slow_seconds and request.name not in _WAITING:
-                logger.info(
-                    "Slow operation",
-                    connection_id=client.id,
-                    command=request.name,
-                    db=request.db,
-                    duration_ms=round(seconds * 1000, 1),
-                    outcome=outcome,
-                )
-
-    async def _dispatch(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
+    async def dispatch(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
+        """Find out what a request is and answer it (see `SidecarHandler.dispatch`)."""
         if is_config_command(request.name):
             return await self._run_config_command(client, request)
         if request.name in HELLO_NAMES:
@@ -99,8 +50,3 @@ class ConfigHandler:
             extra = {**error.extra, "topologyVersion": version}
             raise CommandError(error.code, error.message, labels=error.labels, extra=extra) from error
         return reply_document(request.message.request_id, reply)
-
-
-def _code_name(reply: bytes) -> str:
-    document: dict[str, Any] = bson.decode(reply[21:])
-    return str(document.get("codeName", document.get("code", "unknown")))

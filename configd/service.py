@@ -6,9 +6,9 @@ import trio
 
 from configd.config_server import ConfigServer
 from configd.handler import ConfigHandler
-from configd.options import ConfigOptions
 from configd.registry import COMMANDS
 from daemon.metrics import Metrics
+from daemon.sidecar.options import SidecarOptions
 from wire.hello import HELLO_NAMES
 from wire.transport.server import Server
 
@@ -27,7 +27,7 @@ class ConfigService(ConfigHandler):
 
     shutdown_seconds = SHUTDOWN_SECONDS
 
-    def __init__(self, options: ConfigOptions) -> None:
+    def __init__(self, options: SidecarOptions) -> None:
         self.metrics = Metrics("configd", (*COMMANDS, *HELLO_NAMES, *_FORWARDED))
         self.config_server = ConfigServer(options, self._close_clients)
         self._server_of_clients: Server | None = None
@@ -35,7 +35,7 @@ class ConfigService(ConfigHandler):
         super().__init__(self.config_server, self.metrics)
 
     @classmethod
-    async def start(cls, options: ConfigOptions, nursery: trio.Nursery) -> "ConfigService":
+    async def start(cls, options: SidecarOptions, nursery: trio.Nursery) -> "ConfigService":
         """Make the daemon and start its background tasks."""
         service = cls(options)
         nursery.start_soon(service.config_server.run)

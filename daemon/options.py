@@ -1,6 +1,7 @@
 """The command line options that all daemons have, and the forms in which addresses are written in them."""
 
 import argparse
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,6 +124,13 @@ def add_daemon_options(parser: argparse.ArgumentParser, *, default_port: int) ->
         metavar="MILLISECONDS",
         help="log operations that take longer (default: %(default)s)",
     )
+
+
+def known_address(parsed: argparse.Namespace) -> str:
+    """``host:port`` at which others reach the daemon: under the host's own name when it listens on all addresses."""
+    first = parsed.bind_ip.split(",")[0]
+    host = socket.gethostname() if first in ("0.0.0.0", "::") else first
+    return str(HostAndPort(host, parsed.port))
 
 
 def argument(parse: Callable[[str], Value]) -> Callable[[str], Value]:

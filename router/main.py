@@ -1,12 +1,11 @@
 """``shardwright-router``: options, and one process or several that share the port."""
 
 import argparse
-import socket
 import sys
 from collections.abc import Sequence
 from functools import partial
 
-from daemon.options import HostList, add_daemon_options, argument, parse_host_list
+from daemon.options import HostList, add_daemon_options, argument, known_address, parse_host_list
 from daemon.run import run_daemon
 from router.options import RouterOptions
 from router.service import RouterService
@@ -25,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = RouterOptions(
         config_set=config.set_name,
         config_hosts=tuple(map(str, config.hosts)),
-        address=_address(parsed),
+        address=known_address(parsed),
         arguments=("shardwright-router", *given),
         worker_index=parsed.worker_index or 0,
         worker_sockets=worker_sockets(parsed),
@@ -54,13 +53,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_worker_options(parser)
     return parser
-
-
-def _address(parsed: argparse.Namespace) -> str:
-    """The name under which this router is known: the host's own when it listens on all addresses."""
-    first = parsed.bind_ip.split(",")[0]
-    host = socket.gethostname() if first in ("0.0.0.0", "::") else first
-    return f"{host}:{parsed.port}"
 
 
 if __name__ == "__main__":

@@ -3,15 +3,10 @@
 Most requests are versioned operations; what is done for one of them is `_run_versioned` and no more.
 """
 
-from time import perf_counter
-from typing import Any, Final
-
-import bson
-
 import shardd.commands  # noqa: F401 - registers the commands
 from daemon.logs import get_logger
 from daemon.metrics import LabelledCounter
-from daemon.operation_metrics import OK
+from daemon.sidecar.handler import SidecarHandler
 from daemon.sidecar.noop_writer import READ_CONCERN
 from daemon.sidecar.upstream import Upstream
 from shardd.admission import Admission, is_read, namespace_of
@@ -23,7 +18,6 @@ from shardd.sharding_fields import without_sharding_fields
 from shardd.stale_errors import StaleError, stale_reply
 from shardd.views import CHANGES_OF_VIEWS, READS_OF_VIEWS
 from sharding.versions import DATABASE_VERSION, SHARD_VERSION
-from wire.errors import BackendError, CommandError
 from wire.hello import HELLO_NAMES
 from wire.message import reply_document
 from wire.request import Request
@@ -31,59 +25,22 @@ from wire.transport.server import ClientConnection
 
 logger = get_logger("shardd.operations")
 
-# A failed command's reply begins with ok: 0.
-_FAILED: Final = b"\x01ok\0" + bytes(8)
-_BODY_ELEMENTS_AT: Final = 25
 
-_WAITING: Final = frozenset({*HELLO_NAMES, "getMore"})
-
-
-class ShardHandler:
+class ShardHandler(SidecarHandler):
     """Handles the requests of all clients of a shard daemon (see `wire.transport.server.Handler`)."""
 
     def __init__(self, shard: Shard, stale_errors: LabelledCounter) -> None:
         self._shard = shard
         self._admission = Admission(shard.namespace, shard.database, shard.refresher)
         self._stale_errors = stale_errors
-        self._observe = shard.metrics.operations.observe
-        self._slow_seconds = shard.options.slow_ms / 1000
+        super().__init__(shard.sidecar, shard.metrics, shard.options.slow_ms, logger)
 
-    def connection_opened(self, client: ClientConnection) -> None:
-        """A client has connected."""
-        client.state = self._shard.sidecar.open_upstream(client)
+    def namespace_of(self, request: Request) -> str:
+        """What a request is about, for the log."""
+        return namespace_of(request)
 
-    def connection_closed(self, client: ClientConnection) -> None:
-        """A client has gone, and its connection to the mongod goes with it."""
-        client.state.close()
-
-    async def handle(self, client: ClientConnection, request: Request) -> bytes | None:
-        """Answer one request.
-
-        Raises:
-            CommandError: it failed before it came to the mongod.
-        """
-        started = perf_counter()
-        outcome = OK
-        try:
-            reply = await self._dispatch(client, client.state, request)
-            if reply is not None and reply.startswith(_FAILED, _BODY_ELEMENTS_AT):
-                outcome = _code_name(reply)
-            return reply
-        except CommandError as error:
-            outcome = error.code_name
-            raise
-        except BackendError:
-            # The client is to find its connection broken, as it would if the mongod itself had gone.
-            outcome = "connection lost"
-            client.is_finished = True
-            return None
-        finally:
-            seconds = perf_counter() - started
-            self._observe(request.name, outcome, seconds)
-            if seconds >= self._slow_seconds and request.name not in _WAITING:
-                _log_slow(client, request, outcome, seconds)
-
-    async def _dispatch(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
+    async def dispatch(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
+        """Find out what a request is and answer it (see `SidecarHandler.dispatch`)."""
         fields = request.fields
         command = COMMANDS.get(request.name)
         if command is not None:
@@ -133,19 +90,3 @@ class ShardHandler:
             state.exit(is_write=is_write)
             if request.name in CHANGES_OF_VIEWS:
                 self._shard.views.forget()
-
-
-def _code_name(reply: bytes) -> str:
-    document: dict[str, Any] = bson.decode(reply[21:])
-    return str(document.get("codeName", document.get("code", "unknown")))
-
-
-def _log_slow(client: ClientConnection, request: Request, outcome: str, seconds: float) -> None:
-    logger.info(
-        "Slow operation",
-        connection_id=client.id,
-        command=request.name,
-        namespace=namespace_of(request),
-        duration_ms=round(seconds * 1000, 1),
-        outcome=outcome,
-    )

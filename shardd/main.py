@@ -1,15 +1,14 @@
 """``shardwright-shardd``: the daemon in front of one mongod of a shard."""
 
 import argparse
-import socket
 import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from daemon.options import add_daemon_options, argument, parse_host_and_port
+from daemon.options import add_daemon_options
 from daemon.run import run_daemon
-from shardd.options import ShardOptions
+from daemon.sidecar.options import SidecarOptions, add_sidecar_options
 from shardd.service import ShardService
 
 DEFAULT_PORT: Final = 27018
@@ -17,37 +16,13 @@ DEFAULT_PORT: Final = 27018
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a shard daemon until it is told to end; returns the exit code."""
-    parsed = _parser().parse_args(arguments)
-    options = ShardOptions(
-        address=_address(parsed),
-        mongod_socket=parsed.mongod_socket,
-        mongod_address=str(parsed.mongod_address),
-        slow_ms=parsed.slow_ms,
-    )
-    return run_daemon("shardwright-shardd", parsed, partial(ShardService.start, options))
-
-
-def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="shardwright-shardd", description="The daemon of a shard, one in front of each of its mongods."
     )
     add_daemon_options(parser, default_port=DEFAULT_PORT)
-    parser.add_argument("--mongod-socket", required=True, metavar="PATH", help="the UNIX socket of the mongod")
-    parser.add_argument(
-        "--mongod-address",
-        required=True,
-        type=argument(parse_host_and_port),
-        metavar="HOST:PORT",
-        help="the mongod as the configuration of its replica set names it",
-    )
-    return parser
-
-
-def _address(parsed: argparse.Namespace) -> str:
-    """The name under which clients reach this daemon: the host's own when it listens on all addresses."""
-    first = parsed.bind_ip.split(",")[0]
-    host = socket.gethostname() if first in ("0.0.0.0", "::") else first
-    return f"{host}:{parsed.port}"
+    add_sidecar_options(parser)
+    parsed = parser.parse_args(arguments)
+    return run_daemon(parser.prog, parsed, partial(ShardService.start, SidecarOptions.of(parsed)))
 
 
 if __name__ == "__main__":

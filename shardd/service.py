@@ -5,9 +5,9 @@ from typing import Final
 import trio
 
 from daemon.metrics import Metrics
+from daemon.sidecar.options import SidecarOptions
 from shardd.coordinators.service import CoordinatorService
 from shardd.handler import ShardHandler
-from shardd.options import ShardOptions
 from shardd.registry import COMMANDS
 from shardd.shard import Shard
 from wire.hello import HELLO_NAMES
@@ -30,7 +30,7 @@ class ShardService(ShardHandler):
 
     shutdown_seconds = SHUTDOWN_SECONDS
 
-    def __init__(self, options: ShardOptions, nursery: trio.Nursery) -> None:
+    def __init__(self, options: SidecarOptions, nursery: trio.Nursery) -> None:
         self.metrics = Metrics("shardd", (*COMMANDS, *HELLO_NAMES, *_FORWARDED))
         self.shard = Shard(options, self.metrics, nursery, CoordinatorService, self._close_clients)
         self._server: Server | None = None
@@ -38,7 +38,7 @@ class ShardService(ShardHandler):
         super().__init__(self.shard, stale_errors)
 
     @classmethod
-    async def start(cls, options: ShardOptions, nursery: trio.Nursery) -> "ShardService":
+    async def start(cls, options: SidecarOptions, nursery: trio.Nursery) -> "ShardService":
         """Make the daemon and start its background tasks."""
         service = cls(options, nursery)
         service.shard.start()

@@ -9,6 +9,7 @@ from bson.timestamp import Timestamp
 
 from daemon.logs import get_logger
 from daemon.metrics import Metrics
+from daemon.sidecar.options import SidecarOptions
 from daemon.sidecar.sidecar import Sidecar
 from shardd.cache_watch import CacheWatch
 from shardd.catalog import MAJORITY, Catalog
@@ -18,7 +19,6 @@ from shardd.identity import IDENTITY_ID, ShardIdentity
 from shardd.metadata_store import MetadataStore
 from shardd.metadata_writer import MetadataWriter
 from shardd.namespace_state import NamespaceState
-from shardd.options import ShardOptions
 from shardd.refresh import MetadataRefresher
 from shardd.remote_sets import RemoteSets
 from shardd.update_preview import UpdatePreviews
@@ -58,7 +58,7 @@ class Shard:
 
     def __init__(
         self,
-        options: ShardOptions,
+        options: SidecarOptions,
         metrics: Metrics,
         nursery: trio.Nursery,
         coordinators: Callable[["Shard"], "CoordinatorService"],
