@@ -49,7 +49,8 @@ class Dispatcher:
             shared.clock.observe_client(request.body, request.fields)
             if entry.reads:
                 client.allow_interruption()
-            result = await self._run(entry, operation)
+            max_time_ms = _checked_max_time_ms(entry, request)
+            result = await (_run_within(max_time_ms, entry, operation) if max_time_ms else entry.handler(operation))
             if result is None or isinstance(result, bytes):
                 return result
             return _framed(operation, result)
@@ -69,22 +70,33 @@ class Dispatcher:
     def connection_closed(self, client: ClientConnection) -> None:
         """A client has gone."""
 
-    async def _run(self, entry: Command, operation: Operation) -> Reply:
-        request = operation.request
-        if entry.admin_only and request.db != "admin":
-            raise CommandError(ErrorCode.Unauthorized, f"{request.name} may only be run against the admin database.")
-        if b"startTransaction" in request.fields or b"autocommit" in request.fields:
-            raise CommandError(
-                ErrorCode.OperationNotSupportedInTransaction,
-                f"Command {request.name} cannot run in a multi-document transaction: this router does not support them",
-            )
-        if entry.deadline_from_max_time and b"maxTimeMS" in request.fields:
-            max_time_ms = _max_time_ms(request)
-            if max_time_ms:
-                with trio.move_on_after(max_time_ms / 1000):
-                    return await entry.handler(operation)
-                raise CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit")
+
+def _checked_max_time_ms(entry: Command, request: Request) -> int:
+    """How long a command may take, 0 for as long as it needs; first it is seen that the command may be run at all.
+
+    Raises:
+        CommandError: it may not, or its ``maxTimeMS`` is wrong.
+    """
+    fields = request.fields
+    if entry.admin_only and request.db != "admin":
+        raise CommandError(ErrorCode.Unauthorized, f"{request.name} may only be run against the admin database.")
+    if b"startTransaction" in fields or b"autocommit" in fields:
+        raise CommandError(
+            ErrorCode.OperationNotSupportedInTransaction,
+            f"Command {request.name} cannot run in a multi-document transaction: this router does not support them",
+        )
+    return _max_time_ms(request) if entry.deadline_from_max_time and b"maxTimeMS" in fields else 0
+
+
+async def _run_within(max_time_ms: int, entry: Command, operation: Operation) -> Reply:
+    """Run a command that has to end in time.
+
+    Raises:
+        CommandError: MaxTimeMSExpired; or it failed.
+    """
+    with trio.move_on_after(max_time_ms / 1000):
         return await entry.handler(operation)
+    raise CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit")
 
 
 def _framed(operation: Operation, document: dict[str, object]) -> bytes:

@@ -9,16 +9,19 @@ from router.options import RouterOptions
 from router.registry import COMMANDS
 from router.router import Router
 from router.workers import end_with_supervisor
-from wire.request import Request
 from wire.transport.server import ClientConnection, Server
 
 
 class RouterService:
-    """What `daemon.run` runs for ``shardwright-router``."""
+    """What `daemon.run` runs for ``shardwright-router``.
+
+    Attributes:
+        handle: answers a request, see `Dispatcher.handle`.
+    """
 
     def __init__(self, router: Router) -> None:
         self._router = router
-        self._dispatcher = Dispatcher(router)
+        self.handle = Dispatcher(router).handle
 
     @classmethod
     async def start(cls, options: RouterOptions, nursery: trio.Nursery) -> "RouterService":
@@ -73,10 +76,6 @@ class RouterService:
     def begin_shutdown(self) -> None:
         """Tell clients that wait on hello, before their connections are closed."""
         self._router.begin_shutdown()
-
-    async def handle(self, client: ClientConnection, request: Request) -> bytes | None:
-        """Answer a request (see `Dispatcher.handle`)."""
-        return await self._dispatcher.handle(client, request)
 
     def connection_opened(self, client: ClientConnection) -> None:
         """A client has connected."""

@@ -15,13 +15,14 @@ from router.reads.find_arguments import (
     patience_seconds,
 )
 from router.reads.merge import ResultMerger
-from router.reads.missing import unless_missing
+from router.reads.missing import check_is_missing
 from router.reads.read_concern import at_one_time
 from router.reads.targeting import shards_for_read
 from router.registry import Reply, command
 from router.retry import with_routing
 from router.routing_cache import CollectionRouting
 from router.scatter import forwarded
+from wire.errors import CommandError
 
 
 @command("find", reads=True, api_versions=("1",))
@@ -43,7 +44,11 @@ async def find(operation: Operation) -> Reply:
             )
         return await _find_on_shards(operation, routing, shards)
 
-    return await unless_missing(operation, with_routing(operation, namespace, attempt), empty_cursor(namespace))
+    try:
+        return await with_routing(operation, namespace, attempt)
+    except CommandError as error:
+        check_is_missing(operation, error)
+        return empty_cursor(namespace)
 
 
 async def _find_on_shards(operation: Operation, routing: CollectionRouting, shards: tuple[str, ...]) -> Reply:

@@ -18,7 +18,16 @@ async def unless_missing(operation: Operation, reading: Awaitable[Reply], nothin
     try:
         return await reading
     except CommandError as error:
-        if error.code != ErrorCode.NamespaceNotFound or operation.request.db in operation.router.routing.databases:
-            raise
-    Namespace(operation.request.db, operation.request.collection).check_readable()
+        check_is_missing(operation, error)
     return nothing
+
+
+def check_is_missing(operation: Operation, error: CommandError) -> None:
+    """Return if a read failed because the database of its collection does not exist.
+
+    Raises:
+        CommandError: as `unless_missing`.
+    """
+    if error.code != ErrorCode.NamespaceNotFound or operation.request.db in operation.router.routing.databases:
+        raise error
+    Namespace(operation.request.db, operation.request.collection).check_readable()

@@ -42,6 +42,10 @@ logger = logging.getLogger("wire.server")
 _ACCEPT_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 _ACCEPT_PAUSE_SECONDS: Final = 0.1
 
+# Nearly every message is recognised by this, with no more than a look.
+_OP_MSG: Final = OP_MSG.to_bytes(4, "little")
+_OPCODE_AT: Final = 12
+
 _connection_ids = count(1)
 
 
@@ -226,7 +230,10 @@ class Server:
             if frame is None:
                 return
             client.is_busy = True
-            reply = await self._answer(client, frame)
+            if frame.startswith(_OP_MSG, _OPCODE_AT):
+                reply = await self._answer_op_msg(client, OpMsg(frame))
+            else:
+                reply = await self._answer(client, frame)
             if reply is not None:
                 await stream.send(reply)
             client.is_busy = client.is_interruptible = False
