@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
-from bson.codec_options import CodecOptions
 from bson.max_key import MaxKey
 from bson.min_key import MinKey
 from bson.objectid import ObjectId
@@ -141,10 +140,9 @@ class Deployment:
 
 def _run(client: Client, db: str, command: Mapping[str, Any]) -> Document:
     try:
-        reply: Document = dict(client[db].command(command, codec_options=CodecOptions[Document]()))
+        reply: Document = client[db].command(dict(command))
     except OperationFailure as failure:
-        assert failure.details is not None
-        reply = dict(failure.details)
+        reply = dict(failure.details or {})
     return {name: value for name, value in reply.items() if name not in _GOSSIP | _SERVER_GOSSIP}
 
 

@@ -1,8 +1,8 @@
 """Documents in a form in which those of two clusters can be compared.
 
-What has to differ is replaced by where it first occurred: the second ObjectId of a document is ``<ObjectId 2>`` wherever
-it stands, so that fields that are equal on one cluster have to be equal on the other. So are UUIDs and points in
-cluster time (not versions of chunks, which are Timestamps too). Dates become ``<date>``, names and hosts of servers
+What has to differ is replaced by where it first occurred: the second ObjectId of a document is ``<ObjectId 2>``
+wherever it stands, so that fields that are equal on one cluster have to be equal on the other. So are UUIDs and points
+in cluster time (not versions of chunks, which are Timestamps too). Dates become ``<date>``, names and hosts of servers
 what the cluster calls them. Everything else stays, types of numbers and the order of fields included.
 """
 
@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 from bson.binary import UUID_SUBTYPE, Binary
@@ -77,10 +78,13 @@ class _Normalizer:
 
     def _text(self, text: str) -> str:
         for pattern, kind in _IN_TEXT:
-            text = pattern.sub(lambda found, kind=kind: self._numbered(kind, found[0]), text)
+            text = pattern.sub(partial(self._found, kind), text)
         for actual, name in self._texts:
             text = text.replace(actual, name)
         return text
+
+    def _found(self, kind: str, found: re.Match[str]) -> str:
+        return self._numbered(kind, found[0])
 
     def _numbered(self, kind: str, identity: str) -> str:
         seen = self._seen.setdefault(kind, {})

@@ -60,7 +60,8 @@ def test_split_and_merge(client: Client, database: Database[Document]) -> None:
     assert len(chunks(client, namespace)) == 4
     admin.command("mergeChunks", namespace, bounds=[{"key": 10}, above["max"]])
     assert [chunk["min"] for chunk in chunks(client, namespace)] == [below["min"], {"key": 10}]
-    for options in ({"middle": {"key": 10}}, {"find": {"key": 5}, "middle": {"key": 5}}):
+    refused: list[Document] = [{"middle": {"key": 10}}, {"find": {"key": 5}, "middle": {"key": 5}}]
+    for options in refused:
         with pytest.raises(OperationFailure):
             admin.command("split", namespace, **options)
 
@@ -147,7 +148,7 @@ def test_zones(client: Client, database: Database[Document]) -> None:
     namespace = f"{database.name}.zoned"
     client.admin.command("shardCollection", namespace, key={"key": 1})
     client.admin.command("addShardToZone", SHARDS[1], zone="east")
-    bounds = {"min": {"key": 0}, "max": {"key": 5}}
+    bounds: Document = {"min": {"key": 0}, "max": {"key": 5}}
     client.admin.command("updateZoneKeyRange", namespace, **bounds, zone="east")
     [tag] = client.config.tags.find({"ns": namespace})
     assert (tag["min"], tag["max"], tag["tag"]) == ({"key": 0}, {"key": 5}, "east")

@@ -50,7 +50,10 @@ def test_count_and_distinct(collection: Documents) -> None:
 
 
 def test_aggregate_on_one_shard(collection: Documents) -> None:
-    pipeline = [{"$match": {"key": SPLIT_AT}}, {"$project": {"_id": 0, "double": {"$multiply": ["$key", 2]}}}]
+    pipeline: list[Document] = [
+        {"$match": {"key": SPLIT_AT}},
+        {"$project": {"_id": 0, "double": {"$multiply": ["$key", 2]}}},
+    ]
     assert list(collection.aggregate(pipeline)) == [{"double": 2 * SPLIT_AT}]
 
 
@@ -70,7 +73,7 @@ def test_write_and_read_back(collection: Documents) -> None:
 def test_find_and_modify(collection: Documents) -> None:
     after = collection.find_one_and_update({"key": 60}, {"$inc": {"n": 2}}, return_document=ReturnDocument.AFTER)
     assert after == {"_id": 60, "key": 60, "even": True, "n": 2}
-    assert collection.find_one_and_delete({"key": 60})["n"] == 2
+    assert collection.find_one_and_delete({"key": 60}) == after
     assert collection.find_one({"key": 60}) is None
     with pytest.raises(OperationFailure) as failure:
         collection.find_one_and_update({"even": True}, {"$inc": {"n": 2}})
@@ -79,7 +82,7 @@ def test_find_and_modify(collection: Documents) -> None:
 
 @pytest.mark.parametrize("ordered", [True, False])
 def test_bulk_with_errors(collection: Documents, ordered: bool) -> None:
-    requests = [
+    requests: list[InsertOne[Document] | UpdateOne | UpdateMany | DeleteOne] = [
         InsertOne[Document]({"_id": 200, "key": 200}),
         UpdateOne({"key": 1}, {"$set": {"a": 1}}),
         InsertOne[Document]({"_id": 99, "key": 99}),  # There already, on the second shard.
