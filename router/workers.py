@@ -20,6 +20,7 @@ import trio
 from daemon.logs import configure_logs, get_logger
 from router.cursors.ids import WORKERS_MAX, worker_of
 from router.operation import Operation
+from router.options import RouterOptions
 from wire.error_codes import ErrorCode
 from wire.errors import BackendError, CommandError
 
@@ -61,18 +62,25 @@ async def end_with_supervisor() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+def holder_socket(options: RouterOptions, cursor_id: int) -> str | None:
+    """The UNIX socket of the worker that holds a cursor; None if that is this worker, or there is no such worker."""
+    holder = worker_of(cursor_id)
+    if holder == options.worker_index or holder is None or holder >= len(options.worker_sockets):
+        return None
+    return options.worker_sockets[holder]
+
+
 async def forward_to_holder(operation: Operation, cursor_id: int) -> bytes | None:
     """Have the worker that holds a cursor answer the request; None when that is this worker itself.
 
     Raises:
         CommandError: CursorNotFound, there is no such worker any more.
     """
-    options = operation.router.options
-    holder = worker_of(cursor_id)
-    if holder == options.worker_index or holder is None or holder >= len(options.worker_sockets):
+    socket = holder_socket(operation.router.options, cursor_id)
+    if socket is None:
         return None
     try:
-        return await operation.router.pools[options.worker_sockets[holder]].exchange(operation.request.message.frame)
+        return await operation.router.pools[socket].exchange(operation.request.message.frame)
     except BackendError as error:
         raise CommandError(ErrorCode.CursorNotFound, f"cursor id {cursor_id} not found") from error
 

@@ -4,6 +4,7 @@ from router.cursors.session import CursorOwner
 from router.operation import Operation
 from router.reads.get_more_arguments import GetMoreArguments
 from router.registry import Reply, command
+from router.workers import forward_to_holder
 
 
 @command("getMore", reads=True, deadline_from_max_time=False, api_versions=("1",))
@@ -11,6 +12,9 @@ async def get_more(operation: Operation) -> Reply:
     """Returns the next batch of a cursor."""
     request = operation.request
     arguments = GetMoreArguments.parse(request)
+    forwarded = await forward_to_holder(operation, arguments.cursor_id)
+    if forwarded is not None:
+        return forwarded
     cursors = operation.router.cursors
     with cursors.checked_out(arguments.cursor_id, arguments.namespace, CursorOwner.of(request)) as entry:
         return await entry.cursor.next_batch(operation, arguments, entry.id)

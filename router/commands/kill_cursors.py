@@ -7,8 +7,9 @@ import bson
 from router.operation import Operation
 from router.reads.arguments import missing_field, wrong_type
 from router.registry import Reply, command
+from router.workers import holder_socket
 from wire.error_codes import ErrorCode
-from wire.errors import CommandError
+from wire.errors import BackendError, CommandError
 from wire.rawbson import ARRAY, INT64, STRING, decode_value, spans
 from wire.request import Request
 from wire.type_names import type_name
@@ -19,12 +20,35 @@ _STRUCT: Final = "killCursors"
 @command("killCursors", api_versions=("1",))
 async def kill_cursors(operation: Operation) -> Reply:
     """Ends cursors by their ids."""
-    killed: list[bson.Int64] = []
-    not_found: list[bson.Int64] = []
-    for cursor_id in _cursor_ids(operation.request):
-        found = operation.router.cursors.kill(cursor_id, operation.request.db)
-        (killed if found else not_found).append(bson.Int64(cursor_id))
-    return {"cursorsKilled": killed, "cursorsNotFound": not_found, "cursorsAlive": [], "cursorsUnknown": []}
+    router, db = operation.router, operation.request.db
+    cursor_ids = _cursor_ids(operation.request)
+    killed: set[int] = set()
+    elsewhere: dict[str, list[bson.Int64]] = {}
+    for cursor_id in cursor_ids:
+        socket = holder_socket(router.options, cursor_id)
+        if socket is not None:
+            elsewhere.setdefault(socket, []).append(bson.Int64(cursor_id))
+        elif router.cursors.kill(cursor_id, db):
+            killed.add(cursor_id)
+    for socket, held in elsewhere.items():
+        killed.update(await _killed_by_sibling(operation, socket, held))
+    return {
+        "cursorsKilled": [bson.Int64(each) for each in cursor_ids if each in killed],
+        "cursorsNotFound": [bson.Int64(each) for each in cursor_ids if each not in killed],
+        "cursorsAlive": [],
+        "cursorsUnknown": [],
+    }
+
+
+async def _killed_by_sibling(operation: Operation, socket: str, cursor_ids: list[bson.Int64]) -> list[int]:
+    """Those of the cursors that another worker of this router had and has ended."""
+    killing = {"killCursors": operation.argument(operation.request.name.encode()), "cursors": cursor_ids}
+    try:
+        reply = await operation.router.pools[socket].command(operation.request.db, killing)
+    except BackendError:  # the worker has crashed, and its cursors with it
+        return []
+    ended: list[int] = reply["cursorsKilled"]
+    return ended
 
 
 def _cursor_ids(request: Request) -> list[int]:
