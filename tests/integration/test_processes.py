@@ -122,7 +122,9 @@ def test_cursors_of_a_router_of_several_workers(cluster: RunningCluster, ranged:
             read = [document["key"] for document in cursor["firstBatch"]]
             for client in clients:
                 more = {"getMore": Int64(cursor["id"]), "collection": ranged.name, "batchSize": 10}
-                read += [document["key"] for document in client.command(more, db=database)["cursor"]["nextBatch"]]
+                reply = client.command(more, db=database)
+                assert reply["ok"] == 1, reply
+                read += [document["key"] for document in reply["cursor"]["nextBatch"]]
             assert read == list(range(130))
             killed = clients[-1].command({"killCursors": ranged.name, "cursors": [Int64(cursor["id"])]}, db=database)
             assert killed["cursorsKilled"] == [cursor["id"]]
