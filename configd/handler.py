@@ -36,7 +36,7 @@ class ConfigHandler(SidecarHandler):
         # Mongod itself ends what is useless without its client.
         client.allow_interruption()
         await self._server.sidecar.prepare(request)
-        return await upstream.forward(request.message.frame, request.message.flags)
+        return await upstream.pass_on(request.message.frame, request.message.flags)
 
     async def _run_config_command(self, client: ClientConnection, request: Request) -> bytes:
         try:

@@ -53,7 +53,7 @@ class ShardHandler(SidecarHandler):
         client.allow_interruption()
         await self._shard.sidecar.prepare(request)
         try:
-            return await upstream.forward(request.message.frame, request.message.flags)
+            return await upstream.pass_on(request.message.frame, request.message.flags)
         finally:
             if request.name in CHANGES_OF_VIEWS:
                 self._shard.views.forget()
@@ -85,7 +85,7 @@ class ShardHandler(SidecarHandler):
                         return reply
             elif request.name in READS_OF_VIEWS and not self._shard.views.is_known_collection(state.namespace):
                 await self._shard.views.check_read(state.namespace)
-            return await upstream.forward(without_sharding_fields(request), request.message.flags)
+            return await upstream.pass_on(without_sharding_fields(request), request.message.flags)
         finally:
             state.exit(is_write=is_write)
             if request.name in CHANGES_OF_VIEWS:

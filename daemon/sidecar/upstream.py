@@ -29,6 +29,18 @@ class Upstream:
         self._connection: Connection | None = None
         self.connection_id: int | None = None
 
+    async def pass_on(self, frame: bytes, flags: int) -> bytes | None:
+        """As `forward`; but a long answer goes to the client while it is still coming, and None is returned for it.
+
+        Raises:
+            BackendError: as `forward`.
+        """
+        client = self._client
+        if flags & (MORE_TO_COME | EXHAUST_ALLOWED) or not client.is_answered_verbatim:
+            return await self.forward(frame, flags)
+        connection = self._connection or await self._open()
+        return await connection.exchange_for(frame, client.stream)
+
     async def forward(self, frame: bytes, flags: int) -> bytes | None:
         """Send a client's request to the mongod; returns the frame to answer with, None for a request without answer.
 

@@ -16,7 +16,7 @@ from wire.errors import (
     LocalProtocolError,
     RemoteProtocolError,
 )
-from wire.message import MORE_TO_COME, OP_MSG, Header, OpMsg, next_request_id, op_msg
+from wire.message import MORE_TO_COME, OP_MSG, Header, OpMsg, is_whole_frame, next_request_id, op_msg
 from wire.rawbson import VALUE_CODEC
 from wire.transport.stream import FrameStream
 
@@ -109,6 +109,35 @@ class Connection:
                 raise RemoteProtocolError(f"{self.address} answered another request than the one it was sent")
             complete = True
             return reply
+        except OSError as error:
+            raise ConnectionClosedError(self.address, f"connection broke: {error}", sent=True) from error
+        finally:
+            if not complete:
+                stream.close()
+
+    async def exchange_for(self, frame: bytes, asker: FrameStream) -> bytes | None:
+        """As `exchange`, but a long answer is written to ``asker`` while it is still coming; then None is returned.
+
+        After an error there the asker may have got a part of the answer, so its connection has to be closed too.
+
+        Raises:
+            ConnectionClosedError: the peer, or the asker, broke the connection.
+            RemoteProtocolError: as `exchange`.
+        """
+        stream = self._stream
+        complete = False
+        try:
+            await stream.send(frame)
+            reply = await stream.receive_beginning()
+            if reply is None:
+                raise ConnectionClosedError(self.address, "closed the connection", sent=True)
+            if reply[8:12] != frame[4:8]:
+                raise RemoteProtocolError(f"{self.address} answered another request than the one it was sent")
+            is_whole = is_whole_frame(reply)
+            if not is_whole:
+                await stream.relay_rest(reply, asker)
+            complete = True
+            return reply if is_whole else None
         except OSError as error:
             raise ConnectionClosedError(self.address, f"connection broke: {error}", sent=True) from error
         finally:

@@ -60,6 +60,8 @@ class ClientConnection:
         is_interruptible: the running operation may be cancelled when the client leaves.
         is_disconnected: the client has closed its side.
         is_waiting_for_news: the running request is a hello that waits for a change, which nobody else has to wait for.
+        is_answered_verbatim: the reply to the running request is sent as the handler gives it, neither compressed nor
+            with a checksum added; so the handler may as well write it to the stream itself.
         is_finished: nothing more is to be read from it after the running request.
         state: whatever the handler keeps with this connection.
     """
@@ -67,6 +69,7 @@ class ClientConnection:
     __slots__ = (
         "compressors",
         "id",
+        "is_answered_verbatim",
         "is_busy",
         "is_disconnected",
         "is_finished",
@@ -85,6 +88,7 @@ class ClientConnection:
         self.peer = peer
         self.metadata: dict[str, Any] | None = None
         self.compressors: tuple[str, ...] = ()
+        self.is_answered_verbatim = False
         self.is_busy = False
         self.is_interruptible = False
         self.is_disconnected = False
@@ -231,8 +235,10 @@ class Server:
                 return
             client.is_busy = True
             if frame.startswith(_OP_MSG, _OPCODE_AT):
+                client.is_answered_verbatim = not frame[16] & CHECKSUM_PRESENT
                 reply = await self._answer_op_msg(client, OpMsg(frame))
             else:
+                client.is_answered_verbatim = False
                 reply = await self._answer(client, frame)
             if reply is not None:
                 await stream.send(reply)

@@ -13,10 +13,11 @@ import trio
 from trio.lowlevel import wait_readable, wait_writable
 
 from wire.errors import RemoteProtocolError
-from wire.message import FrameReader, is_whole_frame
+from wire.message import HEADER_BYTES, FrameReader, frame_length, is_whole_frame
 
 _READ_BYTES: Final = 65_536
 _READ_BYTES_MAX: Final = 1 << 20
+_RELAY_BYTES: Final = 1 << 18
 _READS_WITHOUT_WAIT_MAX: Final = 16
 """A peer that always has more to say must not keep the other tasks from running."""
 
@@ -65,6 +66,53 @@ class FrameStream:
             reader.feed(data)
         return await self._receive_rest()
 
+    async def receive_beginning(self) -> bytes | None:
+        """As `receive`; but of a long frame only what came first, the rest being left to `relay_rest`.
+
+        What is not a whole frame (`is_whole_frame`) is such a beginning, and has the header at least.
+
+        Raises:
+            RemoteProtocolError: as `receive`.
+            OSError: the connection broke.
+        """
+        if self._reader.is_between_frames:
+            await wait_readable(self._socket)
+            try:
+                data = self._socket.recv(_READ_BYTES)
+            except BlockingIOError:
+                return await self._receive_rest()
+            if not data:
+                return None
+            if is_whole_frame(data) or (len(data) >= HEADER_BYTES and frame_length(data) > _RELAY_BYTES):
+                return data
+            self._reader.feed(data)
+        return await self._receive_rest()
+
+    async def relay_rest(self, beginning: bytes, receiver: "FrameStream") -> None:
+        """Pass a long frame on while it is still coming, in pieces that are copied nowhere else.
+
+        Args:
+            beginning: what `receive_beginning` gave.
+            receiver: where the frame goes, beginning included.
+
+        Raises:
+            RemoteProtocolError: the peer closed in the middle of the frame.
+            OSError: either connection broke.
+        """
+        await receiver.send(beginning)
+        missing = frame_length(beginning) - len(beginning)
+        buffer = memoryview(bytearray(_RELAY_BYTES))
+        while missing:
+            try:
+                received = self._socket.recv_into(buffer, min(missing, _RELAY_BYTES))
+            except BlockingIOError:
+                await wait_readable(self._socket)
+                continue
+            if not received:
+                raise RemoteProtocolError("the peer closed in the middle of a message")
+            missing -= received
+            await receiver.send(buffer[:received])
+
     async def _receive_rest(self) -> bytes | None:
         reader = self._reader
         eager_reads = 0
@@ -86,8 +134,8 @@ class FrameStream:
             reader.feed(data)
         return frame
 
-    async def send(self, frame: bytes) -> None:
-        """Write one frame, waiting while the peer does not read.
+    async def send(self, frame: bytes | memoryview) -> None:
+        """Write one frame, or a piece of one, waiting while the peer does not read.
 
         Cancelled on the way, it leaves the connection unusable; the caller closes it.
 

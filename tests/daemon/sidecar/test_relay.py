@@ -66,6 +66,20 @@ def test_a_checksum_is_answered_with_a_checksum(member: Member) -> None:
             assert reply.flags & CHECKSUM_PRESENT
 
 
+@pytest.mark.parametrize("checksum", [False, True], ids=["plain", "checksum"])
+def test_a_long_reply_arrives_whole_and_the_next_one_after_it(member: Member, checksum: bool) -> None:
+    with Raw(member.address) as raw:
+        documents = [{"_id": number, "text": "x" * 200_000} for number in range(20)]
+        raw.exchange({"delete": "long", "deletes": [{"q": {}, "limit": 0}], "$db": "relay"})
+        raw.exchange({"insert": "long", "documents": documents, "$db": "relay"})
+        frame = op_msg(bson.encode({"find": "long", "$db": "relay"}), request_id=9)
+        raw.send(with_checksum(frame) if checksum else frame)
+        reply = raw.receive()
+        assert reply.response_to == 9
+        assert bson.decode(reply.body)["cursor"]["firstBatch"] == documents
+        assert bson.decode(raw.exchange({"ping": 1, "$db": "admin"}).body)["ok"] == 1.0
+
+
 def test_an_unacknowledged_write_is_not_answered(member: Member) -> None:
     with Raw(member.address) as raw:
         write = {"insert": "w0", "documents": [{"_id": 1}], "writeConcern": {"w": 0}, "$db": "relay"}

@@ -1,0 +1,122 @@
+"""Long frames passed on while they are still coming."""
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import bson
+import pytest
+import trio
+
+from wire.errors import ConnectionClosedError, RemoteProtocolError
+from wire.message import op_msg
+from wire.transport.client import Connection
+from wire.transport.stream import FrameStream
+
+REQUEST = op_msg(bson.encode({"find": "c", "$db": "test"}), request_id=5)
+
+
+def answer(length: int, *, response_to: int = 5) -> bytes:
+    return op_msg(bson.encode({"text": "x" * length, "ok": 1.0}), request_id=1, response_to=response_to)
+
+
+class Relay:
+    """A connection to a backend played by the test, and the client that its answers are for."""
+
+    def __init__(self) -> None:
+        ours, self.backend = socket.socketpair()
+        asker, self.client = socket.socketpair()
+        self.connection = Connection("backend:1", FrameStream(ours))
+        self.asker = FrameStream(asker)
+
+    async def answer_with(self, data: bytes, *, closes: bool = False) -> None:
+        backend = trio.SocketStream(trio.socket.from_stdlib_socket(self.backend))
+        await backend.receive_some()
+        await backend.send_all(data)
+        if closes:
+            await backend.aclose()
+
+    async def client_receives(self, length: int) -> bytes:
+        received = b""
+        client = trio.SocketStream(trio.socket.from_stdlib_socket(self.client))
+        while len(received) < length:
+            received += await client.receive_some()
+        return received
+
+
+@asynccontextmanager
+async def relay() -> AsyncIterator[Relay]:
+    relay = Relay()
+    try:
+        yield relay
+    finally:
+        relay.connection.close()
+        relay.asker.close()
+        relay.backend.close()
+        relay.client.close()
+
+
+@pytest.mark.parametrize("length", [1_000_000, 12_000_000])
+def test_a_long_answer_is_passed_on_and_not_returned(length: int) -> None:
+    async def main() -> None:
+        async with relay() as there, trio.open_nursery() as nursery:
+            expected = answer(length)
+            nursery.start_soon(there.answer_with, expected)
+            received: list[bytes] = []
+
+            async def receive() -> None:
+                received.append(await there.client_receives(len(expected)))
+
+            nursery.start_soon(receive)
+            assert await there.connection.exchange_for(REQUEST, there.asker) is None
+            assert not there.connection.is_closed
+            while not received:
+                await trio.lowlevel.checkpoint()
+            assert received == [expected]
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize("length", [10, 60_000, 70_000, 200_000])
+def test_a_short_answer_is_returned(length: int) -> None:
+    async def main() -> None:
+        async with relay() as there, trio.open_nursery() as nursery:
+            nursery.start_soon(there.answer_with, answer(length))
+            assert await there.connection.exchange_for(REQUEST, there.asker) == answer(length)
+
+    trio.run(main)
+
+
+def test_an_answer_that_breaks_off_closes_the_connection() -> None:
+    async def main() -> None:
+        async with relay() as there, trio.open_nursery() as nursery:
+            whole = answer(1_000_000)
+            nursery.start_soon(lambda: there.answer_with(whole[:200_000], closes=True))
+            with pytest.raises(RemoteProtocolError):
+                await there.connection.exchange_for(REQUEST, there.asker)
+            assert there.connection.is_closed
+
+    trio.run(main)
+
+
+def test_a_client_that_left_closes_the_connection() -> None:
+    async def main() -> None:
+        async with relay() as there, trio.open_nursery() as nursery:
+            there.client.close()
+            nursery.start_soon(there.answer_with, answer(2_000_000)[:100_000])
+            with pytest.raises(ConnectionClosedError):
+                await there.connection.exchange_for(REQUEST, there.asker)
+            assert there.connection.is_closed
+
+    trio.run(main)
+
+
+def test_the_answer_to_another_request_is_not_passed_on() -> None:
+    async def main() -> None:
+        async with relay() as there, trio.open_nursery() as nursery:
+            nursery.start_soon(lambda: there.answer_with(answer(1_000_000, response_to=6)[:50_000]))
+            with pytest.raises(RemoteProtocolError):
+                await there.connection.exchange_for(REQUEST, there.asker)
+            assert there.connection.is_closed
+
+    trio.run(main)
