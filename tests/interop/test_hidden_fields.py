@@ -65,7 +65,7 @@ ADMIN_COMMANDS: list[Document] = [
     {"balancerStatus": 1},
     {"addShardToZone": SHARDS[0], "zone": "z"},
     {"removeShardFromZone": SHARDS[0], "zone": "z"},
-    {"addShard": "nowhere/127.0.0.1:1"},
+    {"addShardToZone": "nowhere", "zone": "z"},
     {"find": "system.version"},
 ]
 

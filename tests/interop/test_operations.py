@@ -1,12 +1,17 @@
 """Reads and writes on a genuine cluster through our router."""
 
+from uuid import uuid4
+
 import pytest
+from bson.binary import Binary
 from bson.int64 import Int64
 from pymongo import DeleteOne, InsertOne, ReturnDocument, UpdateMany, UpdateOne, WriteConcern
 from pymongo.database import Database
 from pymongo.errors import BulkWriteError, OperationFailure
 
+from tests.genuine_cluster import GenuineCluster
 from tests.interop.sharded import SPLIT_AT, Document, Documents, two_halves
+from tests.interop.tcp_connection import TcpConnection
 from wire.error_codes import ErrorCode
 
 
@@ -99,16 +104,15 @@ def test_bulk_with_errors(collection: Documents, ordered: bool) -> None:
     assert (details["nModified"], details["nRemoved"]) == ((1, 0) if ordered else (51, 1))
 
 
-def test_retryable_write_is_executed_once(collection: Documents) -> None:
-    database = collection.database
-    with database.client.start_session() as session:
-        command = {
-            "insert": collection.name,
-            "documents": [{"_id": key, "key": key} for key in (-5, 500)],
-            "txnNumber": Int64(1),
-        }
-        first = database.command(command, session=session)
-        again = database.command(command, session=session)
+def test_retryable_write_is_executed_once(collection: Documents, genuine: GenuineCluster) -> None:
+    command = {
+        "insert": collection.name,
+        "documents": [{"_id": key, "key": key} for key in (-5, 500)],
+        "lsid": {"id": Binary.from_uuid(uuid4())},
+        "txnNumber": Int64(1),
+    }
+    with TcpConnection(genuine.routers[0]) as connection:
+        first, again = (connection.command(command, db=collection.database.name) for _ in range(2))
     assert first["n"] == again["n"] == 2
     assert again["retriedStmtIds"] == [0, 1]
     assert collection.count_documents({"key": {"$in": [-5, 500]}}) == 2
