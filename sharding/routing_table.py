@@ -163,6 +163,11 @@ class RoutingTable:
         at = bisect_right(self._first_keys, key) - 1
         return self._chunk(at, bisect_right(self._blocks[at].min_keys, key) - 1)
 
+    def chunk_before_key(self, key: bytes) -> RoutedChunk:
+        """The chunk in which the keys lie that come right before an encoded key, as before the end of a range."""
+        at = max(bisect_left(self._first_keys, key) - 1, 0)
+        return self._chunk(at, max(bisect_left(self._blocks[at].min_keys, key) - 1, 0))
+
     def shards_for_range(self, low: bytes, high: bytes, *, high_inclusive: bool = False) -> set[str]:
         """The shards that own some key in ``[low, high)``, or in ``[low, high]``.
 

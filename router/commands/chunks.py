@@ -106,6 +106,12 @@ async def move_range(operation: Operation) -> Reply:
     }
     if not bounds:
         raise CommandError(ErrorCode.InvalidOptions, "Must specify at least one of 'min' or 'max'")
+    if "min" not in bounds:
+        # A config server of MongoDB 6.0.5 does not survive a range without a lower bound.
+        last = table.key_pattern.normalize(arguments.required_document(request, b"max"))
+        if last is None:
+            raise CommandError(ErrorCode.InvalidOptions, f"'max' is no key of the pattern {table.key_pattern}")
+        bounds["min"] = raw_document(table.chunk_before_key(table.key_pattern.key_bytes(last)).min)
     await _move(operation, table, bounds, to_shard)
     return {}
 

@@ -21,12 +21,14 @@ from shardd.initial_placement import plan_initial_chunks
 from shardd.local_collections import LocalCollection
 from shardd.other_shards import send_to_shards
 from shardd.shard_key_index import ensure_shard_key_index
+from sharding.bson_text import document_text
 from sharding.catalog.collection_entry import CollectionEntry
 from sharding.catalog.reads import read_routing
 from sharding.initial_chunks import PlannedChunk, make_initial_chunks
 from sharding.routing_table import RoutingTable
 from sharding.shard_key import ShardKeyPattern
 from sharding.versions import ChunkVersion
+from wire import rawbson
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 
@@ -121,7 +123,7 @@ class CreateCollection(Coordinator):
         if collation is not None and collation != {"locale": "simple"}:
             raise CommandError(
                 ErrorCode.BadValue,
-                f"The collation for shardCollection must be {{locale: 'simple'}}, but found: {collation}",
+                f"The collation for shardCollection must be {{locale: 'simple'}}, but found: {_text(collation)}",
             )
 
     def _check_same(self, table: RoutingTable, pattern: ShardKeyPattern) -> None:
@@ -165,8 +167,8 @@ class CreateCollection(Coordinator):
         if "collation" in local.options and self.arguments.get("collation") is None:
             raise CommandError(
                 ErrorCode.BadValue,
-                f"Collection has default collation: {dict(local.options['collation'])}. Must specify collation "
-                "{locale: 'simple'}",
+                f"Collection has default collation: {_text(local.options['collation'])}. "
+                "Must specify collation {locale: 'simple'}",
             )
 
     async def _prepare_other_shards(self, prepared: Prepared) -> None:
@@ -224,3 +226,7 @@ class CreateCollection(Coordinator):
 
 def _version(table: RoutingTable) -> Mapping[str, Any]:
     return table.collection_version.to_document()
+
+
+def _text(document: Mapping[str, Any]) -> str:
+    return document_text(rawbson.encode_document(document))

@@ -60,6 +60,18 @@ def test_shards_for_range_takes_any_byte_strings_as_bounds() -> None:
     assert table_of(world()).shards_for_range(b"", b"\xff") == {"s1", "s2", "s3"}
 
 
+@pytest.mark.parametrize(("key", "min_value"), [(0, LOW), (5, 0), (10, 0), (11, 10), (20, 10), (99, 20)])
+def test_chunk_before_key(key: int, min_value: object) -> None:
+    table = table_of(world())
+    found = table.chunk_before_key(table.key_pattern.key_bytes(bson.encode({"x": key})))
+    assert bson.decode(found.min)["x"] == min_value
+
+
+def test_the_chunk_before_the_global_max_is_the_last() -> None:
+    table = table_of(world())
+    assert bson.decode(table.chunk_before_key(table.key_pattern.global_max_bytes()).min)["x"] == 20
+
+
 def test_versions() -> None:
     table = table_of(world())
     assert table.shards == {"s1", "s2", "s3"}
