@@ -90,7 +90,6 @@ class Collection:
             chunks,
             ChunkRange.of(PATTERN, chunks[0].min, chunks[-1].max),
             shard=chunks[0].shard,
-            valid_after=Timestamp(self.time, 1),
             pattern=PATTERN,
             collection_version=self.version,
         )
@@ -174,7 +173,6 @@ def test_split_then_merge_is_identity_on_ranges(values: set[int]) -> None:
         parts.written,
         before.range(PATTERN),
         shard="s1",
-        valid_after=Timestamp(2000, 1),
         pattern=PATTERN,
         collection_version=parts.collection_version(version(1, 0)),
     )
