@@ -1,12 +1,20 @@
 """Fixtures that tests of several folders share."""
 
+import os
 import signal
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from deploy.mongod import find_mongod
 from tests.local_cluster import Client, RunningCluster, running_cluster
+
+
+# How long one example takes says nothing on a machine that runs a cluster at the same time. Continuous integration tries
+# the same examples each time; whoever works on the code tries new ones, and a failure prints how to see it again.
+settings.register_profile("shardwright", deadline=None, print_blob=True, derandomize="CI" in os.environ)
+settings.load_profile("shardwright")
 
 
 def pytest_configure() -> None:

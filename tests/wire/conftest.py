@@ -9,14 +9,9 @@ from typing import Any
 from urllib.parse import quote_plus
 
 import pytest
-from hypothesis import settings
 from pymongo import MongoClient
 
 from tests.wire.raw_connection import RawConnection
-
-# How long one example takes says nothing on a machine that runs a cluster at the same time.
-settings.register_profile("wire", deadline=None)
-settings.load_profile("wire")
 
 
 @pytest.fixture(scope="session")
