@@ -10,8 +10,7 @@ from hypothesis import settings
 from deploy.mongod import find_mongod
 from tests.local_cluster import Client, RunningCluster, running_cluster
 
-
-# How long one example takes says nothing on a machine that runs a cluster at the same time. Continuous integration tries
+# How long one example takes says nothing where a cluster runs at the same time. Continuous integration tries
 # the same examples each time; whoever works on the code tries new ones, and a failure prints how to see it again.
 settings.register_profile("shardwright", deadline=None, print_blob=True, derandomize="CI" in os.environ)
 settings.load_profile("shardwright")
