@@ -235,8 +235,9 @@ class Server:
                 return
             client.is_busy = True
             if frame.startswith(_OP_MSG, _OPCODE_AT):
-                client.is_answered_verbatim = not frame[16] & CHECKSUM_PRESENT
-                reply = await self._answer_op_msg(client, OpMsg(frame))
+                message = OpMsg(frame)
+                client.is_answered_verbatim = not message.flags & CHECKSUM_PRESENT
+                reply = await self._answer_op_msg(client, message)
             else:
                 client.is_answered_verbatim = False
                 reply = await self._answer(client, frame)
