@@ -12,7 +12,7 @@ from sharding.versions import DATABASE_VERSION, SHARD_VERSION
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 from wire.message import op_msg
-from wire.rawbson import append, encode_elements, without
+from wire.rawbson import append, encode_document, encode_elements, without
 from wire.request import Request
 
 _REPLACED: Final = frozenset({SHARD_VERSION, DATABASE_VERSION, b"index"})
@@ -31,7 +31,7 @@ def check_created_indexes(request: Request, table: RoutingTable) -> None:
             raise CommandError(
                 ErrorCode.CannotCreateIndex,
                 "cannot create index with 'unique' or 'prepareUnique' option over "
-                f"{document_text(bson.encode(key))} with shard key pattern {table.key_pattern}",
+                f"{document_text(encode_document(key))} with shard key pattern {table.key_pattern}",
             )
 
 
