@@ -91,7 +91,7 @@ def parse_port(text: str, *, port_min: int = 0) -> int:
 
 
 def add_daemon_options(parser: argparse.ArgumentParser, *, default_port: int) -> None:
-    """Add ``--bind-ip``, ``--port``, ``--max-connections``, ``--metrics-port``, the log's options and ``--slow-ms``."""
+    """Add ``--bind-ip``, ``--port``, ``--unix-socket-directory``, ``--max-connections`` and what a log needs."""
     parser.add_argument(
         "--bind-ip",
         default="127.0.0.1",
@@ -100,6 +100,12 @@ def add_daemon_options(parser: argparse.ArgumentParser, *, default_port: int) ->
     )
     parser.add_argument(
         "--port", type=argument(parse_port), default=default_port, help="port for clients (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--unix-socket-directory",
+        type=Path,
+        metavar="PATH",
+        help="where the daemons of this machine have UNIX sockets to reach each other (default: TCP only)",
     )
     parser.add_argument(
         "--max-connections",

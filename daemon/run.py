@@ -15,7 +15,9 @@ import trio
 from daemon.http import HealthServer, serve_http
 from daemon.logs import configure_logs, get_logger
 from daemon.metrics import Metrics
+from daemon.options import known_address
 from wire.limits import CONNECTIONS_MAX
+from wire.transport.local_sockets import LOCAL_SOCKETS, socket_path
 from wire.transport.server import Handler, Server
 
 logger = get_logger("daemon.run")
@@ -66,16 +68,24 @@ def run_daemon(
         reuse_port: several processes share the port, and the kernel spreads connections over them.
         unix_socket: path of a UNIX socket to serve clients on as well.
     """
+    unix_sockets = [] if unix_socket is None else [Path(unix_socket)]
+    if arguments.unix_socket_directory is not None:
+        LOCAL_SOCKETS.use(arguments.unix_socket_directory)
+        if not reuse_port:
+            unix_sockets.append(socket_path(arguments.unix_socket_directory, known_address(arguments)))
     try:
         configure_logs(arguments.log_level, arguments.log_file)
         listeners = open_listeners(arguments.bind_ip.split(","), arguments.port, reuse_port=reuse_port)
-        if unix_socket is not None:
-            listeners.append(_open_unix_listener(unix_socket))
+        listeners += map(_open_unix_listener, unix_sockets)
     except OSError as error:
         print(f"{component}: {error}", file=sys.stderr)
         return 1
     gc.set_threshold(*_GARBAGE_THRESHOLDS)
-    trio.run(_main, component, arguments, start, listeners)
+    try:
+        trio.run(_main, component, arguments, start, listeners)
+    finally:
+        for path in unix_sockets:
+            path.unlink(missing_ok=True)
     return 0
 
 
@@ -117,11 +127,21 @@ def open_listeners(addresses: Sequence[str], port: int, *, reuse_port: bool = Fa
     return listeners
 
 
-def _open_unix_listener(path: str) -> socket.socket:
-    Path(path).unlink(missing_ok=True)  # of a process that was killed
+def _open_unix_listener(path: Path) -> socket.socket:
+    """A listening UNIX socket that only this user can connect to, as the TCP port of a private network is meant to be.
+
+    Raises:
+        OSError: it cannot be made; the path may be too long, for example.
+    """
+    path.unlink(missing_ok=True)  # of a process that was killed
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(path)
-    listener.listen(_BACKLOG)
+    try:
+        listener.bind(str(path))
+        path.chmod(0o700)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise OSError(error.errno, f"cannot listen on {path}: {error.strerror or error}") from error
     return listener
 
 

@@ -16,6 +16,7 @@ def daemon_arguments(layout: Layout, state: ClusterState, plan: ProcessPlan) -> 
         *("--port", str(plan.port)),
         *("--metrics-port", str(plan.metrics_port)),
         *("--log-file", str(layout.log(plan.name))),
+        *("--unix-socket-directory", str(layout.sockets)),
     ]
     if plan.role is Role.ROUTER:
         return [*common, "--configdb", state.topology.config_string, "--workers", str(state.workers)]

@@ -73,9 +73,9 @@ class Layout:
 
     @property
     def sockets(self) -> Path:
-        """Directory of the mongods' UNIX sockets, short enough for any port's socket path."""
+        """Directory of the processes' UNIX sockets, short enough for any port's socket path."""
         inside = self.root / "sockets"
-        if len(os.fsencode(inside / "mongodb-65535.sock")) <= SOCKET_PATH_BYTES_MAX:
+        if len(os.fsencode(inside / "127.0.0.1:65535.sock")) <= SOCKET_PATH_BYTES_MAX:
             return inside
         digest = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
         return Path(tempfile.gettempdir()) / f"shardwright-{digest}"

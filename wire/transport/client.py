@@ -3,6 +3,7 @@
 import platform
 import socket
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import bson
@@ -18,6 +19,7 @@ from wire.errors import (
 )
 from wire.message import MORE_TO_COME, OP_MSG, Header, OpMsg, is_whole_frame, next_request_id, op_msg
 from wire.rawbson import VALUE_CODEC
+from wire.transport.local_sockets import LOCAL_SOCKETS
 from wire.transport.stream import FrameStream
 
 CONNECT_SECONDS_MAX: Final = 20.0
@@ -215,9 +217,13 @@ def decode_reply(frame: bytes) -> dict[str, Any]:
 
 
 async def _connect(address: str) -> socket.socket:
-    """A connected non-blocking socket; the first of the host's addresses that answers."""
+    """A connected non-blocking socket: a local one if there is one, else to the first address that answers."""
     if address.startswith("/"):
-        return await _connect_socket(socket.AF_UNIX, address)
+        return _connect_unix_socket(address)
+    local_path = LOCAL_SOCKETS.path_of(address)
+    if local_path is not None:
+        with suppress(OSError):  # left behind by a daemon that was killed
+            return _connect_unix_socket(local_path)
     host, _, port = address.rpartition(":")
     failure: OSError = OSError(f"no address for {host}")
     for family, _, _, _, target in await _resolve(host.strip("[]"), int(port)):
@@ -230,6 +236,18 @@ async def _connect(address: str) -> socket.socket:
 
 async def _resolve(host: str, port: int) -> Sequence[tuple[Any, Any, Any, Any, Any]]:
     return await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+
+
+def _connect_unix_socket(path: str) -> socket.socket:
+    """Connected at once or not at all; a peer whose queue is full counts as not there."""
+    connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connecting.setblocking(False)
+        connecting.connect(path)
+    except BaseException:
+        connecting.close()
+        raise
+    return connecting
 
 
 async def _connect_socket(family: int, target: Any) -> socket.socket:  # noqa: ANN401 - as the socket module's addresses
