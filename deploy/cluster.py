@@ -12,7 +12,7 @@ from pymongo.errors import PyMongoError
 
 from deploy.errors import DeployError, reason
 from deploy.layout import ClusterState, Layout
-from deploy.mongod import find_mongod, initiate, wait_primary
+from deploy.mongod import find_mongod, initiate, wait_members_known, wait_primary
 from deploy.ports import PortReservation
 from deploy.processes import exit_description, wait_any_ended
 from deploy.steps import Steps
@@ -240,6 +240,8 @@ class LocalCluster:
         for role in (Role.CONFIGD, Role.SHARDD, Role.ROUTER):
             with self._steps.step(_counted(role, topology.of_role(role))):
                 start_all(role)
+                for addresses in topology.daemon_sets(role):
+                    wait_members_known(addresses, deadline)
         with MongoClient[dict[str, Any]](
             topology.uri,
             serverSelectionTimeoutMS=_milliseconds_left(deadline),

@@ -132,6 +132,23 @@ def wait_primary(replica_set: str, members: list[ProcessPlan], deadline: float) 
             client.close()
 
 
+def wait_members_known(addresses: list[str], deadline: float) -> None:
+    """Wait until each daemon of a replica set, given by their addresses, names all of them in its hello.
+
+    Daemons register with each other once they run, so that they are ready a little before they know each other.
+
+    Raises:
+        DeployError: one does not when ``time.monotonic()`` reaches ``deadline``.
+    """
+    wanted = set(addresses)
+    for address in addresses:
+        with connect(address) as client:
+            while set(client.admin.command("hello").get("hosts", ())) != wanted:
+                if time.monotonic() > deadline:
+                    raise DeployError(f"{address} did not get to know all of {', '.join(addresses)} in time")
+                time.sleep(POLL_INTERVAL)
+
+
 def _is_primary(client: MongoClient[dict[str, Any]]) -> bool:
     try:
         return bool(client.admin.command("hello").get("isWritablePrimary"))

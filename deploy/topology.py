@@ -131,6 +131,12 @@ class Topology:
         for name in dict.fromkeys(mongod.replica_set for mongod in mongods if mongod.replica_set):
             yield name, [mongod for mongod in mongods if mongod.replica_set == name]
 
+    def daemon_sets(self, role: Role) -> Iterator[list[str]]:
+        """The addresses of the daemons of each replica set that has daemons of this role; none for routers."""
+        daemons = [daemon for daemon in self.of_role(role) if daemon.replica_set]
+        for name in dict.fromkeys(daemon.replica_set for daemon in daemons):
+            yield [daemon.address for daemon in daemons if daemon.replica_set == name]
+
     def mongod_behind(self, daemon: ProcessPlan) -> ProcessPlan:
         """The mongod that a configd or shardd stands in front of."""
         return self.named(daemon.name.removesuffix(daemon.role) + Role.MONGOD)

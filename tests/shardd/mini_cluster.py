@@ -14,7 +14,15 @@ from bson.timestamp import Timestamp
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
-from deploy.mongod import connect, find_mongod, initiate, mongod_arguments, mongod_socket, wait_primary
+from deploy.mongod import (
+    connect,
+    find_mongod,
+    initiate,
+    mongod_arguments,
+    mongod_socket,
+    wait_members_known,
+    wait_primary,
+)
 from deploy.ports import PortReservation
 from deploy.topology import ProcessPlan, Role
 
@@ -190,6 +198,7 @@ def _start_set(stack: ExitStack, directory: Path, name: str, daemon: str, count:
         stack.callback(member.daemon.stop, signal.SIGKILL)
     for member in members:
         member.wait_ready()
+    wait_members_known([member.address for member in members], time.monotonic() + START_SECONDS)
     return Set(name, members)
 
 
