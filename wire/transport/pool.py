@@ -146,13 +146,15 @@ class Pool:
             self._close(connection)
 
     async def fill(self) -> None:
-        """Open connections up to the minimum.
+        """Open connections up to the minimum, as after the host was restarted. That does not count as using the pool.
 
         Raises:
             ConnectFailedError: the host does not take them.
         """
-        while self._open_count < self._options.connections_min:
+        last_used = self.last_used
+        while self._open_count < self._options.connections_min and not self._is_closed:
             self.give_back(await self._open())
+            self.last_used = last_used
 
     def close(self) -> None:
         """Close what is idle now, and what is lent out when it comes back."""

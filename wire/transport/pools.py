@@ -1,12 +1,16 @@
 """One connection pool for each remote host that a daemon talks to, and the task that keeps them tidy."""
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import trio
 
+from wire.errors import BackendError, RemoteProtocolError
 from wire.transport.disconnects import DisconnectWatcher
 from wire.transport.pool import Pool, PoolOptions, PoolStatistics
+
+logger = logging.getLogger("wire.pools")
 
 _REAP_INTERVAL_SECONDS: Final = 10.0
 
@@ -45,6 +49,8 @@ class ConnectionPools:
                 while True:
                     await trio.sleep(_REAP_INTERVAL_SECONDS)
                     self._reap(trio.current_time())
+                    for pool in self._pools.values():
+                        nursery.start_soon(_fill, pool)
         finally:
             for pool in self._pools.values():
                 pool.close()
@@ -57,3 +63,11 @@ class ConnectionPools:
             if not numbers.in_use and not numbers.waiting and unused_seconds > self._options.idle_seconds_max:
                 pool.close()
                 del self._pools[address]
+
+
+async def _fill(pool: Pool) -> None:
+    try:
+        await pool.fill()
+    except (BackendError, RemoteProtocolError) as error:
+        # The host is down; whoever needs it will be told, and a later round fills the pool.
+        logger.debug("Could not fill a pool", extra={"remote": pool.address, "error": str(error)})

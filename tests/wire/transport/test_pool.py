@@ -144,6 +144,24 @@ def test_a_peer_that_closes_instead_of_answering_may_have_executed() -> None:
     trio.run(main)
 
 
+def test_a_pool_is_filled_to_its_minimum_without_counting_as_used() -> None:
+    async def main() -> None:
+        async with serving(answer_ok) as served, trio.open_nursery() as nursery:
+            pools = ConnectionPools(hello, PoolOptions(connections_min=3))
+            nursery.start_soon(pools.run)
+            pool = pools[served.address]
+            last_used = pool.last_used
+            await pool.fill()
+            assert pool.statistics().available == len(served.handler.opened) == 3
+            assert pool.last_used == last_used
+            pool.close_idle()
+            await pool.fill()
+            assert pool.statistics().created == 6
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
 def test_unused_connections_are_closed_down_to_the_minimum() -> None:
     async def main() -> None:
         gate = Gate()
