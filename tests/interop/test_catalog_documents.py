@@ -30,7 +30,9 @@ def _story(deployment: Deployment, namespace: str) -> list[Document]:
     changes = [change for change in deployment.changes(namespace) if change["what"] not in WITHOUT_DOCUMENTS]
     for change in changes:
         # The port from which a shard's request came.
-        change["clientAddr"] = change["clientAddr"].rpartition(":")[0]
+        # Genuine shards come over TCP, our daemons over a UNIX socket, which MongoDB too calls by this name.
+        address = change["clientAddr"].rpartition(":")[0] or change["clientAddr"]
+        change["clientAddr"] = "local" if address in ("127.0.0.1", "anonymous unix socket") else address
         # How many documents were moved.
         change["details"].pop("counts", None)
         # The entries of one commit have one time on a genuine server, which makes them at once.

@@ -96,7 +96,7 @@ UPDATES: list[dict[str, Any]] = [
     {"q": {"k": {"$foo": 1}}, "u": SET},
     {"q": {"k": {"$not": {"$foo": 1}}}, "u": SET},
     {"q": {"k": 1}, "u": SET, "multi": None, "upsert": None, "collation": None},
-    {"q": {}, "u": {"$inc": {"x.y": 1}}, "multi": True},
+    {"q": {"x": 1}, "u": {"$inc": {"x.y": 1}}, "multi": True},
 ]
 
 DELETES: list[dict[str, Any]] = [
@@ -133,7 +133,7 @@ BATCHES: list[dict[str, Any]] = [
         insert(*rows(20), **UNMET),
         insert(*rows(1), **UNMET),
         insert(*rows(-20, 20), writeConcern={"w": 0}),
-        update({"q": {}, "u": {"$inc": {"x.y": 1}}, "multi": True}, {"q": {"k": 1}, "u": SET}),
+        update({"q": {"x": 1}, "u": {"$inc": {"x.y": 1}}, "multi": True}, {"q": {"k": 1}, "u": SET}),
         update(
             {"q": {}, "u": SET, "multi": True}, {"q": {"_id": 3}, "u": SET}, {"q": {"k": 1}, "u": {"$set": {"z": 1}}}
         ),
