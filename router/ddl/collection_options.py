@@ -9,18 +9,9 @@ from typing import Any, Final
 
 import bson
 
-Options = Mapping[str, Any]
+from sharding.targeting.collation import ICU_DEFAULTS
 
-_COLLATION_DEFAULTS: Final[Options] = {
-    "caseLevel": False,
-    "caseFirst": "off",
-    "strength": 3,
-    "numericOrdering": False,
-    "alternate": "non-ignorable",
-    "maxVariable": "punct",
-    "normalization": False,
-    "backwards": False,
-}
+Options = Mapping[str, Any]
 
 _CAPPED_SIZE_UNIT: Final = 256
 
@@ -68,7 +59,7 @@ def _rounded(size: int) -> int:
 def _collation(collation: Options) -> Options | None:
     if collation.get("locale") == "simple":
         return None
-    filled = {**_COLLATION_DEFAULTS, **collation}
+    filled = {**ICU_DEFAULTS, **collation}
     filled.pop("version", None)
     return dict(sorted(filled.items()))
 

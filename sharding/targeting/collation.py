@@ -11,7 +11,7 @@ from sharding.shard_key import ShardKeyPattern
 from sharding.targeting.values import is_collatable
 from wire import rawbson
 
-_ICU_DEFAULTS: Final[Mapping[str, Any]] = {
+ICU_DEFAULTS: Final[Mapping[str, Any]] = {
     "caseLevel": False,
     "caseFirst": "off",
     "strength": 3,
@@ -21,6 +21,7 @@ _ICU_DEFAULTS: Final[Mapping[str, Any]] = {
     "normalization": False,
     "backwards": False,
 }
+"""What mongod fills in for the fields that a collation with a locale leaves out."""
 
 
 def is_simple(collation: Mapping[str, Any] | None) -> bool:
@@ -55,4 +56,4 @@ def _spelled_out(collation: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """With the defaults that a catalog entry has spelled out and a command has not; without the ICU's version."""
     if is_simple(collation):
         return {"locale": "simple"}
-    return {**_ICU_DEFAULTS, **{key: value for key, value in (collation or {}).items() if key != "version"}}
+    return {**ICU_DEFAULTS, **{key: value for key, value in (collation or {}).items() if key != "version"}}
