@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 from bson.timestamp import Timestamp
 
+from daemon.fail_points import FailPoints
 from daemon.logs import get_logger
 from daemon.metrics import Metrics
 from daemon.sidecar.options import SidecarOptions
@@ -15,6 +16,7 @@ from shardd.cache_watch import CacheWatch
 from shardd.catalog import MAJORITY, Catalog
 from shardd.database_state import DatabaseState
 from shardd.ddl_locks import DDLLocks
+from shardd.fail_point_names import FAIL_POINT_NAMES
 from shardd.identity import IDENTITY_ID, ShardIdentity
 from shardd.metadata_store import MetadataStore
 from shardd.metadata_writer import MetadataWriter
@@ -103,6 +105,7 @@ class Shard:
             on_database=self._on_cached_database,
             on_gap=self._forget_metadata,
         )
+        self.fail_points = FailPoints(FAIL_POINT_NAMES)
         self.ddl_locks = DDLLocks()
         self.coordinators = coordinators(self)
         self._catalog: Catalog | None = None

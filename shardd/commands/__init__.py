@@ -3,9 +3,17 @@
 from shardd.commands import (
     chunk_commands,
     ddl_commands,
+    fail_point_commands,
     identity_commands,
     participant_commands,
     version_commands,
 )
 
-__all__ = ["chunk_commands", "ddl_commands", "identity_commands", "participant_commands", "version_commands"]
+__all__ = [
+    "chunk_commands",
+    "ddl_commands",
+    "fail_point_commands",
+    "identity_commands",
+    "participant_commands",
+    "version_commands",
+]
