@@ -55,14 +55,17 @@ def test_the_data_says_how_to_fail_and_whom() -> None:
     assert points.configure("here", "off") == 1
 
 
-async def test_a_place_waits_until_its_fail_point_is_off() -> None:
-    points = FailPoints(["here"])
-    await points.hang_while("here")
-    points.configure("here", "alwaysOn")
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(points.hang_while, "here")
-        with trio.fail_after(5):
-            await points.wait_entered("here", 1)
-        assert len(nursery.child_tasks) == 1
-        points.configure("here", "off")
-    assert points.configure("here", "off") == 1
+def test_a_place_waits_until_its_fail_point_is_off() -> None:
+    async def main() -> None:
+        points = FailPoints(["here"])
+        await points.hang_while("here")
+        points.configure("here", "alwaysOn")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(points.hang_while, "here")
+            with trio.fail_after(5):
+                await points.wait_entered("here", 1)
+            assert len(nursery.child_tasks) == 1
+            points.configure("here", "off")
+        assert points.configure("here", "off") == 1
+
+    trio.run(main)
