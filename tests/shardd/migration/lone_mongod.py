@@ -1,0 +1,48 @@
+"""A real mongod that belongs to no shard, as the code of a daemon sees its own."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from bench.mongods import primary_mongod
+from daemon.sidecar.mongod import LocalMongod
+from deploy.mongod import find_mongod, mongod_socket
+from deploy.ports import PortReservation
+from deploy.topology import ProcessPlan, Role
+from wire.transport.client import handshake_document
+from wire.transport.pools import ConnectionPools
+
+
+@dataclass(frozen=True)
+class LoneMongod:
+    """A primary of a set of one.
+
+    Attributes:
+        address: its ``host:port``.
+        socket: its UNIX socket.
+    """
+
+    address: str
+    socket: str
+
+    @asynccontextmanager
+    async def local(self) -> AsyncIterator[LocalMongod]:
+        """It as a daemon's own mongod."""
+        async with trio.open_nursery() as nursery:
+            pools = ConnectionPools(lambda: handshake_document("tests"))
+            nursery.start_soon(pools.run)
+            yield LocalMongod(pools, self.socket, self.address)
+            nursery.cancel_scope.cancel()
+
+
+@contextmanager
+def lone_mongod(directory: Path) -> Iterator[LoneMongod]:
+    """Run one; it is gone after the block."""
+    with PortReservation() as ports:
+        plan = ProcessPlan("lone", Role.MONGOD, ports.hold_free(), "lone")
+        ports.release(plan.port)
+        with primary_mongod(find_mongod(), plan, directory / "lone", 0.25):
+            yield LoneMongod(plan.address, str(mongod_socket(directory / "lone", plan)))
