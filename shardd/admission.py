@@ -14,6 +14,7 @@ from shardd.arguments import seconds_allowed
 from shardd.critical_section import CriticalSection
 from shardd.database_state import DatabaseState
 from shardd.namespace_state import NamespaceState
+from shardd.recovery_gate import RecoveryGate
 from shardd.refresh import MetadataRefresher
 from shardd.stale_errors import StaleError
 from sharding.versions import DATABASE_VERSION, IGNORED, SHARD_VERSION, ChunkVersion, DatabaseVersion
@@ -74,6 +75,7 @@ class Admission:
         namespace: the state of a namespace, made when first asked for.
         database: the state of a database, likewise.
         refresher: brings states up to date.
+        gate: closed while critical sections are missing that a former primary had begun.
     """
 
     def __init__(
@@ -81,16 +83,18 @@ class Admission:
         namespace: Callable[[str], NamespaceState],
         database: Callable[[str], DatabaseState],
         refresher: MetadataRefresher,
+        gate: RecoveryGate,
     ) -> None:
         self._namespace = namespace
         self._database = database
         self._refresher = refresher
+        self._gate = gate
 
     def try_admit(self, request: Request, *, is_write: bool) -> NamespaceState | None:
         """The state of the namespace with the operation counted in, None if there is more to be looked at."""
         body, fields = request.body, request.fields
         state = self._namespace(namespace_of(request))
-        if state.critical_section is not None:
+        if state.critical_section is not None or (is_write and not self._gate.is_open):
             return None
         shard_version = fields.get(SHARD_VERSION)
         if shard_version is None:
@@ -113,8 +117,8 @@ class Admission:
 
         Raises:
             StaleError: the versions do not match.
-            CommandError: MaxTimeMSExpired, waiting took too long; TypeMismatch, a version is malformed; and what a
-                refresh may raise.
+            CommandError: MaxTimeMSExpired, waiting took too long; TypeMismatch, a version is malformed;
+                NotWritablePrimary, a write on a secondary; and what a refresh may raise.
         """
         with trio.move_on_after(seconds_allowed(request)):
             return await self._admit(request, is_write=is_write)
@@ -124,6 +128,8 @@ class Admission:
         state = self._namespace(namespace_of(request))
         refreshed: set[str] = set()
         while True:
+            if is_write and not self._gate.is_open:
+                await self._gate.wait_open()
             section = self._blocking_section(request, state, is_write=is_write)
             if section is not None:
                 await section.wait_released()

@@ -31,7 +31,7 @@ class ShardHandler(SidecarHandler):
 
     def __init__(self, shard: Shard, stale_errors: LabelledCounter) -> None:
         self._shard = shard
-        self._admission = Admission(shard.namespace, shard.database, shard.refresher)
+        self._admission = Admission(shard.namespace, shard.database, shard.refresher, shard.recovery_gate)
         self._stale_errors = stale_errors
         super().__init__(shard.sidecar, shard.metrics, shard.options.slow_ms, logger)
 

@@ -17,6 +17,7 @@ from shardd.database_state import DatabaseState
 from shardd.metadata_store import MetadataStore
 from shardd.metadata_writer import MetadataWriter
 from shardd.namespace_state import NamespaceState
+from shardd.recovery_gate import RecoveryGate
 from sharding.catalog.reads import read_database, read_routing
 from sharding.routing_table import RoutingTable
 
@@ -29,6 +30,10 @@ class Sources(Protocol):
     @property
     def is_primary(self) -> bool:
         """Whether the own mongod is primary."""
+
+    @property
+    def recovery_gate(self) -> RecoveryGate:
+        """Closed until critical sections are on that a former primary had begun."""
 
     async def catalog(self) -> Catalog:
         """The config servers."""
@@ -94,6 +99,7 @@ class MetadataRefresher:
         if not self._sources.is_primary:
             after = await self._flush_on_primary({"_flushRoutingTableCacheUpdates": namespace})
             return await self._store.load_collection(namespace, after)
+        await self._sources.recovery_gate.wait_open()
         known = state.last_table or await self._store.load_collection(namespace)
         catalog = await self._sources.catalog()
         table = await catalog.read(read_routing(namespace, known))
@@ -105,6 +111,7 @@ class MetadataRefresher:
         while True:
             generation = state.generation
             if self._sources.is_primary:
+                await self._sources.recovery_gate.wait_open()
                 catalog = await self._sources.catalog()
                 entry = await catalog.read(read_database(state.name))
                 self._writer.save_database(state.name, entry)

@@ -6,7 +6,7 @@ import trio
 
 from daemon.metrics import Metrics
 from daemon.sidecar.options import SidecarOptions
-from shardd.coordinators.service import CoordinatorService
+from shardd.assembly import assemble
 from shardd.handler import ShardHandler
 from shardd.registry import COMMANDS
 from shardd.shard import Shard
@@ -32,7 +32,7 @@ class ShardService(ShardHandler):
 
     def __init__(self, options: SidecarOptions, nursery: trio.Nursery) -> None:
         self.metrics = Metrics("shardd", (*COMMANDS, *HELLO_NAMES, *_FORWARDED))
-        self.shard = Shard(options, self.metrics, nursery, CoordinatorService, self._close_clients)
+        self.shard = Shard(options, self.metrics, nursery, assemble, self._close_clients)
         self._server: Server | None = None
         stale_errors = self.metrics.labelled_counter("stale_errors", "Operations refused for a stale version", "error")
         super().__init__(self.shard, stale_errors)

@@ -21,6 +21,7 @@ from shardd.identity import IDENTITY_ID, ShardIdentity
 from shardd.metadata_store import MetadataStore
 from shardd.metadata_writer import MetadataWriter
 from shardd.namespace_state import NamespaceState
+from shardd.recovery_gate import RecoveryGate
 from shardd.refresh import MetadataRefresher
 from shardd.remote_sets import RemoteSets
 from shardd.update_preview import UpdatePreviews
@@ -33,6 +34,10 @@ from wire.transport.replica_set import ReplicaSetClient
 
 if TYPE_CHECKING:
     from shardd.coordinators.service import CoordinatorService
+    from shardd.migration.history.table import HistoryTable
+    from shardd.migration.migrations import Migrations
+    from shardd.migration.reserved_sessions import ReservedSessions
+    from shardd.orphans.range_deletions import RangeDeletions
 
 logger = get_logger("shardd.shard")
 
@@ -49,21 +54,34 @@ class Shard:
         options: how it was started.
         metrics: what it measures.
         nursery: for tasks that live as long as the daemon.
-        coordinators: makes what runs changes of several steps.
+        assemble: sets the components named below, which need the shard to be made.
         on_mongod_lost: see `Sidecar`.
 
     Attributes:
         identity: which shard this is, None until it has been added to a cluster.
         namespaces: the state of each namespace that was asked for.
         databases: the state of each database that was asked for.
+        fail_points: places at which tests make the daemon wait or fail.
+        recovery_gate: holds writes back until what a former primary has begun is known.
+        reserved_sessions: write documents so that users' change streams do not show it.
+        history_table: retryable writes that were executed by the former owners of ranges.
+        range_deletions: ranges whose documents are, or may become, orphans.
+        migrations: ranges on their way to or from another shard.
+        coordinators: changes of several steps that are no migrations.
     """
+
+    reserved_sessions: "ReservedSessions"
+    history_table: "HistoryTable"
+    range_deletions: "RangeDeletions"
+    migrations: "Migrations"
+    coordinators: "CoordinatorService"
 
     def __init__(
         self,
         options: SidecarOptions,
         metrics: Metrics,
         nursery: trio.Nursery,
-        coordinators: Callable[["Shard"], "CoordinatorService"],
+        assemble: Callable[["Shard"], None],
         on_mongod_lost: Callable[[], None],
     ) -> None:
         self.options = options
@@ -105,9 +123,10 @@ class Shard:
             on_database=self._on_cached_database,
             on_gap=self._forget_metadata,
         )
-        self.fail_points = FailPoints(FAIL_POINT_NAMES)
         self.ddl_locks = DDLLocks()
-        self.coordinators = coordinators(self)
+        self.fail_points = FailPoints(FAIL_POINT_NAMES)
+        self.recovery_gate = RecoveryGate(lambda: self.sidecar.is_primary)
+        assemble(self)
         self._catalog: Catalog | None = None
 
     def start(self) -> None:
@@ -130,7 +149,7 @@ class Shard:
         while True:
             try:
                 if await self.find_identity() is not None:
-                    await self.coordinators.begin_term(nursery)
+                    await self._begin_term(nursery)
                     return
             except (BackendError, CommandError) as error:
                 logger.warning("Could not recover what was under way", term=term, error=str(error))
@@ -138,9 +157,17 @@ class Shard:
             else:
                 await self._identified.wait()
 
+    async def _begin_term(self, nursery: trio.Nursery) -> None:
+        """Take over from the last primary, each component after those that it works with."""
+        await self.migrations.begin_term(nursery)
+        self.recovery_gate.open()
+        await self.coordinators.begin_term(nursery)
+
     def on_step_down(self) -> None:
         """What this primary knew is for its successor to say now."""
+        self.recovery_gate.close()
         self.coordinators.end_term()
+        self.migrations.end_term()
         self._forget_metadata()
 
     def forget_database(self, db: str) -> None:

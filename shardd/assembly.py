@@ -1,0 +1,11 @@
+"""Putting the components of a shard daemon together, each after those that it is made with."""
+
+from shardd.coordinators.service import CoordinatorService
+from shardd.migration.migrations import Migrations
+from shardd.shard import Shard
+
+
+def assemble(shard: Shard) -> None:
+    """Give a shard the components that `Shard` names."""
+    shard.migrations = Migrations(shard)
+    shard.coordinators = CoordinatorService(shard)

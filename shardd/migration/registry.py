@@ -1,0 +1,132 @@
+"""The migrations under way on this shard: one at a time, whether it gives a range or receives one.
+
+As MongoDB's ``ActiveMigrationsRegistry``: the request for a migration that is under way joins it and gets its result.
+That splits and merges of the same collection wait for it, and it for them, is the work of `DDLLocks.chunk_change`.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import trio
+
+from sharding.bson_text import document_text
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
+
+
+@dataclass(frozen=True, slots=True)
+class DonationKey:
+    """What tells one donation from another.
+
+    Attributes:
+        namespace: the collection.
+        min: lower bound of the range, a shard key document; None if only the upper one was asked for.
+        max: upper bound, likewise.
+        recipient: id of the shard that is to have the range.
+    """
+
+    namespace: str
+    min: bytes | None
+    max: bytes | None
+    recipient: str
+
+    def __str__(self) -> str:
+        low, high = ("?" if bound is None else document_text(bound) for bound in (self.min, self.max))
+        return f"[{low}, {high}) for namespace {self.namespace} to {self.recipient}"
+
+
+class Donation:
+    """A donation under way, for those who wait for its end.
+
+    Attributes:
+        key: which one.
+        ended: set when it is over.
+        error: why it failed, once it has ended; None if it did not.
+    """
+
+    def __init__(self, key: DonationKey) -> None:
+        self.key = key
+        self.ended = trio.Event()
+        self.error: CommandError | None = None
+
+    async def wait_result(self) -> None:
+        """Return when the range has moved.
+
+        Raises:
+            CommandError: it has not.
+        """
+        await self.ended.wait()
+        if self.error is not None:
+            raise self.error
+
+
+class MigrationRegistry:
+    """The one migration of this shard, if there is one."""
+
+    def __init__(self) -> None:
+        self.donation: Donation | None = None
+        self._receiving: str | None = None
+
+    @property
+    def is_receiving(self) -> bool:
+        """Whether this shard is the recipient of a migration."""
+        return self._receiving is not None
+
+    def join_donation(self, key: DonationKey) -> Donation | None:
+        """The donation under way if it is the one asked for, None if the shard is free for it.
+
+        Raises:
+            CommandError: ConflictingOperationInProgress, the shard is busy with another migration.
+        """
+        if self.donation is not None and self.donation.key == key:
+            return self.donation
+        self._check_free()
+        return None
+
+    @contextmanager
+    def donating(self, donation: Donation) -> Iterator[None]:
+        """This shard gives the range until the block ends.
+
+        Raises:
+            CommandError: ConflictingOperationInProgress.
+        """
+        self._check_free()
+        self.donation = donation
+        try:
+            yield
+        finally:
+            self.donation = None
+            donation.ended.set()
+
+    @contextmanager
+    def receiving(self, namespace: str, range_text: str, donor: str) -> Iterator[None]:
+        """This shard receives a range until the block ends.
+
+        Args:
+            namespace: the collection.
+            range_text: the range as messages show it.
+            donor: id of the shard that gives it.
+
+        Raises:
+            CommandError: ConflictingOperationInProgress.
+        """
+        self._check_free()
+        self._receiving = f"receiving chunk {range_text} for namespace {namespace} from {donor}"
+        try:
+            yield
+        finally:
+            self._receiving = None
+
+    def _check_free(self) -> None:
+        if self.donation is not None:
+            raise _conflict(f"donating chunk {self.donation.key}")
+        if self._receiving is not None:
+            raise _conflict(self._receiving)
+
+
+def _conflict(what: str) -> CommandError:
+    return CommandError(
+        ErrorCode.ConflictingOperationInProgress,
+        f"Unable to start new balancer operation because this shard is currently {what}",
+    )
