@@ -94,6 +94,15 @@ class CollectionChunks:
         """Another chunk of the shard that ``moved`` leaves, None when it has no other."""
         return await self._first({"shard": moved.shard, "_id": {"$ne": moved.id}}, sort=_IN_ORDER)
 
+    async def owners(self) -> list[str]:
+        """The shards that own chunks, in the order of their names: one look-up each, however many chunks there are."""
+        owners: list[str] = []
+        above: dict[str, Any] = {}
+        while chunk := await self._first(above, sort={"shard": 1}):
+            owners.append(chunk.shard)
+            above = {"shard": {"$gt": chunk.shard}}
+        return owners
+
     def write(self, changes: ChunkChanges) -> None:
         """Write what a change makes of the chunks, of which `newest` has been read."""
         self._transaction.delete("chunks", (chunk.id for chunk in changes.deleted))

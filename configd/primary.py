@@ -1,7 +1,7 @@
 """What the daemon can do while its mongod is primary, and only then."""
 
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import trio
 
@@ -17,15 +17,6 @@ from wire.errors import CommandError
 T = TypeVar("T")
 
 
-class Migration(NamedTuple):
-    """What tells one migration from another: the collection, the bounds, and who is to receive the range."""
-
-    namespace: str
-    min: bytes
-    max: bytes
-    to_shard: str
-
-
 class Primary:
     """One term as primary.
 
@@ -35,7 +26,7 @@ class Primary:
         changelog: where changes are noted.
         shards: commands to shards.
         shard_hosts: keeps their entries current.
-        migrations: those under way, by what they move where; a request for the same one waits for it.
+        migrations: orders to donors that were not answered yet, by their bytes; a request for just the same one waits.
         locks: by database, collection and so on; prefixed so that they do not meet: ``db:``, ``ns:``, ``shards``.
         config_string: gives ``set/host:port,…`` of the config servers, as shards are told it.
     """
@@ -48,7 +39,7 @@ class Primary:
         changelog: ChangeLog,
         shards: ShardClients,
         shard_hosts: ShardHosts,
-        migrations: SingleFlight[Migration, None],
+        migrations: SingleFlight[bytes, None],
         config_string: Callable[[], str],
     ) -> None:
         self.term = term

@@ -2,11 +2,12 @@
 
 from typing import Any, Final
 
+import bson
 from bson.int64 import Int64
 
+from configd.arguments import Arguments
 from configd.collection_chunks import CollectionChunks, find_collection
 from configd.operation import Operation
-from configd.primary import Migration
 from configd.ranges import parse_range
 from configd.registry import config_command
 from configd.transactions import Transaction
@@ -14,26 +15,34 @@ from sharding.bson_text import document_text
 from sharding.catalog.collection_entry import CollectionEntry
 from sharding.catalog.settings import CHUNK_SIZE_ID, ChunkSizeSettings
 from sharding.catalog.shard_entry import ShardEntry
-from sharding.chunks import Chunk, ChunkRange
+from sharding.chunks import Chunk
 from sharding.namespace import Namespace
 from sharding.shard_key import ShardKeyPattern
-from wire.error_codes import ErrorCode
+from wire.error_codes import Category, ErrorCode, has_category
 from wire.errors import CommandError
+from wire.rawbson import raw_document
 
 _DO_NOT_FORCE: Final = 0
 _FORCE_JUMBO: Final = range(3)
 """Not at all, because a person, or because the balancer wants it so."""
+
+_UNTHROTTLED: Final = {"w": 1, "wtimeout": 0}
 
 
 @config_command("_configsvrMoveRange")
 async def move_range(operation: Operation) -> dict[str, Any]:
     """Find out who owns the range and send them the order; answer once the range has moved.
 
-    One bound is enough: the other one is that of the chunk. A range that is where it should be is left there.
+    One bound is enough. Without ``max`` the donor chooses it, so that what moves fits the chunk size; without ``min``
+    the range is all of the chunk up to ``max``. A range that is where it should be is left there.
+
+    The donor does the moving and goes on whatever becomes of this command: a request that is repeated, because this
+    one was lost with its primary, joins what is under way.
 
     Raises:
         CommandError: InvalidOptions without bounds; NamespaceNotFound; ShardNotFound; ShardKeyNotFound;
-            ConflictingOperationInProgress when the collection lets no chunk move; what the shard answers.
+            ConflictingOperationInProgress when the collection lets no chunk move; what the donor answers;
+            HostUnreachable or FailedToSatisfyReadPreference when there is no donor to talk to.
     """
     namespace = operation.namespace
     arguments = operation.arguments
@@ -43,43 +52,55 @@ async def move_range(operation: Operation) -> dict[str, Any]:
     primary = operation.primary
     recipient = await _recipient(operation, arguments.string("toShard"))
 
-    async def resolve(transaction: Transaction) -> tuple[CollectionEntry, Chunk, ChunkRange]:
+    async def resolve(transaction: Transaction) -> tuple[CollectionEntry, Chunk, dict[str, Any]]:
         collection = await find_collection(transaction, str(namespace))
         if collection is None:
             raise CommandError(ErrorCode.NamespaceNotFound, f"collection {namespace} not found")
         return collection, *await _resolve(CollectionChunks(transaction, collection), low, high)
 
-    collection, chunk, wanted = await primary.catalog.transaction(resolve)
+    collection, chunk, bounds = await primary.catalog.transaction(resolve)
     if chunk.shard == recipient.id:
         return {}
     if not collection.may_migrate:
         raise CommandError(
             ErrorCode.ConflictingOperationInProgress,
-            f"Collection {namespace} is undergoing changes and chunks cannot be moved",
+            "Collection is undergoing changes so moveChunk is not allowed.",
         )
     donor = await primary.catalog.shard(chunk.shard)
     order = {
         "_shardsvrMoveRange": str(namespace),
         "toShard": recipient.id,
-        **wanted.to_document(),
+        **bounds,
         "waitForDelete": arguments.boolean("waitForDelete", default=False),
         "epoch": collection.epoch,
         "fromShard": donor.id,
         "maxChunkSizeBytes": Int64(await _chunk_bytes_max(operation, collection)),
         "forceJumbo": arguments.enumeration("forceJumbo", _FORCE_JUMBO, _DO_NOT_FORCE),
-        "secondaryThrottle": arguments.boolean("secondaryThrottle", default=False),
-        "writeConcern": {"w": "majority", "wtimeout": 60_000},
+        **_throttle(arguments),
     }
 
     async def move() -> None:
-        await primary.shards.command(donor, "admin", order)
+        await _give_order(operation, donor, order)
 
-    migration = Migration(str(namespace), wanted.min_key, wanted.max_key, recipient.id)
-    await primary.migrations.run(migration, move)
+    await primary.migrations.run(bson.encode(order), move)
     return {}
 
 
+async def _give_order(operation: Operation, donor: ShardEntry, order: dict[str, Any]) -> None:
+    try:
+        await operation.primary.shards.command(donor, "admin", order)
+    except CommandError as error:
+        if not has_category(error.code, Category.NOT_PRIMARY):
+            raise
+        # As it is, the router would take it for this server's own, and look for another primary here.
+        raise CommandError(
+            ErrorCode.HostUnreachable, f"the primary of shard {donor.id} changed too often :: caused by :: {error}"
+        ) from error
+
+
 async def _recipient(operation: Operation, shard_id: str) -> ShardEntry:
+    if not shard_id:
+        raise CommandError(ErrorCode.NoSuchKey, "Shard ID cannot be empty")
     try:
         return await operation.primary.catalog.shard(shard_id)
     except CommandError as error:
@@ -88,8 +109,23 @@ async def _recipient(operation: Operation, shard_id: str) -> ShardEntry:
         raise CommandError(error.code, f"Could not find destination shard :: caused by :: {error.message}") from error
 
 
-async def _resolve(chunks: CollectionChunks, low: bytes | None, high: bytes | None) -> tuple[Chunk, ChunkRange]:
-    """The chunk in which the range begins (or, given only its end, ends), and the range with both bounds."""
+def _throttle(arguments: Arguments) -> dict[str, Any]:
+    """The write concern for the documents that the recipient writes, as the donor is told it.
+
+    ``secondaryThrottle: {secondaryThrottle: bool, writeConcern?}`` says it (MongoDB's MigrationSecondaryThrottle, in
+    which the field may have an underscore too); what the balancer is set to does not count for a move by hand.
+    """
+    given = arguments.nested("secondaryThrottle") if arguments.has("secondaryThrottle") else None
+    is_on = given is not None and given.boolean("secondaryThrottle", given.boolean("_secondaryThrottle", default=False))
+    write_concern = given.maybe_document("writeConcern") if given is not None and is_on else None
+    return {
+        "secondaryThrottle": is_on,
+        "writeConcern": _UNTHROTTLED if write_concern is None else raw_document(write_concern),
+    }
+
+
+async def _resolve(chunks: CollectionChunks, low: bytes | None, high: bytes | None) -> tuple[Chunk, dict[str, Any]]:
+    """The chunk in which the range begins (or, given only its end, ends), and the bounds that the donor is given."""
     pattern, namespace = chunks.collection.key, chunks.collection.namespace
     if low is not None:
         key = _full_key(pattern, low, namespace)
@@ -101,8 +137,9 @@ async def _resolve(chunks: CollectionChunks, low: bytes | None, high: bytes | No
     if chunk is None:
         raise _no_target(key, namespace)
     start = chunk.min if low is None else key
-    end = chunk.max if high is None else _full_key(pattern, high, namespace)
-    return chunk, parse_range(pattern, start, end)
+    if high is None:
+        return chunk, {"min": raw_document(start)}
+    return chunk, parse_range(pattern, start, _full_key(pattern, high, namespace)).to_document()
 
 
 def _full_key(pattern: ShardKeyPattern, key: bytes, namespace: Namespace) -> bytes:

@@ -40,5 +40,6 @@ def catalog(config_client: MongoClient[dict[str, Any]], shards: dict[str, FakeSh
     """Commands to the config daemon of a cluster with two shards."""
     for shard in shards.values():
         shard.failures.clear()
+        shard.held.clear()
         shard.commands.clear()
     return CatalogUser(config_client)

@@ -27,7 +27,9 @@ class FakeShard:
         hello: fields of its hello that differ from those of a primary.
         databases: what listDatabases shows, with sizes in bytes.
         failures: errors by the name of the command that is to fail with them.
+        held: events by the name of the command whose answers wait for them.
         commands: the commands received, but for hello.
+        arrived: notified of each of them.
     """
 
     def __init__(self, set_name: str, address: str) -> None:
@@ -36,7 +38,9 @@ class FakeShard:
         self.hello: dict[str, Any] = {}
         self.databases: dict[str, int] = {}
         self.failures: dict[str, CommandError] = {}
+        self.held: dict[str, threading.Event] = {}
         self.commands: list[dict[str, Any]] = []
+        self.arrived = threading.Condition()
 
     @property
     def connection_string(self) -> str:
@@ -52,7 +56,11 @@ class FakeShard:
         if request.name == "hello":
             # Without a topologyVersion, so that nobody waits for news here.
             return reply_document(request.message.request_id, {**self._hello(), "ok": 1.0})
-        self.commands.append(request.document)
+        with self.arrived:
+            self.commands.append(request.document)
+            self.arrived.notify_all()
+        if request.name in self.held:
+            await trio.to_thread.run_sync(self.held[request.name].wait, abandon_on_cancel=True)
         if request.name in self.failures:
             raise self.failures[request.name]
         answer = _ANSWERS.get(request.name)

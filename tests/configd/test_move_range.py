@@ -1,5 +1,8 @@
 """``_configsvrMoveRange``: finding the donor and giving it the order."""
 
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -32,40 +35,38 @@ def test_move_range_orders_the_donor(catalog: CatalogUser, sharded: Sharded, sha
         "_shardsvrMoveRange": sharded.namespace,
         "toShard": "b",
         "min": {"x": 10},
-        "max": {"x": HIGH},
         "waitForDelete": False,
         "epoch": sharded.epoch,
         "fromShard": "a",
         "maxChunkSizeBytes": 128 << 20,
         "forceJumbo": 0,
         "secondaryThrottle": False,
-        "writeConcern": {"w": "majority", "wtimeout": 60_000},
+        "writeConcern": {"w": 1, "wtimeout": 0},
     }
 
 
 @pytest.mark.parametrize(
-    ("given", "low", "high"),
+    ("given", "ordered"),
     [
-        ({"min": {"x": 12}}, 12, HIGH),
-        ({"max": {"x": 0}}, LOW, 0),
-        ({"max": {"x": -5}}, LOW, -5),
-        ({"max": {"x": HIGH}}, 10, HIGH),
-        ({"min": {"x": 20}, "max": {"x": 30}}, 20, 30),
+        ({"min": {"x": 12}}, {"min": {"x": 12}}),  # The donor finds out how much fits.
+        ({"max": {"x": 0}}, {"min": {"x": LOW}, "max": {"x": 0}}),
+        ({"max": {"x": -5}}, {"min": {"x": LOW}, "max": {"x": -5}}),
+        ({"max": {"x": HIGH}}, {"min": {"x": 10}, "max": {"x": HIGH}}),
+        ({"min": {"x": 20}, "max": {"x": 30}}, {"min": {"x": 20}, "max": {"x": 30}}),
     ],
 )
-def test_move_range_computes_the_missing_bound(
+def test_move_range_bounds(
     catalog: CatalogUser,
     shards: dict[str, FakeShard],
     given: dict[str, Any],
-    low: object,
-    high: object,
+    ordered: dict[str, Any],
     request: pytest.FixtureRequest,
 ) -> None:
     namespace = f"move.bounds{abs(hash(request.node.name))}"
     catalog.shard_collection(namespace, [(LOW, 0, "a"), (0, 10, "b"), (10, HIGH, "a")])
     catalog.run({"_configsvrMoveRange": namespace, "toShard": "b", **given})
     received = order(shards["a"])
-    assert (received["min"], received["max"]) == ({"x": low}, {"x": high})
+    assert {name: received[name] for name in ("min", "max") if name in received} == ordered
 
 
 def test_move_range_to_where_it_is_moves_nothing(
@@ -77,12 +78,47 @@ def test_move_range_to_where_it_is_moves_nothing(
 
 def test_move_range_passes_options_on(catalog: CatalogUser, sharded: Sharded, shards: dict[str, FakeShard]) -> None:
     catalog.config.collections.update_one({"_id": sharded.namespace}, {"$set": {"maxChunkSizeBytes": 5}})
-    options = {"waitForDelete": True, "forceJumbo": 1, "secondaryThrottle": True}
+    options = {"waitForDelete": True, "forceJumbo": 1}
     catalog.run({"_configsvrMoveRange": sharded.namespace, "toShard": "b", "min": {"x": 10}, **options})
     received = order(shards["a"])
-    assert received["waitForDelete"] is received["secondaryThrottle"] is True
+    assert received["waitForDelete"] is True
     assert received["forceJumbo"] == 1
     assert received["maxChunkSizeBytes"] == 5
+
+
+@pytest.mark.parametrize(
+    ("throttle", "ordered"),
+    [
+        ({"secondaryThrottle": True}, (True, {"w": 1, "wtimeout": 0})),
+        ({"secondaryThrottle": True, "writeConcern": {"w": 2}}, (True, {"w": 2})),
+        ({"_secondaryThrottle": True, "writeConcern": {"w": "majority"}}, (True, {"w": "majority"})),
+        ({"secondaryThrottle": False, "writeConcern": {"w": 2}}, (False, {"w": 1, "wtimeout": 0})),
+        ({}, (False, {"w": 1, "wtimeout": 0})),
+    ],
+)
+def test_move_range_throttle(
+    catalog: CatalogUser,
+    sharded: Sharded,
+    shards: dict[str, FakeShard],
+    throttle: dict[str, Any],
+    ordered: tuple[bool, dict[str, Any]],
+) -> None:
+    move = {"_configsvrMoveRange": sharded.namespace, "toShard": "b", "min": {"x": 10}}
+    catalog.run({**move, "secondaryThrottle": throttle})
+    received = order(shards["a"])
+    assert (received["secondaryThrottle"], received["writeConcern"]) == ordered
+
+
+def test_move_range_does_not_pass_for_a_step_down_of_its_own(
+    catalog: CatalogUser, sharded: Sharded, shards: dict[str, FakeShard]
+) -> None:
+    shards["a"].failures["_shardsvrMoveRange"] = CommandError(
+        ErrorCode.InterruptedDueToReplStateChange, "operation was interrupted"
+    )
+    with pytest.raises(OperationFailure, match="shard a changed too often") as failure:
+        catalog.run({"_configsvrMoveRange": sharded.namespace, "toShard": "b", "min": {"x": 10}})
+    assert failure.value.code == ErrorCode.HostUnreachable
+    assert len(shards["a"].received("_shardsvrMoveRange")) > 1
 
 
 def test_move_range_answers_what_the_donor_says(
@@ -102,6 +138,8 @@ def test_move_range_answers_what_the_donor_says(
     ("change", "code"),
     [
         ({"toShard": "c"}, ErrorCode.ShardNotFound),
+        ({"toShard": ""}, ErrorCode.NoSuchKey),
+        ({"secondaryThrottle": True}, ErrorCode.TypeMismatch),
         ({"min": {"y": 1}}, ErrorCode.ShardKeyNotFound),
         ({"min": {"x": HIGH}}, ErrorCode.ShardKeyNotFound),
         ({"max": {"x": 5}}, ErrorCode.FailedToParse),
@@ -128,7 +166,57 @@ def test_move_range_of_a_frozen_collection(
     catalog: CatalogUser, sharded: Sharded, shards: dict[str, FakeShard]
 ) -> None:
     catalog.run({"_configsvrSetAllowMigrations": sharded.namespace, "allowMigrations": False})
+    # Both shards own chunks, and one of them may be in the middle of a migration.
+    for shard in shards.values():
+        [flush] = shard.received("_flushRoutingTableCacheUpdatesWithWriteConcern")
+        assert (flush["_flushRoutingTableCacheUpdatesWithWriteConcern"], flush["syncFromConfig"]) == (
+            sharded.namespace,
+            True,
+        )
     with pytest.raises(OperationFailure, match="undergoing changes") as failure:
         catalog.run({"_configsvrMoveRange": sharded.namespace, "toShard": "b", "min": {"x": 10}})
     assert failure.value.code == ErrorCode.ConflictingOperationInProgress
     assert not shards["a"].received("_shardsvrMoveRange")
+
+
+@pytest.fixture
+def slow_move(shards: dict[str, FakeShard]) -> Iterator[threading.Event]:
+    """Shard ``a`` answers its orders when the event is set."""
+    moved = shards["a"].held["_shardsvrMoveRange"] = threading.Event()
+    yield moved
+    moved.set()
+
+
+def wait_for_orders(shard: FakeShard, count: int) -> None:
+    with shard.arrived:
+        assert shard.arrived.wait_for(lambda: len(shard.received("_shardsvrMoveRange")) >= count, 10)
+
+
+def test_move_range_like_one_under_way_joins_it(
+    catalog: CatalogUser, sharded: Sharded, shards: dict[str, FakeShard], slow_move: threading.Event
+) -> None:
+    move = {"_configsvrMoveRange": sharded.namespace, "toShard": "b", "min": {"x": 10}}
+    with ThreadPoolExecutor() as clients:
+        first = clients.submit(catalog.run, move)
+        wait_for_orders(shards["a"], 1)
+        # Whoever gives up takes the move from nobody.
+        with pytest.raises(OperationFailure) as failure:
+            catalog.run({**move, "maxTimeMS": 200})
+        assert failure.value.code == ErrorCode.MaxTimeMSExpired
+        # The donor has to be asked what it thinks of another one.
+        other = clients.submit(catalog.run, {**move, "waitForDelete": True})
+        wait_for_orders(shards["a"], 2)
+        slow_move.set()
+        assert first.result() == other.result() == {"ok": 1.0}
+    assert [each["waitForDelete"] for each in shards["a"].received("_shardsvrMoveRange")] == [False, True]
+
+
+def test_move_range_goes_on_without_whoever_asked(
+    catalog: CatalogUser, sharded: Sharded, shards: dict[str, FakeShard], slow_move: threading.Event
+) -> None:
+    move = {"_configsvrMoveRange": sharded.namespace, "toShard": "b", "min": {"x": 10}, "maxTimeMS": 200}
+    for _ in range(2):
+        with pytest.raises(OperationFailure) as failure:
+            catalog.run(move)
+        assert failure.value.code == ErrorCode.MaxTimeMSExpired
+    assert len(shards["a"].received("_shardsvrMoveRange")) == 1
