@@ -84,8 +84,10 @@ async def move_range(shard: Shard, request: Request) -> dict[str, Any]:
     """Give a range of this shard, which has to be empty, to another shard."""
     arguments = {
         "toShard": string_argument(request, b"toShard"),
-        **{name: required_argument(request, name.encode()) for name in ("min", "max", "epoch")},
+        **{name: required_argument(request, name.encode()) for name in ("min", "epoch")},
     }
+    if b"max" in request.fields:
+        arguments["max"] = request.get(b"max")
     return await shard.coordinators.run(MoveEmptyRange(shard, namespace_argument(request), arguments))
 
 

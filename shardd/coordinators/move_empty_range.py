@@ -81,8 +81,11 @@ class MoveEmptyRange(Coordinator):
     async def _prepare(self) -> _Move | None:
         """What is to be done; None if the range is where it shall be."""
         table = await refreshed_table(self.shard, self.namespace, self.arguments["epoch"])
-        moved = ChunkRange.of(table.key_pattern, *(encode_document(self.arguments[bound]) for bound in ("min", "max")))
-        chunk = table.chunk_for_key(moved.min_key)
+        low = encode_document(self.arguments["min"])
+        chunk = table.chunk_for_key(table.key_pattern.key_bytes(low))
+        # A range without documents is never too big to move.
+        high = encode_document(self.arguments["max"]) if "max" in self.arguments else chunk.max
+        moved = ChunkRange.of(table.key_pattern, low, high)
         if chunk.shard == self.arguments["toShard"]:
             return None
         if chunk.shard != self.shard.require_identity().shard_name or moved.max_key > chunk.max_key:
