@@ -6,7 +6,7 @@ BIN := .venv/bin
 PYTHON_READY := .venv/.ready
 NODE_READY := node_modules/.ready
 
-.PHONY: setup demo test check pytest bench lock clean
+.PHONY: setup demo test check pytest bench chaos lock clean
 
 setup: $(PYTHON_READY) $(NODE_READY)
 
@@ -38,6 +38,10 @@ pytest: setup
 
 bench: setup
 	$(BIN)/python -m bench
+
+# Moves, kills and pauses at random under a checked workload: make chaos [MINUTES=10] [SEED=...]
+chaos: setup
+	$(BIN)/python -m tests.chaos --minutes "$(or $(MINUTES),10)" $(if $(SEED),--seed "$(SEED)")
 
 # Bring the locks up to date with pyproject.toml and package.json; neither may name a package index.
 lock: $(PYTHON_READY)

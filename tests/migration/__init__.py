@@ -1,0 +1,1 @@
+"""Live chunk migration on real clusters: moved under load, stopped at each step, killed at each step."""

@@ -1,0 +1,134 @@
+"""A cluster whose processes are killed, paused and started again by name, within milliseconds.
+
+It is a `RunningCluster` driven by the launcher's own functions instead of its command, which takes longer to start than
+most of what these tests look at.
+"""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from io import StringIO
+from pathlib import Path
+from typing import Any, Final
+
+from pymongo.errors import PyMongoError
+
+from deploy.cluster import LocalCluster
+from deploy.steps import Steps
+from tests.integration.waiting import eventually
+from tests.local_cluster import Client, RunningCluster, running_cluster
+
+RESTART_SECONDS_MAX: Final = 60.0
+
+SHARD_PARAMETERS: Final[dict[str, Any]] = {"orphanCleanupDelaySecs": 0, "verifyMigrations": True}
+"""What tests run every shard daemon with."""
+
+
+class FaultCluster:
+    """A running cluster, its processes and its clients.
+
+    Attributes:
+        running: the cluster as other tests know it.
+    """
+
+    def __init__(self, running: RunningCluster, clients: ExitStack) -> None:
+        self.running = running
+        self._clients = clients
+        self._cached: dict[str, Client] = {}
+        self._local = LocalCluster(running.directory, Steps(StringIO()))
+
+    # Processes
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all processes."""
+        return [process["name"] for process in self.running.document["processes"]]
+
+    @property
+    def shard_daemons(self) -> list[str]:
+        """The names of the processes that are shard daemons."""
+        return [name for name in self.names if name.endswith(".shardd")]
+
+    @property
+    def router_addresses(self) -> list[str]:
+        """``host:port`` of each router."""
+        return [self.running.address(name) for name in self.names if name.startswith("router.")]
+
+    def kill(self, name: str) -> None:
+        """End a process by SIGKILL; returns when it is gone."""
+        self._local.kill(name, signal.SIGKILL)
+        # Those that this process has started are its children, and stay zombies until they are asked for.
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+    def restart(self, name: str) -> None:
+        """Start a process that was killed; returns when it serves."""
+        self._local.restart(name, RESTART_SECONDS_MAX)
+        if name.endswith(".shardd"):
+            self.set_parameters(name)
+
+    @contextmanager
+    def paused(self, name: str) -> Iterator[None]:
+        """A process that is stopped for the length of the block."""
+        self._local.kill(name, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._local.kill(name, signal.SIGCONT)
+
+    # Clients
+
+    def client(self, name: str) -> Client:
+        """A client of exactly one process, the same one each time."""
+        if name not in self._cached:
+            connected = self.running.direct(name, serverSelectionTimeoutMS=30_000)
+            self._cached[name] = self._clients.enter_context(connected)
+        return self._cached[name]
+
+    def router(self, index: int = 0) -> Client:
+        """A client of one router."""
+        return self.client(f"router.{index}")
+
+    def mongods_of(self, shard: str) -> list[str]:
+        """The names of a shard's mongods."""
+        return [name for name in self.names if name.startswith(f"{shard}.") and name.endswith(".mongod")]
+
+    def primary_index(self, shard: str) -> int:
+        """Which member of a shard is primary, waiting until one is."""
+
+        def find() -> tuple[int] | None:
+            for index in range(len(self.mongods_of(shard))):
+                with suppress(PyMongoError):
+                    daemon = self.running.direct(f"{shard}.{index}.shardd", serverSelectionTimeoutMS=500)
+                    with daemon as client:
+                        if client.admin.command("hello")["isWritablePrimary"]:
+                            return (index,)
+            return None
+
+        return eventually(find, within=60, what=f"{shard} has a primary")[0]
+
+    def primary_daemon(self, shard: str) -> str:
+        """The name of the daemon of a shard's primary."""
+        return f"{shard}.{self.primary_index(shard)}.shardd"
+
+    def set_parameters(self, daemon: str) -> None:
+        """Give a shard daemon the parameters of these tests."""
+        for name, value in SHARD_PARAMETERS.items():
+            self.client(daemon).admin.command("setParameter", 1, **{name: value})
+
+
+@contextmanager
+def fault_cluster(directory: Path, *options: str) -> Iterator[FaultCluster]:
+    """Start a cluster with these options of ``up``; after the block it is down, whatever happened to it."""
+    with running_cluster(directory, *options) as running, ExitStack() as clients:
+        cluster = FaultCluster(running, clients)
+        for daemon in cluster.shard_daemons:
+            cluster.set_parameters(daemon)
+        yield cluster
+
+
+def catalog_documents(client: Client, collection: str, query: dict[str, Any]) -> list[dict[str, Any]]:
+    """Documents of a collection of ``config``."""
+    return list(client.config[collection].find(query))

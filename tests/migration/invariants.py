@@ -1,0 +1,182 @@
+"""What must be true of a collection and of the cluster when a migration is over, however it ended."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+import bson
+
+from sharding.shard_key import ShardKeyPattern
+from tests.integration.sharded import CATALOG_OPTIONS, catalog_entry, chunks
+from tests.integration.waiting import eventually
+from tests.migration.fault_cluster import FaultCluster
+from wire.rawbson import encode_document
+
+Document = dict[str, Any]
+
+CLEAN_SECONDS_MAX: Final = 45.0
+
+MIGRATION_COLLECTIONS: Final = (
+    *("rangeDeletions", "migrationCoordinators", "migrationRecipients", "collection_critical_sections"),
+    *("migrationAttempts", "migrationCheckpoints"),
+)
+"""The collections of ``config`` on each shard that hold documents only while a migration or a deletion goes on."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Which shard owns which keys, as the catalog says.
+
+    Attributes:
+        bounds: the encoded lower bound of each chunk, ascending, with its shard.
+    """
+
+    pattern: ShardKeyPattern
+    bounds: tuple[tuple[bytes, str], ...]
+
+    @classmethod
+    def of(cls, cluster: FaultCluster, namespace: str) -> "Placement":
+        """The placement of a collection, which is checked on the way.
+
+        Raises:
+            AssertionError: the chunks leave a gap or overlap, or their versions are not those that a move leaves.
+        """
+        router = cluster.router(1)
+        entry = catalog_entry(router, namespace)
+        assert entry is not None, f"{namespace} is not sharded"
+        found = chunks(router, namespace)
+        pattern = ShardKeyPattern.from_mapping(entry["key"])
+        check_chunks(pattern, found)
+        return cls(pattern, tuple((_key_bytes(pattern, chunk["min"]), chunk["shard"]) for chunk in found))
+
+    def owner(self, document: Document) -> str:
+        """The shard that owns a document."""
+        key = self.pattern.key_bytes_of_document(bson.encode(document))
+        return max((bound for bound in self.bounds if bound[0] <= key), key=lambda bound: bound[0])[1]
+
+
+def check_chunks(pattern: ShardKeyPattern, found: list[Document]) -> None:
+    """Chunks tile the key space, have versions of their own, and are where their history says.
+
+    Raises:
+        AssertionError: they are not.
+    """
+    assert _key_bytes(pattern, found[0]["min"]) == pattern.global_min_bytes(), found[0]
+    assert _key_bytes(pattern, found[-1]["max"]) == pattern.global_max_bytes(), found[-1]
+    for before, after in pairwise(found):
+        assert before["max"] == after["min"], f"gap or overlap between {before} and {after}"
+    versions = [(chunk["lastmod"].time, chunk["lastmod"].inc) for chunk in found]
+    assert len(set(versions)) == len(versions), f"two chunks have one version: {versions}"
+    for chunk in found:
+        history = chunk["history"]
+        assert history[0]["shard"] == chunk["shard"], chunk
+        times = [entry["validAfter"] for entry in history]
+        assert times == sorted(times, reverse=True), chunk
+
+
+def check_collection(cluster: FaultCluster, namespace: str, model: Mapping[Any, Document]) -> Placement:
+    """All that can be asked of a collection that nobody writes to any more and whose migrations are over.
+
+    Raises:
+        AssertionError: something is lost, there twice, visible though an orphan, on the wrong shard, or left over.
+    """
+    check_visible(cluster, namespace, model)
+    wait_clean(cluster)
+    placement = Placement.of(cluster, namespace)
+    check_stored(cluster, namespace, model, placement)
+    check_visible(cluster, namespace, model)
+    return placement
+
+
+def check_visible(cluster: FaultCluster, namespace: str, model: Mapping[Any, Document]) -> None:
+    """Each router shows every document once, as it must be, whatever orphans there may be.
+
+    Raises:
+        AssertionError: it does not.
+    """
+    database, _, name = namespace.partition(".")
+    for index in range(len(cluster.router_addresses)):
+        collection = cluster.router(index)[database][name]
+        # First what counts without reading: it must not see orphans either.
+        assert collection.count_documents({}) == len(model), (
+            f"router.{index} counts wrong; {_difference(collection, model)}"
+        )
+        found = list(collection.find())
+        assert len({document["_id"] for document in found}) == len(found), f"router.{index} shows a document twice"
+        assert {document["_id"]: document for document in found} == dict(model), _difference(collection, model)
+        for document in list(model.values())[:3]:
+            assert collection.find_one({"_id": document["_id"]}) == document
+
+
+def check_stored(cluster: FaultCluster, namespace: str, model: Mapping[Any, Document], placement: Placement) -> None:
+    """Every mongod holds exactly what its shard owns.
+
+    Raises:
+        AssertionError: it holds more, less or something else.
+    """
+    database, _, name = namespace.partition(".")
+    owned: dict[str, dict[Any, Document]] = {}
+    for identity, document in model.items():
+        owned.setdefault(placement.owner(document), {})[identity] = document
+    for shard in cluster.running.shards:
+        for mongod in cluster.mongods_of(shard):
+            expected = owned.get(shard, {})
+
+            def differs(mongod: str = mongod, expected: Mapping[Any, Document] = expected) -> str:
+                stored = {document["_id"]: document for document in cluster.client(mongod)[database][name].find()}
+                return "" if stored == expected else _described(stored, expected)
+
+            # Secondaries apply what the primary has a moment later.
+            eventually(lambda: not differs(), within=10, what=f"{mongod} holds what {shard} owns ({differs()})")
+
+
+def wait_clean(cluster: FaultCluster, *, within: float = CLEAN_SECONDS_MAX) -> None:
+    """Wait until no shard remembers a migration or has a range to delete.
+
+    Raises:
+        AssertionError: one still does.
+    """
+
+    def left() -> dict[str, list[Document]]:
+        found = {}
+        for shard in cluster.running.shards:
+            config = cluster.client(f"{shard}.{cluster.primary_index(shard)}.mongod").get_database(
+                "config", CATALOG_OPTIONS
+            )
+            for name in MIGRATION_COLLECTIONS:
+                documents = list(config[name].find())
+                if documents:
+                    found[f"{shard} {name}"] = documents
+        return found
+
+    def is_clean() -> bool:
+        last.clear()
+        last.update(left())
+        return not last
+
+    last: dict[str, list[Document]] = {}
+    try:
+        eventually(is_clean, within=within)
+    except AssertionError:
+        raise AssertionError(f"left over after {within} s: {last}") from None
+
+
+def _difference(collection: Any, model: Mapping[Any, Document]) -> str:  # noqa: ANN401 - a pymongo collection
+    return _described({document["_id"]: document for document in collection.find()}, model)
+
+
+def _described(found: Mapping[Any, Document], model: Mapping[Any, Document]) -> str:
+    missing = [model[identity] for identity in model.keys() - found.keys()]
+    extra = [found[identity] for identity in found.keys() - model.keys()]
+    other = [
+        (found[identity], model[identity])
+        for identity in model.keys() & found.keys()
+        if found[identity] != model[identity]
+    ]
+    kinds: dict[str, list[Any]] = {"missing": missing, "too many": extra, "differing": other}
+    return ", ".join(f"{kind}: {len(what)} {what[:3]}" for kind, what in kinds.items())
+
+
+def _key_bytes(pattern: ShardKeyPattern, key: Document) -> bytes:
+    return pattern.key_bytes(encode_document(key))
