@@ -44,6 +44,17 @@ def boolean(request: Request, name: bytes, *, default: bool = False) -> bool:
     return bool(value)
 
 
+def required_boolean(request: Request, name: bytes) -> bool:
+    """A boolean argument; as `boolean`.
+
+    Raises:
+        CommandError: 40414, it is missing; TypeMismatch.
+    """
+    if name not in request.fields:
+        raise _missing(request, name)
+    return boolean(request, name)
+
+
 def document(request: Request, name: bytes) -> dict[str, Any] | None:
     """A document argument, decoded; None when it is missing.
 
@@ -102,13 +113,15 @@ def _typed(request: Request, name: bytes, kind: int, *, is_required: bool) -> tu
     span = request.fields.get(name)
     if span is None:
         if is_required:
-            raise CommandError(
-                MISSING_FIELD, f"BSON field '{request.name}.{name.decode()}' is missing but a required field"
-            )
+            raise _missing(request, name)
         return None
     if span[0] != kind:
         raise _wrong_type(request, name, span[0], type_name(kind))
     return span
+
+
+def _missing(request: Request, name: bytes) -> CommandError:
+    return CommandError(MISSING_FIELD, f"BSON field '{request.name}.{name.decode()}' is missing but a required field")
 
 
 def _wrong_type(request: Request, name: bytes, kind: int, expected: str) -> CommandError:

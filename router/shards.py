@@ -92,6 +92,18 @@ class ShardRegistry:
         """The shard of a name, if it is known."""
         return self._config if shard_id == CONFIG_SHARD else self._shards.get(shard_id)
 
+    def find(self, identifier: str) -> Shard | None:
+        """The known shard that goes by a name, a connection string ``set/host:port,…`` or a member ``host:port``."""
+        if identifier in self._shards:
+            return self._shards[identifier]
+        set_name, slash, hosts = identifier.rpartition("/")
+        wanted = set(hosts.split(","))
+        for shard in self._shards.values():
+            monitor = shard.client.monitor
+            if (not slash or set_name == monitor.set_name) and wanted <= set(monitor.members):
+                return shard
+        return None
+
     async def all_ids(self) -> tuple[str, ...]:
         """The names of all shards in order, without the config servers; read from the catalog if none is known."""
         if not self._shards:

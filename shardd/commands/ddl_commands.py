@@ -9,6 +9,7 @@ from shardd.coordinators.drop_database import DropDatabase
 from shardd.coordinators.modify_collection import ModifyCollection
 from shardd.coordinators.move_empty_range import MoveEmptyRange
 from shardd.coordinators.rename_collection import RenameCollection
+from shardd.coordinators.set_allow_migrations import SetAllowMigrations
 from shardd.drop_indexes import drop_indexes_everywhere
 from shardd.registry import command
 from shardd.shard import Shard
@@ -77,6 +78,13 @@ async def drop_indexes(shard: Shard, request: Request) -> dict[str, Any]:
         CommandError: IndexNotFound, no shard has them; or what a shard answered.
     """
     return await drop_indexes_everywhere(shard, collection_argument(request), required_argument(request, b"index"))
+
+
+@command("_shardsvrSetAllowMigrations", is_ddl=True)
+async def set_allow_migrations(shard: Shard, request: Request) -> dict[str, Any]:
+    """Forbid the chunks of a collection to move, or allow it again."""
+    arguments = {"allowMigrations": bool(required_argument(request, b"allowMigrations"))}
+    return await shard.coordinators.run(SetAllowMigrations(shard, collection_argument(request), arguments))
 
 
 @command("_shardsvrMoveRange", admin_only=True)

@@ -10,8 +10,17 @@ from shardd.coordinators.drop_database import DropDatabase
 from shardd.coordinators.modify_collection import ModifyCollection
 from shardd.coordinators.move_empty_range import MoveEmptyRange
 from shardd.coordinators.rename_collection import RenameCollection
+from shardd.coordinators.set_allow_migrations import SetAllowMigrations
 
 COORDINATORS: Final[Mapping[str, type[Coordinator]]] = {
     kind.operation_type: kind
-    for kind in (CreateCollection, DropCollection, DropDatabase, ModifyCollection, MoveEmptyRange, RenameCollection)
+    for kind in (
+        CreateCollection,
+        DropCollection,
+        DropDatabase,
+        ModifyCollection,
+        MoveEmptyRange,
+        RenameCollection,
+        SetAllowMigrations,
+    )
 }

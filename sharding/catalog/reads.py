@@ -12,6 +12,7 @@ import bson
 
 from sharding.catalog.collection_entry import CollectionEntry
 from sharding.catalog.database_entry import DatabaseEntry
+from sharding.catalog.settings import CHUNK_SIZE_ID, ChunkSizeSettings
 from sharding.catalog.shard_entry import ShardEntry
 from sharding.chunks import ChunkPlacement
 from sharding.routing_table import RoutingTable
@@ -88,6 +89,16 @@ def read_shards() -> CatalogReads[list[ShardEntry]]:
     """All shards, ordered by name."""
     documents = yield _find("shards", {}, sort={"_id": 1})
     return [ShardEntry.from_document(_decode(document)) for document in documents]
+
+
+def read_chunk_size() -> CatalogReads[int]:
+    """How many bytes a range may have that is moved at once, where a collection has no size of its own.
+
+    Raises:
+        CommandError: TypeMismatch or BadValue, the setting is damaged.
+    """
+    documents = yield _find("settings", {"_id": CHUNK_SIZE_ID})
+    return ChunkSizeSettings.from_document(_decode(documents[0]) if documents else None).value_bytes
 
 
 def _routing_read(namespace: str, known: RoutingTable | None) -> CatalogRead:

@@ -83,10 +83,75 @@ def test_move_range_with_documents(client: Client, database: Database[Document])
     assert collection.count_documents({"key": {"$gte": 5, "$lt": 25}}) == 20
 
 
+def test_move_range_with_one_bound(client: Client, database: Database[Document]) -> None:
+    collection = database.big
+    namespace = collection.full_name
+    client.admin.command("shardCollection", namespace, key={"key": 1})
+    client.config.settings.update_one({"_id": "chunksize"}, {"$set": {"value": 1}}, upsert=True)
+    try:
+        collection.insert_many([{"_id": n, "key": n, "text": "x" * 1000} for n in range(4000)])
+        client.admin.command("moveRange", namespace, max={"key": 3500}, toShard=SHARDS[1])
+    finally:
+        client.config.settings.delete_one({"_id": "chunksize"})
+    first, moved, last = chunks(client, namespace)
+    assert [chunk["shard"] for chunk in (first, moved, last)] == [SHARDS[0], SHARDS[1], SHARDS[0]]
+    assert moved["max"] == {"key": 3500}
+    assert 500 <= 3500 - moved["min"]["key"] <= 1100  # As much as is a chunk, of documents of 1 kB.
+    # What is given is the beginning: the donor chooses the end, and there are less than 128 MB.
+    client.admin.command("moveRange", namespace, min={"key": 3600}, toShard=SHARDS[1])
+    assert chunks(client, namespace)[-1]["min"] == {"key": 3600}
+    assert placement(client, namespace) == [SHARDS[0], SHARDS[1], SHARDS[0], SHARDS[1]]
+    assert collection.count_documents({}) == 4000
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"secondaryThrottle": True},
+        {"secondaryThrottle": True, "writeConcern": {"w": 1}},
+        {"_secondaryThrottle": False, "writeConcern": {"w": "majority"}},
+        {"forceJumbo": True},
+        {"_waitForDelete": True},
+        {"waitForDelete": True, "maxTimeMS": 60_000},
+    ],
+    ids=str,
+)
+def test_move_chunk_options(client: Client, database: Database[Document], options: Document) -> None:
+    collection = two_halves(database)
+    reply = client.admin.command("moveChunk", collection.full_name, find={"key": 1}, to=SHARDS[1], **options)
+    assert type(reply["millis"]) is int
+    assert placement(client, collection.full_name) == [SHARDS[1], SHARDS[1]]
+    assert collection.count_documents({}) == 100
+
+
+def test_move_chunk_to_a_shard_by_its_address(
+    client: Client, genuine: GenuineCluster, database: Database[Document]
+) -> None:
+    namespace = two_halves(database).full_name
+    client.admin.command("split", namespace, middle={"key": 10})
+    for key, to in ((1, genuine.connection_string(SHARDS[1])), (10, genuine.shards[SHARDS[1]])):
+        client.admin.command("moveChunk", namespace, find={"key": key}, to=to)
+    assert placement(client, namespace) == [SHARDS[1]] * 3
+
+
+def test_set_allow_migrations(client: Client, database: Database[Document]) -> None:
+    namespace = two_halves(database).full_name
+    client.admin.command("setAllowMigrations", namespace, allowMigrations=False)
+    with pytest.raises(OperationFailure, match="undergoing changes") as failure:
+        client.admin.command("moveChunk", namespace, find={"key": 1}, to=SHARDS[1])
+    assert failure.value.code == ErrorCode.ConflictingOperationInProgress
+    client.admin.command("setAllowMigrations", namespace, allowMigrations=True)
+    client.admin.command("moveChunk", namespace, find={"key": 1}, to=SHARDS[1])
+    assert placement(client, namespace) == [SHARDS[1], SHARDS[1]]
+
+
 @pytest.mark.parametrize(
     ("command", "code"),
     [
         ({"find": {"key": 1}, "to": "nowhere"}, ErrorCode.ShardNotFound),
+        ({"find": {"key": 1}, "to": 7}, ErrorCode.TypeMismatch),
+        ({"find": {"key": 1}, "to": ""}, None),
+        ({"find": {"key": 1}, "to": SHARDS[1], "secondaryThrottle": 1}, ErrorCode.TypeMismatch),
         ({"find": {"key": 1}, "bounds": [{"key": 1}, {"key": 2}], "to": SHARDS[1]}, None),
     ],
 )
@@ -99,6 +164,30 @@ def test_move_chunk_refuses(client: Client, database: Database[Document], comman
     with pytest.raises(OperationFailure) as failure:
         client.admin.command("moveChunk", f"{database.name}.unsharded", **command)
     assert failure.value.code == ErrorCode.NamespaceNotSharded
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ({"toShard": SHARDS[1]}, ErrorCode.InvalidOptions),
+        ({"toShard": "nowhere", "min": {"key": 1}}, ErrorCode.ShardNotFound),
+        ({"toShard": "", "min": {"key": 1}}, ErrorCode.NoSuchKey),
+        ({"min": {"key": 1}}, 40414),
+        ({"toShard": SHARDS[1], "min": {"other": 1}}, ErrorCode.StaleConfig),  # The donor says so.
+        ({"toShard": SHARDS[1], "min": 1}, ErrorCode.TypeMismatch),
+        ({"toShard": SHARDS[1], "max": {"other": 1}}, ErrorCode.InvalidOptions),
+    ],
+    ids=str,
+)
+def test_move_range_refuses(client: Client, database: Database[Document], command: Document, code: int) -> None:
+    namespace = f"{database.name}.ranged"
+    client.admin.command("shardCollection", namespace, key={"key": 1})
+    with pytest.raises(OperationFailure) as failure:
+        client.admin.command("moveRange", namespace, **command)
+    assert failure.value.code == code
+    with pytest.raises(OperationFailure):
+        client.admin.command("moveRange", f"{database.name}.unsharded", **command)
+    assert placement(client, namespace) == [SHARDS[0]]
 
 
 def test_indexes(database: Database[Document]) -> None:
