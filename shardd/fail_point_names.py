@@ -8,4 +8,13 @@ DONOR: Final = tuple(f"moveChunkHangAtStep{step}" for step in range(1, 8))
 RECIPIENT: Final = tuple(f"migrateThreadHangAtStep{step}" for step in range(1, 8))
 """Likewise the recipient."""
 
-FAIL_POINT_NAMES: Final = frozenset((*DONOR, *RECIPIENT))
+SUSPEND_RANGE_DELETION: Final = "suspendRangeDeletion"
+"""A range deletion waits before the delay."""
+
+HANG_BEFORE_DOING_DELETION: Final = "hangBeforeDoingDeletion"
+HANG_AFTER_DOING_DELETION: Final = "hangAfterDoingDeletion"
+"""It waits before the first batch, or after each."""
+
+RANGE_DELETER: Final = (SUSPEND_RANGE_DELETION, HANG_BEFORE_DOING_DELETION, HANG_AFTER_DOING_DELETION)
+
+FAIL_POINT_NAMES: Final = frozenset((*DONOR, *RECIPIENT, *RANGE_DELETER))

@@ -72,6 +72,8 @@ class ShardHandler(SidecarHandler):
             except StaleError as error:
                 self._stale_errors.add(error.code_name)
                 return reply_document(request.message.request_id, stale_reply(request, error))
+        # What is true at the moment of admission is true for the whole operation.
+        readers = state.readers
         # A write is not left before the mongod has answered, even if its client leaves: a critical section that
         # waits for it must not go on while it may still be at work.
         try:
@@ -87,6 +89,6 @@ class ShardHandler(SidecarHandler):
                 await self._shard.views.check_read(state.namespace)
             return await upstream.pass_on(without_sharding_fields(request), request.message.flags)
         finally:
-            state.exit(is_write=is_write)
+            state.exit(readers, is_write=is_write)
             if request.name in CHANGES_OF_VIEWS:
                 self._shard.views.forget()

@@ -5,18 +5,22 @@ first operation has it read. Operations are counted in and out, so that a critic
 before it have ended.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
 from shardd.critical_section import CriticalSection
+from shardd.orphans.orphan_ranges import orphan_ranges
+from shardd.orphans.ownership_filter import OwnershipFilter
+from shardd.reader_generation import ReaderGeneration
 from shardd.shard_key_updates import mutable_part
 from shardd.stale_errors import StaleError, stale_config
 from sharding.routing_table import RoutingTable
 from sharding.versions import IGNORED, UNSHARDED, ChunkVersion
 
 if TYPE_CHECKING:
+    from shardd.migration.documents import RangeDeletionTask
     from sharding.shard_key import ShardKeyPattern
 
 _ACCEPTED_MAX: Final = 256
@@ -35,12 +39,15 @@ class NamespaceState:
         accepted: raw ``shardVersion`` values that are known to match; comparing bytes is all that most operations need.
         critical_section: the one that is on.
         generation: rises whenever the metadata is thrown away, so that a refresh begun before can be told.
-        readers: reads under way.
+        orphans: hides documents that other shards own from operations; None while there can be none.
+        readers: the reads that begin now, among them those under way since the last `wait_earlier_readers`.
         writers: writes under way.
     """
 
     __slots__ = (
         "_drained",
+        "_earlier_readers",
+        "_range_deletions",
         "accepted",
         "critical_section",
         "generation",
@@ -48,6 +55,7 @@ class NamespaceState:
         "last_table",
         "mutable_key",
         "namespace",
+        "orphans",
         "readers",
         "shard",
         "table",
@@ -64,7 +72,10 @@ class NamespaceState:
         self.accepted: set[bytes] = set()
         self.critical_section: CriticalSection | None = None
         self.generation = 0
-        self.readers = 0
+        self.orphans: OwnershipFilter | None = None
+        self._range_deletions: Sequence[RangeDeletionTask] = ()
+        self.readers = ReaderGeneration()
+        self._earlier_readers: list[ReaderGeneration] = []
         self.writers = 0
         self._drained = trio.lowlevel.ParkingLot()
 
@@ -76,6 +87,12 @@ class NamespaceState:
         self.mutable_key = None if table is None else mutable_part(table.key_pattern)
         self.is_known = True
         self.accepted = self._always_accepted()
+        self._find_orphans()
+
+    def set_range_deletions(self, tasks: "Sequence[RangeDeletionTask]") -> None:
+        """The range deletions of the namespace came to be known, or have changed."""
+        self._range_deletions = tasks
+        self._find_orphans()
 
     def forget(self) -> None:
         """The metadata is no longer to be trusted."""
@@ -116,16 +133,30 @@ class NamespaceState:
         if is_write:
             self.writers += 1
         else:
-            self.readers += 1
+            self.readers.enter()
 
-    def exit(self, *, is_write: bool) -> None:
-        """Count an operation out."""
-        if is_write:
-            self.writers -= 1
-        else:
-            self.readers -= 1
+    def exit(self, readers: ReaderGeneration, *, is_write: bool) -> None:
+        """Count an operation out.
+
+        Args:
+            readers: what the attribute of that name was when the operation was counted in.
+            is_write: as then.
+        """
+        if not is_write:
+            readers.exit()
+            return
+        self.writers -= 1
         if not self.writers and self._drained:
             self._drained.unpark_all()
+
+    async def wait_earlier_readers(self) -> None:
+        """Return when all reads that are under way now have ended; those that begin meanwhile do not count."""
+        if not self.readers.is_gone:
+            self._earlier_readers.append(self.readers)
+            self.readers = ReaderGeneration()
+        for earlier in tuple(self._earlier_readers):
+            await earlier.wait_gone()
+        self._earlier_readers = [each for each in self._earlier_readers if not each.is_gone]
 
     async def block_writes(self, reason: Mapping[str, Any]) -> CriticalSection:
         """Begin a critical section, or return the one of the same reason, and wait until no write is under way."""
@@ -153,6 +184,13 @@ class NamespaceState:
         section, self.critical_section = self.critical_section, None
         if section is not None:
             section.release()
+
+    def _find_orphans(self) -> None:
+        table = self.table
+        ranges = orphan_ranges(self._range_deletions, table, self.shard) if table and self._range_deletions else ()
+        self.orphans = None
+        if table is not None and ranges:
+            self.orphans = OwnershipFilter(table.key_pattern, ranges, table.collection.default_collation)
 
     def _always_accepted(self) -> set[bytes]:
         wanted = self.wanted

@@ -1,0 +1,33 @@
+"""Reads that began in one stretch of time, counted so that their end can be waited for while others go on beginning."""
+
+import trio
+
+
+class ReaderGeneration:
+    """The reads of one namespace between two calls of `NamespaceState.wait_earlier_readers`."""
+
+    __slots__ = ("_count", "_waiting")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._waiting = trio.lowlevel.ParkingLot()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether none of them is under way."""
+        return not self._count
+
+    def enter(self) -> None:
+        """Count a read in."""
+        self._count += 1
+
+    def exit(self) -> None:
+        """Count a read out."""
+        self._count -= 1
+        if not self._count and self._waiting:
+            self._waiting.unpark_all()
+
+    async def wait_gone(self) -> None:
+        """Return when none of them is under way."""
+        while self._count:
+            await self._waiting.park()
