@@ -1,0 +1,227 @@
+"""A sharded collection and its model, for tests that do to both the same."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pytest
+from pymongo.collection import Collection
+from pymongo.errors import BulkWriteError, DuplicateKeyError, OperationFailure
+
+from sharding.shard_key import ShardKeyPattern
+from tests.integration.sharded import LOWER, UPPER, chunks
+from tests.migration.fault_cluster import FaultCluster
+from tests.migration.invariants import Placement, check_collection
+
+Document = dict[str, Any]
+
+KEYS: Final = 24
+"""Values of shard keys are from 0 up to this number."""
+
+DUPLICATE_KEY: Final = 11000
+ANOTHER_OWNER: Final = 20
+"""The code with which routers refuse to give a document a key that another shard owns."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How a collection is sharded.
+
+    Attributes:
+        key: the shard key pattern.
+        unique: the key of a unique index, None if there is none.
+        splits: where it is split to begin with.
+    """
+
+    name: str
+    key: Mapping[str, Any]
+    splits: tuple[Document, ...]
+    unique: tuple[str, ...] | None = None
+
+
+KINDS: Final = (
+    Kind("ranged", {"k": 1}, ({"k": 8}, {"k": 16})),
+    Kind("hashed", {"k": "hashed"}, ()),
+    Kind("compound", {"k": 1, "j": 1}, ({"k": 8, "j": 1}, {"k": 16, "j": 0})),
+    Kind("unique", {"k": 1}, ({"k": 12},), ("k", "u")),
+)
+
+
+class PropertyWorld:
+    """The collection and the model of one example.
+
+    Attributes:
+        model: every document that must be there, by ``_id``.
+        is_changing: whether chunks may change their owners at this moment.
+    """
+
+    def __init__(self, cluster: FaultCluster, kind: Kind, namespace: str) -> None:
+        self.cluster, self.kind, self.namespace = cluster, kind, namespace
+        self.model: dict[int, Document] = {}
+        self.is_changing = False
+        self._next = 0
+        database, _, name = namespace.partition(".")
+        self._routers: list[Collection[Document]] = [cluster.router(index)[database][name] for index in range(2)]
+        self._turn = 0
+        self._pattern = ShardKeyPattern.from_mapping(kind.key)
+        self._create(database)
+
+    def _create(self, database: str) -> None:
+        admin = self.cluster.router().admin
+        admin.command("enableSharding", database, primaryShard=LOWER)
+        admin.command("shardCollection", self.namespace, key=dict(self.kind.key))
+        if self.kind.unique is not None:
+            self._routers[0].create_index([(field, 1) for field in self.kind.unique], unique=True)
+        for bound in self.kind.splits:
+            admin.command("split", self.namespace, middle=bound)
+        if self.kind.splits:
+            admin.command("moveChunk", self.namespace, find=self.kind.splits[-1], to=UPPER)
+
+    @property
+    def chunks(self) -> list[Document]:
+        """The chunks as they are now."""
+        return chunks(self.cluster.router(), self.namespace)
+
+    def check(self) -> None:
+        """All that must be so when no migration is under way.
+
+        Raises:
+            AssertionError: something is not.
+        """
+        check_collection(self.cluster, self.namespace, self.model)
+
+    def _collection(self) -> Collection[Document]:
+        """By way of the routers in turn."""
+        self._turn += 1
+        return self._routers[self._turn % 2]
+
+    # What is done to both
+
+    def insert(self, k: int, j: int, u: int) -> None:
+        """Insert a document; a value that the unique index has is refused."""
+        self._next += 1
+        document = {"_id": self._next, "k": k, "j": j, "u": u, "v": 0}
+        try:
+            self._collection().insert_one(document)
+        except DuplicateKeyError:
+            assert self._is_taken(document), f"{document} was refused"
+        else:
+            assert not self._is_taken(document), f"{document} was accepted"
+            self.model[self._next] = document
+
+    def insert_again(self, choice: int) -> None:
+        """Insert a document that is there: it is refused."""
+        document = self._chosen(choice)
+        if document is None:
+            return
+        with pytest.raises(BulkWriteError) as caught:
+            self._collection().insert_many([document, document], ordered=False)
+        details = caught.value.details or {}
+        assert [each["code"] for each in details["writeErrors"]] == [11000, 11000]
+
+    def update_one(self, choice: int) -> None:
+        """Change one document in place."""
+        document = self._chosen(choice)
+        if document is not None:
+            result = self._collection().update_one(self._query(document), {"$inc": {"v": 1}})
+            assert (result.matched_count, result.modified_count) == (1, 1), document
+            document["v"] += 1
+
+    def replace_one(self, choice: int) -> None:
+        """Replace one document by a bigger one."""
+        document = self._chosen(choice)
+        if document is not None:
+            document.update(v=document["v"] + 1, text="x" * 200)
+            assert self._collection().replace_one(self._query(document), document).modified_count == 1
+
+    def modify_one(self, choice: int) -> None:
+        """findAndModify, which answers with the document as it was."""
+        document = self._chosen(choice)
+        if document is not None:
+            before = dict(document)
+            document["v"] += 1
+            found = self._collection().find_one_and_update(self._query(document), {"$inc": {"v": 1}})
+            assert found == before
+
+    def update_many(self, low: int, high: int) -> None:
+        """Change all documents of a range of keys, wherever they are."""
+        matched = self._in_range(low, high)
+        result = self._collection().update_many({"k": {"$gte": low, "$lt": high}}, {"$inc": {"v": 1}})
+        for document in matched:
+            document["v"] += 1
+        assert (result.matched_count, result.modified_count) == (len(matched), len(matched))
+
+    def update_everything(self) -> None:
+        """Change all documents by a filter that says nothing of the shard key."""
+        result = self._collection().update_many({"v": {"$gte": 0}}, {"$inc": {"v": 1}})
+        for document in self.model.values():
+            document["v"] += 1
+        assert result.modified_count == len(self.model)
+
+    def delete_one(self, choice: int) -> None:
+        """Delete one document."""
+        document = self._chosen(choice)
+        if document is not None:
+            assert self._collection().delete_one(self._query(document)).deleted_count == 1
+            del self.model[document["_id"]]
+
+    def delete_many(self, low: int, high: int) -> None:
+        """Delete all documents of a range of keys."""
+        matched = self._in_range(low, high)
+        result = self._collection().delete_many({"k": {"$gte": low, "$lt": high}})
+        for document in matched:
+            del self.model[document["_id"]]
+        assert result.deleted_count == len(matched)
+
+    def change_key(self, choice: int, k: int) -> None:
+        """Give one document another shard key value; only keys of the same shard are allowed."""
+        document = self._chosen(choice)
+        if document is None or document["k"] == k:
+            return
+        moved, code = {**document, "k": k}, None
+        try:
+            result = self._collection().update_one(self._query(document), {"$set": {"k": k}})
+        except OperationFailure as error:
+            code = error.code
+        if code is None:
+            assert result.modified_count == 1, document
+            assert self.is_changing or not self._do_owners_differ(document, moved)
+            document["k"] = k
+        elif code == ANOTHER_OWNER:
+            assert self.is_changing or self._do_owners_differ(document, moved)
+        else:
+            assert code == DUPLICATE_KEY, code
+            assert self._is_taken(moved), f"{moved} was refused"
+
+    def read(self, low: int, high: int) -> None:
+        """Find, count and distinct see the documents of the model, and each once."""
+        matched = {document["_id"]: document for document in self._in_range(low, high)}
+        query = {"k": {"$gte": low, "$lt": high}}
+        found = list(self._collection().find(query))
+        assert len(found) == len(matched), f"{found} of {matched}"
+        assert {document["_id"]: document for document in found} == matched
+        assert self._collection().count_documents(query) == len(matched)
+        assert self._collection().estimated_document_count() >= 0
+        assert sorted(self._collection().distinct("_id")) == sorted(self.model)
+
+    def _query(self, document: Document) -> Document:
+        return {field: document[field] for field in (*self.kind.key, "_id")}
+
+    def _chosen(self, choice: int) -> Document | None:
+        documents = list(self.model.values())
+        return documents[choice % len(documents)] if documents else None
+
+    def _in_range(self, low: int, high: int) -> list[Document]:
+        return [document for document in self.model.values() if low <= document["k"] < high]
+
+    def _is_taken(self, document: Document) -> bool:
+        unique = self.kind.unique
+        return unique is not None and any(
+            all(other[field] == document[field] for field in unique)
+            for other in self.model.values()
+            if other["_id"] != document["_id"]
+        )
+
+    def _do_owners_differ(self, before: Document, after: Document) -> bool:
+        placement = Placement.of(self.cluster, self.namespace)
+        return placement.owner(before) != placement.owner(after)
