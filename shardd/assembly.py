@@ -2,10 +2,12 @@
 
 from shardd.coordinators.service import CoordinatorService
 from shardd.migration.migrations import Migrations
+from shardd.orphans.range_deletions import RangeDeletions
 from shardd.shard import Shard
 
 
 def assemble(shard: Shard) -> None:
     """Give a shard the components that `Shard` names."""
+    shard.range_deletions = RangeDeletions(shard)
     shard.migrations = Migrations(shard)
     shard.coordinators = CoordinatorService(shard)

@@ -1,11 +1,12 @@
 """Noticing, on a secondary, that the primary has learnt something new about the catalog.
 
-What the primary persists in ``config.cache.*`` arrives by replication. Until then a secondary may serve routers by what
-it knew before, which is what its data is like, too; afterwards it must not. The server's change streams do not cover
-the config database, so the oplog itself is followed, with a filter that mongod applies.
+What the primary persists in ``config.cache.*``, and which ranges may hold orphans, arrives by replication. Until then a
+secondary may serve routers by what it knew before, which is what its data is like, too; afterwards it must not. The
+server's change streams do not cover the config database, so the oplog itself is followed, with a filter that mongod
+applies.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import bson
@@ -13,6 +14,7 @@ import trio
 
 from daemon.logs import get_logger
 from daemon.sidecar.hello_mirror import HelloMirror
+from shardd.migration.documents import RANGE_DELETIONS
 from sharding.catalog.cache import CACHE_COLLECTIONS, CACHE_DATABASES
 from wire.errors import BackendError, CommandError
 from wire.transport.client import Connection
@@ -31,6 +33,7 @@ class CacheWatch:
         open_connection: makes a connection to the mongod.
         on_collection: called with a namespace whose cached entry changed.
         on_database: called with a database whose cached entry changed.
+        on_range_deletion: called with an oplog entry of ``config.rangeDeletions``.
         on_gap: called when changes may have been missed.
     """
 
@@ -41,11 +44,16 @@ class CacheWatch:
         *,
         on_collection: Callable[[str], None],
         on_database: Callable[[str], None],
-        on_gap: Callable[[], None],
+        on_range_deletion: Callable[[Mapping[str, Any]], None],
+        on_gap: Callable[[], Awaitable[None]],
     ) -> None:
         self._mirror = mirror
         self._open_connection = open_connection
-        self._on_change = {str(CACHE_COLLECTIONS): on_collection, str(CACHE_DATABASES): on_database}
+        self._on_change: Mapping[str, Callable[[Mapping[str, Any]], None]] = {
+            str(CACHE_COLLECTIONS): lambda entry: on_collection(_changed_id(entry)),
+            str(CACHE_DATABASES): lambda entry: on_database(_changed_id(entry)),
+            f"config.{RANGE_DELETIONS}": on_range_deletion,
+        }
         self._on_gap = on_gap
 
     async def run(self) -> None:
@@ -93,11 +101,11 @@ class CacheWatch:
                 },
             )
             # From here on nothing is missed; what happened before may have been.
-            self._on_gap()
+            await self._on_gap()
             while True:
                 cursor = reply["cursor"]
                 for entry in cursor.get("firstBatch") or cursor.get("nextBatch") or ():
-                    self._notice(entry)
+                    self._on_change[entry["ns"]](entry)
                 if not cursor["id"]:
                     return
                 reply = await connection.command(
@@ -107,9 +115,10 @@ class CacheWatch:
         finally:
             connection.close()
 
-    def _notice(self, entry: dict[str, Any]) -> None:
-        changed = entry.get("o2") or entry["o"]
-        self._on_change[entry["ns"]](changed["_id"])
+
+def _changed_id(entry: Mapping[str, Any]) -> str:
+    changed: str = (entry.get("o2") or entry["o"])["_id"]
+    return changed
 
 
 _ON_A_SECONDARY: Final = {"$readPreference": {"mode": "nearest"}}

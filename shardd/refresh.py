@@ -4,7 +4,7 @@ Concurrent refreshes of the same thing are one. A refresh that began before the 
 critical section that forgets what was known can rely on nobody bringing it back.
 """
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 from bson.timestamp import Timestamp
@@ -21,6 +21,9 @@ from shardd.recovery_gate import RecoveryGate
 from sharding.catalog.reads import read_database, read_routing
 from sharding.routing_table import RoutingTable
 
+if TYPE_CHECKING:
+    from shardd.orphans.range_deletions import RangeDeletions
+
 logger = get_logger("shardd.refresh")
 
 
@@ -34,6 +37,10 @@ class Sources(Protocol):
     @property
     def recovery_gate(self) -> RecoveryGate:
         """Closed until critical sections are on that a former primary had begun."""
+
+    @property
+    def range_deletions(self) -> "RangeDeletions":
+        """Which ranges may hold orphans."""
 
     async def catalog(self) -> Catalog:
         """The config servers."""
@@ -97,6 +104,7 @@ class MetadataRefresher:
     async def _read_collection(self, state: NamespaceState) -> RoutingTable | None:
         namespace = state.namespace
         if not self._sources.is_primary:
+            await self._sources.range_deletions.wait_loaded()
             after = await self._flush_on_primary({"_flushRoutingTableCacheUpdates": namespace})
             return await self._store.load_collection(namespace, after)
         await self._sources.recovery_gate.wait_open()

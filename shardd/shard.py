@@ -121,7 +121,8 @@ class Shard:
             partial(Connection.open, options.mongod_socket, handshake=_handshake()),
             on_collection=self._on_cached_collection,
             on_database=self._on_cached_database,
-            on_gap=self._forget_metadata,
+            on_range_deletion=lambda entry: self.range_deletions.observe(entry),
+            on_gap=self._on_missed_changes,
         )
         self.ddl_locks = DDLLocks()
         self.fail_points = FailPoints(FAIL_POINT_NAMES)
@@ -159,6 +160,7 @@ class Shard:
 
     async def _begin_term(self, nursery: trio.Nursery) -> None:
         """Take over from the last primary, each component after those that it works with."""
+        await self.range_deletions.begin_term(nursery)
         await self.migrations.begin_term(nursery)
         self.recovery_gate.open()
         await self.coordinators.begin_term(nursery)
@@ -168,6 +170,7 @@ class Shard:
         self.recovery_gate.close()
         self.coordinators.end_term()
         self.migrations.end_term()
+        self.range_deletions.end_term()
         self._forget_metadata()
 
     def forget_database(self, db: str) -> None:
@@ -185,6 +188,10 @@ class Shard:
         if db in self.databases:
             self.databases[db].forget()
 
+    async def _on_missed_changes(self) -> None:
+        await self.range_deletions.reload()
+        self._forget_metadata()
+
     def _forget_metadata(self) -> None:
         self.views.forget()
         for state in self.namespaces.values():
@@ -200,6 +207,7 @@ class Shard:
         state = self.namespaces.get(name)
         if state is None:
             state = self.namespaces[name] = NamespaceState(name, self.require_identity().shard_name)
+            state.set_range_deletions(self.range_deletions.tasks_of(name))
         return state
 
     def database(self, name: str) -> DatabaseState:
