@@ -6,13 +6,13 @@ import bson
 import trio
 
 from shardd.arguments import seconds_allowed
-from shardd.registry import Command
+from shardd.registry import Command, RawReply
 from shardd.shard import Shard
 from shardd.stale_errors import StaleError
 from sharding.versions import DATABASE_VERSION, DatabaseVersion
 from wire.error_codes import ErrorCode
 from wire.errors import BackendError, CommandError
-from wire.message import reply
+from wire.message import reply, reply_of_elements
 from wire.request import Request
 from wire.transport.server import ClientConnection
 
@@ -42,8 +42,11 @@ async def run_command(command: Command, shard: Shard, client: ClientConnection, 
     finally:
         if command.is_ddl:
             shard.views.forget()
+    if isinstance(body, RawReply):
+        rest = bson.encode({"ok": 1.0, **await gossip(shard)})[4:-1]
+        return reply_of_elements(request.message.request_id, (*body.elements, rest))
     body.setdefault("ok", 1.0)
-    body.update(await _gossip(shard))
+    body.update(await gossip(shard))
     return reply(request.message.request_id, bson.encode(body))
 
 
@@ -75,7 +78,7 @@ async def check_database_version(shard: Shard, request: Request) -> None:
         )
 
 
-async def _gossip(shard: Shard) -> dict[str, Any]:
+async def gossip(shard: Shard) -> dict[str, Any]:
     """The times that tell clients up to where the mongod has come."""
     try:
         pong = await shard.mongod.command("admin", {"ping": 1})

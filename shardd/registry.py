@@ -3,14 +3,24 @@
 A command is registered by the decorator on its handler; `shardd.commands` imports all of them.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from shardd.shard import Shard
 from wire.request import Request
 
-CommandHandler: TypeAlias = Callable[[Shard, Request], Awaitable[dict[str, Any]]]
+
+@dataclass(frozen=True, slots=True)
+class RawReply:
+    """A reply that is BSON already: its elements less ``ok``, in pieces of any size."""
+
+    elements: Sequence[bytes | memoryview]
+
+
+CommandHandler: TypeAlias = Callable[[Shard, Request], Awaitable[dict[str, Any] | RawReply]]
+
+Handler = TypeVar("Handler", bound=CommandHandler)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +59,14 @@ def command(
     needs_identity: bool = True,
     is_ddl: bool = False,
     is_interruptible: bool = False,
-) -> Callable[[CommandHandler], CommandHandler]:
+) -> Callable[[Handler], Handler]:
     """Register the decorated function as the handler of a command; see `Command` for the arguments.
 
     Raises:
         ValueError: the name is taken.
     """
 
-    def register(handler: CommandHandler) -> CommandHandler:
+    def register(handler: Handler) -> Handler:
         if name in COMMANDS:
             raise ValueError(f"two handlers for the command {name}")
         COMMANDS[name] = Command(name, handler, admin_only, primary_only, needs_identity, is_ddl, is_interruptible)

@@ -308,6 +308,14 @@ def reply(request_id: int, body: bytes) -> bytes:
     return op_msg(body, request_id=next_request_id(), response_to=request_id)
 
 
+def reply_of_elements(request_id: int, elements: Iterable[bytes | memoryview]) -> bytes:
+    """As `reply`, for a body that is given as the raw elements it consists of. However long, they are copied once."""
+    pieces = list(elements)
+    length = sum(map(len, pieces)) + 5
+    prefix = _pack_prefix(21 + length, next_request_id(), request_id, OP_MSG, 0, 0)
+    return b"".join([prefix, _INT32.pack(length), *pieces, b"\0"])
+
+
 def reply_document(request_id: int, document: dict[str, Any]) -> bytes:
     """As `reply`, encoding a dict."""
     return reply(request_id, bson.encode(document))

@@ -1,0 +1,66 @@
+"""Reading a range of shard key values through an index, in mongod's own terms."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import bson
+
+from daemon.sidecar.mongod import LocalMongod
+from shardd.local_collections import list_indexes
+from sharding.chunks import ChunkRange
+from sharding.namespace import Namespace
+from sharding.shard_key import ShardKeyPattern
+from wire import rawbson
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
+
+
+@dataclass(frozen=True, slots=True)
+class ShardKeyIndex:
+    """An index that ranges of a shard key can be read through.
+
+    Attributes:
+        name: what to hint at; there may be several indexes on the same fields.
+        key: its fields, of which the first are those of the shard key.
+    """
+
+    name: str
+    key: Mapping[str, Any]
+
+    @classmethod
+    async def find(cls, mongod: LocalMongod, namespace: Namespace, pattern: ShardKeyPattern) -> "ShardKeyIndex":
+        """The first index of a collection that supports the shard key.
+
+        Raises:
+            CommandError: IndexNotFound, there is none.
+        """
+        for index in await list_indexes(mongod, namespace):
+            if pattern.is_supported_by_index(index):
+                return cls(index["name"], index["key"])
+        raise CommandError(ErrorCode.IndexNotFound, f"no index of {namespace} supports the shard key {pattern}")
+
+    def scans(self, pattern: ShardKeyPattern, wanted: ChunkRange) -> list[dict[str, Any]]:
+        """Arguments of ``find``, one or two sets of them, that give the documents of a range in the order of the index.
+
+        A key of nothing but MaxKey belongs to the last chunk, though it is not below that chunk's bound, and even a
+        scan without an upper bound ends before it; so it takes a search of its own.
+        """
+        # The index orders strings as the shard key does, which the collection's own collation may not.
+        common = {"hint": self.name, "collation": {"locale": "simple"}}
+        scans = [{"min": self.bound(wanted.min), "max": self.bound(wanted.max), **common}]
+        if wanted.max_key == pattern.global_max_bytes() and pattern.hashed_field is None:
+            scans.append({"filter": {each.name.decode(): {"$eq": bson.MaxKey()} for each in pattern.fields}, **common})
+        return scans
+
+    def bound(self, bound: bytes) -> Mapping[str, Any]:
+        """A bound of the shard key made one on all fields of the index: the first place with that shard key."""
+        given = len(list(rawbson.spans(bound)))
+        rest = {name: _first(direction) for name, direction in list(self.key.items())[given:]}
+        return rawbson.raw_document(rawbson.append(bound, rawbson.encode_elements(rest)) if rest else bound)
+
+
+def _first(direction: object) -> object:
+    """What comes first in an index field of this direction."""
+    is_descending = isinstance(direction, int | float) and direction < 0
+    return bson.MaxKey() if is_descending else bson.MinKey()
