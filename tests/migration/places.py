@@ -35,6 +35,12 @@ PLACES: Final = (
 )
 
 
+ABORTABLE_PLACES: Final = tuple(
+    place for place in PLACES if place.name not in ("moveChunkHangAtStep6", "migrateThreadHangAtStep7")
+)
+"""Those that a migration passes before its commit."""
+
+
 def middle_to(shard: str, namespace: str) -> dict[str, Any]:
     """The command that moves the chunk in the middle."""
     return {"moveChunk": namespace, "find": {"key": SPLITS[0]}, "to": shard}

@@ -70,7 +70,7 @@ def test_ping_pong_with_deletes(cluster: FaultCluster, namespace: str) -> None:
     """Documents that have just been deleted from a shard come back to it."""
     database, _, collection = namespace.partition(".")
     things = cluster.router()[database][collection]
-    model = {n: {"_id": n, "key": 300 + n % 300, "text": "x" * 200} for n in range(3000)}
+    model: dict[int, Document] = {n: {"_id": n, "key": 300 + n % 300, "text": "x" * 200} for n in range(3000)}
     things.insert_many(model.values())
     for turn in range(6):
         cluster.router(turn % 2).admin.command(middle_to(UPPER if turn % 2 == 0 else LOWER, namespace))

@@ -1,0 +1,70 @@
+"""Migrations that are told to end before they commit."""
+
+import pytest
+
+from tests.integration.sharded import LOWER, UPPER, changes, placement
+from tests.migration.fail_points import fail_point
+from tests.migration.fault_cluster import FaultCluster
+from tests.migration.invariants import check_collection
+from tests.migration.moving import moving
+from tests.migration.places import ABORTABLE_PLACES, Place, middle_to, move_the_middle_on
+from tests.migration.writers import writing
+
+
+@pytest.mark.parametrize("place", ABORTABLE_PLACES, ids=lambda place: place.name)
+def test_migrations_are_forbidden(cluster: FaultCluster, namespace: str, place: Place) -> None:
+    """``setAllowMigrations`` aborts what has not reached its commit, and waits for that."""
+    routers, admin = cluster.router_addresses, cluster.router(1).admin
+    with writing(namespace, routers) as writers:
+        writers.wait_for_progress(60)
+        with (
+            fail_point(cluster.client(place.daemon), place.name) as point,
+            moving(routers[0], middle_to(UPPER, namespace)) as move,
+        ):
+            point.wait_entered()
+            with moving(routers[1], {"setAllowMigrations": namespace, "allowMigrations": False}) as forbidding:
+                reply = move.wait()
+                point.turn_off()
+                assert forbidding.wait() == forbidding.reply
+                assert forbidding.reply is not None
+                assert forbidding.reply["ok"] == 1, forbidding.reply
+        assert reply is not None
+        assert reply["ok"] == 0, reply
+        assert placement(cluster.router(), namespace) == [LOWER, LOWER, UPPER]
+        writers.wait_for_progress(60)
+        with moving(routers[0], middle_to(UPPER, namespace)) as move:
+            refused = move.wait()
+        assert refused is not None
+        assert (refused["ok"], refused["code"]) == (0, 117), refused
+        admin.command("setAllowMigrations", namespace, allowMigrations=True)
+    writers.retry_kept()
+    check_collection(cluster, namespace, writers.model)
+    move_the_middle_on(cluster, namespace)
+    check_collection(cluster, namespace, writers.model)
+    assert len(changes(cluster.router(), namespace, "moveChunk.commit")) >= 1
+
+
+@pytest.mark.parametrize("place", ABORTABLE_PLACES, ids=lambda place: place.name)
+def test_operation_is_killed(cluster: FaultCluster, namespace: str, place: Place) -> None:
+    """``killOp`` on what ``currentOp`` shows of the donor's migration."""
+    routers, admin = cluster.router_addresses, cluster.router(1).admin
+    with writing(namespace, routers) as writers:
+        writers.wait_for_progress(60)
+        with (
+            fail_point(cluster.client(place.daemon), place.name) as point,
+            moving(routers[0], middle_to(UPPER, namespace)) as move,
+        ):
+            point.wait_entered()
+            running = admin.command("currentOp", {"$all": True}, ns=namespace)["inprog"]
+            found = [each for each in running if "moveRange" in str(each.get("command")) and each["shard"] == LOWER]
+            assert len(found) == 1, running
+            admin.command("killOp", 1, op=found[0]["opid"])
+            reply = move.wait()
+            point.turn_off()
+        assert reply is not None
+        assert (reply["ok"], reply["code"]) == (0, 11601), reply
+        writers.wait_for_progress(60)
+    writers.retry_kept()
+    check_collection(cluster, namespace, writers.model)
+    move_the_middle_on(cluster, namespace)
+    check_collection(cluster, namespace, writers.model)
