@@ -80,6 +80,23 @@ def required_argument(request: Request, name: bytes) -> Any:  # noqa: ANN401 - a
     return request.get(name)
 
 
+def migration_session_argument(request: Request) -> str:
+    """The ``sessionId`` of a migration, which MongoDB takes without its command parser.
+
+    Raises:
+        CommandError: NoSuchKey or TypeMismatch.
+    """
+    span = request.fields.get(b"sessionId")
+    if span is None:
+        raise CommandError(ErrorCode.NoSuchKey, 'Missing expected field "sessionId"')
+    value = request.get(b"sessionId")
+    if not isinstance(value, str):
+        raise CommandError(
+            ErrorCode.TypeMismatch, f'"sessionId" had the wrong type. Expected string, found {type_name(span[0])}'
+        )
+    return value
+
+
 def seconds_allowed(request: Request) -> float:
     """How long a request may take by its ``maxTimeMS``; for ever without one."""
     max_time_ms = request.get(b"maxTimeMS")

@@ -17,4 +17,10 @@ HANG_AFTER_DOING_DELETION: Final = "hangAfterDoingDeletion"
 
 RANGE_DELETER: Final = (SUSPEND_RANGE_DELETION, HANG_BEFORE_DOING_DELETION, HANG_AFTER_DOING_DELETION)
 
-FAIL_POINT_NAMES: Final = frozenset((*DONOR, *RECIPIENT, *RANGE_DELETER))
+LOSE_MIGRATE_CLONE_REPLY: Final = "loseMigrateCloneReply"
+LOSE_TRANSFER_MODS_REPLY: Final = "loseTransferModsReply"
+"""The donor breaks the connection instead of handing out a batch that it has made."""
+
+SOURCE: Final = (LOSE_MIGRATE_CLONE_REPLY, LOSE_TRANSFER_MODS_REPLY)
+
+FAIL_POINT_NAMES: Final = frozenset((*DONOR, *RECIPIENT, *RANGE_DELETER, *SOURCE))

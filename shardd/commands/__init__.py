@@ -5,6 +5,7 @@ from shardd.commands import (
     ddl_commands,
     fail_point_commands,
     identity_commands,
+    migration_source_commands,
     participant_commands,
     version_commands,
 )
@@ -14,6 +15,7 @@ __all__ = [
     "ddl_commands",
     "fail_point_commands",
     "identity_commands",
+    "migration_source_commands",
     "participant_commands",
     "version_commands",
 ]

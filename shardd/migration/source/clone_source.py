@@ -88,6 +88,7 @@ class CloneSource:
         documents_cloned: how many documents the clone batches that were asked for held.
         bytes_cloned: and how many bytes.
         is_clone_exhausted: whether the empty last batch of the clone has been asked for.
+        position: the time after which the oplog is followed, once `start` has returned.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class CloneSource:
         self.documents_cloned = 0
         self.bytes_cloned = 0
         self.is_clone_exhausted = False
+        self.position = Timestamp(0, 0)
         self._mongod = mongod
         self._namespace = namespace
         self._collection_uuid = collection_uuid
@@ -157,12 +159,12 @@ class CloneSource:
             scans[0]["min"] = index.bound(from_key)
         self._reader = DocumentReader(self._mongod, self._namespace, self._collection_uuid, scans)
         try:
-            start = await self._follower.open(position)
+            self.position = await self._follower.open(position)
             await self._reader.open()
         except BaseException:
             await self._release()
             raise
-        return start
+        return self.position
 
     async def run(self) -> None:
         """Follow the oplog and read ahead until `close`; the cursors are gone when this has returned or raised.
