@@ -3,6 +3,10 @@
 Most requests are versioned operations; what is done for one of them is `_run_versioned` and no more.
 """
 
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeAlias
+
 import shardd.commands  # noqa: F401 - registers the commands
 from daemon.logs import get_logger
 from daemon.metrics import LabelledCounter
@@ -11,6 +15,8 @@ from daemon.sidecar.noop_writer import READ_CONCERN
 from daemon.sidecar.upstream import Upstream
 from shardd.admission import Admission, is_read, namespace_of
 from shardd.command_runner import run_command
+from shardd.migration.history.retried_writes import TXN_NUMBER, answer_retried_write
+from shardd.namespace_state import NamespaceState
 from shardd.registry import COMMANDS
 from shardd.shard import Shard
 from shardd.sharded_operations import SHARDED_OPERATIONS, ShardedOperation
@@ -24,6 +30,9 @@ from wire.request import Request
 from wire.transport.server import ClientConnection
 
 logger = get_logger("shardd.operations")
+
+Send: TypeAlias = Callable[[bytes, int], Awaitable[bytes | None]]
+"""`Upstream.forward` or `Upstream.pass_on`."""
 
 
 class ShardHandler(SidecarHandler):
@@ -79,16 +88,26 @@ class ShardHandler(SidecarHandler):
         try:
             if READ_CONCERN in request.fields:
                 await self._shard.sidecar.prepare(request)
-            if state.table is not None:
-                special = SHARDED_OPERATIONS.get(request.name)
-                if special is not None:
-                    reply = await special(ShardedOperation(self._shard, upstream, request, state))
-                    if reply is not None:
-                        return reply
-            elif request.name in READS_OF_VIEWS and not self._shard.views.is_known_collection(state.namespace):
-                await self._shard.views.check_read(state.namespace)
-            return await upstream.pass_on(without_sharding_fields(request), request.message.flags)
+            if TXN_NUMBER in request.fields and self._shard.history_table.sessions:
+                run = partial(self._run_admitted, upstream, state, upstream.forward)
+                reply = await answer_retried_write(self._shard, request, run)
+                if reply is not None:
+                    return reply
+            return await self._run_admitted(upstream, state, upstream.pass_on, request)
         finally:
             state.exit(readers, is_write=is_write)
             if request.name in CHANGES_OF_VIEWS:
                 self._shard.views.forget()
+
+    async def _run_admitted(
+        self, upstream: Upstream, state: NamespaceState, send: Send, request: Request
+    ) -> bytes | None:
+        if state.table is not None:
+            special = SHARDED_OPERATIONS.get(request.name)
+            if special is not None:
+                reply = await special(ShardedOperation(self._shard, upstream, request, state))
+                if reply is not None:
+                    return reply
+        elif request.name in READS_OF_VIEWS and not self._shard.views.is_known_collection(state.namespace):
+            await self._shard.views.check_read(state.namespace)
+        return await send(without_sharding_fields(request), request.message.flags)

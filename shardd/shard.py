@@ -161,6 +161,7 @@ class Shard:
     async def _begin_term(self, nursery: trio.Nursery) -> None:
         """Take over from the last primary, each component after those that it works with."""
         await self.range_deletions.begin_term(nursery)
+        await self.history_table.begin_term(nursery)
         await self.migrations.begin_term(nursery)
         self.recovery_gate.open()
         await self.coordinators.begin_term(nursery)
@@ -170,6 +171,7 @@ class Shard:
         self.recovery_gate.close()
         self.coordinators.end_term()
         self.migrations.end_term()
+        self.history_table.end_term()
         self.range_deletions.end_term()
         self._forget_metadata()
 
@@ -295,17 +297,21 @@ class Shard:
         if "writeConcernError" in reply:
             raise CommandError.from_reply(reply["writeConcernError"])
 
-    async def placement_time(self) -> Timestamp:
+    async def placement_time(self, other: Mapping[str, Any] | None = None) -> Timestamp:
         """A time from which a change of placement counts: after the present of this shard and of the config servers.
 
         The config servers' time passes that of every shard that asks, so that changes which shards make one after the
         other have times in that order.
 
+        Args:
+            other: a ``$clusterTime`` of another shard, which the time has to come after too.
+
         Raises:
             CommandError: the config servers could not be asked.
         """
         pong = await self.mongod.command("admin", {"ping": 1})
-        return await (await self.catalog()).new_timestamp(pong["$clusterTime"])
+        times = [pong["$clusterTime"], *([] if other is None else [other])]
+        return await (await self.catalog()).new_timestamp(max(times, key=lambda each: each["clusterTime"]))
 
     async def ask_primary(self, command: Mapping[str, Any]) -> dict[str, Any]:
         """Run an admin command on the daemon of the own set's primary.

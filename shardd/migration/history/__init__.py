@@ -1,0 +1,1 @@
+"""Session history: retryable writes that were executed on the donor are answered, not repeated, by the recipient."""

@@ -1,0 +1,186 @@
+"""The retryable writes that ``config.transactions`` remembers, read from the oplog.
+
+A session's record points at its last statement, which points at the one before it of the same number, and so on. Chains
+are not followed link by link, which would be a query for each statement: positions of many sessions that lie close
+together are read with one scan of that stretch of the oplog, forward, the only way in which mongod finds its beginning
+without looking at everything before. What the scan meets of these sessions and numbers is their history; the first
+entry of each tells whether there is more before the stretch, which is then read in the next round.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import bson
+from bson.int64 import Int64
+
+from daemon.sidecar.mongod import LocalMongod
+from shardd.migration.history.oplog_history import HistoryEntry, HistoryReader
+from shardd.migration.history.pooled_cursor import PooledCursor
+from shardd.migration.history.statement import SessionWrite, incomplete_history, session_of
+from shardd.migration.reserved_sessions import RESERVED_SESSION_IDS
+from sharding.namespace import Namespace
+from sharding.timestamps import pack_timestamp, unpack_timestamp
+from wire.rawbson import VALUE_CODEC, index, raw_document
+
+OPLOG: Final = Namespace("local", "oplog.rs")
+_TRANSACTIONS: Final = Namespace("config", "transactions")
+_MAJORITY: Final = {"level": "majority"}
+
+_SESSIONS_PER_ROUND: Final = 20_000
+"""How many sessions' positions are held at a time, some 300 bytes each."""
+
+_GAP_SECONDS_MAX: Final = 1
+"""Positions further apart are read by scans of their own."""
+
+_SESSIONS_PER_SCAN: Final = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A session whose history is to be read down from a position.
+
+    Attributes:
+        write: its last number.
+        position: of the newest entry that was not read yet, packed.
+        last_use: when it wrote last.
+        is_continued: newer entries have been read.
+    """
+
+    write: SessionWrite
+    position: int
+    last_use: datetime
+    is_continued: bool = False
+
+
+class SessionChains:
+    """All retryable writes that the own mongod could still answer, as far as they concern a migration.
+
+    Args:
+        mongod: the own one, which is primary.
+        reader: says what does.
+
+    Attributes:
+        is_exhausted: whether everything has been read.
+    """
+
+    def __init__(self, mongod: LocalMongod, reader: HistoryReader) -> None:
+        self.is_exhausted = False
+        self._mongod = mongod
+        self._reader = reader
+        self._sessions = PooledCursor.find(mongod, _TRANSACTIONS, _find_sessions())
+        self._pending: list[_Pending] = []
+        self._scan: _Scan | None = None
+
+    async def next_entries(self) -> list[HistoryEntry]:
+        """The entries with statements that were read next; none only at the end.
+
+        Raises:
+            CommandError: mongod refuses, or a cursor has gone.
+            BackendError: mongod does not answer.
+        """
+        while not self.is_exhausted:
+            if self._scan is not None:
+                entries = await self._scan.next_entries()
+                if self._scan.is_exhausted:
+                    self._pending += self._scan.earlier()
+                    self._scan = None
+            elif self._pending:
+                entries = []
+                self._scan = _Scan(self._mongod, self._reader, self._take_neighbours())
+            else:
+                entries = await self._next_sessions()
+            if entries:
+                return entries
+        return []
+
+    async def _next_sessions(self) -> list[HistoryEntry]:
+        """Take up more sessions; those whose history cannot be read are told of at once."""
+        entries: list[HistoryEntry] = []
+        while len(self._pending) < _SESSIONS_PER_ROUND:
+            batch = await self._sessions.next_batch()
+            if not batch:
+                self.is_exhausted = not self._pending
+                break
+            for record in batch:
+                session = session_of(record, index(record)[b"_id"])
+                if session is None:
+                    continue
+                document = bson.decode(record, codec_options=VALUE_CODEC)
+                write = SessionWrite(session, document["txnNum"])
+                position, last_use = pack_timestamp(document["lastWriteOpTime"]["ts"]), document["lastWriteDate"]
+                if "state" in document:  # a transaction
+                    entries.append(HistoryEntry(write, position, 0, (incomplete_history(write, last_use),)))
+                else:
+                    self._pending.append(_Pending(write, position, last_use))
+        return entries
+
+    def _take_neighbours(self) -> list[_Pending]:
+        """Remove from the pending sessions those at the newest positions that lie close together."""
+        self._pending.sort(key=lambda each: each.position)
+        taken = [self._pending.pop()]
+        while self._pending and len(taken) < _SESSIONS_PER_SCAN:
+            if (taken[-1].position >> 32) - (self._pending[-1].position >> 32) > _GAP_SECONDS_MAX:
+                break
+            taken.append(self._pending.pop())
+        return taken
+
+
+class _Scan:
+    """One scan of a stretch of the oplog for the entries of some sessions."""
+
+    def __init__(self, mongod: LocalMongod, reader: HistoryReader, sessions: list[_Pending]) -> None:
+        self.is_exhausted = False
+        self._reader = reader
+        self._sessions = {each.write: each for each in sessions}
+        self._previous: dict[SessionWrite, int] = {}
+        newest, oldest = sessions[0].position, sessions[-1].position
+        if any(each.is_continued for each in sessions):
+            # A write of many statements: those before are likely next to each other.
+            oldest = oldest >> 32 << 32
+        time = {"$gte": unpack_timestamp(oldest), "$lte": unpack_timestamp(newest)}
+        lsids = [raw_document(each.write.lsid) for each in sessions]
+        find = {"filter": {"ts": time, "lsid": {"$in": lsids}}, "readConcern": _MAJORITY, "hint": {"$natural": 1}}
+        self._cursor = PooledCursor.find(mongod, OPLOG, find)
+
+    async def next_entries(self) -> list[HistoryEntry]:
+        """What the next batch says; at the end what was looked for and is not there any more."""
+        batch = await self._cursor.next_batch()
+        if not batch:
+            self.is_exhausted = True
+            lost = [each for each in self._sessions.values() if each.write not in self._previous]
+            return [
+                HistoryEntry(each.write, each.position, 0, (incomplete_history(each.write, each.last_use),))
+                for each in lost
+            ]
+        return list(self._entries(batch))
+
+    def _entries(self, batch: list[bytes]) -> Iterator[HistoryEntry]:
+        for raw in batch:
+            entry = self._reader.read(raw)
+            session = None if entry is None else self._sessions.get(entry.write)
+            if entry is None or session is None or entry.time > session.position:
+                continue
+            self._previous.setdefault(entry.write, entry.previous)
+            if entry.statements:
+                is_last = entry.time == session.position and not session.is_continued
+                yield entry if is_last else entry.without_document()
+
+    def earlier(self) -> list[_Pending]:
+        """The sessions whose history goes on before the stretch, after the end of the scan."""
+        return [
+            _Pending(write, previous, self._sessions[write].last_use, is_continued=True)
+            for write, previous in self._previous.items()
+            if previous
+        ]
+
+
+def _find_sessions() -> dict[str, Any]:
+    reserved = [bson.Binary.from_uuid(each) for each in RESERVED_SESSION_IDS]
+    return {
+        "filter": {"_id.id": {"$nin": reserved}},
+        "projection": {"txnNum": 1, "lastWriteOpTime": 1, "lastWriteDate": 1, "state": 1},
+        "readConcern": _MAJORITY,
+        "batchSize": Int64(_SESSIONS_PER_ROUND),
+    }
