@@ -40,6 +40,9 @@ ABORTABLE_PLACES: Final = tuple(
 )
 """Those that a migration passes before its commit."""
 
+BLOCKED_PLACES: Final = ("moveChunkHangAtStep5", "migrateThreadHangAtStep6", "migrateThreadHangAtStep7")
+"""Where the migration stands in its critical section, so that writes of the range wait; reads do so later."""
+
 
 def middle_to(shard: str, namespace: str) -> dict[str, Any]:
     """The command that moves the chunk in the middle."""

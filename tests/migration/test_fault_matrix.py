@@ -5,7 +5,11 @@ acknowledged write is there once, no orphan is to be seen, the chunk map is whol
 chunks can be moved.
 """
 
+from operator import itemgetter
+from typing import Any
+
 import pytest
+from pymongo.collection import Collection
 
 from tests.integration.sharded import UPPER
 from tests.migration.conftest import SPLITS
@@ -13,13 +17,21 @@ from tests.migration.fail_points import fail_point
 from tests.migration.fault_cluster import FaultCluster
 from tests.migration.invariants import check_collection
 from tests.migration.moving import moving
-from tests.migration.places import PLACES, VICTIMS, Place, middle_to, move_the_middle_on
-from tests.migration.writers import writing
+from tests.migration.places import BLOCKED_PLACES, PLACES, VICTIMS, Place, middle_to, move_the_middle_on
+from tests.migration.writers import KEYS, writing
+
+
+def things(cluster: FaultCluster, router: int, namespace: str) -> Collection[dict[str, Any]]:
+    """The collection by way of one router."""
+    database, _, name = namespace.partition(".")
+    return cluster.router(router)[database][name]
 
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
-def test_stop_and_go_on(cluster: FaultCluster, namespace: str, place: Place) -> None:
+def test_stop_look_and_go_on(cluster: FaultCluster, namespace: str, place: Place) -> None:
     routers = cluster.router_addresses
+    still = {f"still/{key}": {"_id": f"still/{key}", "key": key, "is_still": True} for key in range(0, KEYS, 10)}
+    things(cluster, 0, namespace).insert_many(still.values())
     with writing(namespace, routers) as writers:
         writers.wait_for_progress(60)
         with (
@@ -27,6 +39,12 @@ def test_stop_and_go_on(cluster: FaultCluster, namespace: str, place: Place) -> 
             moving(routers[0], middle_to(UPPER, namespace)) as move,
         ):
             point.wait_entered()
+            for router in range(2):
+                found = list(things(cluster, router, namespace).find({"is_still": True}, max_time_ms=10_000))
+                assert sorted(found, key=itemgetter("_id")) == sorted(still.values(), key=itemgetter("_id"))
+                assert things(cluster, router, namespace).count_documents({"is_still": True}) == len(still)
+            if place.name not in BLOCKED_PLACES:
+                writers.wait_for_progress(60)
             assert not move.is_over
             point.turn_off()
             reply = move.wait()
@@ -34,7 +52,7 @@ def test_stop_and_go_on(cluster: FaultCluster, namespace: str, place: Place) -> 
         assert reply["ok"] == 1, reply
         writers.wait_for_progress(60)
     writers.retry_kept()
-    placement = check_collection(cluster, namespace, writers.model)
+    placement = check_collection(cluster, namespace, {**still, **writers.model})
     assert placement.owner({"key": SPLITS[0]}) == UPPER
 
 
