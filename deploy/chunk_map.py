@@ -75,7 +75,7 @@ def _ranges(chunks: Sequence[Chunk], margin: int) -> list[str]:
     omitted = 0
     if len(shown) > 12:
         shown, omitted = [*shown[:5], *shown[-5:]], len(shown) - 10
-    bounds = [(_bound(chunk.minimum), _bound(chunk.maximum), chunk.shard) for chunk in shown]
+    bounds = [(bound_text(chunk.minimum), bound_text(chunk.maximum), chunk.shard) for chunk in shown]
     width = max(len(minimum) for minimum, _, _ in bounds)
     lines = [f"  {'':{margin}} [{minimum:>{width}} , {maximum:<{width}}) {shard}" for minimum, maximum, shard in bounds]
     if omitted:
@@ -83,7 +83,8 @@ def _ranges(chunks: Sequence[Chunk], margin: int) -> list[str]:
     return lines
 
 
-def _bound(bound: dict[str, Any]) -> str:
+def bound_text(bound: dict[str, Any]) -> str:
+    """The values of a shard key as a map shows them."""
     text = ", ".join(_value(value) for value in bound.values())
     return text if len(text) <= BOUND_CHARACTERS_MAX else text[: BOUND_CHARACTERS_MAX - 1] + "…"
 

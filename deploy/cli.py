@@ -10,6 +10,8 @@ from typing import Any
 from deploy.cluster import DEFAULT_CACHE_GB, DEFAULT_PORT, DEFAULT_START_TIMEOUT, LocalCluster, UpOptions, json_line
 from deploy.errors import DeployError
 from deploy.interrupts import signals_interrupt
+from deploy.migrations import migration_text
+from deploy.parameters import ORPHAN_CLEANUP_DELAY, VERIFY_MIGRATIONS, parse_parameter
 from deploy.steps import Steps
 
 DEFAULT_DIRECTORY = Path(".shardwright")
@@ -46,6 +48,7 @@ def _up(options: argparse.Namespace) -> int:
             mongod=options.mongod,
             workers=options.workers,
             cache_gb=options.cache_gb,
+            parameters=dict(options.parameters),
             start_timeout=options.timeout,
         )
     )
@@ -71,8 +74,9 @@ def _down(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
-    document = LocalCluster(options.dir, Steps()).describe()
-    print(json_line(document) if options.json else _status_table(document))
+    cluster = LocalCluster(options.dir, Steps())
+    document = {**cluster.describe(), "migrations": cluster.migrations()}
+    print(json_line(document) if options.json else _status_text(document))
     return 0 if all(process["pid"] for process in document["processes"]) else 1
 
 
@@ -86,15 +90,21 @@ def _restart(options: argparse.Namespace) -> int:
     return 0
 
 
-def _status_table(document: dict[str, Any]) -> str:
+def _status_text(document: dict[str, Any]) -> str:
+    parts = [_process_table(document)]
+    if document["migrations"]:
+        parts.append("\n".join(map(migration_text, document["migrations"])))
+    return "\n\n".join([*parts, f"connect with: mongosh {document['uri']}"])
+
+
+def _process_table(document: dict[str, Any]) -> str:
     rows = [("NAME", "ADDRESS", "METRICS", "PID", "LOG")]
     for process in document["processes"]:
         name = process["name"]
         pid = str(process["pid"]) if process["pid"] else "not running"
         rows.append((name, process["address"], document["metrics"].get(name, "-"), pid, process["log"]))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    lines = ["  ".join([*map(str.ljust, row, widths), row[4]]) for row in rows]
-    return "\n".join([*lines, "", f"connect with: mongosh {document['uri']}"])
+    return "\n".join("  ".join([*map(str.ljust, row, widths), row[4]]) for row in rows)
 
 
 def _signal(text: str) -> signal.Signals:
@@ -133,14 +143,17 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument(
         "--cache-gb", type=float, metavar="GIB", help=f"WiredTiger cache of each mongod (default: {DEFAULT_CACHE_GB})"
     )
+    _add_parameters(up)
     up.add_argument("--detach", action="store_true", help="leave the cluster running and return")
     up.add_argument(
         "--json", action="store_true", help="print one JSON line on standard output, all else on standard error"
     )
     _add_timeout(up)
 
-    status = command("status", _status, "Show the processes; the exit status is 1 when one of them is not running.")
-    status.add_argument("--json", action="store_true", help="print the JSON line of `up --json`")
+    status = command(
+        "status", _status, "Show processes and migrations; the exit status is 1 when a process is not running."
+    )
+    status.add_argument("--json", action="store_true", help="print the JSON line of `up --json`, and migrations")
 
     command("down", _down, "Stop the cluster and keep its data.")
 
@@ -162,6 +175,41 @@ def _add_timeout(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help=f"give up starting after this long (default: {DEFAULT_START_TIMEOUT:.0f})",
     )
+
+
+def _add_parameters(parser: argparse.ArgumentParser) -> None:
+    """The general option, and what has an option of its own: all of them end up in ``parameters``."""
+    parser.add_argument(
+        "--set-parameter",
+        dest="parameters",
+        type=_parameter,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="start the shards with this server parameter; kept until it is given another value",
+    )
+    parser.add_argument(
+        "--orphan-cleanup-delay",
+        dest="parameters",
+        type=lambda text: (ORPHAN_CLEANUP_DELAY, str(int(text))),
+        action="append",
+        metavar="SECONDS",
+        help=f"after which a shard deletes what it has given away, {ORPHAN_CLEANUP_DELAY} (default: 900)",
+    )
+    parser.add_argument(
+        "--verify-migrations",
+        dest="parameters",
+        action="append_const",
+        const=(VERIFY_MIGRATIONS, "true"),
+        help="compare what donor and recipient have before each migration is committed",
+    )
+
+
+def _parameter(text: str) -> tuple[str, str]:
+    try:
+        return parse_parameter(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _port(text: str) -> int:

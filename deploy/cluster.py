@@ -3,15 +3,18 @@
 import json
 import signal
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bson import json_util
 from pymongo import MongoClient, WriteConcern
 from pymongo.errors import PyMongoError
 
 from deploy.errors import DeployError, reason
 from deploy.layout import ClusterState, Layout
+from deploy.migrations import migrations_under_way
 from deploy.mongod import find_mongod, initiate, wait_members_known, wait_primary
 from deploy.ports import PortReservation
 from deploy.processes import exit_description, wait_any_ended
@@ -36,6 +39,7 @@ class UpOptions:
 
     Attributes:
         port: of the first router; 0 chooses a free one.
+        parameters: what the shards are to be started with, on top of what they had before.
         start_timeout: seconds that the whole start may take.
     """
 
@@ -47,6 +51,7 @@ class UpOptions:
     mongod: str | None = None
     workers: int | None = None
     cache_gb: float | None = None
+    parameters: Mapping[str, str] = field(default_factory=dict)
     start_timeout: float = DEFAULT_START_TIMEOUT
 
     def size(self) -> Size:
@@ -143,6 +148,16 @@ class LocalCluster:
             "metrics": {plan.name: plan.metrics_address for plan in topology.processes if plan.metrics_address},
         }
 
+    def migrations(self) -> list[dict[str, Any]]:
+        """The migrations under way, from the shard daemons that run (see `deploy.migrations`).
+
+        Raises:
+            DeployError: the directory holds no cluster.
+        """
+        state = self._layout.require()
+        supervisor = Supervisor(self._layout, state)
+        return migrations_under_way(plan for plan in state.topology.of_role(Role.SHARDD) if supervisor.running(plan))
+
     def watch(self) -> None:
         """Report every process that ends unasked; returns when all have been stopped by another command."""
         state = self._layout.require()
@@ -183,7 +198,11 @@ class LocalCluster:
                     ports.hold(port)
         self._steps.say(f"bringing back the cluster in {self._layout.root}")
         return ClusterState(
-            state.topology, mongod, options.cache_gb or state.cache_gb, options.workers or state.workers
+            state.topology,
+            mongod,
+            options.cache_gb or state.cache_gb,
+            options.workers or state.workers,
+            {**state.parameters, **options.parameters},
         )
 
     def _check_same(self, options: UpOptions, state: ClusterState) -> None:
@@ -216,7 +235,9 @@ class LocalCluster:
             ports.hold(first)
         topology = Topology.plan(options.size(), router_port=router_port, free_port=ports.hold_free)
         self._steps.say(f"starting a cluster in {self._layout.root}")
-        return ClusterState(topology, mongod, options.cache_gb or DEFAULT_CACHE_GB, options.workers or 1)
+        return ClusterState(
+            topology, mongod, options.cache_gb or DEFAULT_CACHE_GB, options.workers or 1, options.parameters
+        )
 
     def _start(self, state: ClusterState, supervisor: Supervisor, ports: PortReservation, deadline: float) -> None:
         topology = state.topology
@@ -284,8 +305,8 @@ class LocalCluster:
 
 
 def json_line(document: dict[str, Any]) -> str:
-    """``document`` on one line."""
-    return json.dumps(document, separators=(",", ":"))
+    """``document`` on one line; shard keys in it as MongoDB's extended JSON."""
+    return json.dumps(document, separators=(",", ":"), default=json_util.default)
 
 
 def _counted(noun: str, plans: list[ProcessPlan]) -> str:

@@ -4,6 +4,7 @@ import sys
 
 from deploy.layout import ClusterState, Layout
 from deploy.mongod import mongod_socket
+from deploy.parameters import parameters_of_daemon
 from deploy.topology import ProcessPlan, Role
 
 
@@ -21,8 +22,10 @@ def daemon_arguments(layout: Layout, state: ClusterState, plan: ProcessPlan) -> 
     if plan.role is Role.ROUTER:
         return [*common, "--configdb", state.topology.config_string, "--workers", str(state.workers)]
     mongod = state.topology.mongod_behind(plan)
+    parameters = parameters_of_daemon(state.parameters) if plan.role is Role.SHARDD else {}
     return [
         *common,
         *("--mongod-socket", str(mongod_socket(layout.sockets, mongod))),
         *("--mongod-address", mongod.address),
+        *(word for name, value in parameters.items() for word in ("--set-parameter", f"{name}={value}")),
     ]

@@ -17,9 +17,9 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +40,14 @@ class ClusterState:
         mongod: path of the mongod binary.
         cache_gb: WiredTiger cache of each mongod, in GiB.
         workers: processes per router.
+        parameters: what the shards are started with (see `deploy.parameters`).
     """
 
     topology: Topology
     mongod: str
     cache_gb: float
     workers: int
+    parameters: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,7 @@ class Layout:
             "mongod": state.mongod,
             "cacheGB": state.cache_gb,
             "workers": state.workers,
+            "parameters": dict(state.parameters),
             **state.topology.to_document(),
         }
         write_json(self.state_file, document)
@@ -132,7 +135,13 @@ class Layout:
                 "use that version, or another --dir"
             )
         topology = Topology.from_document(document)
-        return ClusterState(topology, document["mongod"], document["cacheGB"], document["workers"])
+        return ClusterState(
+            topology,
+            document["mongod"],
+            document["cacheGB"],
+            document["workers"],
+            document.get("parameters", {}),
+        )
 
     def require(self) -> ClusterState:
         """The cluster in this directory.

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,17 +52,25 @@ def find_mongod(option: str | None = None) -> str:
 
 
 def mongod_arguments(
-    mongod: str, plan: ProcessPlan, *, dbpath: Path, log: Path, sockets: Path, cache_gb: float
+    mongod: str,
+    plan: ProcessPlan,
+    *,
+    dbpath: Path,
+    log: Path,
+    sockets: Path,
+    cache_gb: float,
+    parameters: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """The command line of one member of a replica set."""
+    """The command line of one member of a replica set, with server parameters on top of those that all of them have."""
     assert plan.replica_set is not None
-    parameters = {
+    settings = {
         # Allows prepareTransaction, the first phase of a commit on several shards.
         "enableTestCommands": "1",
         # Full-time diagnostic data costs CPU and disk, and many mongods share this machine.
         "diagnosticDataCollectionEnabled": "false",
         # On SIGTERM a member lingers this long so that clients of a large deployment notice; here nobody gains by it.
         "shutdownTimeoutMillisForSignaledShutdown": "0",
+        **(parameters or {}),
     }
     return [
         mongod,
@@ -71,7 +80,7 @@ def mongod_arguments(
         *("--dbpath", str(dbpath)),
         *("--logpath", str(log), "--logappend"),
         *("--wiredTigerCacheSizeGB", str(cache_gb)),
-        *(word for name, value in parameters.items() for word in ("--setParameter", f"{name}={value}")),
+        *(word for name, value in settings.items() for word in ("--setParameter", f"{name}={value}")),
     ]
 
 

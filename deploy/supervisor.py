@@ -9,9 +9,10 @@ from deploy.daemons import daemon_arguments
 from deploy.errors import DeployError
 from deploy.layout import ClusterState, Layout
 from deploy.mongod import POLL_INTERVAL, mongod_arguments
+from deploy.parameters import parameters_of_mongod
 from deploy.processes import ProcessIdentity, exit_description, spawn
 from deploy.readiness import is_ready
-from deploy.topology import ProcessPlan, Role
+from deploy.topology import CONFIG_SET, ProcessPlan, Role
 
 # Seconds a process gets to end by itself: longer than a router lets running operations finish.
 STOP_TIMEOUT = 30.0
@@ -120,6 +121,7 @@ class Supervisor:
             log=self._layout.log(plan.name),
             sockets=self._layout.sockets,
             cache_gb=self._state.cache_gb,
+            parameters={} if plan.replica_set == CONFIG_SET else parameters_of_mongod(self._state.parameters),
         )
 
     def _check_still_starting(self, plan: ProcessPlan, deadline: float) -> None:

@@ -56,7 +56,7 @@ def test_json_describes_the_cluster(own: RunningCluster) -> None:
     assert document["shards"] == [{"_id": "shard0", "host": f"shard0/{own.address('shard0.0.shardd')}"}]
     assert document["uri"] == f"mongodb://{own.address('router.0')}/"
     assert set(document["metrics"]) == {"config.0.configd", "shard0.0.shardd", "router.0"}
-    assert own.status() == document
+    assert own.status() == {**document, "migrations": []}
 
 
 def test_listed_shards_are_those_of_the_json_line(own: RunningCluster) -> None:
@@ -74,7 +74,7 @@ def test_second_up_is_refused(own: RunningCluster) -> None:
     completed = shardwright("up", "--dir", str(own.directory), "--detach")
     assert completed.returncode == 1
     assert "is running; see `shardwright status`" in completed.stderr
-    assert own.status() == own.document
+    assert own.status() == {**own.document, "migrations": []}
 
 
 def test_down_and_up_keeps_data_and_ports(own: RunningCluster) -> None:
@@ -90,6 +90,22 @@ def test_down_and_up_keeps_data_and_ports(own: RunningCluster) -> None:
     assert without_pids(again) == without_pids(own.document)
     with own.client() as client:
         assert client["launcher"]["kept"].find_one() == {"_id": 1, "text": "survives"}
+
+
+def test_parameters_are_kept_until_they_are_given_another_value(own: RunningCluster) -> None:
+    def bring_back(*options: str) -> tuple[int, int]:
+        own.down()
+        completed = shardwright("up", "--detach", "--dir", str(own.directory), *options)
+        assert completed.returncode == 0, completed.stderr
+        with own.direct("shard0.0.mongod") as shard, own.direct("config.0.mongod") as config:
+            ask = {"getParameter": 1, "orphanCleanupDelaySecs": 1, "rangeDeleterBatchSize": 1}
+            found = shard.admin.command(ask)
+            assert config.admin.command(ask)["orphanCleanupDelaySecs"] == 900
+        return found["orphanCleanupDelaySecs"], found["rangeDeleterBatchSize"]
+
+    assert bring_back("--orphan-cleanup-delay", "3", "--set-parameter", "rangeDeleterBatchSize=5") == (3, 5)
+    assert bring_back() == (3, 5)
+    assert bring_back("--orphan-cleanup-delay", "900") == (900, 5)
 
 
 def test_contradicting_options_are_refused(tmp_path: Path, own: RunningCluster) -> None:

@@ -1,0 +1,41 @@
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from deploy.daemons import daemon_arguments
+from deploy.layout import ClusterState, Layout
+from deploy.parameters import parameters_of_daemon, parameters_of_mongod, parse_parameter
+from deploy.topology import Role, Size, Topology
+
+
+@pytest.mark.parametrize("text", ["", "name", "=value", "name=", "two words=1"])
+def test_malformed_parameters_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="NAME=VALUE"):
+        parse_parameter(text)
+
+
+def test_a_value_may_hold_anything() -> None:
+    assert parse_parameter("logComponentVerbosity={a: 'b=c'}") == ("logComponentVerbosity", "{a: 'b=c'}")
+
+
+def test_every_parameter_goes_to_the_process_that_has_it() -> None:
+    parameters = {"orphanCleanupDelaySecs": "1", "verifyMigrations": "true", "unknown": "2"}
+    assert parameters_of_daemon(parameters) == {"verifyMigrations": "true"}
+    # What a mongod does not know either, it says itself.
+    assert parameters_of_mongod(parameters) == {"orphanCleanupDelaySecs": "1", "unknown": "2"}
+
+
+def test_shard_daemons_are_started_with_their_parameters(tmp_path: Path) -> None:
+    ports = count(20_000)
+    topology = Topology.plan(Size(), router_port=lambda _: 27_017, free_port=lambda: next(ports))
+    state = ClusterState(topology, "/bin/mongod", 0.25, 1, {"verifyMigrations": "true", "rangeDeleterBatchSize": "5"})
+    started = {
+        plan.name: " ".join(daemon_arguments(Layout(tmp_path), state, plan))
+        for plan in topology.of_role(Role.ROUTER, Role.CONFIGD, Role.SHARDD)
+    }
+    assert [name for name, line in started.items() if "verifyMigrations" in line] == [
+        "shard0.0.shardd",
+        "shard1.0.shardd",
+    ]
+    assert started["shard0.0.shardd"].endswith(" --set-parameter verifyMigrations=true")
