@@ -1,0 +1,1 @@
+"""Tests of hiding and deleting orphans."""
