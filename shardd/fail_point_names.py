@@ -8,6 +8,25 @@ DONOR: Final = tuple(f"moveChunkHangAtStep{step}" for step in range(1, 8))
 RECIPIENT: Final = tuple(f"migrateThreadHangAtStep{step}" for step in range(1, 8))
 """Likewise the recipient."""
 
+HANG_BEFORE_LEAVING_CRITICAL_SECTION: Final = "hangBeforeLeavingCriticalSection"
+"""The donor waits between the commit on the config servers and the end of its critical section."""
+
+FAIL_MIGRATION_COMMIT: Final = "failMigrationCommit"
+"""The donor takes the recipient's last catching up for failed."""
+
+MIGRATION_COMMIT_VERSION_ERROR: Final = "migrationCommitVersionError"
+"""The commit is refused as if the config servers knew another incarnation of the collection."""
+
+MIGRATION_COMMIT_NETWORK_ERROR: Final = "migrationCommitNetworkError"
+"""The commit takes place, and the donor does not learn of it."""
+
+COMMIT: Final = (
+    HANG_BEFORE_LEAVING_CRITICAL_SECTION,
+    FAIL_MIGRATION_COMMIT,
+    MIGRATION_COMMIT_VERSION_ERROR,
+    MIGRATION_COMMIT_NETWORK_ERROR,
+)
+
 SUSPEND_RANGE_DELETION: Final = "suspendRangeDeletion"
 """A range deletion waits before the delay."""
 
@@ -23,4 +42,4 @@ LOSE_TRANSFER_MODS_REPLY: Final = "loseTransferModsReply"
 
 SOURCE: Final = (LOSE_MIGRATE_CLONE_REPLY, LOSE_TRANSFER_MODS_REPLY)
 
-FAIL_POINT_NAMES: Final = frozenset((*DONOR, *RECIPIENT, *RANGE_DELETER, *SOURCE))
+FAIL_POINT_NAMES: Final = frozenset((*DONOR, *COMMIT, *RECIPIENT, *RANGE_DELETER, *SOURCE))

@@ -6,7 +6,9 @@ from shardd.commands import (
     fail_point_commands,
     identity_commands,
     migration_source_commands,
+    move_range_command,
     participant_commands,
+    session_mods_command,
     version_commands,
 )
 
@@ -16,6 +18,8 @@ __all__ = [
     "fail_point_commands",
     "identity_commands",
     "migration_source_commands",
+    "move_range_command",
     "participant_commands",
+    "session_mods_command",
     "version_commands",
 ]

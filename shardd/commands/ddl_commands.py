@@ -2,12 +2,11 @@
 
 from typing import Any, Final
 
-from shardd.arguments import collection_argument, namespace_argument, required_argument, string_argument
+from shardd.arguments import collection_argument, required_argument, string_argument
 from shardd.coordinators.create_collection import CreateCollection
 from shardd.coordinators.drop_collection import DropCollection
 from shardd.coordinators.drop_database import DropDatabase
 from shardd.coordinators.modify_collection import ModifyCollection
-from shardd.coordinators.move_empty_range import MoveEmptyRange
 from shardd.coordinators.rename_collection import RenameCollection
 from shardd.coordinators.set_allow_migrations import SetAllowMigrations
 from shardd.drop_indexes import drop_indexes_everywhere
@@ -85,18 +84,6 @@ async def set_allow_migrations(shard: Shard, request: Request) -> dict[str, Any]
     """Forbid the chunks of a collection to move, or allow it again."""
     arguments = {"allowMigrations": bool(required_argument(request, b"allowMigrations"))}
     return await shard.coordinators.run(SetAllowMigrations(shard, collection_argument(request), arguments))
-
-
-@command("_shardsvrMoveRange", admin_only=True)
-async def move_range(shard: Shard, request: Request) -> dict[str, Any]:
-    """Give a range of this shard, which has to be empty, to another shard."""
-    arguments = {
-        "toShard": string_argument(request, b"toShard"),
-        **{name: required_argument(request, name.encode()) for name in ("min", "epoch")},
-    }
-    if b"max" in request.fields:
-        arguments["max"] = request.get(b"max")
-    return await shard.coordinators.run(MoveEmptyRange(shard, namespace_argument(request), arguments))
 
 
 _GENERIC_FIELDS: Final = frozenset(

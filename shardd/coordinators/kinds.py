@@ -8,7 +8,6 @@ from shardd.coordinators.create_collection import CreateCollection
 from shardd.coordinators.drop_collection import DropCollection
 from shardd.coordinators.drop_database import DropDatabase
 from shardd.coordinators.modify_collection import ModifyCollection
-from shardd.coordinators.move_empty_range import MoveEmptyRange
 from shardd.coordinators.rename_collection import RenameCollection
 from shardd.coordinators.set_allow_migrations import SetAllowMigrations
 
@@ -19,7 +18,6 @@ COORDINATORS: Final[Mapping[str, type[Coordinator]]] = {
         DropCollection,
         DropDatabase,
         ModifyCollection,
-        MoveEmptyRange,
         RenameCollection,
         SetAllowMigrations,
     )

@@ -4,11 +4,17 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from shardd.migration.donor.donations import Donations
+from shardd.migration.donor.progress import DonorMetrics, donor_operation
+from shardd.migration.parameters import MigrationParameters
 from shardd.migration.registry import MigrationRegistry
 from shardd.shard import Shard
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
 
 if TYPE_CHECKING:
     from shardd.migration.donor.migration import DonorMigration
+    from shardd.migration.donor.request import MoveRangeRequest
     from shardd.migration.recipient.migration import RecipientMigration
 
 
@@ -17,32 +23,74 @@ class Migrations:
 
     Attributes:
         registry: lets one migration be under way at a time.
-        donor: the migration in which this shard gives a range.
+        parameters: what can be set about them.
+        donor: the migration in which this shard gives a range, from where it has been checked and persisted.
         recipient: the migration in which this shard receives one.
+        donor_metrics: counts what comes of donations.
     """
 
     def __init__(self, shard: Shard) -> None:
         self.registry = MigrationRegistry()
+        self.parameters = MigrationParameters()
         self.donor: DonorMigration | None = None
         self.recipient: RecipientMigration | None = None
+        self.donor_metrics = DonorMetrics(shard.metrics, lambda: self.donor)
         self._shard = shard
-        self._nursery: trio.Nursery | None = None
+        self._donations: Donations | None = None
 
     async def begin_term(self, nursery: trio.Nursery) -> None:
         """Recover what the last primary has left under way; its critical sections are on when this returns.
 
+        Nothing here may wait for another server, nor for what operations wait for.
+
         Args:
             nursery: of the term, in which migrations run until step-down.
+
+        Raises:
+            CommandError: it could not be read what there is.
+            BackendError: mongod does not answer.
         """
-        self._nursery = nursery
+        if self._donations is not None:
+            return
+        donations = Donations(self._shard, nursery)
+        await donations.recover()
+        self._donations = donations
 
     def end_term(self) -> None:
         """The migrations have been cancelled with their nursery; the next primary goes on with them."""
-        self._nursery = None
+        self._donations = None
+
+    async def move_range(self, request: "MoveRangeRequest") -> None:
+        """Give a range to another shard, or wait for the end of the same migration if it is under way.
+
+        Raises:
+            CommandError: it failed; NotWritablePrimary, the daemon is not (yet) recovered as primary;
+                ConflictingOperationInProgress, another migration is under way.
+        """
+        if self._donations is None:
+            raise CommandError(ErrorCode.NotWritablePrimary, "not primary")
+        donation = self._donations.start(request)
+        await donation.wait_result()
+        if request.wait_for_delete and donation.migration_id is not None:
+            await self._shard.range_deletions.wait_deleted(donation.migration_id)
 
     async def abort_all(self, namespace: str, reason: str) -> None:
-        """Abort the migration of a collection unless it commits already, and wait for its end in either case."""
+        """Abort the migration of a collection in which this shard is donor, and wait for its end.
+
+        One that has come to its commit is not aborted; it is only waited for.
+        """
+        donation = self.registry.donation
+        if donation is not None and donation.key.namespace == namespace:
+            donation.abort(CommandError(ErrorCode.ConflictingOperationInProgress, reason))
+            await donation.ended.wait()
+
+    def kill(self, opid: int) -> bool:
+        """Abort the migration that `progress` shows under a number; returns whether there is one."""
+        if self.donor is None or self.donor.opid != opid:
+            return False
+        self.donor.abort(CommandError(ErrorCode.Interrupted, "operation was interrupted"))
+        return True
 
     def progress(self) -> list[dict[str, Any]]:
-        """What ``currentOp`` shows."""
-        return []
+        """The migrations under way as ``currentOp`` shows them."""
+        return [] if self.donor is None else [donor_operation(self.donor, self._shard.options.address)]

@@ -4,15 +4,19 @@ As MongoDB's ``ActiveMigrationsRegistry``: the request for a migration that is u
 That splits and merges of the same collection wait for it, and it for them, is the work of `DDLLocks.chunk_change`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import trio
 
 from sharding.bson_text import document_text
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
+
+if TYPE_CHECKING:
+    from uuid import UUID
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +41,36 @@ class DonationKey:
 
 
 class Donation:
-    """A donation under way, for those who wait for its end.
+    """A donation under way, for those who wait for its end or want to put an end to it.
 
     Attributes:
         key: which one.
+        migration_id: of the migration, once there is one.
+        abort_reason: why somebody wants it aborted, if so.
         ended: set when it is over.
         error: why it failed, once it has ended; None if it did not.
     """
 
     def __init__(self, key: DonationKey) -> None:
         self.key = key
+        self.migration_id: UUID | None = None
+        self.abort_reason: CommandError | None = None
         self.ended = trio.Event()
         self.error: CommandError | None = None
+        self._on_abort: Callable[[CommandError], None] | None = None
+
+    def abort(self, reason: CommandError) -> None:
+        """Have it aborted, at once or as soon as there is something to be aborted; the first reason counts."""
+        if self.abort_reason is None:
+            self.abort_reason = reason
+            if self._on_abort is not None:
+                self._on_abort(reason)
+
+    def set_on_abort(self, on_abort: Callable[[CommandError], None]) -> None:
+        """From now on ``on_abort`` can abort it, and does if that was asked for before."""
+        self._on_abort = on_abort
+        if self.abort_reason is not None:
+            on_abort(self.abort_reason)
 
     async def wait_result(self) -> None:
         """Return when the range has moved.
@@ -84,20 +106,22 @@ class MigrationRegistry:
         self._check_free()
         return None
 
-    @contextmanager
-    def donating(self, donation: Donation) -> Iterator[None]:
-        """This shard gives the range until the block ends.
+    def begin_donation(self, key: DonationKey) -> Donation:
+        """This shard gives a range until `end_donation`.
 
         Raises:
             CommandError: ConflictingOperationInProgress.
         """
         self._check_free()
-        self.donation = donation
-        try:
-            yield
-        finally:
-            self.donation = None
-            donation.ended.set()
+        self.donation = Donation(key)
+        return self.donation
+
+    def end_donation(self, error: CommandError | None = None) -> None:
+        """The donation is over, successfully without an error."""
+        donation, self.donation = self.donation, None
+        assert donation is not None
+        donation.error = error
+        donation.ended.set()
 
     @contextmanager
     def receiving(self, namespace: str, range_text: str, donor: str) -> Iterator[None]:

@@ -1,1 +1,1 @@
-"""The donor of a migration: the shard that gives a range, and that decides with the config servers what becomes of it."""
+"""The donor of a migration: the shard that gives a range, and that finds out whether it has been given away."""

@@ -1,0 +1,31 @@
+"""``_getNextSessionMods``: what the recipient of a migration learns of executed retryable writes."""
+
+from typing import Any
+
+from shardd.arguments import string_argument
+from shardd.registry import command
+from shardd.shard import Shard
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
+from wire.rawbson import raw_document
+from wire.request import Request
+
+
+@command("_getNextSessionMods", admin_only=True)
+async def get_next_session_mods(shard: Shard, request: Request) -> dict[str, Any]:
+    """The next batch of the migration's session history as ``oplog``, empty if there is no more at the moment.
+
+    Our own field ``number`` numbers the batches from 0, so that one whose reply was lost can be asked for again.
+
+    Raises:
+        CommandError: NotYetInitialized, this shard gives no range; IllegalOperation, or in another migration session;
+            BadValue, the number is neither that of the last batch nor the next.
+    """
+    session_id = string_argument(request, b"sessionId")
+    donor = shard.migrations.donor
+    if donor is None:
+        raise CommandError(ErrorCode.NotYetInitialized, "No active migrations were found")
+    history = await donor.wait_history(session_id)
+    number = request.get(b"number")
+    batch = await history.next_batch(None if number is None else int(number))
+    return {"oplog": [raw_document(statement) for statement in batch]}

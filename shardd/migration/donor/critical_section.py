@@ -1,0 +1,96 @@
+"""The donor's critical section: from here to the commit nobody writes to the collection, and at last nobody reads it.
+
+It lives in memory, as MongoDB's: the next primary puts it back by what is persisted of the migration (`recovery`).
+"""
+
+import time
+from typing import Any, Final
+
+import trio
+from bson.timestamp import Timestamp
+
+from daemon.logs import get_logger
+from shardd.migration.documents import MigrationCoordinatorDocument
+from shardd.shard import Shard
+from wire.errors import CommandError
+
+logger = get_logger("shardd.migration.donor")
+
+DRAIN_SECONDS_MAX: Final = 0.1
+"""How long new writes wait for a write under way; if that takes longer, the section is tried again later."""
+
+
+class DonorCriticalSection:
+    """The section of one migration.
+
+    Args:
+        shard: this shard.
+        coordinator: the migration.
+
+    Attributes:
+        seconds: how long it was on, once it has been left.
+    """
+
+    def __init__(self, shard: Shard, coordinator: MigrationCoordinatorDocument) -> None:
+        self.seconds = 0.0
+        self._shard = shard
+        self._state = shard.namespace(coordinator.namespace)
+        # The session makes it differ from every other section.
+        self._reason: dict[str, Any] = {
+            "command": "moveChunk",
+            "fromShard": coordinator.donor,
+            "toShard": coordinator.recipient,
+            "sessionId": coordinator.session_id,
+        }
+        self._began: float | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether operations wait for it."""
+        section = self._state.critical_section
+        return section is not None and section.reason == self._reason
+
+    async def try_block_writes(self) -> bool:
+        """Let no new write begin and wait for those under way; whether they ended in time. If not, writes go on."""
+        with trio.move_on_after(DRAIN_SECONDS_MAX):
+            self._began = time.monotonic()
+            await self._state.block_writes(self._reason)
+            return True
+        self.leave()
+        return False
+
+    async def put_back(self) -> None:
+        """Begin it in a new term: writes and reads wait. No operation is under way yet that could be in the way."""
+        self._began = time.monotonic()
+        await self._state.block_writes(self._reason)
+        self._state.block_reads()
+
+    async def last_write_time(self) -> Timestamp:
+        """A time that is not before that of any write that was let in.
+
+        Raises:
+            CommandError: mongod refuses.
+            BackendError: mongod does not answer.
+        """
+        pong = await self._shard.mongod.command("admin", {"ping": 1})
+        time_of_last: Timestamp = pong["operationTime"]
+        return time_of_last
+
+    def block_reads(self) -> None:
+        """The second phase: nobody reads either."""
+        self._state.block_reads()
+
+    async def refresh(self) -> None:
+        """Learn the placement after the commit. If that is not possible, the operations that wait will see to it."""
+        self._state.forget()
+        try:
+            await self._shard.refresher.refresh_collection(self._state)
+        except CommandError as error:
+            logger.warning("Could not refresh after a migration", namespace=self._state.namespace, error=str(error))
+
+    def leave(self) -> None:
+        """Let all operations go on, if they were kept waiting."""
+        if self._began is not None:
+            self.seconds = time.monotonic() - self._began
+        if self.is_on:
+            self._state.release()

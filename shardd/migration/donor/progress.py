@@ -1,0 +1,128 @@
+"""What can be seen of a donation while it is under way: in ``currentOp``, in the metrics and in the log."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final
+
+from daemon.metrics import Metrics
+
+if TYPE_CHECKING:
+    from shardd.migration.donor.migration import DonorMigration
+
+_OPID_FIRST: Final = 2_000_000_000
+"""Mongod counts its operations from 1, so that its numbers and these do not meet."""
+
+_opids = count(_OPID_FIRST)
+
+
+def new_opid() -> int:
+    """The number under which ``currentOp`` shows a migration and ``killOp`` takes it."""
+    return next(_opids)
+
+
+def donor_operation(migration: "DonorMigration", address: str) -> dict[str, Any]:
+    """A migration as ``currentOp`` of a MongoDB 6.0 donor shows it, with more of its progress."""
+    now = datetime.now(UTC)
+    coordinator, source = migration.coordinator, migration.source
+    running = now - migration.began
+    cloned = 0 if source is None else source.documents_cloned
+    operation: dict[str, Any] = {
+        "type": "op",
+        "host": address,
+        "desc": "MoveChunk",
+        "active": True,
+        "currentOpTime": now.isoformat(timespec="milliseconds"),
+        "opid": migration.opid,
+        "secs_running": int(running.total_seconds()),
+        "microsecs_running": int(running.total_seconds() * 1_000_000),
+        "op": "command",
+        "ns": coordinator.namespace,
+        "command": {
+            "moveRange": coordinator.namespace,
+            **coordinator.range.to_document(),
+            "fromShard": coordinator.donor,
+            "toShard": coordinator.recipient,
+            "sessionId": migration.session_id,
+        },
+        "msg": migration.steps.message,
+        "progress": {"done": cloned, "total": max(migration.documents_estimated, cloned)},
+        "migration": {
+            "state": "" if migration.status is None else migration.status.state,
+            "attempt": len(migration.attempts.attempts),
+            "documentsCloned": cloned,
+            "bytesCloned": 0 if source is None else source.bytes_cloned,
+            "documentsQueued": 0 if source is None else source.queued_ids,
+            "bytesQueued": 0 if source is None else source.queued_bytes,
+            "counts": {} if migration.status is None else dict(migration.status.counts),
+        },
+        "numYields": 0,
+        "waitingForLock": False,
+    }
+    return operation
+
+
+class DonorMetrics:
+    """Counters of the donations of one daemon, and gauges of the one under way.
+
+    Args:
+        metrics: of the daemon.
+        current: the migration under way.
+    """
+
+    def __init__(self, metrics: Metrics, current: Callable[[], "DonorMigration | None"]) -> None:
+        self._ended = metrics.labelled_counter("donations", "Migrations from this shard that have ended", "outcome")
+        self._documents = metrics.counter("donated_documents", "Documents cloned to other shards")
+        self._bytes = metrics.counter("donated_bytes", "Bytes cloned to other shards")
+        self._blocked_ms = metrics.counter("donor_critical_section_ms", "Time in critical sections of donations")
+        self._last_blocked_ms = 0.0
+
+        def read(value: Callable[["DonorMigration"], float]) -> Callable[[], float]:
+            def read_now() -> float:
+                migration = current()
+                return 0 if migration is None else value(migration)
+
+            return read_now
+
+        gauge = metrics.gauge
+        gauge("donation_active", "Whether this shard gives a range", read(lambda migration: 1))
+        gauge("donation_step", "Step of the donation under way", read(lambda migration: migration.steps.done))
+        gauge(
+            "donation_documents_estimated",
+            "Documents in the range of the donation under way",
+            read(lambda migration: migration.documents_estimated),
+        )
+        gauge(
+            "donation_documents_cloned",
+            "Documents of it that have been cloned",
+            read(lambda migration: migration.source.documents_cloned if migration.source else 0),
+        )
+        gauge(
+            "donation_bytes_cloned",
+            "Bytes of it that have been cloned",
+            read(lambda migration: migration.source.bytes_cloned if migration.source else 0),
+        )
+        gauge(
+            "donation_documents_queued",
+            "Changed documents of it that the recipient has still to be told of",
+            read(lambda migration: migration.source.queued_ids if migration.source else 0),
+        )
+        gauge(
+            "donation_queued_bytes",
+            "Memory that they take",
+            read(lambda migration: migration.source.queued_bytes if migration.source else 0),
+        )
+        gauge(
+            "donor_last_critical_section_ms",
+            "How long operations had to wait for the last donation",
+            lambda: self._last_blocked_ms,
+        )
+
+    def ended(self, migration: "DonorMigration", *, is_committed: bool) -> None:
+        """Count a migration that has ended."""
+        self._ended.add("committed" if is_committed else "aborted")
+        counts = {} if migration.status is None else migration.status.counts
+        self._documents.add(int(counts.get("cloned", 0)))
+        self._bytes.add(int(counts.get("clonedBytes", 0)))
+        self._last_blocked_ms = migration.critical_section_seconds * 1000
+        self._blocked_ms.add(round(self._last_blocked_ms))
