@@ -15,6 +15,7 @@ from daemon.sidecar.noop_writer import READ_CONCERN
 from daemon.sidecar.upstream import Upstream
 from shardd.admission import Admission, is_read, namespace_of
 from shardd.command_runner import run_command
+from shardd.current_op import with_own_operations
 from shardd.migration.history.retried_writes import TXN_NUMBER, answer_retried_write
 from shardd.namespace_state import NamespaceState
 from shardd.registry import COMMANDS
@@ -62,7 +63,7 @@ class ShardHandler(SidecarHandler):
         client.allow_interruption()
         await self._shard.sidecar.prepare(request)
         try:
-            return await upstream.pass_on(request.message.frame, request.message.flags)
+            return await upstream.pass_on(with_own_operations(self._shard, request), request.message.flags)
         finally:
             if request.name in CHANGES_OF_VIEWS:
                 self._shard.views.forget()

@@ -8,7 +8,7 @@ from typing import Final
 
 from daemon.options import add_daemon_options
 from daemon.run import run_daemon
-from daemon.sidecar.options import SidecarOptions, add_sidecar_options
+from shardd.options import ShardOptions, add_shard_options
 from shardd.service import ShardService
 
 DEFAULT_PORT: Final = 27018
@@ -20,9 +20,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="shardwright-shardd", description="The daemon of a shard, one in front of each of its mongods."
     )
     add_daemon_options(parser, default_port=DEFAULT_PORT)
-    add_sidecar_options(parser)
+    add_shard_options(parser)
     parsed = parser.parse_args(arguments)
-    return run_daemon(parser.prog, parsed, partial(ShardService.start, SidecarOptions.of(parsed)))
+    return run_daemon(parser.prog, parsed, partial(ShardService.start, ShardOptions.of(parsed)))
 
 
 if __name__ == "__main__":

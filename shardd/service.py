@@ -5,9 +5,10 @@ from typing import Final
 import trio
 
 from daemon.metrics import Metrics
-from daemon.sidecar.options import SidecarOptions
 from shardd.assembly import assemble
 from shardd.handler import ShardHandler
+from shardd.options import ShardOptions
+from shardd.parameters import set_parameter
 from shardd.registry import COMMANDS
 from shardd.shard import Shard
 from wire.hello import HELLO_NAMES
@@ -30,15 +31,17 @@ class ShardService(ShardHandler):
 
     shutdown_seconds = SHUTDOWN_SECONDS
 
-    def __init__(self, options: SidecarOptions, nursery: trio.Nursery) -> None:
+    def __init__(self, options: ShardOptions, nursery: trio.Nursery) -> None:
         self.metrics = Metrics("shardd", (*COMMANDS, *HELLO_NAMES, *_FORWARDED))
         self.shard = Shard(options, self.metrics, nursery, assemble, self._close_clients)
+        for name, value in options.parameters.items():
+            set_parameter(self.shard.migrations.parameters, name, value)
         self._server: Server | None = None
         stale_errors = self.metrics.labelled_counter("stale_errors", "Operations refused for a stale version", "error")
         super().__init__(self.shard, stale_errors)
 
     @classmethod
-    async def start(cls, options: SidecarOptions, nursery: trio.Nursery) -> "ShardService":
+    async def start(cls, options: ShardOptions, nursery: trio.Nursery) -> "ShardService":
         """Make the daemon and start its background tasks."""
         service = cls(options, nursery)
         service.shard.start()
