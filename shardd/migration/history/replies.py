@@ -28,6 +28,7 @@ _GOSSIPED: Final = ("$clusterTime", "operationTime")
 
 def batch_reply(
     command: str,
+    ids: Sequence[int],
     executed: Mapping[int, ExecutedStatement],
     positions: Sequence[int],
     rest: Mapping[str, Any] | None,
@@ -38,6 +39,7 @@ def batch_reply(
 
     Args:
         command: which of them.
+        ids: of all its statements.
         executed: the statements that were executed elsewhere, by their position in the request.
         positions: those of the statements that the own mongod was given.
         rest: what it answered, None if it was given none.
@@ -50,7 +52,7 @@ def batch_reply(
     errors = [{**each, "index": positions[each["index"]]} for each in rest.get("writeErrors", ())]
     if is_ordered and errors:
         executed = {position: each for position, each in executed.items() if position < errors[0]["index"]}
-    retried = {position: each.statement_id for position, each in executed.items()}
+    retried = {each.statement_id for each in executed.values()}.union(rest.get("retriedStmtIds", ()))
     upserted = [{**each, "index": positions[each["index"]]} for each in rest.get("upserted", ())]
     modified = rest.get("nModified", 0)
     if command == "update":
@@ -68,8 +70,8 @@ def batch_reply(
     if errors:
         reply["writeErrors"] = errors
     reply |= {name: rest[name] for name in _KEPT_FROM_REST if name in rest}
-    if retried or "retriedStmtIds" in rest:
-        reply["retriedStmtIds"] = sorted([*retried.values(), *rest.get("retriedStmtIds", ())])
+    if retried:
+        reply["retriedStmtIds"] = [each for each in ids if each in retried]
     if upserted:
         reply["upserted"] = sorted(upserted, key=lambda each: each["index"])
     if command == "update":

@@ -73,7 +73,7 @@ async def answer_retried_write(shard: Shard, request: Request, run: Run) -> byte
         if not rest.get("ok"):
             return frame
     is_ordered = bool(request.get(b"ordered", True))
-    return await _answer(shard, request, batch_reply(request.name, known, positions, rest, is_ordered=is_ordered))
+    return await _answer(shard, request, batch_reply(request.name, ids, known, positions, rest, is_ordered=is_ordered))
 
 
 def _session_write(shard: Shard, request: Request) -> SessionWrite | None:
