@@ -35,6 +35,7 @@ async def drop_collection_participant(shard: Shard, request: Request) -> dict[st
     namespace = collection_argument(request)
     raw_uuid = request.get(b"collectionUUID")
     uuid = None if raw_uuid is None else UUID(bytes=bytes(raw_uuid))
+    await shard.migrations.abort_all(str(namespace), "Collection is being dropped")
     await local_collections.drop(shard.mongod, namespace, uuid)
     state = shard.namespace(str(namespace))
     state.forget()

@@ -50,10 +50,17 @@ async def get_database_version(shard: Shard, request: Request) -> dict[str, Any]
 
 @command("_flushRoutingTableCacheUpdates", admin_only=True)
 async def flush_routing_table(shard: Shard, request: Request) -> dict[str, Any]:
-    """Return once what is known of a collection is persisted, after a refresh unless ``syncFromConfig: false``."""
+    """Return once what is known of a collection is persisted, after a refresh unless ``syncFromConfig: false``.
+
+    If it says that chunks must not move, or that there are none any more, none is moving when this returns.
+    """
     state = shard.namespace(str(namespace_argument(request)))
     if boolean_argument(request, b"syncFromConfig", True):
         await shard.refresher.refresh_collection(state)
+        if state.table is None or not state.table.collection.allow_migrations:
+            await shard.migrations.abort_all(
+                state.namespace, "Collection is undergoing changes so moveChunk is not allowed."
+            )
     await shard.writer.wait_collection_saved(state.namespace)
     return {}
 

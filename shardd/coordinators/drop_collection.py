@@ -39,6 +39,7 @@ class DropCollection(Coordinator):
         details = {} if uuid is None else {"collectionUUID": {"uuid": Binary.from_uuid(uuid)}}
         await log_change(shard, "dropCollection.start", str(namespace), details)
         state = shard.namespace(str(namespace))
+        await shard.migrations.abort_all(str(namespace), "Collection is being dropped")
         async with held_exclusively(state, {"command": "dropCollection", "ns": str(namespace)}):
             if uuid is None:
                 await local_collections.drop(shard.mongod, namespace)

@@ -29,6 +29,7 @@ class DropDatabase(Coordinator):
         self.must_finish = True
         for collection in await self._sharded_collections():
             state = shard.namespace(str(collection.namespace))
+            await shard.migrations.abort_all(str(collection.namespace), "Database is being dropped")
             async with held_exclusively(state, {"command": "dropDatabase", "db": db}):
                 await drop_sharded_collection(shard, collection.namespace, collection.uuid)
         async with database_held_exclusively(shard, db, {"command": "dropDatabase", "db": db}):
