@@ -20,9 +20,11 @@ _PIPELINE: Final[list[dict[str, Any]]] = [
 
 
 def migrations_under_way(daemons: Iterable[ProcessPlan]) -> list[dict[str, Any]]:
-    """What the given shard daemons know, in their order. Donor and recipient both tell of one migration.
+    """The migrations that the given shard daemons take part in, in their order.
 
-    Each is the ``migration`` of an operation in the daemon's ``$currentOp``, with the daemon's name as ``process``.
+    Donor and recipient each tell of what they do: ``process``, ``ns``, ``from``, ``to``, ``min``, ``max``, ``step``,
+    ``seconds``, ``documents`` (of the range, as far as is known), and what the daemon says of itself: ``state``,
+    ``documentsCloned``, ``bytesCloned``, on the donor ``documentsQueued`` (changed and not transferred yet) and more.
     """
     daemons = list(daemons)
     with ThreadPoolExecutor(max_workers=len(daemons) or 1) as asking:
@@ -32,21 +34,37 @@ def migrations_under_way(daemons: Iterable[ProcessPlan]) -> list[dict[str, Any]]
 def _ask(daemon: ProcessPlan) -> list[dict[str, Any]]:
     with connect(daemon.address, ANSWER_SECONDS) as client:
         try:
-            return [{"process": daemon.name, **each["migration"]} for each in client.admin.aggregate(_PIPELINE)]
+            return [_described(daemon.name, operation) for operation in client.admin.aggregate(_PIPELINE)]
         except PyMongoError:
             return []
+
+
+def _described(process: str, operation: dict[str, Any]) -> dict[str, Any]:
+    command = operation["command"]
+    return {
+        "process": process,
+        "ns": operation["ns"],
+        "from": command["fromShard"],
+        "to": command["toShard"],
+        "min": command["min"],
+        "max": command["max"],
+        "step": operation["msg"],
+        "seconds": operation["secs_running"],
+        "documents": operation["progress"]["total"],
+        **operation["migration"],
+    }
 
 
 def migration_text(migration: dict[str, Any]) -> str:
     """A migration in one line."""
     low, high = (bound_text(migration[bound]) for bound in ("min", "max"))
-    counts = [
+    parts = [
+        f"{migration['step']} {migration['state']}".rstrip(),
         f"{migration['documentsCloned']:,} of {migration['documents']:,} documents",
-        f"{migration['bytesCloned'] / 1e6:,.1f} of {migration['bytes'] / 1e6:,.1f} MB",
-        f"{migration['backlog']:,} changes to be transferred",
+        f"{migration['bytesCloned'] / 1e6:,.1f} MB",
+        f"{migration['seconds']} s",
     ]
+    if "documentsQueued" in migration:
+        parts.insert(3, f"{migration['documentsQueued']:,} changes to be transferred")
     route = f"{migration['from']} -> {migration['to']}"
-    return (
-        f"{migration['process']} moves {migration['ns']} [{low}, {high}) {route}: {migration['state']}, "
-        + ", ".join(counts)
-    )
+    return f"{migration['process']}: {migration['ns']} [{low}, {high}) {route}: {', '.join(parts)}"
