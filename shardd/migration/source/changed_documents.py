@@ -6,7 +6,6 @@ from typing import Any, Final
 from uuid import UUID
 
 from bson.binary import Binary
-from bson.int64 import Int64
 
 from daemon.sidecar.mongod import LocalMongod
 from shardd.migration.source.raw_cursor import RawCursor
@@ -66,9 +65,7 @@ class ChangedDocuments:
             BackendError: mongod does not answer.
         """
         found: dict[bytes, bytes] = {}
-        connection = await self._mongod.pool.borrow()
-        try:
-            cursor = RawCursor(connection, self._namespace)
+        async with RawCursor.open(self._mongod, self._namespace) as cursor:
             batch = await cursor.find(self._arguments(elements))
             while True:
                 for document in batch.documents():
@@ -80,11 +77,6 @@ class ChangedDocuments:
                     break
                 batch = await cursor.more()
             is_complete = not cursor.id
-            if not is_complete:
-                kill = {"killCursors": self._namespace.collection, "cursors": [Int64(cursor.id)]}
-                await connection.command(self._namespace.db, kill)
-        finally:
-            self._mongod.pool.give_back(connection)
         return self._judge(elements, found, is_complete=is_complete)
 
     def _arguments(self, elements: Collection[bytes]) -> Mapping[str, Any]:

@@ -85,6 +85,7 @@ class CloneSource:
 
     Attributes:
         session_id: see above.
+        collection_uuid: see above.
         documents_cloned: how many documents the clone batches that were asked for held.
         bytes_cloned: and how many bytes.
         is_clone_exhausted: whether the empty last batch of the clone has been asked for.
@@ -110,7 +111,7 @@ class CloneSource:
         self.position = Timestamp(0, 0)
         self._mongod = mongod
         self._namespace = namespace
-        self._collection_uuid = collection_uuid
+        self.collection_uuid = collection_uuid
         self._pattern = pattern
         self._range = range
         self._touched = TouchedIds(queued_bytes_max)
@@ -157,7 +158,7 @@ class CloneSource:
         scans = index.scans(self._pattern, self._range)
         if from_key is not None:
             scans[0]["min"] = index.bound(from_key)
-        self._reader = DocumentReader(self._mongod, self._namespace, self._collection_uuid, scans)
+        self._reader = DocumentReader(self._mongod, self._namespace, self.collection_uuid, scans)
         try:
             self.position = await self._follower.open(position)
             await self._reader.open()
@@ -254,7 +255,7 @@ class CloneSource:
             self._scope.cancel()
 
     async def _release(self) -> None:
-        self._follower.close()
+        await self._follower.close()
         if self._reader is not None:
             await self._reader.close()
 

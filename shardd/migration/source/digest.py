@@ -55,11 +55,8 @@ async def digest(
     """
     index = await ShardKeyIndex.find(mongod, namespace, pattern)
     documents = total = 0
-    connection = await mongod.pool.borrow()
-    is_done = False
-    try:
-        for scan in index.scans(pattern, wanted):
-            cursor = RawCursor(connection, namespace)
+    for scan in index.scans(pattern, wanted):
+        async with RawCursor.open(mongod, namespace) as cursor:
             batch = await cursor.find(
                 {
                     **scan,
@@ -76,9 +73,4 @@ async def digest(
                 if not cursor.id:
                     break
                 batch = await cursor.more(batchSize=_BATCH_DOCUMENTS)
-        is_done = True
-    finally:
-        if not is_done:
-            connection.close()  # the cursor that is left is idle, and closed by mongod after ten minutes
-        mongod.pool.give_back(connection)
     return RangeDigest(documents, total % _SUM_MODULUS)

@@ -12,7 +12,6 @@ from uuid import UUID, uuid4
 
 import trio
 from bson.binary import Binary
-from bson.int64 import Int64
 
 from daemon.logs import get_logger
 from daemon.sidecar.mongod import LocalMongod
@@ -81,7 +80,7 @@ class DocumentReader:
             BackendError: mongod does not answer.
         """
         connection = await self._mongod.pool.borrow()
-        self._cursor = RawCursor(connection, self._namespace, {"lsid": self._lsid})
+        self._cursor = RawCursor(self._mongod, connection, self._namespace, {"lsid": self._lsid})
         await self._find(self._scans[0])
 
     async def run(self) -> None:
@@ -124,17 +123,13 @@ class DocumentReader:
         cursor, self._cursor = self._cursor, None
         if cursor is None:
             return
-        cursor.connection.close()  # ends what mongod is doing for it
-        self._mongod.pool.give_back(cursor.connection)
+        await cursor.close()
         with trio.CancelScope(shield=True, deadline=trio.current_time() + _CLEANUP_SECONDS_MAX):
             try:
-                if cursor.id:
-                    kill = {"killCursors": self._namespace.collection, "cursors": [Int64(cursor.id)]}
-                    await self._mongod.command(self._namespace.db, kill)
                 await self._mongod.command("admin", {"endSessions": [self._lsid]})
             except (BackendError, CommandError) as error:
-                # A mongod that has gone has no cursors, and a session that is forgotten ends by itself.
-                logger.info("Could not end a cursor", namespace=str(self._namespace), error=str(error))
+                # A session that is forgotten ends by itself.
+                logger.info("Could not end a session", namespace=str(self._namespace), error=str(error))
 
     async def _find(self, scan: Mapping[str, Any]) -> None:
         assert self._cursor is not None

@@ -76,7 +76,7 @@ class OplogFollower:
         present = await self._write_marker()
         self.followed = pack_timestamp(position or present)
         start = unpack_timestamp(self.followed)
-        self._cursor = RawCursor(await self._mongod.pool.borrow(), OPLOG)
+        self._cursor = RawCursor(self._mongod, await self._mongod.pool.borrow(), OPLOG)
         await self._cursor.find(
             {
                 "filter": {"ts": {"$gt": start}, **self._watched.filter()},
@@ -127,13 +127,12 @@ class OplogFollower:
             check()
             await self._progress.park()
 
-    def close(self) -> None:
-        """Close the connection, with which mongod ends a cursor that is being read, and let nobody wait any longer."""
+    async def close(self) -> None:
+        """End the cursor, also when cancelled, and let nobody wait any longer."""
         self._progress.unpark_all()
         cursor, self._cursor = self._cursor, None
         if cursor is not None:
-            cursor.connection.close()
-            self._mongod.pool.give_back(cursor.connection)
+            await cursor.close()
 
     async def _write_marker(self) -> Timestamp:
         note = {"appendOplogNote": 1, "data": {MARKER_FIELD: self._session_id}, "writeConcern": MAJORITY}
@@ -190,12 +189,9 @@ class OplogFollower:
 
     async def _find_operations(self, time: int) -> bytes | None:
         """The entry at a time, if it has writes to the collection."""
-        reader = await self._mongod.pool.borrow()
-        try:
-            arguments = {"filter": {**_at(time), **self._watched.operations_filter()}, "limit": 1, "singleBatch": True}
-            batch = await RawCursor(reader, OPLOG).find({**arguments, **_FORWARD})
-        finally:
-            self._mongod.pool.give_back(reader)
+        arguments = {"filter": {**_at(time), **self._watched.operations_filter()}, "limit": 1, "singleBatch": True}
+        async with RawCursor.open(self._mongod, OPLOG) as cursor:
+            batch = await cursor.find({**arguments, **_FORWARD})
         return next(iter(batch.documents()), None)
 
     async def _find_entry(self, wanted: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -1,19 +1,27 @@
 """Cursors of the own mongod whose batches stay raw: they are passed on as they lie in mongod's reply."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from struct import Struct
 from typing import Any, Final
 
 import bson
+import trio
 from bson.int64 import Int64
 from bson.timestamp import Timestamp
 
+from daemon.logs import get_logger
+from daemon.sidecar.mongod import LocalMongod
 from sharding.namespace import Namespace
 from sharding.timestamps import pack_timestamp
 from wire import rawbson
-from wire.errors import CommandError, RemoteProtocolError
+from wire.errors import BackendError, CommandError, RemoteProtocolError
 from wire.message import OP_MSG, Header, next_request_id, op_msg
 from wire.transport.client import Connection, decode_reply
+
+logger = get_logger("shardd.migration.cursors")
+
+_KILL_SECONDS_MAX: Final = 5.0
 
 _BODY_AT: Final = 21
 """Where the body of an OP_MSG lies that has no other section before it, as replies have."""
@@ -87,20 +95,39 @@ class RawCursor:
     """A cursor, and the connection on which it alone is read.
 
     Args:
-        connection: to the mongod.
+        mongod: the own one.
+        connection: borrowed from its pool.
         namespace: what is read.
         options: fields of every command of the cursor, as ``lsid``.
 
     Attributes:
-        connection: see above.
         id: of the cursor; 0 before it is opened and when it has ended.
     """
 
-    def __init__(self, connection: Connection, namespace: Namespace, options: Mapping[str, Any] | None = None) -> None:
-        self.connection = connection
+    def __init__(
+        self,
+        mongod: LocalMongod,
+        connection: Connection,
+        namespace: Namespace,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._mongod = mongod
+        self._connection = connection
         self._namespace = namespace
         self._options = dict(options or {})
         self.id = 0
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls, mongod: LocalMongod, namespace: Namespace, options: Mapping[str, Any] | None = None
+    ) -> "AsyncIterator[RawCursor]":
+        """A cursor that is not there any more after the block, nor its connection if that may be in use still."""
+        cursor = cls(mongod, await mongod.pool.borrow(), namespace, options)
+        try:
+            yield cursor
+        finally:
+            await cursor.close()
 
     async def find(self, arguments: Mapping[str, Any]) -> RawBatch:
         """Open the cursor.
@@ -120,8 +147,23 @@ class RawCursor:
         """
         return await self._run({"getMore": Int64(self.id), "collection": self._namespace.collection, **options})
 
+    async def close(self) -> None:
+        """End it, also when cancelled; mongod would keep it for ten minutes, or as long as its session."""
+        if self.id:
+            self._connection.close()  # ends what mongod may be doing for it
+        self._mongod.pool.give_back(self._connection)
+        if not self.id:
+            return
+        kill = {"killCursors": self._namespace.collection, "cursors": [Int64(self.id)]}
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + _KILL_SECONDS_MAX):
+            try:
+                await self._mongod.command(self._namespace.db, kill)
+            except (BackendError, CommandError) as error:
+                # A mongod that has gone has no cursors.
+                logger.info("Could not kill a cursor", namespace=str(self._namespace), error=str(error))
+
     async def _run(self, command: Mapping[str, Any]) -> RawBatch:
         document = bson.encode({**command, **self._options, "$db": self._namespace.db})
-        batch = RawBatch(await self.connection.exchange(op_msg(document, request_id=next_request_id())))
+        batch = RawBatch(await self._connection.exchange(op_msg(document, request_id=next_request_id())))
         self.id = batch.cursor_id
         return batch
