@@ -7,6 +7,7 @@ import trio
 from shardd.migration.donor.donations import Donations
 from shardd.migration.donor.progress import DonorMetrics, donor_operation
 from shardd.migration.parameters import MigrationParameters
+from shardd.migration.recipient.service import RecipientService
 from shardd.migration.registry import MigrationRegistry
 from shardd.shard import Shard
 from wire.error_codes import ErrorCode
@@ -15,7 +16,6 @@ from wire.errors import CommandError
 if TYPE_CHECKING:
     from shardd.migration.donor.migration import DonorMigration
     from shardd.migration.donor.request import MoveRangeRequest
-    from shardd.migration.recipient.migration import RecipientMigration
 
 
 class Migrations:
@@ -25,7 +25,7 @@ class Migrations:
         registry: lets one migration be under way at a time.
         parameters: what can be set about them.
         donor: the migration in which this shard gives a range, from where it has been checked and persisted.
-        recipient: the migration in which this shard receives one.
+        recipient: receives ranges.
         donor_metrics: counts what comes of donations.
     """
 
@@ -33,7 +33,7 @@ class Migrations:
         self.registry = MigrationRegistry()
         self.parameters = MigrationParameters()
         self.donor: DonorMigration | None = None
-        self.recipient: RecipientMigration | None = None
+        self.recipient = RecipientService(shard, self.registry)
         self.donor_metrics = DonorMetrics(shard.metrics, lambda: self.donor)
         self._shard = shard
         self._donations: Donations | None = None
@@ -53,12 +53,15 @@ class Migrations:
         if self._donations is not None:
             return
         donations = Donations(self._shard, nursery)
-        await donations.recover()
+        unfinished = await donations.load()
+        await self.recipient.begin_term(nursery)
+        await donations.recover(unfinished)
         self._donations = donations
 
     def end_term(self) -> None:
         """The migrations have been cancelled with their nursery; the next primary goes on with them."""
         self._donations = None
+        self.recipient.end_term()
 
     async def move_range(self, request: "MoveRangeRequest") -> None:
         """Give a range to another shard, or wait for the end of the same migration if it is under way.

@@ -1,6 +1,6 @@
 """Running donations: from the request, or from what a former primary has left, to their completion."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -64,14 +64,20 @@ class Donations:
             self._nursery.start_soon(self._execute, donation, partial(self._donate, donation, request))
         return donation
 
-    async def recover(self) -> None:
-        """Take over what the last primary has left; critical sections are on when this returns.
+    async def load(self) -> list[tuple[MigrationCoordinatorDocument, MigrationAttempts | None]]:
+        """What the last primary has left unfinished.
 
         Raises:
             CommandError: it could not be read.
             BackendError: mongod does not answer.
         """
-        for coordinator, attempts in await self._store.load():
+        return await self._store.load()
+
+    async def recover(
+        self, unfinished: Sequence[tuple[MigrationCoordinatorDocument, MigrationAttempts | None]]
+    ) -> None:
+        """Go on with what `load` has found; critical sections are on when this returns."""
+        for coordinator, attempts in unfinished:
             logger.info(
                 "Taking over a migration",
                 namespace=coordinator.namespace,
