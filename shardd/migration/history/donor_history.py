@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
+import trio
 from bson.binary import Binary
 
 from daemon.logs import get_logger
@@ -91,6 +92,8 @@ class DonorHistory:
         self._skipped: tuple[int, int] | None = None
         self._rescan: PooledCursor | None = None
         self._number = -1
+        self._reading = trio.Lock()
+        self._is_cut_off = False
         self._batch: list[bytes] = []
 
     def observe(self, raw: bytes) -> None:
@@ -115,23 +118,34 @@ class DonorHistory:
             number: which batch, from 0, which says that all before have arrived; None for the next.
 
         Raises:
-            CommandError: BadValue, ``number`` is neither the last one nor the next; CursorNotFound and the like.
+            CommandError: BadValue, ``number`` is neither the last one nor the next; CursorNotFound and the like, or
+                OperationFailed after that: the history has a gap.
             BackendError: the mongod does not answer.
         """
-        if number is not None and number == self._number:
+        async with self._reading:
+            if number is not None and number == self._number:
+                return self._batch
+            if number is not None and number != self._number + 1:
+                raise CommandError(
+                    ErrorCode.BadValue,
+                    f"batch {number} of the session history was asked for after batch {self._number}",
+                )
+            self._batch = await self._read_batch()
+            self._number += 1
+            self.statements_sent += len(self._batch)
             return self._batch
-        if number is not None and number != self._number + 1:
-            raise CommandError(
-                ErrorCode.BadValue, f"batch {number} of the session history was asked for after batch {self._number}"
-            )
+
+    async def _read_batch(self) -> list[bytes]:
+        if self._is_cut_off:
+            raise CommandError(ErrorCode.OperationFailed, "reading the session history was cut off")
         batch: list[bytes] = []
         size = 0
+        self._is_cut_off = True
         while size < BATCH_BYTES_MAX and not self._is_empty:
             for statement in await self._next_statements():
                 batch.append(statement.to_bson())
                 size += len(batch[-1])
-        self.statements_sent += len(batch)
-        self._number, self._batch = self._number + 1, batch
+        self._is_cut_off = False
         return batch
 
     @property
