@@ -68,7 +68,7 @@ def run_chaos(directory: Path, *, seconds: float, seed: str, members: int = 1) -
     history = History(directory / "history.jsonl")
     summary = Summary(seed)
     try:
-        options = ("--routers", "2", "--members", str(members))
+        options = ("--orphan-cleanup-delay", "1", "--members", str(members))
         with fault_cluster(directory / "cluster", *options) as cluster:
             _run_on(cluster, history, summary, seconds)
     finally:

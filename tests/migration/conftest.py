@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 
 from tests.integration.sharded import LOWER, UPPER
-from tests.migration.fault_cluster import FaultCluster, fault_cluster
+from tests.migration.fault_cluster import NO_DELAY, FaultCluster, fault_cluster
 
 _numbers = count(1)
 
@@ -54,7 +54,7 @@ FAILED = pytest.StashKey[bool]()
 @pytest.fixture(scope="module")
 def small_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterHolder]:
     """Two shards of one member, two routers."""
-    holder = ClusterHolder(tmp_path_factory, "--routers", "2")
+    holder = ClusterHolder(tmp_path_factory, *NO_DELAY)
     yield holder
     holder.close()
 

@@ -21,8 +21,8 @@ from tests.local_cluster import Client, RunningCluster, running_cluster
 
 RESTART_SECONDS_MAX: Final = 60.0
 
-SHARD_PARAMETERS: Final[dict[str, Any]] = {"orphanCleanupDelaySecs": 0, "verifyMigrations": True}
-"""What tests run every shard daemon with."""
+NO_DELAY: Final = ("--orphan-cleanup-delay", "0")
+"""Orphans are deleted as soon as nobody reads them any more."""
 
 
 class FaultCluster:
@@ -46,11 +46,6 @@ class FaultCluster:
         return [process["name"] for process in self.running.document["processes"]]
 
     @property
-    def shard_daemons(self) -> list[str]:
-        """The names of the processes that are shard daemons."""
-        return [name for name in self.names if name.endswith(".shardd")]
-
-    @property
     def router_addresses(self) -> list[str]:
         """``host:port`` of each router."""
         return [self.running.address(name) for name in self.names if name.startswith("router.")]
@@ -66,8 +61,6 @@ class FaultCluster:
     def restart(self, name: str) -> None:
         """Start a process that was killed; returns when it serves."""
         self._local.restart(name, RESTART_SECONDS_MAX)
-        if name.endswith(".shardd"):
-            self.set_parameters(name)
 
     @contextmanager
     def paused(self, name: str) -> Iterator[None]:
@@ -113,20 +106,16 @@ class FaultCluster:
         """The name of the daemon of a shard's primary."""
         return f"{shard}.{self.primary_index(shard)}.shardd"
 
-    def set_parameters(self, daemon: str) -> None:
-        """Give a shard daemon the parameters of these tests."""
-        for name, value in SHARD_PARAMETERS.items():
-            self.client(daemon).admin.command("setParameter", 1, **{name: value})
-
 
 @contextmanager
 def fault_cluster(directory: Path, *options: str) -> Iterator[FaultCluster]:
-    """Start a cluster with these options of ``up``; after the block it is down, whatever happened to it."""
-    with running_cluster(directory, *options) as running, ExitStack() as clients:
-        cluster = FaultCluster(running, clients)
-        for daemon in cluster.shard_daemons:
-            cluster.set_parameters(daemon)
-        yield cluster
+    """Start a cluster of two routers with these options of ``up``; after the block it is down, whatever happened to it.
+
+    Every commit of a migration is verified.
+    """
+    arguments = ("--routers", "2", "--verify-migrations", *options)
+    with running_cluster(directory, *arguments) as running, ExitStack() as clients:
+        yield FaultCluster(running, clients)
 
 
 def catalog_documents(client: Client, collection: str, query: dict[str, Any]) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from pymongo.errors import AutoReconnect
 from tests.integration.sharded import LOWER, UPPER
 from tests.migration.conftest import FAILED, ClusterHolder, shard_in_three
 from tests.migration.fail_points import fail_point
-from tests.migration.fault_cluster import FaultCluster
+from tests.migration.fault_cluster import NO_DELAY, FaultCluster
 from tests.migration.invariants import check_collection
 from tests.migration.moving import moving
 from tests.migration.places import DONOR_STEPS, RECIPIENT_STEPS, middle_to, move_the_middle_on
@@ -25,7 +25,7 @@ STEP_DOWN_SECONDS: Final = 10
 @pytest.fixture(scope="module")
 def replicated_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterHolder]:
     """Two shards of three members, two routers."""
-    holder = ClusterHolder(tmp_path_factory, "--routers", "2", "--members", "3")
+    holder = ClusterHolder(tmp_path_factory, *NO_DELAY, "--members", "3")
     yield holder
     holder.close()
 
