@@ -27,6 +27,17 @@ COMMIT: Final = (
     MIGRATION_COMMIT_NETWORK_ERROR,
 )
 
+FAIL_MIGRATION_RECEIVED_OUT_OF_RANGE_OPERATION: Final = "failMigrationReceivedOutOfRangeOperation"
+"""A modification of a document outside of the range fails the migration instead of being passed over."""
+
+MIGRATION_RECIPIENT_FAIL_POST_COMMIT_REFRESH: Final = "migrationRecipientFailPostCommitRefresh"
+"""The recipient leaves its critical section without knowing what was decided."""
+
+RECIPIENT_FAILURES: Final = (
+    FAIL_MIGRATION_RECEIVED_OUT_OF_RANGE_OPERATION,
+    MIGRATION_RECIPIENT_FAIL_POST_COMMIT_REFRESH,
+)
+
 SUSPEND_RANGE_DELETION: Final = "suspendRangeDeletion"
 """A range deletion waits before the delay."""
 

@@ -23,11 +23,12 @@ from bson.int64 import Int64
 
 from daemon.logs import get_logger
 from daemon.sidecar.mongod import LocalMongod
+from shardd.migration.raw_replies import check_reply
 from sharding.namespace import Namespace
 from wire.error_codes import ErrorCode
 from wire.errors import BackendError, CommandError
 from wire.message import encode_sequence, next_request_id, op_msg
-from wire.rawbson import VALUE_CODEC, encode_document, find
+from wire.rawbson import VALUE_CODEC, encode_document
 from wire.transport.client import response_body
 
 logger = get_logger("shardd.migration.sessions")
@@ -79,7 +80,7 @@ class Transaction:
         reply = response_body(
             await self._mongod.pool.exchange(op_msg(command, request_id=next_request_id(), sections=sections))
         )
-        _check(reply)
+        check_reply(reply)
         return reply
 
     async def commit(self, write_concern: Mapping[str, Any]) -> None:
@@ -278,23 +279,3 @@ class ReservedSessions:
                     await session.settle()
                 if self._free:
                     return self._free.pop()
-
-
-def _check(reply: bytes) -> None:
-    """Raise what a reply says has failed, if anything has."""
-    ok = find(reply, b"ok")
-    if ok is not None and reply[ok[2] : ok[3]] == _OK and not _has_errors(reply):
-        return
-    decoded = bson.decode(reply, codec_options=VALUE_CODEC)
-    if not decoded.get("ok"):
-        raise CommandError.from_reply(decoded)
-    for failure in (*decoded.get("writeErrors", ()), decoded.get("writeConcernError")):
-        if failure is not None:
-            raise CommandError.from_reply(failure)
-
-
-_OK: Final = b"\0\0\0\0\0\0\xf0?"
-
-
-def _has_errors(reply: bytes) -> bool:
-    return find(reply, b"writeErrors") is not None or find(reply, b"writeConcernError") is not None

@@ -1,0 +1,140 @@
+"""The recipient's critical section: the range is complete here, and whether it is this shard's is being decided.
+
+It is written down before the donor is told that it may commit, so that it also holds on the next primary, until the
+donor has said that the decision is made. The documents are those of MongoDB 6.0.5, in its order: the recipient's own
+(``migrationRecipients``) stands as long as anything of the critical section does.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import trio
+from bson.binary import Binary
+
+from daemon.logs import get_logger
+from shardd.catalog import MAJORITY
+from shardd.critical_section import CriticalSection
+from shardd.fail_point_names import MIGRATION_RECIPIENT_FAIL_POST_COMMIT_REFRESH
+from shardd.migration.documents import CRITICAL_SECTIONS, MIGRATION_RECIPIENTS, MigrationRecipientDocument
+from shardd.migration.reserved_sessions import LOCAL_WRITE_CONCERN
+from shardd.shard import Shard
+from wire.errors import CommandError
+
+logger = get_logger("shardd.migration.recipient")
+
+
+class RecipientCriticalSection:
+    """The critical section of one migration.
+
+    Args:
+        shard: this shard.
+        recipient: the document that tells of it.
+
+    Attributes:
+        has_begun: whether there may be anything of it to be undone by `leave`.
+    """
+
+    def __init__(self, shard: Shard, recipient: MigrationRecipientDocument) -> None:
+        self.has_begun = False
+        self._mongod = shard.mongod
+        self._shard = shard
+        self._recipient = recipient
+        self._reason = {"recvChunk": 1, "sessionId": recipient.session_id}
+        self._section: CriticalSection | None = None
+
+    async def begin(self) -> None:
+        """Block writes here, and begin to write that down: it lasts only together with what `complete` writes.
+
+        Writes under way were let in before the range came and cannot see it; they are not waited for.
+
+        Raises:
+            CommandError: mongod refuses.
+            BackendError: mongod does not answer.
+        """
+        recipient = self._recipient
+        section = {"_id": recipient.namespace, "reason": self._reason, "blockReads": False}
+        with trio.CancelScope(shield=True):  # or they might come after the deletion that undoes them
+            self.has_begun = True
+            await self._insert(MIGRATION_RECIPIENTS, recipient.to_document())
+            await self._insert(CRITICAL_SECTIONS, section)
+        await self._block_writes()
+
+    async def complete(self) -> None:
+        """Block reads, too. When this returns a majority has the critical section and all that was written before.
+
+        Raises:
+            CommandError: mongod refuses.
+            BackendError: mongod does not answer.
+        """
+        assert self._section is not None
+        self._section.blocks_reads = True
+        await self._save_section(MAJORITY)
+
+    async def restore(self) -> bool:
+        """Put back what a former primary had; returns whether it had been completed.
+
+        Raises:
+            CommandError: mongod refuses.
+            BackendError: mongod does not answer.
+        """
+        self.has_begun = True
+        await self._block_writes()
+        assert self._section is not None
+        self._section.blocks_reads = True
+        find = {"find": CRITICAL_SECTIONS, "filter": {"_id": self._recipient.namespace}, "singleBatch": True}
+        reply = await self._mongod.command("config", find)
+        return any(each["reason"] == self._reason and each["blockReads"] for each in reply["cursor"]["firstBatch"])
+
+    async def leave(self) -> None:
+        """The decision is made: learn it, and let operations go on.
+
+        Raises:
+            CommandError: mongod refuses; operations still have to wait.
+            BackendError: mongod does not answer; likewise.
+        """
+        state = self._shard.namespace(self._recipient.namespace)
+        try:
+            self._shard.fail_points.fail_if_on(MIGRATION_RECIPIENT_FAIL_POST_COMMIT_REFRESH)
+            await self._shard.refresher.refresh_collection(state)
+        except CommandError as error:
+            # Operations do it themselves, as soon as the config servers answer.
+            logger.info("Leaves the critical section without a refresh", namespace=state.namespace, error=str(error))
+            state.forget()
+        query = {"_id": self._recipient.namespace, "reason": self._reason}
+        await self._delete(CRITICAL_SECTIONS, query, LOCAL_WRITE_CONCERN)
+        await self._delete(MIGRATION_RECIPIENTS, {"_id": Binary.from_uuid(self._recipient.id)}, MAJORITY)
+        self.has_begun = False
+        if self._section is not None and state.critical_section is self._section:
+            state.release()
+
+    async def _block_writes(self) -> None:
+        state = self._shard.namespace(self._recipient.namespace)
+        while (other := state.critical_section) is not None:
+            await other.wait_released()
+        self._section = state.critical_section = CriticalSection(self._reason)
+
+    async def _insert(self, collection: str, document: Mapping[str, Any]) -> None:
+        insert = {"insert": collection, "documents": [document], "writeConcern": LOCAL_WRITE_CONCERN}
+        await self._mongod.write("config", insert)
+
+    async def _save_section(self, write_concern: Mapping[str, Any]) -> None:
+        query = {"_id": self._recipient.namespace, "reason": self._reason}
+        update = {"q": query, "u": {"$set": {"blockReads": True}}}
+        await self._mongod.write(
+            "config", {"update": CRITICAL_SECTIONS, "updates": [update], "writeConcern": write_concern}
+        )
+
+    async def _delete(self, collection: str, query: Mapping[str, Any], write_concern: Mapping[str, Any]) -> None:
+        delete = {"delete": collection, "deletes": [{"q": query, "limit": 1}], "writeConcern": write_concern}
+        await self._mongod.write("config", delete)
+
+
+async def recipients_left_behind(shard: Shard) -> list[MigrationRecipientDocument]:
+    """The migrations whose critical section was on when the last primary ended.
+
+    Raises:
+        CommandError: mongod refuses.
+        BackendError: mongod does not answer.
+    """
+    reply = await shard.mongod.command("config", {"find": MIGRATION_RECIPIENTS, "singleBatch": True})
+    return [MigrationRecipientDocument.from_document(each) for each in reply["cursor"]["firstBatch"]]
