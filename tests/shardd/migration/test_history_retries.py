@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import trio
+from bson.binary import Binary
+from bson.timestamp import Timestamp
 
 from daemon.sidecar.mongod import LocalMongod
 from shardd.migration.history.table import HistoryTable
@@ -134,6 +136,10 @@ MISFITS = {
 }
 
 
+LOST = Session()
+"""A session whose history is no longer complete when it is moved."""
+
+
 def renumbered(value: Any, first: int) -> Any:  # noqa: ANN401 - as in a command
     """A command, a part of one or a reply with its ids moved up."""
     if isinstance(value, Mapping):
@@ -204,6 +210,14 @@ async def move(donor: Member, recipient: Member, low: Command, high: Command) ->
         await destination.write(NAMESPACE.db, {"insert": "c", "documents": documents})
 
 
+async def lose_history(mongod: Connection, session: Session) -> None:
+    """Have a mongod believe that its oplog does not reach back to the writes of a session."""
+    query = {"_id.id": Binary.from_uuid(session.id)}
+    lose = {"q": query, "u": {"$set": {"lastWriteOpTime.ts": Timestamp(1, 1)}}}
+    update_it = {"update": "transactions", "updates": [lose], "writeConcern": {"w": "majority"}}
+    assert (await reply_to(mongod, "config", update_it))["nModified"] == 1
+
+
 @pytest.fixture(scope="module")
 def sessions() -> dict[str, tuple[Session, int]]:
     """The session and the first id of each case."""
@@ -224,6 +238,8 @@ def moved(mini: MiniCluster, sessions: dict[str, tuple[Session, int]]) -> Moved:
                 reply = await reply_to(server, NAMESPACE.db, session.write(5, renumbered(case.original, first)))
                 assert reply["ok"] == 1.0, (name, reply)
                 assert "writeErrors" not in reply, (name, reply)
+            await reply_to(server, NAMESPACE.db, LOST.write(5, insert(-1)))
+            await lose_history(server, LOST)
         await move(donor, recipient, {"a": 0}, {"a": 10})
 
     trio.run(execute_and_move)
@@ -259,3 +275,46 @@ def test_a_retry_of_something_else(moved: Moved, sessions: dict[str, tuple[Sessi
     assert (found["code"], found["codeName"]) == (expected["code"], expected["codeName"])
     expected_documents, found_documents = trio.run(moved.documents, first)
     assert found_documents == expected_documents
+
+
+@pytest.mark.parametrize(
+    "command",
+    [insert(-1), insert(-2, -3, ordered=False), update(add(-1)), delete(-1), modify(-1, update=SET)],
+    ids=lambda command: next(iter(command)),
+)
+def test_a_retry_of_what_nobody_knows(moved: Moved, command: Command) -> None:
+    expected, found = trio.run(moved.retry, LOST.write(5, command))
+    assert expected["codeName"] == "IncompleteTransactionHistory"
+    assert found == expected
+
+
+def test_a_session_that_has_gone_on_here(moved: Moved, sessions: dict[str, tuple[Session, int]]) -> None:
+    session, first = sessions["insert of one"]
+
+    async def main() -> None:
+        expected, found = await moved.retry(session.write(6, renumbered(insert(60), first)))
+        assert found == expected == {"n": 1, "ok": 1.0}
+        expected, found = await moved.retry(session.write(5, renumbered(insert(10), first)))
+        assert expected["codeName"] == "TransactionTooOld"
+        assert found == expected
+
+    trio.run(main)
+
+
+def test_what_the_recipient_executed_itself(moved: Moved, sessions: dict[str, tuple[Session, int]]) -> None:
+    """Then the donor does not know it, and the recipient knows both parts."""
+    session, first = sessions["delete of what was updated"]
+
+    async def main() -> None:
+        async with connection(moved.recipient) as recipient:
+            for command, reply in [
+                (update(add(1), add(2), stmtIds=[1, 2]), {"n": 2, "nModified": 2, "ok": 1.0}),
+                (
+                    update(add(2), add(0), add(1), add(3), stmtIds=[2, 0, 1, 3]),
+                    {"n": 4, "retriedStmtIds": [2, 0, 1], "nModified": 4, "ok": 1.0},
+                ),
+            ]:
+                versioned = {**session.write(5, renumbered(command, first)), "shardVersion": dict(moved.version)}
+                assert await reply_to(recipient, NAMESPACE.db, versioned) == reply
+
+    trio.run(main)
