@@ -18,12 +18,15 @@ from shardd.command_runner import run_command
 from shardd.current_op import with_own_operations
 from shardd.migration.history.retried_writes import TXN_NUMBER, answer_retried_write
 from shardd.namespace_state import NamespaceState
+from shardd.orphans.filtered_commands import hiding_moves, without_orphans
+from shardd.orphans.ownership_filter import OwnershipFilter
 from shardd.registry import COMMANDS
 from shardd.shard import Shard
 from shardd.sharded_operations import SHARDED_OPERATIONS, ShardedOperation
 from shardd.sharding_fields import without_sharding_fields
 from shardd.stale_errors import StaleError, stale_reply
 from shardd.views import CHANGES_OF_VIEWS, READS_OF_VIEWS
+from sharding.namespace import Namespace
 from sharding.versions import DATABASE_VERSION, SHARD_VERSION
 from wire.hello import HELLO_NAMES
 from wire.message import reply_document
@@ -55,6 +58,8 @@ class ShardHandler(SidecarHandler):
         command = COMMANDS.get(request.name)
         if command is not None:
             return await run_command(command, self._shard, client, request)
+        if request.name == "aggregate":
+            request = hiding_moves(request)
         if SHARD_VERSION in fields or DATABASE_VERSION in fields:
             return await self._run_versioned(client, upstream, request)
         if request.name in HELLO_NAMES:
@@ -83,27 +88,34 @@ class ShardHandler(SidecarHandler):
                 self._stale_errors.add(error.code_name)
                 return reply_document(request.message.request_id, stale_reply(request, error))
         # What is true at the moment of admission is true for the whole operation.
-        readers = state.readers
+        readers, orphans = state.readers, state.orphans
         # A write is not left before the mongod has answered, even if its client leaves: a critical section that
         # waits for it must not go on while it may still be at work.
         try:
             if READ_CONCERN in request.fields:
                 await self._shard.sidecar.prepare(request)
             if TXN_NUMBER in request.fields and self._shard.history_table.sessions:
-                run = partial(self._run_admitted, upstream, state, upstream.forward)
+                run = partial(self._run_admitted, upstream, state, orphans, upstream.forward)
                 reply = await answer_retried_write(self._shard, request, run)
                 if reply is not None:
                     return reply
-            return await self._run_admitted(upstream, state, upstream.pass_on, request)
+            return await self._run_admitted(upstream, state, orphans, upstream.pass_on, request)
         finally:
             state.exit(readers, is_write=is_write)
             if request.name in CHANGES_OF_VIEWS:
                 self._shard.views.forget()
 
     async def _run_admitted(
-        self, upstream: Upstream, state: NamespaceState, send: Send, request: Request
+        self,
+        upstream: Upstream,
+        state: NamespaceState,
+        orphans: OwnershipFilter | None,
+        send: Send,
+        request: Request,
     ) -> bytes | None:
         if state.table is not None:
+            if orphans is not None:
+                request = await without_orphans(request, self._shard.mongod, Namespace.parse(state.namespace), orphans)
             special = SHARDED_OPERATIONS.get(request.name)
             if special is not None:
                 reply = await special(ShardedOperation(self._shard, upstream, request, state))

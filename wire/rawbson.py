@@ -240,6 +240,11 @@ def append(document: bytes, elements: bytes) -> bytes:
     return _pack_int32(len(document) + len(elements)) + document[4:-1] + elements + b"\0"
 
 
+def with_value(document: bytes, span: Span, value: bytes) -> bytes:
+    """``document`` with the value of one of its top-level elements replaced by another one of the same type."""
+    return from_elements(document[4 : span[2]] + value + document[span[3] : len(document) - 1])
+
+
 def without(document: bytes, names: Container[bytes]) -> bytes:
     """``document`` less its top-level elements of the given names; itself when it has none of them."""
     kept: list[bytes] = []

@@ -145,6 +145,7 @@ _SMALL = st.recursive(
         max_size=30,
     )
 )
+@example(values=[[("a", string("a"))], [("a", string("a")), ("b", string("a"))], [("b", string("a"))]])
 def test_embedded_strings_are_compared_as_bytes(
     collection: Collection[dict[str, Any]], values: list[list[tuple[str, Value]]]
 ) -> None:
