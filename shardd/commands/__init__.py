@@ -2,6 +2,7 @@
 
 from shardd.commands import (
     chunk_commands,
+    cleanup_orphaned_command,
     ddl_commands,
     fail_point_commands,
     identity_commands,
@@ -17,6 +18,7 @@ from shardd.commands import (
 
 __all__ = [
     "chunk_commands",
+    "cleanup_orphaned_command",
     "ddl_commands",
     "fail_point_commands",
     "identity_commands",
