@@ -89,10 +89,3 @@ async def flush_database_with_write_concern(shard: Shard, request: Request) -> d
     reply = await flush_database(shard, request)
     await shard.wait_majority()
     return reply
-
-
-@command("cleanupOrphaned", admin_only=True)
-async def cleanup_orphaned(shard: Shard, request: Request) -> dict[str, Any]:
-    """Wait until no orphans of a collection are left: there are none, since only empty ranges change their shard."""
-    namespace_argument(request)
-    return {}
