@@ -17,6 +17,7 @@ from bench.cluster import OurCluster, our_cluster
 from bench.genuine import genuine_cluster
 from bench.loadgen import BenchError, LoadGenerator
 from bench.many_chunks import collection_name, create_collections
+from bench.migration.run import DOCUMENTS, DOCUMENTS_QUICK, PARTS, measure_migrations
 from bench.mongods import direct_mongod
 from bench.plan import Plan, body_of
 from bench.proxy import PROXY, tcp_proxy
@@ -30,6 +31,7 @@ from deploy.mongod import find_mongod
 TARGETS: Final = ("direct", "tcp proxy", "genuine", "shardwright")
 MANY_CHUNKS: Final = "chunks"
 ROUTING: Final = "routing"
+MIGRATION: Final = "migration"
 CHUNKS: Final = (10, 10_000, 1_000_000)
 CHUNKS_QUICK: Final = CHUNKS[:2]
 CONNECTIONS: Final = (1, 16, 64)
@@ -65,6 +67,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             if MANY_CHUNKS in options.only and bench.cluster is not None:
                 results += bench.measure_many_chunks(bench.cluster, sizes)
         document["results"] = [result.to_document() for result in results]
+    if MIGRATION in options.only:
+        with tempfile.TemporaryDirectory(prefix="shardwright-bench-") as directory:
+            document[MIGRATION] = measure_migrations(options, find_mongod(options.mongod), Path(directory))
     if ROUTING in options.only:
         document[ROUTING] = measure_routing(sizes)
     return document
@@ -164,7 +169,7 @@ def _check(workload: Workload, target: Target, frame: bytes) -> None:
 
 
 def _options() -> argparse.Namespace:
-    names = [*(workload.name for workload in WORKLOADS), MANY_CHUNKS, ROUTING]
+    names = [*(workload.name for workload in WORKLOADS), MANY_CHUNKS, ROUTING, MIGRATION]
     parser = argparse.ArgumentParser(prog="bench", description="Measure a cluster beside its peers.")
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="WHAT", help=", ".join(names))
     parser.add_argument(
@@ -173,12 +178,27 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--connections", nargs="+", type=int, default=list(CONNECTIONS), metavar="N")
     parser.add_argument("--seconds", type=float, help="length of one measurement (default: 3, quick: 0.5)")
     parser.add_argument("--rounds", type=int, help="measurements of everything (default: 3, quick: 1)")
+    parser.add_argument(
+        "--documents",
+        type=int,
+        metavar="N",
+        help=f"of 1 kB that a migration moves (default: {DOCUMENTS:,}, quick: {DOCUMENTS_QUICK:,})",
+    )
+    parser.add_argument(
+        "--parts",
+        nargs="+",
+        choices=PARTS,
+        default=list(PARTS),
+        metavar="PART",
+        help=f"what is measured of migrations: {', '.join(PARTS)}",
+    )
     parser.add_argument("--quick", action="store_true", help="whether it works rather than how fast it is")
     parser.add_argument("--mongod", help="mongod to run")
     parser.add_argument("--cache-gb", type=float, default=0.5, help="WiredTiger cache of each mongod (default: 0.5)")
     options = parser.parse_args()
     options.seconds = options.seconds or (0.5 if options.quick else 3.0)
     options.rounds = options.rounds or (1 if options.quick else 3)
+    options.documents = options.documents or (DOCUMENTS_QUICK if options.quick else DOCUMENTS)
     return options
 
 

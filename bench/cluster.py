@@ -33,6 +33,10 @@ class OurCluster:
         """``host:port`` of a process."""
         return str(self._processes[name]["address"])
 
+    def pid(self, name: str) -> int:
+        """The pid of a process."""
+        return int(self._processes[name]["pid"])
+
     def pids(self, role: str) -> tuple[int, ...]:
         """The processes of a role; those of the config servers, which take no part, left out."""
         return tuple(
@@ -55,15 +59,25 @@ def our_cluster(mongod: str, directory: Path, *, cache_gb: float) -> Iterator[Ou
     Raises:
         BenchError: it could not be set up.
     """
+    with running_cluster(mongod, directory, cache_gb=cache_gb) as cluster:
+        _prepare(cluster.address("router.0"))
+        yield cluster
+
+
+@contextmanager
+def running_cluster(mongod: str, directory: Path, *, cache_gb: float) -> Iterator[OurCluster]:
+    """Run a cluster of two shards with nothing in it.
+
+    Raises:
+        BenchError: it does not start.
+    """
     launcher = [sys.executable, "-m", "deploy.cli"]
     options = ["--dir", str(directory), "--mongod", mongod, "--cache-gb", str(cache_gb), "--port", "0"]
     up = subprocess.run([*launcher, "up", "--detach", "--json", *options], capture_output=True, text=True, check=False)
     if up.returncode:
         raise BenchError(up.stderr.strip())
     try:
-        cluster = OurCluster(json.loads(up.stdout))
-        _prepare(cluster.address("router.0"))
-        yield cluster
+        yield OurCluster(json.loads(up.stdout))
     finally:
         subprocess.run([*launcher, "down", "--dir", str(directory)], capture_output=True, check=False)
 

@@ -1,6 +1,6 @@
 """A genuine MongoDB cluster from the same mongod, without a mongos: its shard servers carry the router's code."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +24,8 @@ from deploy.topology import ProcessPlan, Role
 
 _MAJORITY: Final[dict[str, Any]] = {"writeConcern": {"w": "majority"}}
 _COMMAND_SECONDS: Final = 120.0
+_MOVE_SECONDS: Final = 3600.0
+_FORCE_MANUAL: Final = 1
 
 
 @contextmanager
@@ -32,6 +34,63 @@ def genuine_cluster(mongod: str, directory: Path, *, cache_gb: float) -> Iterato
 
     Raises:
         BenchError: it could not be set up.
+    """
+    with genuine_servers(mongod, directory, cache_gb=cache_gb) as servers:
+        for collection in (READ_COLLECTION, WRITE_COLLECTION):
+            servers.shard_collection(collection)
+            servers.move_range(collection, {"key": SPLIT_AT}, {"key": bson.MaxKey()})
+        _load(servers)
+        yield servers.target
+
+
+class GenuineServers:
+    """A config server and two shard servers that have been joined.
+
+    Args:
+        addresses: ``host:port`` of ``config``, ``shard0`` and ``shard1``.
+        pids: of the same.
+    """
+
+    def __init__(self, addresses: Mapping[str, str], pids: Mapping[str, int]) -> None:
+        self.addresses = addresses
+        self.pids = pids
+
+    @property
+    def target(self) -> Target:
+        """The way through the genuine router code in the first shard server."""
+        processes = {"router and mongod": (self.pids["shard0"],), "mongod": (self.pids["shard1"],)}
+        return Target("genuine", self.addresses["shard0"], CLUSTER_COMMANDS, processes)
+
+    def shard_collection(self, collection: str) -> None:
+        """Shard a new collection, all of it on the first shard."""
+        with connect(self.addresses["config"], _COMMAND_SECONDS) as config:
+            created = config.admin.command("_configsvrCreateDatabase", DATABASE, primaryShardId="shard0", **_MAJORITY)
+        with connect(self.addresses["shard0"], _COMMAND_SECONDS) as shard:
+            shard[DATABASE].command(
+                "_shardsvrCreateCollection",
+                collection,
+                shardKey=SHARD_KEY,
+                databaseVersion=created["databaseVersion"],
+                **_MAJORITY,
+            )
+
+    def move_range(self, collection: str, low: Mapping[str, Any], high: Mapping[str, Any]) -> None:
+        """Move a range to the second shard, however big it is."""
+        order = {
+            "_configsvrMoveRange": f"{DATABASE}.{collection}",
+            **{"toShard": "shard1", "min": low, "max": high, "forceJumbo": _FORCE_MANUAL},
+            **_MAJORITY,
+        }
+        with connect(self.addresses["config"], _MOVE_SECONDS) as config:
+            config.admin.command(order)
+
+
+@contextmanager
+def genuine_servers(mongod: str, directory: Path, *, cache_gb: float) -> Iterator[GenuineServers]:
+    """Run the servers, joined and with nothing in them.
+
+    Raises:
+        BenchError: one does not start.
     """
     with PortReservation() as ports, ExitStack() as processes:
         plans = {
@@ -43,48 +102,19 @@ def genuine_cluster(mongod: str, directory: Path, *, cache_gb: float) -> Iterato
             ports.release(plan.port)
             option = "--configsvr" if role == "config" else "--shardsvr"
             pids[role] = processes.enter_context(primary_mongod(mongod, plan, directory / role, cache_gb, option))
-        _join(plans)
-        _load(plans)
-        yield Target(
-            "genuine",
-            plans["shard0"].address,
-            CLUSTER_COMMANDS,
-            {"router and mongod": (pids["shard0"],), "mongod": (pids["shard1"],)},
-        )
+        with connect(plans["config"].address, _COMMAND_SECONDS) as config:
+            # Nothing is to move but what is measured.
+            config.admin.command("_configsvrBalancerStop", 1)
+            for role in ("shard0", "shard1"):
+                host = f"{plans[role].replica_set}/{plans[role].address}"
+                config.admin.command("_configsvrAddShard", host, name=role, **_MAJORITY)
+        yield GenuineServers({role: plan.address for role, plan in plans.items()}, pids)
 
 
-def _join(plans: dict[str, ProcessPlan]) -> None:
-    """Make a cluster of them, with the collections sharded and half of each on the second shard."""
-    with (
-        connect(plans["config"].address, _COMMAND_SECONDS) as config,
-        connect(plans["shard0"].address, _COMMAND_SECONDS) as shard,
-    ):
-        for role in ("shard0", "shard1"):
-            host = f"{plans[role].replica_set}/{plans[role].address}"
-            config.admin.command("_configsvrAddShard", host, name=role, **_MAJORITY)
-        created = config.admin.command("_configsvrCreateDatabase", DATABASE, primaryShardId="shard0", **_MAJORITY)
-        for collection in (READ_COLLECTION, WRITE_COLLECTION):
-            shard[DATABASE].command(
-                "_shardsvrCreateCollection",
-                collection,
-                shardKey=SHARD_KEY,
-                databaseVersion=created["databaseVersion"],
-                **_MAJORITY,
-            )
-            config.admin.command(
-                "_configsvrMoveRange",
-                f"{DATABASE}.{collection}",
-                toShard="shard1",
-                min={"key": SPLIT_AT},
-                max={"key": bson.MaxKey()},
-                **_MAJORITY,
-            )
-
-
-def _load(plans: dict[str, ProcessPlan]) -> None:
+def _load(servers: GenuineServers) -> None:
     """There is no router for createIndexes: each shard is told directly."""
     for role in ("shard0", "shard1"):
-        with connect(plans[role].address, _COMMAND_SECONDS) as client:
+        with connect(servers.addresses[role], _COMMAND_SECONDS) as client:
             create_indexes(client)
-    with connect(plans["shard0"].address, _COMMAND_SECONDS) as client:
+    with connect(servers.addresses["shard0"], _COMMAND_SECONDS) as client:
         insert_documents(client, CLUSTER_COMMANDS)

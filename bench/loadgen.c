@@ -3,6 +3,8 @@
  *
  *     loadgen HOST PORT PLAN CONNECTIONS WARMUP_SECONDS SECONDS
  *
+ * SIGTERM ends it before its time, with results of what it has done until then.
+ *
  * The plan is a file of OP_MSG frames made beforehand (bench/plan.py), so that all that is done here for a request is
  * to copy it, number it and fill its unique ids in. One thread on epoll, no allocation per operation.
  *
@@ -18,6 +20,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -61,6 +64,7 @@ struct samples {
 static struct plan plan;
 static uint64_t measuring_from, deadline, ended;
 static uint64_t operations_all, errors;
+static volatile sig_atomic_t is_stopped;
 static uint32_t last_request_id, next_frame;
 static uint64_t unique_counter;
 static uint32_t unique_prefix;
@@ -214,7 +218,7 @@ static void send_frame(int epoll, struct connection *connection, const struct fr
 
 static void start_operation(int epoll, struct connection *connection) {
     connection->started = now_nanoseconds();
-    if (connection->started >= deadline) {
+    if (is_stopped || connection->started >= deadline) {
         ended = connection->started;
         active--;
         return;
@@ -294,10 +298,15 @@ static void print_results(struct samples *samples) {
                  (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
     qsort(samples->microseconds, samples->count, sizeof *samples->microseconds, compare);
     printf("{\"operations\": %zu, \"operations_all\": %llu, \"errors\": %llu, \"seconds\": %.6f, \"cpu_seconds\": %.6f, "
-           "\"p50\": %u, \"p95\": %u, \"p99\": %u}\n",
+           "\"p50\": %u, \"p95\": %u, \"p99\": %u, \"max\": %u}\n",
            samples->count, (unsigned long long)operations_all, (unsigned long long)errors,
            (double)(ended - measuring_from) / 1e9, cpu, percentile(samples, 0.50), percentile(samples, 0.95),
-           percentile(samples, 0.99));
+           percentile(samples, 0.99), percentile(samples, 1.0));
+}
+
+static void stop(int number) {
+    (void)number;
+    is_stopped = 1;
 }
 
 int main(int argc, char **argv) {
@@ -317,6 +326,7 @@ int main(int argc, char **argv) {
     struct samples samples = {0};
     struct epoll_event events[EVENTS_MAX];
 
+    signal(SIGTERM, stop);
     for (int i = 0; i < count; i++) open_connection(&connections[i], argv[1], atoi(argv[2]), output_bytes);
     unique_prefix = (uint32_t)(now_nanoseconds() / 1000) ^ (uint32_t)getpid();
     measuring_from = now_nanoseconds() + (uint64_t)(atof(argv[5]) * 1e9);

@@ -2,6 +2,8 @@
 
 import json
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +13,10 @@ from bench.targets import Target
 
 _SOURCE: Final = Path(__file__).with_name("loadgen.c")
 _BUILD: Final = Path(__file__).parent.parent / "build"
+
+
+SECONDS_MAX: Final = 86_400.0
+"""The length of a load that is to last as long as something else does."""
 
 
 class BenchError(Exception):
@@ -23,7 +29,7 @@ class Measurement:
 
     Attributes:
         operations_per_second: those of all connections.
-        p50, p95, p99: how long an operation took, in microseconds.
+        p50, p95, p99, max: how long an operation took, in microseconds.
         errors: replies that told of a failure.
         cpu_us: CPU time per operation of each of the target's processes, and of the load generator.
     """
@@ -32,6 +38,7 @@ class Measurement:
     p50: float
     p95: float
     p99: float
+    max: float
     errors: int
     cpu_us: dict[str, float]
 
@@ -68,25 +75,62 @@ class LoadGenerator:
         Raises:
             BenchError: the connection broke, or a reply could not be understood.
         """
+        with self.running(target, plan, connections=connections, warm_up=warm_up, seconds=seconds) as load:
+            return load.wait()
+
+    @contextmanager
+    def running(
+        self, target: Target, plan: Plan, *, connections: int, warm_up: float = 0.0, seconds: float = SECONDS_MAX
+    ) -> Iterator["RunningLoad"]:
+        """Send the plan's requests to the target while the block runs, or until its time is over."""
         plan.write(self._plan)
         host, _, port = target.address.rpartition(":")
         before = target.cpu_seconds()
-        completed = subprocess.run(
-            [str(self._binary), host, port, str(self._plan), str(connections), str(warm_up), str(seconds)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if completed.returncode:
-            raise BenchError(f"{target.name}: {completed.stderr.strip()}")
-        result = json.loads(completed.stdout)
-        used = {role: after - before[role] for role, after in target.cpu_seconds().items()}
+        arguments = [str(self._binary), host, port, str(self._plan), str(connections), str(warm_up), str(seconds)]
+        with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                yield RunningLoad(target, process, before)
+            finally:
+                process.kill()
+
+
+class RunningLoad:
+    """A load generator at work.
+
+    Args:
+        target: what it sends requests to.
+        process: the generator.
+        cpu_before: CPU seconds of the target's processes when it began.
+    """
+
+    def __init__(self, target: Target, process: subprocess.Popen[str], cpu_before: dict[str, float]) -> None:
+        self._target = target
+        self._process = process
+        self._cpu_before = cpu_before
+
+    def stop(self) -> Measurement:
+        """End it now; errors as `wait`."""
+        self._process.terminate()
+        return self.wait()
+
+    def wait(self) -> Measurement:
+        """What it has measured, once its time is over.
+
+        Raises:
+            BenchError: the connection broke, or a reply could not be understood.
+        """
+        output, error = self._process.communicate()
+        if self._process.returncode:
+            raise BenchError(f"{self._target.name}: {error.strip()}")
+        result = json.loads(output)
+        used = {role: after - self._cpu_before[role] for role, after in self._target.cpu_seconds().items()}
         used["loadgen"] = result["cpu_seconds"]
         return Measurement(
             operations_per_second=result["operations"] / result["seconds"],
             p50=result["p50"],
             p95=result["p95"],
             p99=result["p99"],
+            max=result["max"],
             errors=result["errors"],
             cpu_us={role: seconds / result["operations_all"] * 1e6 for role, seconds in used.items()},
         )

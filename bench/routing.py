@@ -9,7 +9,6 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
 from uuid import UUID
@@ -19,6 +18,7 @@ from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
 from bench.loadgen import BenchError
+from bench.memory import resident_bytes
 from sharding.chunks import ChunkPlacement
 from sharding.namespace import Namespace
 from sharding.routing_table import RoutingTable, ShardedCollection
@@ -67,11 +67,11 @@ def measure(size: int) -> dict[str, Any]:
     collection = ShardedCollection(
         Namespace("bench", "documents"), UUID(int=1), ObjectId(), _CREATED, ShardKeyPattern.from_mapping({"key": 1})
     )
-    memory_before = _resident_bytes()
+    memory_before = resident_bytes()
     started = perf_counter()
     table = RoutingTable.build(collection, chunks(size))
     build_seconds = perf_counter() - started
-    memory_bytes = _resident_bytes() - memory_before
+    memory_bytes = resident_bytes() - memory_before
     return {
         "chunks": size,
         "look_up_us": _look_up_us(table, size),
@@ -142,13 +142,6 @@ def _refresh_us(table: RoutingTable, size: int) -> float:
         table = table.with_changed_chunks(changed)
         fastest = min(fastest, perf_counter() - started)
     return fastest * 1e6
-
-
-def _resident_bytes() -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024
-    raise AssertionError("Linux tells the resident memory of a process")
 
 
 if __name__ == "__main__":

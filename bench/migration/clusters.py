@@ -1,0 +1,90 @@
+"""Clusters of two shards between which ranges are moved, genuine and ours, seen alike."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from pymongo.errors import PyMongoError
+
+from bench.cluster import OurCluster, running_cluster
+from bench.genuine import genuine_servers
+from bench.loadgen import BenchError
+from bench.targets import Target
+from bench.workloads import DATABASE, SHARD_KEY
+from deploy.mongod import connect
+
+_COMMAND_SECONDS: Final = 120.0
+_MOVE_SECONDS: Final = 3600.0
+
+
+@dataclass(frozen=True)
+class MovingCluster:
+    """A cluster without data.
+
+    Attributes:
+        target: where clients send their requests.
+        mongods: addresses of the mongods of donor and recipient.
+        daemons: pids of the daemons beside them, by what they are.
+        shard_collection: shards a new collection, all of it on the donor.
+        move_range: moves the keys from 0 to the given one to the recipient, however much that is.
+    """
+
+    target: Target
+    mongods: tuple[str, str]
+    shard_collection: Callable[[str], None]
+    move_range: Callable[[str, int], None]
+    daemons: Mapping[str, int] = field(default_factory=dict)
+
+
+@contextmanager
+def genuine_moving_cluster(mongod: str, directory: Path, *, cache_gb: float) -> Iterator[MovingCluster]:
+    """A config server and two shard servers.
+
+    Raises:
+        BenchError: one does not start.
+    """
+    with genuine_servers(mongod, directory, cache_gb=cache_gb) as servers:
+        yield MovingCluster(
+            servers.target,
+            (servers.addresses["shard0"], servers.addresses["shard1"]),
+            servers.shard_collection,
+            lambda collection, end: servers.move_range(collection, {"key": 0}, {"key": end}),
+        )
+
+
+@contextmanager
+def our_moving_cluster(mongod: str, directory: Path, *, cache_gb: float) -> Iterator[MovingCluster]:
+    """Our cluster of two shards.
+
+    Raises:
+        BenchError: it does not start.
+    """
+    with running_cluster(mongod, directory, cache_gb=cache_gb) as cluster:
+        router = cluster.address("router.0")
+        _run(router, {"enableSharding": DATABASE, "primaryShard": "shard0"})
+        yield MovingCluster(
+            cluster.target,
+            (cluster.address("shard0.0.mongod"), cluster.address("shard1.0.mongod")),
+            lambda collection: _run(router, {"shardCollection": f"{DATABASE}.{collection}", "key": SHARD_KEY}),
+            lambda collection, end: _run(router, _move(collection, end), seconds=_MOVE_SECONDS),
+            _daemons(cluster),
+        )
+
+
+def _daemons(cluster: OurCluster) -> dict[str, int]:
+    return {role: cluster.pid(name) for role, name in (("donor", "shard0.0.shardd"), ("recipient", "shard1.0.shardd"))}
+
+
+def _move(collection: str, end: int) -> dict[str, Any]:
+    bounds = {"min": {"key": 0}, "max": {"key": end}}
+    return {"moveRange": f"{DATABASE}.{collection}", **bounds, "toShard": "shard1", "forceJumbo": True}
+
+
+def _run(router: str, command: dict[str, Any], *, seconds: float = _COMMAND_SECONDS) -> None:
+    with connect(router, seconds) as client:
+        try:
+            client.admin.command(command)
+        except PyMongoError as error:
+            raise BenchError(f"{next(iter(command))} failed: {error}") from error

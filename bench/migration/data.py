@@ -1,0 +1,60 @@
+"""The documents that are moved, and those of the same collection that stay."""
+
+import random
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, Final, TypeVar
+
+import bson
+from bson.raw_bson import RawBSONDocument
+from pymongo.errors import PyMongoError
+
+from bench.loadgen import BenchError
+from bench.workloads import DATABASE
+from deploy.mongod import connect
+
+T = TypeVar("T")
+
+DOCUMENT_BYTES: Final = 1_000
+KEPT_DOCUMENTS: Final = 10_000
+"""Documents with keys above those that move."""
+
+_BATCH: Final = 5_000
+_COMMAND_SECONDS: Final = 600.0
+_SEED: Final = 1
+_TEXT_CHARACTERS: Final = 1 << 20
+
+
+def insert_documents(address: str, collection: str, moved: int) -> None:
+    """Insert documents with keys from 0 on through a mongod: ``moved`` ones, and `KEPT_DOCUMENTS` above them.
+
+    Raises:
+        BenchError: the server refused them.
+    """
+    with connect(address, _COMMAND_SECONDS) as client:
+        try:
+            for batch in batches(_documents(moved + KEPT_DOCUMENTS), _BATCH):
+                client[DATABASE][collection].insert_many(batch, ordered=False)
+        except PyMongoError as error:
+            raise BenchError(f"the data could not be inserted: {error}") from error
+
+
+def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """The items in lists of so many."""
+    rest = iter(items)
+    while batch := list(islice(rest, size)):
+        yield batch
+
+
+def _documents(count: int) -> Iterator[RawBSONDocument]:
+    """Documents of `DOCUMENT_BYTES` each, with text that does not compress to nothing."""
+    numbers = random.Random(_SEED)
+    text = numbers.randbytes(_TEXT_CHARACTERS // 2).hex()
+    filled = DOCUMENT_BYTES - len(bson.encode(_document(0, "")))
+    for key in range(count):
+        start = numbers.randrange(len(text) - filled)
+        yield RawBSONDocument(bson.encode(_document(key, text[start : start + filled])))
+
+
+def _document(key: int, text: str) -> dict[str, Any]:
+    return {"_id": bson.ObjectId(), "key": key, "counter": 0, "text": text}

@@ -1,0 +1,110 @@
+"""How many documents a second are moved, beside a raw copy of the same documents."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from bson.codec_options import CodecOptions
+from bson.raw_bson import RawBSONDocument
+from pymongo.errors import PyMongoError
+
+from bench.loadgen import BenchError
+from bench.memory import PeakMemory
+from bench.migration.clusters import MovingCluster
+from bench.migration.data import DOCUMENT_BYTES, batches, insert_documents
+from bench.workloads import DATABASE
+from deploy.mongod import connect
+
+_COPY_BATCH: Final = 1_000
+_COMMAND_SECONDS: Final = 600.0
+_RAW: Final = CodecOptions(document_class=RawBSONDocument)
+
+
+@dataclass(frozen=True)
+class Move:
+    """One measurement.
+
+    Attributes:
+        documents: how many were moved or copied.
+        seconds: how long that took.
+        peak_memory: of the daemons meanwhile, in bytes.
+    """
+
+    documents: int
+    seconds: float
+    peak_memory: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def documents_per_second(self) -> float:
+        """The rate."""
+        return self.documents / self.seconds
+
+    @property
+    def megabytes_per_second(self) -> float:
+        """The same in millions of bytes."""
+        return self.documents_per_second * DOCUMENT_BYTES / 1e6
+
+    def to_document(self) -> dict[str, Any]:
+        """As it stands in the results."""
+        rates = {
+            "documents_per_second": self.documents_per_second,
+            "megabytes_per_second": self.megabytes_per_second,
+        }
+        return asdict(self) | rates
+
+
+def prepare(cluster: MovingCluster, collection: str, documents: int) -> None:
+    """Make a collection on the donor of which a range of so many documents can be moved.
+
+    Raises:
+        BenchError: the cluster refused something.
+    """
+    cluster.shard_collection(collection)
+    insert_documents(cluster.mongods[0], collection, documents)
+
+
+def move(cluster: MovingCluster, collection: str, documents: int) -> Move:
+    """Move the range, and see that the documents have arrived.
+
+    Raises:
+        BenchError: it failed.
+    """
+    with PeakMemory(cluster.daemons) as memory:
+        started = time.perf_counter()
+        try:
+            cluster.move_range(collection, documents)
+        except PyMongoError as error:
+            raise BenchError(f"{cluster.target.name} could not move {documents:,} documents: {error}") from error
+        seconds = time.perf_counter() - started
+    with connect(cluster.mongods[1], _COMMAND_SECONDS) as recipient:
+        arrived = recipient[DATABASE][collection].estimated_document_count()
+    if arrived != documents:
+        raise BenchError(f"{cluster.target.name} moved {arrived:,} documents instead of {documents:,}")
+    return Move(documents, seconds, memory.peak)
+
+
+def raw_copy(cluster: MovingCluster, collection: str, documents: int) -> Move:
+    """Copy the same documents from mongod to mongod with one cursor and ``insertMany``.
+
+    Raises:
+        BenchError: it failed.
+    """
+    copy = f"{collection}_copy"
+    with (
+        connect(cluster.mongods[0], _COMMAND_SECONDS) as donor,
+        connect(cluster.mongods[1], _COMMAND_SECONDS) as recipient,
+    ):
+        source = donor[DATABASE].get_collection(collection, codec_options=_RAW)
+        target = recipient[DATABASE][copy]
+        target.create_index("key")
+        try:
+            started = time.perf_counter()
+            cursor = source.find({"key": {"$lt": documents}}, sort={"key": 1}, hint={"key": 1})
+            for batch in batches(cursor, _COPY_BATCH):
+                target.insert_many(batch)
+            seconds = time.perf_counter() - started
+            target.drop()
+        except PyMongoError as error:
+            raise BenchError(f"the documents could not be copied: {error}") from error
+    return Move(documents, seconds)
