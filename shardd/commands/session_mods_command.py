@@ -1,18 +1,16 @@
 """``_getNextSessionMods``: what the recipient of a migration learns of executed retryable writes."""
 
-from typing import Any
-
 from shardd.arguments import string_argument
-from shardd.registry import command
+from shardd.registry import RawReply, command
 from shardd.shard import Shard
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
-from wire.rawbson import raw_document
+from wire.rawbson import ARRAY, array_of_documents, element
 from wire.request import Request
 
 
 @command("_getNextSessionMods", admin_only=True)
-async def get_next_session_mods(shard: Shard, request: Request) -> dict[str, Any]:
+async def get_next_session_mods(shard: Shard, request: Request) -> RawReply:
     """The next batch of the migration's session history as ``oplog``, empty if there is no more at the moment.
 
     Our own field ``number`` numbers the batches from 0, so that one whose reply was lost can be asked for again.
@@ -28,4 +26,4 @@ async def get_next_session_mods(shard: Shard, request: Request) -> dict[str, Any
     history = await donor.wait_history(session_id)
     number = request.get(b"number")
     batch = await history.next_batch(None if number is None else int(number))
-    return {"oplog": [raw_document(statement) for statement in batch]}
+    return RawReply([element(b"oplog", ARRAY, array_of_documents(batch))])

@@ -23,7 +23,7 @@ from daemon.sidecar.mongod import LocalMongod
 from shardd.migration.history.images import statements_with_images
 from shardd.migration.history.oplog_history import HistoryEntry, HistoryReader
 from shardd.migration.history.pooled_cursor import PooledCursor
-from shardd.migration.history.session_chains import OPLOG, SessionChains
+from shardd.migration.history.session_chains import ENTRIES_PER_READ, OPLOG, SessionChains
 from shardd.migration.history.statement import ExecutedStatement
 from shardd.migration.history.table import HISTORY
 from sharding.chunks import ChunkRange
@@ -35,16 +35,16 @@ from wire.errors import CommandError
 
 logger = get_logger("shardd.migration.history")
 
-BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
-"""A batch is ended by the statement that makes it longer than this; one statement has one document at the most."""
+BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
+STATEMENTS_PER_BATCH: Final = 5_000
+"""A batch is ended when it is longer than this, which one statement, that has one document at the most, may make it by
+16 MB. It is all made at once, and read at once by the recipient, who is not to be kept from other work."""
 
 KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
 """How much of what the oplog says is kept in memory."""
 
 _ENTRY_BYTES: Final = 1_000
 """About what an entry takes beside its image."""
-
-_ENTRIES_PER_BATCH: Final = 5_000
 
 
 @dataclass(slots=True)
@@ -141,7 +141,7 @@ class DonorHistory:
         batch: list[bytes] = []
         size = 0
         self._is_cut_off = True
-        while size < BATCH_BYTES_MAX and not self._is_empty:
+        while size < BATCH_BYTES_MAX and len(batch) < STATEMENTS_PER_BATCH and not self._is_empty:
             for statement in await self._next_statements():
                 batch.append(statement.to_bson())
                 size += len(batch[-1])
@@ -189,7 +189,7 @@ class DonorHistory:
         """Remove some of what was kept."""
         taken: list[HistoryEntry] = []
         size = 0
-        while self._latest and len(taken) < _ENTRIES_PER_BATCH and size < BATCH_BYTES_MAX:
+        while self._latest and len(taken) < ENTRIES_PER_READ and size < BATCH_BYTES_MAX:
             entries = self._latest.pop(next(iter(self._latest))).entries
             taken += entries
             size += sum(map(_bytes_of, entries))
@@ -212,6 +212,7 @@ class DonorHistory:
                     "$or": [{"ns": name}, {"o.applyOps.ns": name}],
                 },
                 "readConcern": {"level": "majority"},
+                "batchSize": ENTRIES_PER_READ,
             }
             self._rescan = PooledCursor.find(self._mongod, OPLOG, find)
         batch = await self._rescan.next_batch()
@@ -231,4 +232,8 @@ def _bytes_of(entry: HistoryEntry) -> int:
 def _find_inherited(namespace: Namespace, collection_uuid: UUID) -> dict[str, Any]:
     """What this shard was told of the collection, and that of some sessions it was not told everything."""
     of_collection = {"nss": str(namespace), "ui": Binary(collection_uuid.bytes)}
-    return {"filter": {"$or": [of_collection, {"_id.stmtId": -1}]}, "readConcern": {"level": "majority"}}
+    return {
+        "filter": {"$or": [of_collection, {"_id.stmtId": -1}]},
+        "readConcern": {"level": "majority"},
+        "batchSize": ENTRIES_PER_READ,
+    }

@@ -23,6 +23,7 @@ from shardd.migration.history.statement import (
     SessionWrite,
     incomplete_history,
     session_of,
+    unpack_int64,
 )
 from shardd.migration.reserved_sessions import RESERVED_SESSION_IDS
 from sharding.chunks import ChunkRange
@@ -110,14 +111,14 @@ class HistoryReader:
         session = session_of(raw, lsid)
         if session is None or session[4 : 4 + _ID_ELEMENT_BYTES] in _RESERVED_ELEMENTS:
             return None
-        write = SessionWrite(session, decode_value(raw, number))
+        write = SessionWrite(session, unpack_int64(raw, number[2])[0])
         time = _unpack_uint64(raw, fields[b"ts"][2])[0]
         op = decode_value(raw, fields[b"op"])
         previous = _previous_time(raw, fields)
         if b"stmtId" not in fields:
             statements: tuple[ExecutedStatement, ...] = ()
             if op == "c":
-                statements = (incomplete_history(write, decode_value(raw, fields[b"wall"])),)
+                statements = (incomplete_history(write, unpack_int64(raw, fields[b"wall"][2])[0]),)
             return HistoryEntry(write, time, previous, statements)
         if op not in _OPERATIONS or decode_value(raw, fields[b"ns"]) != self.namespace:
             return HistoryEntry(write, time, previous, ())
@@ -140,7 +141,7 @@ class HistoryReader:
         key = self._key(op, document)
         if key is not None and not self._range.contains_key(self._pattern.key_bytes(key)):
             return ()
-        executed_at = decode_value(raw, fields[b"wall"])
+        executed_at = unpack_int64(raw, fields[b"wall"][2])[0]
         inserted_id = image = None
         if op == INSERT:
             inserted_id = _id_alone(document)

@@ -9,16 +9,14 @@ entry of each tells whether there is more before the stretch, which is then read
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final
 
 import bson
-from bson.int64 import Int64
 
 from daemon.sidecar.mongod import LocalMongod
 from shardd.migration.history.oplog_history import HistoryEntry, HistoryReader
 from shardd.migration.history.pooled_cursor import PooledCursor
-from shardd.migration.history.statement import SessionWrite, incomplete_history, session_of
+from shardd.migration.history.statement import SessionWrite, incomplete_history, session_of, unpack_int64
 from shardd.migration.reserved_sessions import RESERVED_SESSION_IDS
 from sharding.namespace import Namespace
 from sharding.timestamps import pack_timestamp, unpack_timestamp
@@ -31,10 +29,15 @@ _MAJORITY: Final = {"level": "majority"}
 _SESSIONS_PER_ROUND: Final = 20_000
 """How many sessions' positions are held at a time, some 300 bytes each."""
 
+_SESSIONS_PER_READ: Final = 1_000
+
 _GAP_SECONDS_MAX: Final = 1
 """Positions further apart are read by scans of their own."""
 
 _SESSIONS_PER_SCAN: Final = 5_000
+
+ENTRIES_PER_READ: Final = 500
+"""How many entries are looked at before others have a turn, some ten milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +47,13 @@ class _Pending:
     Attributes:
         write: its last number.
         position: of the newest entry that was not read yet, packed.
-        last_use: when it wrote last.
+        last_use: when it wrote last, in milliseconds since 1970.
         is_continued: newer entries have been read.
     """
 
     write: SessionWrite
     position: int
-    last_use: datetime
+    last_use: int
     is_continued: bool = False
 
 
@@ -109,7 +112,8 @@ class SessionChains:
                     continue
                 document = bson.decode(record, codec_options=VALUE_CODEC)
                 write = SessionWrite(session, document["txnNum"])
-                position, last_use = pack_timestamp(document["lastWriteOpTime"]["ts"]), document["lastWriteDate"]
+                position = pack_timestamp(document["lastWriteOpTime"]["ts"])
+                last_use = unpack_int64(record, index(record)[b"lastWriteDate"][2])[0]
                 if "state" in document:  # a transaction
                     entries.append(HistoryEntry(write, position, 0, (incomplete_history(write, last_use),)))
                 else:
@@ -141,8 +145,8 @@ class _Scan:
             oldest = oldest >> 32 << 32
         time = {"$gte": unpack_timestamp(oldest), "$lte": unpack_timestamp(newest)}
         lsids = [raw_document(each.write.lsid) for each in sessions]
-        find = {"filter": {"ts": time, "lsid": {"$in": lsids}}, "readConcern": _MAJORITY, "hint": {"$natural": 1}}
-        self._cursor = PooledCursor.find(mongod, OPLOG, find)
+        find = {"filter": {"ts": time, "lsid": {"$in": lsids}}, "readConcern": _MAJORITY}
+        self._cursor = PooledCursor.find(mongod, OPLOG, {**find, "batchSize": ENTRIES_PER_READ})
 
     async def next_entries(self) -> list[HistoryEntry]:
         """What the next batch says; at the end what was looked for and is not there any more."""
@@ -182,5 +186,5 @@ def _find_sessions() -> dict[str, Any]:
         "filter": {"_id.id": {"$nin": reserved}},
         "projection": {"txnNum": 1, "lastWriteOpTime": 1, "lastWriteDate": 1, "state": 1},
         "readConcern": _MAJORITY,
-        "batchSize": Int64(_SESSIONS_PER_ROUND),
+        "batchSize": _SESSIONS_PER_READ,
     }

@@ -16,12 +16,13 @@ transaction, so that nobody can say of other statements of that number whether t
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from hashlib import sha256
+from struct import Struct
 from typing import Any, Final
 
 import bson
 from bson.binary import Binary
+from bson.datetime_ms import DatetimeMS
 from bson.int64 import Int64
 from bson.max_key import MaxKey
 from bson.min_key import MinKey
@@ -51,6 +52,9 @@ PRE_IMAGE: Final = "preImage"
 POST_IMAGE: Final = "postImage"
 """Kinds of images, as in ``config.image_collection``."""
 
+unpack_int64: Final = Struct("<q").unpack_from
+_unpack_int32: Final = Struct("<i").unpack_from
+
 _NOBODY: Final = b"\x05uid\0\x20\0\0\0\0" + sha256(b"").digest()
 """The ``uid`` of sessions of unauthenticated clients, which mongod adds to what they send."""
 
@@ -78,7 +82,7 @@ class ExecutedStatement:
         op: kind of operation.
         namespace: the collection; empty if none is known.
         collection_uuid: its UUID, 16 bytes; empty likewise.
-        last_use: when it was executed.
+        last_use: when it was executed, in milliseconds since 1970.
         inserted_id: for an insert a raw document ``{_id}``.
         key: the shard key of its document, a raw shard key document, where known.
         image: a raw document.
@@ -90,7 +94,7 @@ class ExecutedStatement:
     op: str
     namespace: str
     collection_uuid: bytes
-    last_use: datetime
+    last_use: int
     inserted_id: bytes | None = None
     key: bytes | None = None
     image: bytes | None = None
@@ -108,7 +112,7 @@ class ExecutedStatement:
             op=document["op"],
             namespace=document["nss"],
             collection_uuid=bytes(document["ui"]),
-            last_use=document["lastUse"],
+            last_use=unpack_int64(raw, fields[b"lastUse"][2])[0],
             inserted_id=_raw(raw, fields, b"o2"),
             key=_raw(raw, fields, b"key"),
             image=_raw(raw, fields, b"image"),
@@ -128,7 +132,7 @@ class ExecutedStatement:
                 document[name] = raw_document(raw)
         if self.image_kind is not None:
             document["imageKind"] = self.image_kind
-        return encode_document({**document, "lastUse": self.last_use})
+        return encode_document({**document, "lastUse": DatetimeMS(self.last_use)})
 
     @property
     def is_incomplete_history(self) -> bool:
@@ -136,7 +140,7 @@ class ExecutedStatement:
         return self.statement_id == INCOMPLETE_HISTORY
 
 
-def incomplete_history(write: SessionWrite, last_use: datetime) -> ExecutedStatement:
+def incomplete_history(write: SessionWrite, last_use: int) -> ExecutedStatement:
     """What says that a session executed more than is known."""
     return ExecutedStatement(write, INCOMPLETE_HISTORY, NOOP, "", b"", last_use)
 
@@ -147,8 +151,8 @@ def identity_of(raw: bytes, fields: Mapping[bytes, Span] | None = None) -> tuple
     assert span is not None
     inner = index(raw, span[2])
     lsid, number, statement_id = inner[b"lsid"], inner[b"txnNumber"], inner[b"stmtId"]
-    write = SessionWrite(raw[lsid[2] : lsid[3]], int.from_bytes(raw[number[2] : number[3]], "little", signed=True))
-    return write, int.from_bytes(raw[statement_id[2] : statement_id[3]], "little", signed=True)
+    write = SessionWrite(raw[lsid[2] : lsid[3]], unpack_int64(raw, number[2])[0])
+    return write, _unpack_int32(raw, statement_id[2])[0]
 
 
 def range_of(write: SessionWrite) -> dict[str, Any]:

@@ -6,16 +6,16 @@ In memory is only which sessions migrated in, with the highest number of each: a
 
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import bson
 import trio
+from bson.datetime_ms import DatetimeMS
 
 from daemon.logs import get_logger
 from daemon.sidecar.mongod import LocalMongod
 from shardd.migration.history.pooled_cursor import PooledCursor, all_documents
-from shardd.migration.history.statement import ExecutedStatement, SessionWrite, identity_of, range_of
+from shardd.migration.history.statement import ExecutedStatement, SessionWrite, identity_of, range_of, unpack_int64
 from sharding.namespace import Namespace
 from wire.errors import CommandError
 from wire.message import encode_sequence, next_request_id, op_msg
@@ -29,11 +29,11 @@ HISTORY: Final = Namespace("config", "migratedSessionHistory")
 SESSION_SECONDS: Final = 30 * 60
 """MongoDB's ``localLogicalSessionTimeoutMinutes``."""
 
-_REFRESH_SECONDS: Final = 60.0
+_REFRESH_MS: Final = 60_000
 """How old ``lastUse`` may be before it is written again."""
 
 _SWEEP_SECONDS: Final = 60.0
-_STATEMENTS_PER_WRITE: Final = 2_000
+_STATEMENTS_PER_WRITE: Final = 500
 _BYTES_PER_WRITE: Final = 16 * 1024 * 1024
 _MAJORITY: Final = {"w": "majority"}
 
@@ -48,7 +48,7 @@ class HistoryTable:
     def __init__(self, mongod: LocalMongod) -> None:
         self.sessions: dict[bytes, int] = {}
         self._mongod = mongod
-        self._last_use: dict[bytes, float] = {}
+        self._last_use: dict[bytes, int] = {}
         self._has_index = False
 
     async def begin_term(self, nursery: trio.Nursery) -> None:
@@ -64,9 +64,11 @@ class HistoryTable:
         cursor = PooledCursor(self._mongod, HISTORY, aggregate)
         while batch := await cursor.next_batch():
             for raw in batch:
-                lsid = index(raw)[b"_id"]
+                fields = index(raw)
+                lsid = fields[b"_id"]
                 document = bson.decode(raw, codec_options=VALUE_CODEC)
-                self._learn(SessionWrite(raw[lsid[2] : lsid[3]], document["txnNumber"]), document["lastUse"])
+                last_use = unpack_int64(raw, fields[b"lastUse"][2])[0]
+                self._learn(SessionWrite(raw[lsid[2] : lsid[3]], document["txnNumber"]), last_use)
         nursery.start_soon(self._sweep)
 
     def end_term(self) -> None:
@@ -87,25 +89,32 @@ class HistoryTable:
         """
         if not self._has_index:
             await self._create_index()
-        updates: list[bytes] = []
+        waiting: list[bytes] = []
         size = 0
         for raw in statements:
-            write, _ = identity_of(raw)
+            waiting.append(raw)
+            size += len(raw)
+            if len(waiting) == _STATEMENTS_PER_WRITE or size >= _BYTES_PER_WRITE:
+                await self._save(waiting)
+                waiting, size = [], 0
+        await self._save(waiting)
+
+    async def _save(self, statements: Sequence[bytes]) -> None:
+        updates: list[bytes] = []
+        learnt: list[tuple[SessionWrite, int]] = []
+        for raw in statements:
+            fields = index(raw)
+            write, _ = identity_of(raw, fields)
             if write.txn_number < self.sessions.get(write.lsid, write.txn_number):
                 continue  # the session has gone on
-            _id = index(raw)[b"_id"]
-            query = {"_id": raw_document(raw[_id[2] : _id[3]])}
+            _, _, start, end = fields[b"_id"]
+            query = {"_id": raw_document(raw[start:end])}
             updates.append(encode_document({"q": query, "u": raw_document(raw), "upsert": True}))
-            size += len(updates[-1])
-            if len(updates) == _STATEMENTS_PER_WRITE or size >= _BYTES_PER_WRITE:
-                await self._upsert(updates)
-                updates, size = [], 0
+            learnt.append((write, unpack_int64(raw, fields[b"lastUse"][2])[0]))
         if updates:
             await self._upsert(updates)
-        for raw in statements:
-            last_use = index(raw)[b"lastUse"]
-            moment = int.from_bytes(raw[last_use[2] : last_use[3]], "little", signed=True)
-            self._learn(identity_of(raw)[0], datetime.fromtimestamp(moment / 1000, UTC))
+        for write, last_use in learnt:
+            self._learn(write, last_use)
 
     async def lookup(self, write: SessionWrite) -> dict[int, ExecutedStatement]:
         """What other shards executed of a write, by statement id; using it keeps it from being reaped.
@@ -116,27 +125,26 @@ class HistoryTable:
         """
         find = {"filter": range_of(write)}
         statements = [ExecutedStatement.from_bson(raw) for raw in await all_documents(self._mongod, HISTORY, find)]
-        if statements and time.time() - self._last_use.get(write.lsid, 0.0) > _REFRESH_SECONDS:
+        if statements and _now() - self._last_use.get(write.lsid, 0) > _REFRESH_MS:
             await self._refresh(write)
         return {statement.statement_id: statement for statement in statements}
 
     async def _refresh(self, write: SessionWrite) -> None:
-        now = datetime.now(UTC)
-        update = {"q": range_of(write), "u": {"$set": {"lastUse": now}}, "multi": True}
+        now = _now()
+        update = {"q": range_of(write), "u": {"$set": {"lastUse": DatetimeMS(now)}}, "multi": True}
         await self._mongod.write(HISTORY.db, {"update": HISTORY.collection, "updates": [update]})
         self._learn(write, now)
 
-    def _learn(self, write: SessionWrite, last_use: datetime) -> None:
+    def _learn(self, write: SessionWrite, last_use: int) -> None:
         lsid = write.lsid
         self.sessions[lsid] = max(write.txn_number, self.sessions.get(lsid, write.txn_number))
-        moment = last_use.replace(tzinfo=UTC).timestamp()
-        self._last_use[lsid] = max(moment, self._last_use.get(lsid, 0.0))
+        self._last_use[lsid] = max(last_use, self._last_use.get(lsid, 0))
 
     async def _sweep(self) -> None:
         """Forget sessions as mongod reaps them."""
         while True:
             await trio.sleep(_SWEEP_SECONDS)
-            expired = time.time() - SESSION_SECONDS - _SWEEP_SECONDS
+            expired = _now() - int((SESSION_SECONDS + _SWEEP_SECONDS) * 1000)
             for lsid in [lsid for lsid, moment in self._last_use.items() if moment < expired]:
                 del self.sessions[lsid], self._last_use[lsid]
 
@@ -156,3 +164,8 @@ class HistoryTable:
         for failure in (*failures, *reply.get("writeErrors", ()), reply.get("writeConcernError")):
             if failure is not None:
                 raise CommandError.from_reply(failure)
+
+
+def _now() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000

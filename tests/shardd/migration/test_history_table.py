@@ -1,14 +1,15 @@
 """The table of migrated session history, on a real mongod."""
 
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from itertools import count
 
 import bson
 import pytest
 import trio
 from bson.binary import Binary
+from bson.datetime_ms import DatetimeMS
 
 from daemon.sidecar.mongod import LocalMongod
 from shardd.migration.history.statement import (
@@ -26,7 +27,7 @@ from tests.shardd.migration.lone_mongod import LoneMongod
 from wire.rawbson import encode_document, index
 
 _databases = count()
-_NOW = datetime.now(UTC).replace(microsecond=0)
+_NOW = time.time_ns() // 1_000_000
 
 
 def lsid_of(session: Session) -> bytes:
@@ -36,9 +37,7 @@ def lsid_of(session: Session) -> bytes:
     return lsid
 
 
-def executed(
-    session: Session, number: int, *ids: int, last_use: datetime = _NOW, key: int | None = None
-) -> list[bytes]:
+def executed(session: Session, number: int, *ids: int, last_use: int = _NOW, key: int | None = None) -> list[bytes]:
     write = SessionWrite(lsid_of(session), number)
     raw_key = None if key is None else encode_document({"a": key})
     statement = ExecutedStatement(write, 0, "u", "db.c", b"0" * 16, last_use, key=raw_key)
@@ -58,7 +57,7 @@ def run(lone: LoneMongod, test: Callable[[LocalMongod, trio.Nursery], Awaitable[
 def test_a_statement_keeps_its_form() -> None:
     write = SessionWrite(lsid_of(Session()), 3)
     statement = ExecutedStatement(
-        *(write, 2, "i", "db.c", b"1" * 16, datetime(2026, 1, 2, 3, 4, 5)),
+        *(write, 2, "i", "db.c", b"1" * 16, 1_234_567_890_123),
         inserted_id=encode_document({"_id": 1}),
         key=encode_document({"b": 1, "_id": 2}),
         image=encode_document({"a": 1}),
@@ -120,12 +119,12 @@ def test_incomplete_history_is_found_too(lone: LoneMongod) -> None:
 
 def test_it_is_reaped_with_its_sessions(lone: LoneMongod) -> None:
     session = Session()
-    written = _NOW - timedelta(minutes=20)
+    written = _NOW - 20 * 60 * 1000
 
-    async def last_uses(mongod: LocalMongod) -> list[datetime]:
+    async def last_uses(mongod: LocalMongod) -> list[int]:
         find = {"find": HISTORY.collection, "filter": range_of(SessionWrite(lsid_of(session), 4))}
         reply = await mongod.command(HISTORY.db, find)
-        return [each["lastUse"].replace(tzinfo=UTC) for each in reply["cursor"]["firstBatch"]]
+        return [int(DatetimeMS(each["lastUse"])) for each in reply["cursor"]["firstBatch"]]
 
     async def test(mongod: LocalMongod, nursery: trio.Nursery) -> None:
         table = HistoryTable(mongod)
