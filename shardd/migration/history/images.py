@@ -1,7 +1,6 @@
 """Fetching what a retried findAndModify is answered with."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 import bson
@@ -37,7 +36,7 @@ async def statements_with_images(mongod: LocalMongod, entries: Sequence[HistoryE
             statements += entry.statements
         else:
             kind = entry.image.kind
-            statements += [replace(each, image=image, image_kind=kind) for each in entry.statements]
+            statements += [each._replace(image=image, image_kind=kind) for each in entry.statements]
     return statements
 
 

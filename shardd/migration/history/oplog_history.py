@@ -9,9 +9,8 @@ whose ``o`` it is. A transaction is a command entry (``c``) with ``lsid`` and ``
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from shardd.migration.history.statement import (
     DELETE,
@@ -40,8 +39,7 @@ _ID_ELEMENT_BYTES: Final = 25
 _unpack_uint64 = Struct("<Q").unpack_from
 
 
-@dataclass(frozen=True, slots=True)
-class ImageReference:
+class ImageReference(NamedTuple):
     """Where the image of a findAndModify is.
 
     Attributes:
@@ -53,8 +51,7 @@ class ImageReference:
     time: int
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryEntry:
+class HistoryEntry(NamedTuple):
     """An entry of a session.
 
     Attributes:
@@ -74,7 +71,7 @@ class HistoryEntry:
 
     def without_document(self) -> "HistoryEntry":
         """The entry of an insert that is one of several statements, and so was no findAndModify with an upsert."""
-        return replace(self, statements=tuple(replace(each, image=None) for each in self.statements))
+        return self._replace(statements=tuple(each._replace(image=None) for each in self.statements))
 
 
 class HistoryReader:
@@ -113,14 +110,14 @@ class HistoryReader:
             return None
         write = SessionWrite(session, unpack_int64(raw, number[2])[0])
         time = _unpack_uint64(raw, fields[b"ts"][2])[0]
-        op = decode_value(raw, fields[b"op"])
+        op = _text(raw, fields[b"op"])
         previous = _previous_time(raw, fields)
         if b"stmtId" not in fields:
             statements: tuple[ExecutedStatement, ...] = ()
             if op == "c":
                 statements = (incomplete_history(write, unpack_int64(raw, fields[b"wall"][2])[0]),)
             return HistoryEntry(write, time, previous, statements)
-        if op not in _OPERATIONS or decode_value(raw, fields[b"ns"]) != self.namespace:
+        if op not in _OPERATIONS or _text(raw, fields[b"ns"]) != self.namespace:
             return HistoryEntry(write, time, previous, ())
         statements = self._statements(raw, fields, write, op, is_alone=not previous)
         return HistoryEntry(write, time, previous, statements, _image_reference(raw, fields) if statements else None)
@@ -138,27 +135,28 @@ class HistoryReader:
     ) -> tuple[ExecutedStatement, ...]:
         subject = fields[b"o2" if op == UPDATE else b"o"]
         document = raw[subject[2] : subject[3]]
-        key = self._key(op, document)
-        if key is not None and not self._range.contains_key(self._pattern.key_bytes(key)):
-            return ()
+        key = None
+        if op == INSERT or self._is_key_in_id:
+            try:
+                if not self._range.contains_key(self._pattern.key_bytes_of_document(document)):
+                    return ()
+                key = self._pattern.extract_from_document(document)
+            except CommandError:
+                key = None  # no document of a sharded collection: written before it was one
         executed_at = unpack_int64(raw, fields[b"wall"][2])[0]
         inserted_id = image = None
         if op == INSERT:
             inserted_id = _id_alone(document)
             image = document if is_alone else None
-        statement = ExecutedStatement(
-            write, 0, op, self.namespace, self.collection_uuid, executed_at, inserted_id, key, image
+        collection = (self.namespace, self.collection_uuid)
+        return tuple(
+            ExecutedStatement(write, each, op, *collection, executed_at, inserted_id, key, image)
+            for each in _statement_ids(raw, fields[b"stmtId"])
         )
-        return tuple(replace(statement, statement_id=each) for each in _statement_ids(raw, fields[b"stmtId"]))
 
-    def _key(self, op: str, document: bytes) -> bytes | None:
-        """The shard key of a document, if what is known of it tells."""
-        if op != INSERT and not self._is_key_in_id:
-            return None
-        try:
-            return self._pattern.extract_from_document(document)
-        except CommandError:
-            return None  # no document of a sharded collection: written before it was one
+
+def _text(raw: bytes, span: Span) -> str:
+    return raw[span[2] + 4 : span[3] - 1].decode()
 
 
 def _statement_ids(raw: bytes, span: Span) -> list[int]:

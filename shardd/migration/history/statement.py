@@ -15,10 +15,9 @@ transaction, so that nobody can say of other statements of that number whether t
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from hashlib import sha256
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import bson
 from bson.binary import Binary
@@ -55,12 +54,14 @@ POST_IMAGE: Final = "postImage"
 unpack_int64: Final = Struct("<q").unpack_from
 _unpack_int32: Final = Struct("<i").unpack_from
 
-_NOBODY: Final = b"\x05uid\0\x20\0\0\0\0" + sha256(b"").digest()
+_LSID_BYTES: Final = 72
+_ID_BEGINS: Final = b"\x05id\0\x10\0\0\0\x04"
+_UID_BEGINS: Final = b"\x05uid\0\x20\0\0\0\0"
+_NOBODY: Final = _UID_BEGINS + sha256(b"").digest()
 """The ``uid`` of sessions of unauthenticated clients, which mongod adds to what they send."""
 
 
-@dataclass(frozen=True, slots=True)
-class SessionWrite:
+class SessionWrite(NamedTuple):
     """What a session executed under one number.
 
     Attributes:
@@ -72,8 +73,7 @@ class SessionWrite:
     txn_number: int
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutedStatement:
+class ExecutedStatement(NamedTuple):
     """One executed statement; see the top of this module for what is in it.
 
     Attributes:
@@ -168,9 +168,12 @@ def session_of(raw: bytes, span: Span) -> bytes | None:
     Clients leave ``uid`` to mongod. Sessions that mongod makes of others (``txnNumber`` or ``txnUUID`` in the ``lsid``)
     run transactions; their clients' retryable writes are remembered under the session they were made of.
     """
+    _, _, start, end = span
+    if end - start == _LSID_BYTES and raw.startswith(_ID_BEGINS, start + 4) and raw.startswith(_UID_BEGINS, start + 29):
+        return raw[start:end]  # as mongod writes it
     if span[0] != OBJECT:
         return None
-    fields = index(raw, span[2])
+    fields = index(raw, start)
     id_span, uid_span = fields.get(b"id"), fields.get(b"uid")
     if id_span is None or id_span[0] != BINARY or len(fields) != (1 if uid_span is None else 2):
         return None

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from itertools import count
 
 import bson
@@ -41,7 +40,7 @@ def executed(session: Session, number: int, *ids: int, last_use: int = _NOW, key
     write = SessionWrite(lsid_of(session), number)
     raw_key = None if key is None else encode_document({"a": key})
     statement = ExecutedStatement(write, 0, "u", "db.c", b"0" * 16, last_use, key=raw_key)
-    return [replace(statement, statement_id=each).to_bson() for each in ids]
+    return [statement._replace(statement_id=each).to_bson() for each in ids]
 
 
 def run(lone: LoneMongod, test: Callable[[LocalMongod, trio.Nursery], Awaitable[None]]) -> None:
@@ -152,8 +151,8 @@ def test_what_was_inherited_is_told_to_the_next_owner(lone: LoneMongod) -> None:
         statements: list[bytes] = []
         for session, key in ((inside, 5), (outside, 15), (unknown, None)):
             for raw in executed(session, 1, 0, key=key):
-                statement = replace(
-                    ExecutedStatement.from_bson(raw), namespace=str(namespace), collection_uuid=uuid.bytes
+                statement = ExecutedStatement.from_bson(raw)._replace(
+                    namespace=str(namespace), collection_uuid=uuid.bytes
                 )
                 statements.append(statement.to_bson())
         write = SessionWrite(lsid_of(lost), 1)
