@@ -215,7 +215,7 @@ class RecipientMigration:
         async def transfer() -> None:
             await self._clone(writer, first)
             modifier = Modifier(self._shard, self.request, writer, donor.options.get("collation"))
-            await self._catch_up(modifier, writer)
+            await self._catch_up(modifier, writer, history)
             await self._finish_transfer(modifier, writer, history)
 
         await run_together(transfer, meanwhile=meanwhile)
@@ -279,13 +279,14 @@ class RecipientMigration:
         await self._progress.save()
         await self._steps.finish(4)
 
-    async def _catch_up(self, modifier: Modifier, writer: RangeWriter) -> None:
+    async def _catch_up(self, modifier: Modifier, writer: RangeWriter, history: HistoryPull) -> None:
         """Step 5, and on until the donor wants to commit."""
         status = self.status
         status.enter(ReceiveState.CATCHUP)
         while count := await self._apply_next(modifier, writer):
             status.catchup += count
-        await self._shard.wait_majority()
+        # Whatever is left to be done once writes wait on the donor makes them wait longer.
+        await run_together(self._shard.wait_majority, history.drain)
         await self._steps.finish(5)
         status.enter(ReceiveState.STEADY)
         while not self._commit_requested.is_set():
