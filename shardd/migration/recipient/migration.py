@@ -214,6 +214,8 @@ class RecipientMigration:
 
         async def transfer() -> None:
             await self._clone(writer, first)
+            # As in MongoDB, writes are not made to wait while there is much of the history still to come.
+            await history.drain()
             modifier = Modifier(self._shard, self.request, writer, donor.options.get("collation"))
             await self._catch_up(modifier, writer, history)
             await self._finish_transfer(modifier, writer, history)
