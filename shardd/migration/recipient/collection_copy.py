@@ -88,6 +88,9 @@ async def copy_collection(shard: Shard, namespace: Namespace, donor: DonorCollec
             f"aborting, shard is missing {len(missing)} indexes and collection is not empty. "
             "Non-trivial index creation should be scheduled manually",
         )
+    if "collation" in donor.options:
+        # An index without a collation is one with the simple one; but it is created with the collection's by default.
+        missing = [{"collation": {"locale": "simple"}, **each} for each in missing]
     await local_collections.create_indexes(mongod, namespace, missing)
 
 
