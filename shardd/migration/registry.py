@@ -72,6 +72,20 @@ class Donation:
         if self.abort_reason is not None:
             on_abort(self.abort_reason)
 
+    @contextmanager
+    def abortable(self) -> Iterator[None]:
+        """What the block waits for is given up when somebody wants the donation aborted.
+
+        Raises:
+            CommandError: the reason.
+        """
+        with trio.CancelScope() as scope:
+            self.set_on_abort(lambda _: scope.cancel())
+            yield
+        self._on_abort = None
+        if self.abort_reason is not None:
+            raise self.abort_reason
+
     async def wait_result(self) -> None:
         """Return when the range has moved.
 

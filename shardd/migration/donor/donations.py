@@ -129,12 +129,13 @@ class Donations:
     async def _donate(self, donation: Donation, request: MoveRangeRequest) -> None:
         steps = Steps(self._shard, request)
         try:
-            await steps.finish(1)
-            plan = await plan_move(self._shard, request)
-            if plan is None:
-                return
-            steps.set_bounds(plan.range.min, plan.range.max)
-            documents = await check_size(self._shard, plan)
+            with donation.abortable():
+                await steps.finish(1)
+                plan = await plan_move(self._shard, request)
+                if plan is None:
+                    return
+                steps.set_bounds(plan.range.min, plan.range.max)
+                documents = await check_size(self._shard, plan)
         except CommandError as error:
             await steps.log_times(error)
             raise
@@ -147,7 +148,8 @@ class Donations:
         try:
             await self._store.save_coordinator(coordinator)
             await self._shard.range_deletions.register(await self._range_deletion(coordinator, request))
-            await steps.finish(2)
+            with donation.abortable():
+                await steps.finish(2)
         except CommandError as error:
             await self._finish(coordinator, attempts, steps, Outcome(error))
             raise
