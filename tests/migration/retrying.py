@@ -84,7 +84,7 @@ class RetryingClient:
         self.resent = 0
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections; they are opened again when they are needed."""
         for connection in self._connections.values():
             connection.socket.close()
         self._connections.clear()

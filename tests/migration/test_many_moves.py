@@ -110,3 +110,16 @@ def test_options(cluster: FaultCluster, namespace: str, command: Document, expec
         assert not list(lower.config.rangeDeletions.find())
         assert lower[database][name].count_documents({"key": {"$gte": 300, "$lt": 400}}) == 0
     check_collection(cluster, namespace, {n: {"_id": n, "key": n} for n in range(KEYS)})
+
+
+def test_range_of_which_only_the_beginning_is_given_fits_the_chunk_size(cluster: FaultCluster, namespace: str) -> None:
+    database, _, name = namespace.partition(".")
+    things = cluster.router()[database][name]
+    text = "x" * 10_000
+    things.insert_many({"_id": n, "key": 300 + n % 300, "text": text} for n in range(600))
+    entries = cluster.client("config.0.configd").config
+    entries.collections.update_one({"_id": namespace}, {"$set": {"maxChunkSizeBytes": 2 * 1024 * 1024}})
+    cluster.router().admin.command("moveRange", namespace, min={"key": 300}, toShard=UPPER)
+    moved = cluster.client("shard1.0.mongod")[database][name].count_documents({})
+    assert 100 <= moved <= 220, moved
+    assert placement(cluster.router(), namespace) == [LOWER, UPPER, LOWER, UPPER]

@@ -230,6 +230,7 @@ class Writers:
             thread.start()
         for thread in threads:
             thread.join(JOIN_SECONDS_MAX)
+        self.close()
         assert not any(thread.is_alive() for thread in threads), "a retried write hangs"
         self.check()
 

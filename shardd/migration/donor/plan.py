@@ -147,17 +147,19 @@ async def _upper_bound(
     if request.max_chunk_bytes is None:
         return chunk.max
     namespace = request.namespace
+    # MongoDB asks autoSplitVector, which only members of sharded clusters have. splitVector makes pieces of half the
+    # size, so the second piece ends where the range does.
     split = {
-        "autoSplitVector": namespace.collection,
-        "keyPattern": bson.decode(table.key_pattern.document),
+        "splitVector": str(namespace),
+        "keyPattern": raw_document(table.key_pattern.document),
         "min": raw_document(low),
         "max": raw_document(chunk.max),
         "maxChunkSizeBytes": Int64(request.max_chunk_bytes),
-        "limit": 1,
+        "maxSplitPoints": 2,
     }
-    reply = await shard.mongod.command(namespace.db, split)
+    reply = await shard.mongod.command("admin", split)
     keys = reply["splitKeys"]
-    return encode_document(keys[0]) if keys else chunk.max
+    return encode_document(keys[1]) if len(keys) == 2 else chunk.max
 
 
 async def _check_collection(shard: Shard, table: RoutingTable) -> None:
