@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from shardd.migration.donor.donations import Donations
-from shardd.migration.donor.progress import DonorMetrics, donor_operation
+from shardd.migration.donor.progress import DonorMetrics, donation_operation
 from shardd.migration.parameters import MigrationParameters
 from shardd.migration.recipient.service import RecipientService
 from shardd.migration.registry import MigrationRegistry
@@ -89,11 +89,13 @@ class Migrations:
 
     def kill(self, opid: int) -> bool:
         """Abort the migration that `progress` shows under a number; returns whether there is one."""
-        if self.donor is None or self.donor.opid != opid:
+        donation = self.registry.donation
+        if donation is None or donation.opid != opid:
             return False
-        self.donor.abort(CommandError(ErrorCode.Interrupted, "operation was interrupted"))
+        donation.abort(CommandError(ErrorCode.Interrupted, "operation was interrupted"))
         return True
 
     def progress(self) -> list[dict[str, Any]]:
-        """The migrations under way as ``currentOp`` shows them."""
-        return [] if self.donor is None else [donor_operation(self.donor, self._shard.options.address)]
+        """The donation under way as ``currentOp`` shows it."""
+        donation = self.registry.donation
+        return [] if donation is None else [donation_operation(donation, self.donor, self._shard.options.address)]

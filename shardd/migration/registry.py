@@ -7,7 +7,9 @@ That splits and merges of the same collection wait for it, and it for them, is t
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from itertools import count
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -17,6 +19,11 @@ from wire.errors import CommandError
 
 if TYPE_CHECKING:
     from uuid import UUID
+
+_OPID_FIRST: Final = 2_000_000_000
+"""Mongod counts its operations from 1, so that its numbers and these do not meet."""
+
+_opids = count(_OPID_FIRST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +52,10 @@ class Donation:
 
     Attributes:
         key: which one.
+        opid: the number under which ``currentOp`` shows it and ``killOp`` takes it.
+        began: when.
         migration_id: of the migration, once there is one.
+        message: what ``currentOp`` says of its progress.
         abort_reason: why somebody wants it aborted, if so.
         ended: set when it is over.
         error: why it failed, once it has ended; None if it did not.
@@ -53,6 +63,9 @@ class Donation:
 
     def __init__(self, key: DonationKey) -> None:
         self.key = key
+        self.opid = next(_opids)
+        self.began = datetime.now(UTC)
+        self.message = ""
         self.migration_id: UUID | None = None
         self.abort_reason: CommandError | None = None
         self.ended = trio.Event()

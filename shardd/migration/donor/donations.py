@@ -127,7 +127,7 @@ class Donations:
     # From the beginning
 
     async def _donate(self, donation: Donation, request: MoveRangeRequest) -> None:
-        steps = Steps(self._shard, request)
+        steps = Steps(self._shard, donation, request)
         try:
             with donation.abortable():
                 await steps.finish(1)
@@ -193,7 +193,7 @@ class Donations:
         """Go on with a migration that has not come to its critical section."""
         moved = coordinator.range
         request = replace(attempts.request, min=moved.min, max=moved.max)
-        steps = Steps(self._shard, request)
+        steps = Steps(self._shard, donation, request)
         try:
             plan = await plan_move(self._shard, request)
             if plan is None or plan.table.collection.uuid != coordinator.collection_uuid:

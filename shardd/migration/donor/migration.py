@@ -20,7 +20,6 @@ from shardd.migration.donor.backlog import BacklogLimit
 from shardd.migration.donor.critical_section import DonorCriticalSection
 from shardd.migration.donor.outcome import commit_on_config, wait_outcome
 from shardd.migration.donor.plan import MovePlan
-from shardd.migration.donor.progress import new_opid
 from shardd.migration.donor.recipient_link import RecipientLink, RecipientLostError, RecipientStatus
 from shardd.migration.donor.steps import Steps
 from shardd.migration.donor.store import DonorStore
@@ -80,10 +79,8 @@ class DonorMigration:
         source: what the recipient pulls documents from in this attempt; None while there is nothing to be pulled.
         history: likewise for the history of sessions.
         documents_estimated: about how many documents there were to clone.
-        opid: the number under which it can be killed.
         status: the recipient's last answer.
         is_committing: whether the point has been passed from which it can't be aborted.
-        began: when.
         critical_section_seconds: how long operations had to wait, once they do no more.
     """
 
@@ -105,10 +102,8 @@ class DonorMigration:
         self.source: CloneSource | None = None
         self.history: DonorHistory | None = None
         self.documents_estimated = 0
-        self.opid = new_opid()
         self.status: RecipientStatus | None = None
         self.is_committing = False
-        self.began = datetime.now(UTC)
         self.critical_section_seconds = 0.0
         self._shard = shard
         self._nursery = nursery

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-import bson
 from bson.int64 import Int64
 
 from shardd import local_collections

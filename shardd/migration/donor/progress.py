@@ -2,64 +2,66 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from itertools import count
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from daemon.metrics import Metrics
+from shardd.migration.registry import Donation
+from wire.rawbson import raw_document
 
 if TYPE_CHECKING:
     from shardd.migration.donor.migration import DonorMigration
 
-_OPID_FIRST: Final = 2_000_000_000
-"""Mongod counts its operations from 1, so that its numbers and these do not meet."""
 
-_opids = count(_OPID_FIRST)
+def donation_operation(donation: Donation, migration: "DonorMigration | None", address: str) -> dict[str, Any]:
+    """A donation as ``currentOp`` of a MongoDB 6.0 donor shows it, with more of its progress.
 
-
-def new_opid() -> int:
-    """The number under which ``currentOp`` shows a migration and ``killOp`` takes it."""
-    return next(_opids)
-
-
-def donor_operation(migration: "DonorMigration", address: str) -> dict[str, Any]:
-    """A migration as ``currentOp`` of a MongoDB 6.0 donor shows it, with more of its progress."""
+    Args:
+        donation: the one under way.
+        migration: what has come of it so far; None before everything has been checked and persisted.
+        address: ``host:port`` of this daemon.
+    """
     now = datetime.now(UTC)
-    coordinator, source = migration.coordinator, migration.source
-    running = now - migration.began
-    cloned = 0 if source is None else source.documents_cloned
+    running = (now - donation.began).total_seconds()
+    key = donation.key
+    bounds = {name: raw_document(bound) for name, bound in (("min", key.min), ("max", key.max)) if bound is not None}
     operation: dict[str, Any] = {
         "type": "op",
         "host": address,
         "desc": "MoveChunk",
         "active": True,
         "currentOpTime": now.isoformat(timespec="milliseconds"),
-        "opid": migration.opid,
-        "secs_running": int(running.total_seconds()),
-        "microsecs_running": int(running.total_seconds() * 1_000_000),
+        "opid": donation.opid,
+        "secs_running": int(running),
+        "microsecs_running": int(running * 1_000_000),
         "op": "command",
-        "ns": coordinator.namespace,
-        "command": {
-            "moveRange": coordinator.namespace,
-            **coordinator.range.to_document(),
-            "fromShard": coordinator.donor,
-            "toShard": coordinator.recipient,
-            "sessionId": migration.session_id,
-        },
-        "msg": migration.steps.message,
+        "ns": key.namespace,
+        "command": {"moveRange": key.namespace, **bounds, "toShard": key.recipient},
+        "msg": donation.message,
+        "numYields": 0,
+        "waitingForLock": False,
+    }
+    if migration is not None:
+        operation["command"] |= migration.coordinator.range.to_document()
+        operation["command"] |= {"fromShard": migration.coordinator.donor, "sessionId": migration.session_id}
+        operation |= _transfer(migration)
+    return operation
+
+
+def _transfer(migration: "DonorMigration") -> dict[str, Any]:
+    source, status = migration.source, migration.status
+    cloned = 0 if source is None else source.documents_cloned
+    return {
         "progress": {"done": cloned, "total": max(migration.documents_estimated, cloned)},
         "migration": {
-            "state": "" if migration.status is None else migration.status.state,
+            "state": "" if status is None else status.state,
             "attempt": len(migration.attempts.attempts),
             "documentsCloned": cloned,
             "bytesCloned": 0 if source is None else source.bytes_cloned,
             "documentsQueued": 0 if source is None else source.queued_ids,
             "bytesQueued": 0 if source is None else source.queued_bytes,
-            "counts": {} if migration.status is None else dict(migration.status.counts),
+            "counts": {} if status is None else dict(status.counts),
         },
-        "numYields": 0,
-        "waitingForLock": False,
     }
-    return operation
 
 
 class DonorMetrics:

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from shardd.changelog import log_change
 from shardd.migration.donor.request import MoveRangeRequest
+from shardd.migration.registry import Donation
 from shardd.shard import Shard
 from wire.errors import CommandError
 from wire.rawbson import raw_document
@@ -20,8 +21,9 @@ class Steps:
         done: the number of the last step that is done.
     """
 
-    def __init__(self, shard: Shard, request: MoveRangeRequest) -> None:
+    def __init__(self, shard: Shard, donation: Donation, request: MoveRangeRequest) -> None:
         self.done = 0
+        self._donation = donation
         self._shard = shard
         self._namespace = str(request.namespace)
         self._bounds: dict[str, Any] = {
@@ -35,17 +37,13 @@ class Steps:
         """Both bounds of the range have become known."""
         self._bounds = {"min": raw_document(low), "max": raw_document(high)}
 
-    @property
-    def message(self) -> str:
-        """What ``currentOp`` shows."""
-        return f"step {self.done} of {STEPS}"
-
     async def finish(self, step: int) -> None:
         """A step is done; tests may have the migration wait here."""
         now = time.monotonic()
         self._millis[f"step {step} of {STEPS}"] = round((now - self._last) * 1000)
         self._last = now
         self.done = step
+        self._donation.message = f"step {step} of {STEPS}"
         await self._shard.fail_points.hang_while(f"moveChunkHangAtStep{step}")
 
     async def log(self, what: str, **details: object) -> None:
