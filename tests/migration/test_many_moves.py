@@ -47,9 +47,9 @@ def test_mongosh_moves_a_chunk_with_documents(cluster: FaultCluster, namespace: 
     things = cluster.router()[database][name]
     things.insert_many({"_id": n, "key": n} for n in range(KEYS))
     code = f"""
-        assert.eq(sh.moveChunk("{namespace}", {{key: {SPLITS[0]}}}, "{UPPER}").ok, 1);
-        assert.eq(sh.moveRange("{namespace}", "{UPPER}", {{key: 100}}, {{key: 200}}).ok, 1);
-        assert.eq(db.getSiblingDB("{database}").{name}.countDocuments(), {KEYS});
+        assert.strictEqual(sh.moveChunk("{namespace}", {{key: {SPLITS[0]}}}, "{UPPER}").ok, 1);
+        assert.strictEqual(sh.moveRange("{namespace}", "{UPPER}", {{key: 100}}, {{key: 200}}).ok, 1);
+        assert.strictEqual(db.getSiblingDB("{database}").{name}.countDocuments(), {KEYS});
     """
     run_code(cluster.running.uri, code).check()
     assert placement(cluster.router(), namespace) == [LOWER, UPPER, LOWER, UPPER, UPPER]
