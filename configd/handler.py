@@ -12,6 +12,7 @@ from wire.hello import HELLO_NAMES
 from wire.message import reply_document
 from wire.request import Request
 from wire.transport.server import ClientConnection
+from wire.transport.strand import in_own_task
 
 logger = get_logger("configd.operations")
 
@@ -29,6 +30,7 @@ class ConfigHandler(SidecarHandler):
 
     async def dispatch(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
         """Find out what a request is and answer it (see `SidecarHandler.dispatch`)."""
+        await in_own_task()
         if is_config_command(request.name):
             return await self._run_config_command(client, request)
         if request.name in HELLO_NAMES:

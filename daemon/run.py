@@ -18,6 +18,7 @@ from daemon.metrics import Metrics
 from daemon.options import known_address
 from wire.limits import CONNECTIONS_MAX
 from wire.transport.local_sockets import LOCAL_SOCKETS, socket_path
+from wire.transport.reactor import REACTOR
 from wire.transport.server import Handler, Server
 
 logger = get_logger("daemon.run")
@@ -170,6 +171,7 @@ async def _live(
     stop: trio.Event,
     whole_process: trio.CancelScope,
 ) -> None:
+    REACTOR.start()
     async with trio.open_nursery() as nursery:
         daemon = await start(nursery)
         server = Server(daemon, connections_max=arguments.max_connections or connections_allowed())

@@ -7,6 +7,7 @@ import trio
 
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
+from wire.transport.strand import in_own_task
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -25,6 +26,7 @@ class SingleFlight(Generic[Key, Value]):
         Raises:
             CommandError: ShutdownInProgress, the owner's nursery was cancelled before the work was done.
         """
+        await in_own_task()
         flight = self._flights.get(key)
         if flight is None:
             flight = self._flights[key] = _Flight()

@@ -19,6 +19,7 @@ from wire.errors import CommandError
 from wire.message import reply
 from wire.request import Request
 from wire.transport.server import ClientConnection
+from wire.transport.strand import in_own_task
 
 logger = logging.getLogger("router.commands")
 
@@ -50,6 +51,8 @@ class Dispatcher:
             if entry.reads:
                 client.allow_interruption()
             max_time_ms = _checked_max_time_ms(entry, request)
+            if not entry.begins_in_reactor:
+                await in_own_task()
             result = await (_run_within(max_time_ms, entry, operation) if max_time_ms else entry.handler(operation))
             if result is None or isinstance(result, bytes):
                 return result
@@ -94,6 +97,7 @@ async def _run_within(max_time_ms: int, entry: Command, operation: Operation) ->
     Raises:
         CommandError: MaxTimeMSExpired; or it failed.
     """
+    await in_own_task()
     with trio.move_on_after(max_time_ms / 1000):
         return await entry.handler(operation)
     raise CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit")

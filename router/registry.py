@@ -29,6 +29,7 @@ class Command:
         help: one sentence for ``listCommands``, the first line of the handler's docstring.
         deadline_from_max_time: whether ``maxTimeMS`` bounds it (in ``getMore`` and ``hello`` it means something else).
         api_versions: the versions of the Stable API that include it.
+        begins_in_reactor: the handler usually waits for shards alone, and calls `in_own_task` where it does not.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Command:
     help: str
     deadline_from_max_time: bool
     api_versions: tuple[str, ...]
+    begins_in_reactor: bool
 
 
 COMMANDS: Final[dict[str, Command]] = {}
@@ -54,6 +56,7 @@ def command(
     admin_only: bool = False,
     deadline_from_max_time: bool = True,
     api_versions: tuple[str, ...] = (),
+    begins_in_reactor: bool = False,
 ) -> Callable[[CommandHandler], CommandHandler]:
     """Register the decorated function as the handler of a command; see `Command` for the arguments.
 
@@ -72,6 +75,7 @@ def command(
             summary[0] if summary else "",
             deadline_from_max_time,
             api_versions,
+            begins_in_reactor,
         )
         for each in (name, *aliases):
             if each in COMMANDS:

@@ -11,6 +11,7 @@ from wire.errors import CommandError
 from wire.message import op_msg
 from wire.rawbson import append
 from wire.read_preference import PRIMARY, ReadPreference
+from wire.transport.strand import in_own_task
 
 
 def forwarded(operation: Operation, elements: bytes, body: bytes | None = None) -> bytes:
@@ -64,6 +65,7 @@ async def scatter(
     Every shard's outcome is in the result, an error in place of a reply where there was none, so that no failure hides
     another. In the order of ``requests``.
     """
+    await in_own_task()
     operation.targeted = tuple(requests)
     replies: dict[str, ShardReply] = {}
 

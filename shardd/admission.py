@@ -22,6 +22,7 @@ from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 from wire.rawbson import OBJECT, STRING, Span, spans
 from wire.request import Request
+from wire.transport.strand import in_own_task
 
 NO_SHARD_VERSION: Final = 7032300
 IGNORED_FOR_READ: Final = 7032301
@@ -120,6 +121,7 @@ class Admission:
             CommandError: MaxTimeMSExpired, waiting took too long; TypeMismatch, a version is malformed;
                 NotWritablePrimary, a write on a secondary; and what a refresh may raise.
         """
+        await in_own_task()
         with trio.move_on_after(seconds_allowed(request)):
             return await self._admit(request, is_write=is_write)
         raise CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit")

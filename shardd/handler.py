@@ -5,7 +5,7 @@ Most requests are versioned operations; what is done for one of them is `_run_ve
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import shardd.commands  # noqa: F401 - registers the commands
 from daemon.logs import get_logger
@@ -32,8 +32,12 @@ from wire.hello import HELLO_NAMES
 from wire.message import reply_document
 from wire.request import Request
 from wire.transport.server import ClientConnection
+from wire.transport.strand import in_own_task
 
 logger = get_logger("shardd.operations")
+
+_BEGIN_IN_REACTOR: Final = frozenset({"delete", "find", "getMore", "insert", "update"})
+"""Commands that hardly ever wait for more than mongod; where they do, they call `in_own_task`."""
 
 Send: TypeAlias = Callable[[bytes, int], Awaitable[bytes | None]]
 """`Upstream.forward` or `Upstream.pass_on`."""
@@ -54,6 +58,8 @@ class ShardHandler(SidecarHandler):
 
     async def dispatch(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
         """Find out what a request is and answer it (see `SidecarHandler.dispatch`)."""
+        if request.name not in _BEGIN_IN_REACTOR:
+            await in_own_task()
         fields = request.fields
         command = COMMANDS.get(request.name)
         if command is not None:
@@ -95,6 +101,7 @@ class ShardHandler(SidecarHandler):
             if READ_CONCERN in request.fields:
                 await self._shard.sidecar.prepare(request)
             if TXN_NUMBER in request.fields and self._shard.history_table.sessions:
+                await in_own_task()
                 run = partial(self._run_admitted, upstream, state, orphans, upstream.forward)
                 reply = await answer_retried_write(self._shard, request, run)
                 if reply is not None:
@@ -115,6 +122,7 @@ class ShardHandler(SidecarHandler):
     ) -> bytes | None:
         if state.table is not None:
             if orphans is not None:
+                await in_own_task()
                 request = await without_orphans(request, self._shard.mongod, Namespace.parse(state.namespace), orphans)
             special = SHARDED_OPERATIONS.get(request.name)
             if special is not None:
@@ -122,5 +130,6 @@ class ShardHandler(SidecarHandler):
                 if reply is not None:
                     return reply
         elif request.name in READS_OF_VIEWS and not self._shard.views.is_known_collection(state.namespace):
+            await in_own_task()
             await self._shard.views.check_read(state.namespace)
         return await send(without_sharding_fields(request), request.message.flags)

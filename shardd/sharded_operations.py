@@ -19,6 +19,7 @@ from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 from wire.rawbson import EMPTY_DOCUMENT, OBJECT, index
 from wire.request import Request
+from wire.transport.strand import in_own_task
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ async def update(operation: ShardedOperation) -> bytes | None:
         if query is None or modification is None or query[0] != OBJECT:
             return None  # mongod says what is wrong
         if may_change_shard_key(statement[query[2] : query[3]], statement, modification, pattern):
+            await in_own_task()
             return await _careful(operation).update()
     return None
 

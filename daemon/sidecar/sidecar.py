@@ -22,6 +22,7 @@ from wire.request import Request
 from wire.transport.client import Connection
 from wire.transport.pools import ConnectionPools
 from wire.transport.server import ClientConnection
+from wire.transport.strand import in_own_task
 
 logger = logging.getLogger("daemon.sidecar")
 
@@ -98,6 +99,7 @@ class Sidecar:
     async def prepare(self, request: Request) -> None:
         """Called before a request is passed on to the mongod, see `daemon.sidecar.noop_writer`."""
         if READ_CONCERN in request.fields:
+            await in_own_task()
             await self._noop_writer.reach(request)
 
     async def run(self) -> None:

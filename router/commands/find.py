@@ -23,9 +23,10 @@ from router.retry import with_routing
 from router.routing_cache import CollectionRouting
 from router.scatter import forwarded
 from wire.errors import CommandError
+from wire.transport.strand import in_own_task
 
 
-@command("find", reads=True, api_versions=("1",))
+@command("find", reads=True, api_versions=("1",), begins_in_reactor=True)
 async def find(operation: Operation) -> Reply:
     """Returns documents that match a filter, from one shard or merged from several."""
     namespace = operation.namespace
@@ -58,6 +59,7 @@ async def _find_on_shards(operation: Operation, routing: CollectionRouting, shar
         StaleRoutingError: some shard refused the versions.
         CommandError: an argument is wrong, or some shard failed.
     """
+    await in_own_task()
     request = operation.request
     arguments = FindArguments.parse(request)
     body, at_cluster_time = at_one_time(

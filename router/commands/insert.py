@@ -6,7 +6,7 @@ from router.writes.execute import execute
 from router.writes.kind import WriteKind
 
 
-@command("insert", writes=True, api_versions=("1",))
+@command("insert", writes=True, api_versions=("1",), begins_in_reactor=True)
 async def insert(operation: Operation) -> Reply:
     """Inserts documents into a collection, each on the shard that owns its shard key."""
     return await execute(operation, WriteKind.INSERT)

@@ -20,6 +20,7 @@ from wire.errors import (
 from wire.message import MORE_TO_COME, OP_MSG, Header, OpMsg, is_whole_frame, next_request_id, op_msg
 from wire.rawbson import VALUE_CODEC
 from wire.transport.local_sockets import LOCAL_SOCKETS
+from wire.transport.strand import in_own_task
 from wire.transport.stream import FrameStream
 
 CONNECT_SECONDS_MAX: Final = 20.0
@@ -66,6 +67,7 @@ class Connection:
         Raises:
             ConnectFailedError: refused, unreachable, not within `CONNECT_SECONDS_MAX`, or the handshake failed.
         """
+        await in_own_task()
         connection: Connection | None = None
         try:
             with trio.fail_after(CONNECT_SECONDS_MAX):

@@ -15,6 +15,7 @@ from wire.errors import CommandError
 from wire.message import next_request_id, op_msg
 from wire.transport.client import Connection, decode_reply
 from wire.transport.disconnects import DisconnectWatcher
+from wire.transport.strand import in_own_task
 
 IDLE_SECONDS_MAX: Final = 300.0
 """As mongod's ``ShardingTaskExecutorPoolHostTimeoutMS``: how long a connection may lie unused."""
@@ -116,6 +117,7 @@ class Pool:
         Raises:
             ConnectFailedError: no connection could be made.
         """
+        await in_own_task()
         while not self._idle and self._open_count >= self._options.connections_max:
             await self._waiters.park()
         if self._idle:

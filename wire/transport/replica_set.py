@@ -14,6 +14,7 @@ from wire.read_preference import PRIMARY, ReadPreference
 from wire.transport.client import decode_reply, response_body
 from wire.transport.monitor import ReplicaSetMonitor
 from wire.transport.pools import ConnectionPools
+from wire.transport.strand import in_own_task
 
 SELECTION_SECONDS_MAX: Final = 20.0
 """As mongos's default for finding a host (``defaultFindReplicaSetHostTimeoutMS``, 15 s) plus a slow election."""
@@ -42,6 +43,7 @@ class ReplicaSetClient:
         address = self.monitor.select(preference)
         if address is not None:
             return address
+        await in_own_task()
         with trio.move_on_after(SELECTION_SECONDS_MAX):
             return await self.monitor.wait_for_member(preference)
         raise CommandError(

@@ -8,6 +8,7 @@ import errno
 import logging
 import socket
 from collections.abc import Sequence
+from functools import partial
 from itertools import count
 from typing import Any, Final, Protocol
 
@@ -35,6 +36,7 @@ from wire.message import (
 from wire.rawbson import InvalidBSONError, append, encode_elements
 from wire.request import Request
 from wire.transport.disconnects import DisconnectWatcher
+from wire.transport.strand import Strand
 from wire.transport.stream import FrameStream
 
 logger = logging.getLogger("wire.server")
@@ -119,6 +121,8 @@ class Handler(Protocol):
 
     async def handle(self, client: ClientConnection, request: Request) -> bytes | None:
         """Answer one request with the frame of the reply, or None if there is nothing to send (any more).
+
+        Called in the reactor, if it is running: what waits for more than sockets calls `in_own_task` before.
 
         Raises:
             CommandError: turned into the ``ok: 0`` reply.
@@ -211,7 +215,7 @@ class Server:
         self._watcher.watch(client.stream.socket, client.on_disconnect)
         try:
             with client.scope:
-                await self._converse(client)
+                await Strand(partial(self._serve_request, client)).run()
         except RemoteProtocolError as error:
             logger.warning(
                 "Closing a connection that broke the protocol",
@@ -227,23 +231,24 @@ class Server:
             if self.is_draining and not self.clients:
                 self._clients_gone.set()
 
-    async def _converse(self, client: ClientConnection) -> None:
+    async def _serve_request(self, client: ClientConnection) -> bool:
+        """Wait for a request and serve it; whether there may be another one."""
         stream = client.stream
-        while not (self.is_draining or client.is_finished):
-            frame = await stream.receive()
-            if frame is None:
-                return
-            client.is_busy = True
-            if frame.startswith(_OP_MSG, _OPCODE_AT):
-                message = OpMsg(frame)
-                client.is_answered_verbatim = not message.flags & CHECKSUM_PRESENT
-                reply = await self._answer_op_msg(client, message)
-            else:
-                client.is_answered_verbatim = False
-                reply = await self._answer(client, frame)
-            if reply is not None:
-                await stream.send(reply)
-            client.is_busy = client.is_interruptible = False
+        frame = await stream.receive()
+        if frame is None:
+            return False
+        client.is_busy = True
+        if frame.startswith(_OP_MSG, _OPCODE_AT):
+            message = OpMsg(frame)
+            client.is_answered_verbatim = not message.flags & CHECKSUM_PRESENT
+            reply = await self._answer_op_msg(client, message)
+        else:
+            client.is_answered_verbatim = False
+            reply = await self._answer(client, frame)
+        if reply is not None:
+            await stream.send(reply)
+        client.is_busy = client.is_interruptible = False
+        return not (self.is_draining or client.is_finished)
 
     async def _answer(self, client: ClientConnection, frame: bytes) -> bytes | None:
         opcode = frame[12] | frame[13] << 8

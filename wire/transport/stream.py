@@ -14,6 +14,8 @@ from trio.lowlevel import wait_readable, wait_writable
 
 from wire.errors import RemoteProtocolError
 from wire.message import HEADER_BYTES, FrameReader, frame_length, is_whole_frame
+from wire.transport.reactor import HANG_UP, REACTOR
+from wire.transport.strand import Strand, in_own_task, until_resumed
 
 _READ_BYTES: Final = 65_536
 _READ_BYTES_MAX: Final = 1 << 20
@@ -28,7 +30,7 @@ class FrameStream:
     One task may receive and one may send at a time.
     """
 
-    __slots__ = ("_reader", "_socket", "is_closed")
+    __slots__ = ("_has_news", "_is_hung_up", "_is_watched", "_reader", "_socket", "_waiting", "is_closed")
 
     def __init__(self, connected: socket.socket) -> None:
         connected.setblocking(False)
@@ -37,6 +39,10 @@ class FrameStream:
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._socket = connected
         self._reader = FrameReader()
+        self._is_watched = False
+        self._has_news = False
+        self._is_hung_up = False
+        self._waiting: Strand | None = None
         self.is_closed = False
 
     @property
@@ -54,7 +60,7 @@ class FrameStream:
         reader = self._reader
         if reader.is_between_frames:
             # The usual case, with nothing in the way: one wait, one read, one whole frame.
-            await wait_readable(self._socket)
+            await self._wait_readable()
             try:
                 data = self._socket.recv(_READ_BYTES)
             except BlockingIOError:
@@ -62,6 +68,7 @@ class FrameStream:
             if not data:
                 return None
             if is_whole_frame(data):
+                self._has_news |= len(data) == _READ_BYTES
                 return data
             reader.feed(data)
         return await self._receive_rest()
@@ -76,7 +83,7 @@ class FrameStream:
             OSError: the connection broke.
         """
         if self._reader.is_between_frames:
-            await wait_readable(self._socket)
+            await self._wait_readable()
             try:
                 data = self._socket.recv(_READ_BYTES)
             except BlockingIOError:
@@ -106,31 +113,35 @@ class FrameStream:
             try:
                 received = self._socket.recv_into(buffer, min(missing, _RELAY_BYTES))
             except BlockingIOError:
-                await wait_readable(self._socket)
+                await self._wait_readable()
                 continue
             if not received:
                 raise RemoteProtocolError("the peer closed in the middle of a message")
             missing -= received
             await receiver.send(buffer[:received])
+        self._has_news = True
 
     async def _receive_rest(self) -> bytes | None:
         reader = self._reader
         eager_reads = 0
         while (frame := reader.next_frame()) is None:
             bytes_max = max(_READ_BYTES, min(reader.bytes_missing, _READ_BYTES_MAX))
+            if eager_reads == _READS_WITHOUT_WAIT_MAX:
+                await in_own_task()
+                await self._wait_readable()
+                eager_reads = 0
             try:
-                if eager_reads == _READS_WITHOUT_WAIT_MAX:
-                    raise BlockingIOError
                 data = self._socket.recv(bytes_max)
                 eager_reads += 1
             except BlockingIOError:
                 eager_reads = 0
-                await wait_readable(self._socket)
+                await self._wait_readable()
                 continue
             if not data:
                 if reader.is_between_frames:
                     return None
                 raise RemoteProtocolError("the peer closed in the middle of a message")
+            self._has_news |= len(data) == bytes_max
             reader.feed(data)
         return frame
 
@@ -148,6 +159,7 @@ class FrameStream:
             sent = 0
         if sent == len(frame):
             return
+        await in_own_task()
         rest = memoryview(frame)[sent:]
         while rest:
             await wait_writable(self._socket)
@@ -158,5 +170,35 @@ class FrameStream:
         """Close at once; a task that waits on the socket gets `trio.ClosedResourceError`."""
         if not self.is_closed:
             self.is_closed = True
+            if self._is_watched:
+                REACTOR.unwatch(self._socket)
             trio.lowlevel.notify_closing(self._socket)
             self._socket.close()
+
+    async def _wait_readable(self) -> None:
+        """Return when something may have come, or the peer has closed."""
+        strand = REACTOR.strand
+        if strand is None:
+            await wait_readable(self._socket)
+            self._has_news = self._is_hung_up
+        elif self._has_news:
+            self._has_news = self._is_hung_up
+        else:
+            if not self._is_watched:
+                REACTOR.watch(self._socket, self._on_readable)
+                self._is_watched = True
+            self._waiting = strand
+            await until_resumed()
+            if REACTOR.strand is None:  # its task has taken over
+                self._waiting = None
+                await wait_readable(self._socket)
+                self._has_news = self._is_hung_up
+
+    def _on_readable(self, events: int) -> None:
+        strand, self._waiting = self._waiting, None
+        if events & HANG_UP:
+            self._is_hung_up = self._has_news = True
+        if strand is None:
+            self._has_news = True
+        else:
+            strand.resume()

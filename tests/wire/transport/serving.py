@@ -10,11 +10,16 @@ import trio
 
 from wire.message import FrameReader, reply_document
 from wire.request import Request
+from wire.transport.reactor import REACTOR
 from wire.transport.server import ClientConnection, Server
+from wire.transport.strand import in_own_task
 
 Answer = Callable[[ClientConnection, Request], Awaitable[dict[str, Any] | None]]
 
 SECONDS_MAX = 10
+
+starts_reactor = False
+"""Whether servers are run with the reactor, as the daemons run theirs; see the fixture `both_ways_of_waiting`."""
 
 
 class RecordingHandler:
@@ -27,6 +32,7 @@ class RecordingHandler:
         self.someone_left = trio.Event()
 
     async def handle(self, client: ClientConnection, request: Request) -> bytes | None:
+        await in_own_task()
         document = await self._answer(client, request)
         return None if document is None else reply_document(request.message.request_id, document)
 
@@ -101,6 +107,8 @@ async def serving(answer: Answer, *, connections_max: int = 100, port: int = 0) 
     server = Server(handler, connections_max=connections_max)
     listener = listen(port)
     port = listener.getsockname()[1]
+    if starts_reactor:
+        assert REACTOR.start()
     with trio.fail_after(SECONDS_MAX):
         async with trio.open_nursery() as nursery:
             await nursery.start(server.serve, [listener])

@@ -4,6 +4,7 @@ import struct
 from typing import Any
 
 import bson
+import pytest
 import trio
 
 from tests.wire.transport.serving import Serving, answer_ok, serving
@@ -24,6 +25,8 @@ from wire.message import (
 )
 from wire.request import Request
 from wire.transport.server import ClientConnection
+
+pytestmark = pytest.mark.usefixtures("both_ways_of_waiting")
 
 PING = bson.encode({"ping": 1, "$db": "admin"})
 
