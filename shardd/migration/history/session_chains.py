@@ -9,6 +9,7 @@ entry of each tells whether there is more before the stretch, which is then read
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import Any, Final
 
 import bson
@@ -31,8 +32,9 @@ _SESSIONS_PER_ROUND: Final = 20_000
 
 _SESSIONS_PER_READ: Final = 1_000
 
-_GAP_SECONDS_MAX: Final = 1
-"""Positions further apart are read by scans of their own."""
+_GAP_ENTRIES_MAX: Final = 500
+"""Positions further apart are read by scans of their own: finding the beginning of a stretch takes mongod about as long
+as looking at so many entries. Within a second, the difference of two times is the number of entries between them."""
 
 _SESSIONS_PER_SCAN: Final = 5_000
 
@@ -56,6 +58,13 @@ class _Pending:
     last_use: int
     is_continued: bool = False
 
+    @property
+    def scanned_from(self) -> int:
+        """Where to begin, as statements of one write are likely next to each other."""
+        if not self.is_continued:
+            return self.position
+        return max(self.position - 2 * _GAP_ENTRIES_MAX, self.position >> 32 << 32)
+
 
 class SessionChains:
     """All retryable writes that the own mongod could still answer, as far as they concern a migration.
@@ -73,7 +82,7 @@ class SessionChains:
         self._mongod = mongod
         self._reader = reader
         self._sessions = PooledCursor.find(mongod, _TRANSACTIONS, _find_sessions())
-        self._pending: list[_Pending] = []
+        self._pending: list[tuple[int, SessionWrite, _Pending]] = []  # a heap, the newest first
         self._scan: _Scan | None = None
 
     async def next_entries(self) -> list[HistoryEntry]:
@@ -87,7 +96,8 @@ class SessionChains:
             if self._scan is not None:
                 entries = await self._scan.next_entries()
                 if self._scan.is_exhausted:
-                    self._pending += self._scan.earlier()
+                    for each in self._scan.earlier():
+                        self._add(each)
                     self._scan = None
             elif self._pending:
                 entries = []
@@ -117,18 +127,20 @@ class SessionChains:
                 if "state" in document:  # a transaction
                     entries.append(HistoryEntry(write, position, 0, (incomplete_history(write, last_use),)))
                 else:
-                    self._pending.append(_Pending(write, position, last_use))
+                    self._add(_Pending(write, position, last_use))
         return entries
 
     def _take_neighbours(self) -> list[_Pending]:
         """Remove from the pending sessions those at the newest positions that lie close together."""
-        self._pending.sort(key=lambda each: each.position)
-        taken = [self._pending.pop()]
+        taken = [heappop(self._pending)[-1]]
         while self._pending and len(taken) < _SESSIONS_PER_SCAN:
-            if (taken[-1].position >> 32) - (self._pending[-1].position >> 32) > _GAP_SECONDS_MAX:
+            if taken[-1].scanned_from - self._pending[0][-1].position > _GAP_ENTRIES_MAX:
                 break
-            taken.append(self._pending.pop())
+            taken.append(heappop(self._pending)[-1])
         return taken
+
+    def _add(self, pending: _Pending) -> None:
+        heappush(self._pending, (-pending.position, pending.write, pending))
 
 
 class _Scan:
@@ -139,10 +151,7 @@ class _Scan:
         self._reader = reader
         self._sessions = {each.write: each for each in sessions}
         self._previous: dict[SessionWrite, int] = {}
-        newest, oldest = sessions[0].position, sessions[-1].position
-        if any(each.is_continued for each in sessions):
-            # A write of many statements: those before are likely next to each other.
-            oldest = oldest >> 32 << 32
+        newest, oldest = sessions[0].position, min(each.scanned_from for each in sessions)
         time = {"$gte": unpack_timestamp(oldest), "$lte": unpack_timestamp(newest)}
         lsids = [raw_document(each.write.lsid) for each in sessions]
         find = {"filter": {"ts": time, "lsid": {"$in": lsids}}, "readConcern": _MAJORITY}
