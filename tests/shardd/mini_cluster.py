@@ -137,11 +137,11 @@ class MiniCluster:
         )
         return dict(reply["databaseVersion"])
 
-    def shard_collection(self, namespace: str, key: dict[str, Any], primary: str) -> dict[str, Any]:
+    def shard_collection(self, namespace: str, key: dict[str, Any], primary: str, **options: object) -> dict[str, Any]:
         """Shard a collection of a database whose primary shard is given; returns the reply."""
         db, _, collection = namespace.partition(".")
         version = self.create_database(db, primary)
-        command = {"_shardsvrCreateCollection": collection, "shardKey": key, "databaseVersion": version}
+        command = {"_shardsvrCreateCollection": collection, "shardKey": key, **options, "databaseVersion": version}
         return dict(self.kept_client(self.shards[primary].members[0])[db].command(command))
 
     def shard_version(self, namespace: str, shard: str) -> dict[str, Any]:

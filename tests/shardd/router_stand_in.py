@@ -16,13 +16,15 @@ _GOSSIP = ("$clusterTime", "operationTime", "electionId", "opTime")
 class ShardedNamespace:
     """One sharded collection of a small cluster, and the versions of everybody for it."""
 
-    def __init__(self, cluster: MiniCluster, namespace: str, key: dict[str, Any], primary: str) -> None:
+    def __init__(
+        self, cluster: MiniCluster, namespace: str, key: dict[str, Any], primary: str, **options: object
+    ) -> None:
         self.cluster = cluster
         self.namespace = namespace
         self.db, _, self.collection = namespace.partition(".")
         self.key = key
         self.primary = primary
-        self.created = cluster.shard_collection(namespace, key, primary)
+        self.created = cluster.shard_collection(namespace, key, primary, **options)
 
     @property
     def database_version(self) -> dict[str, Any]:
