@@ -41,7 +41,10 @@ ABORTABLE_PLACES: Final = tuple(
 """Those that a migration passes before its commit."""
 
 BLOCKED_PLACES: Final = ("moveChunkHangAtStep5", "migrateThreadHangAtStep6", "migrateThreadHangAtStep7")
-"""Where the migration stands in its critical section, so that writes of the range wait; reads do so later."""
+"""Where the migration stands in its critical section, so that writes wait; reads at the donor do so later."""
+
+COMMITTED_ON_RECIPIENT: Final = "moveChunkHangAtStep5"
+"""Here the recipient has a critical section too, and one that reads wait for, as in MongoDB."""
 
 
 def middle_to(shard: str, namespace: str) -> dict[str, Any]:
