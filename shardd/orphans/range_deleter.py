@@ -94,10 +94,9 @@ class RangeDeleter:
         await self.wait_readers(task.namespace)
         await self._shard.fail_points.hang_while(SUSPEND_RANGE_DELETION)
         if task.when != CLEAN_NOW:
-            # For reads on secondaries, which nobody counts. After a restart only what is left of it.
-            delay = (await RangeDeleterParameters.read(self._shard.mongod)).cleanup_delay_seconds
-            since = time.time() if task.timestamp is None else task.timestamp.time
-            await trio.sleep(min(max(since + delay - time.time(), 0), delay))
+            # For reads on secondaries, which nobody counts.
+            parameters = await RangeDeleterParameters.read(self._shard.mongod)
+            await trio.sleep(remaining_delay(task, parameters.cleanup_delay_seconds, time.time()))
 
     async def _delete_documents(self, task: RangeDeletionTask) -> None:
         """Delete all documents of the range and wait until a majority has done so.
@@ -168,6 +167,18 @@ class RangeDeleter:
             # Somebody else was faster, or finding and deleting differ on what the range is; that must not go on.
             raise CommandError(ErrorCode.OperationFailed, "none of the documents that were found could be deleted")
         return int(reply["n"])
+
+
+def remaining_delay(task: RangeDeletionTask, delay: float, now: float) -> float:
+    """For how many seconds a range must not be deleted yet; less than the whole delay after a restart.
+
+    Args:
+        task: the range, whose timestamp says since when it may be deleted.
+        delay: how many seconds after that.
+        now: seconds since the epoch, by a clock that may differ from the one of the timestamp.
+    """
+    since = now if task.timestamp is None else task.timestamp.time
+    return min(max(since + delay - now, 0), delay)
 
 
 class OwnedRangeError(CommandError):
