@@ -1,0 +1,133 @@
+"""Which ranges hold orphans follows from the range deletions and the routing table."""
+
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+import trio
+from bson import MaxKey, MinKey, ObjectId
+from bson.timestamp import Timestamp
+from trio.testing import wait_all_tasks_blocked
+
+from shardd.migration.documents import CLEAN_DELAYED, KeyRange, RangeDeletionTask
+from shardd.namespace_state import NamespaceState
+from shardd.orphans.orphan_ranges import orphan_ranges, range_of
+from shardd.orphans.range_deleter import remaining_delay
+from sharding.chunks import ChunkPlacement
+from sharding.namespace import Namespace
+from sharding.routing_table import RoutingTable, ShardedCollection
+from sharding.shard_key import ShardKeyPattern
+from wire.rawbson import encode_document
+
+UUID_NOW = uuid4()
+
+
+def bound(value: object) -> bytes:
+    return encode_document({"a": value})
+
+
+def table(*owners: str, uuid: UUID = UUID_NOW) -> RoutingTable:
+    """A table whose chunks, cut at 0, 10, 20, …, belong to these shards."""
+    bounds: list[Any] = [MinKey(), *(10 * number for number in range(len(owners) - 1)), MaxKey()]
+    collection = ShardedCollection(
+        Namespace("d", "c"), uuid, ObjectId(), Timestamp(1, 1), ShardKeyPattern.from_mapping({"a": 1})
+    )
+    return RoutingTable.build(
+        collection,
+        [
+            ChunkPlacement(bound(low), bound(high), owner, (1 << 32) + number, ())
+            for number, (owner, low, high) in enumerate(zip(owners, bounds, bounds[1:], strict=False))
+        ],
+    )
+
+
+def deletion(low: object, high: object, *, uuid: UUID = UUID_NOW, timestamp: int | None = None) -> RangeDeletionTask:
+    time = None if timestamp is None else Timestamp(timestamp, 1)
+    return RangeDeletionTask(uuid4(), "d.c", uuid, "me", KeyRange(bound(low), bound(high)), False, CLEAN_DELAYED, time)
+
+
+def found(tasks: list[RangeDeletionTask], routing: RoutingTable) -> list[str]:
+    return [str(each) for each in orphan_ranges(tasks, routing, "me")]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "owners", "expected"),
+    [
+        ([], ("other",), []),
+        ([(0, 10)], ("me", "other", "me"), ["[{ a: 0 }, { a: 10 })"]),
+        ([(0, 10)], ("me", "me", "other"), []),
+        ([(2, 8)], ("other",), ["[{ a: 2 }, { a: 8 })"]),
+        ([(0, 30)], ("me", "other", "me", "other", "me"), ["[{ a: 0 }, { a: 10 })", "[{ a: 20 }, { a: 30 })"]),
+        ([(5, 25)], ("me", "other", "me", "other", "me"), ["[{ a: 5 }, { a: 10 })", "[{ a: 20 }, { a: 25 })"]),
+        ([(10, 20), (0, 10), (5, 15)], ("me", "other", "other", "me"), ["[{ a: 0 }, { a: 20 })"]),
+        ([(MinKey(), MaxKey())], ("other", "me", "other"), ["[{ a: MinKey }, { a: 0 })", "[{ a: 10 }, { a: MaxKey })"]),
+    ],
+)
+def test_orphans_are_what_others_own_of_range_deletions(
+    tasks: list[tuple[object, object]], owners: tuple[str, ...], expected: list[str]
+) -> None:
+    assert found([deletion(*each) for each in tasks], table(*owners)) == expected
+
+
+def test_range_deletions_of_a_former_collection_do_not_count() -> None:
+    assert found([deletion(0, 10, uuid=uuid4())], table("other")) == []
+
+
+def test_a_state_finds_its_orphans_again_when_anything_changes() -> None:
+    state = NamespaceState("d.c", "me")
+    state.set_range_deletions([deletion(0, 10)])
+    assert state.orphans is None  # nobody is let in yet
+    state.learn(table("me", "other", "me"))
+    assert state.orphans is not None
+    assert [str(each) for each in state.orphans.ranges] == ["[{ a: 0 }, { a: 10 })"]
+    state.learn(table("me", "me", "me"))
+    assert state.orphans is None
+    state.learn(table("me", "other", "me"))
+    assert state.orphans is not None
+    state.set_range_deletions([])
+    assert state.orphans is None
+
+
+def test_reads_of_before_are_waited_for_and_later_ones_are_not() -> None:
+    async def main() -> None:
+        state = NamespaceState("d.c", "me")
+        first = state.readers
+        state.enter(is_write=False)
+        ended: list[str] = []
+
+        async def wait(name: str) -> None:
+            await state.wait_earlier_readers()
+            ended.append(name)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait, "one")
+            await wait_all_tasks_blocked()
+            second = state.readers
+            state.enter(is_write=False)
+            nursery.start_soon(wait, "two")
+            await wait_all_tasks_blocked()
+            state.enter(is_write=False)  # goes on for ever
+            state.exit(first, is_write=False)
+            await wait_all_tasks_blocked()
+            assert ended == ["one"]
+            state.exit(second, is_write=False)
+        assert ended == ["one", "two"]
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "now", "expected"),
+    [(1000, 1000.0, 900.0), (1000, 1300.0, 600.0), (1000, 1900.0, 0.0), (1000, 5000.0, 0.0), (1000, 10.0, 900.0)],
+)
+def test_after_a_restart_only_the_rest_of_the_delay_is_waited_for(timestamp: int, now: float, expected: float) -> None:
+    assert remaining_delay(deletion(0, 10, timestamp=timestamp), 900, now) == expected
+
+
+def test_a_range_deletion_without_a_time_waits_for_all_of_it() -> None:
+    assert remaining_delay(deletion(0, 10), 900, 1234.5) == 900
+
+
+def test_the_range_of_a_deletion_can_be_compared() -> None:
+    assert range_of(deletion(0, 10)).overlaps(range_of(deletion(9.5, 11)))
+    assert not range_of(deletion(0, 10)).overlaps(range_of(deletion(10, 11)))
