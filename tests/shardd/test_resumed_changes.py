@@ -71,33 +71,3 @@ def test_a_database_drop_is_finished(mini: MiniCluster, ranged: ShardedNamespace
     with mini.config_client() as config:
         assert config.config.databases.find_one({"_id": ranged.db}) is None
         assert config.config.collections.find_one({"_id": ranged.namespace}) is None
-
-
-def test_the_commit_of_a_move_that_was_lost_cannot_come_late(mini: MiniCluster, ranged: ShardedNamespace) -> None:
-    chunk = ranged.chunks()[-1]
-    entry = ranged.entry()
-    version = {"t": entry["timestamp"], "e": entry["lastmodEpoch"], "v": chunk["lastmod"]}
-    ranged.insert({"_id": 1, "a": 20})
-    arguments = {
-        "toShard": "sh1",
-        "min": chunk["min"],
-        "max": chunk["max"],
-        "epoch": entry["lastmodEpoch"],
-        "chunkMin": chunk["min"],
-        "chunkMax": chunk["max"],
-        "chunkVersion": version,
-        "collectionUUID": entry["uuid"],
-    }
-    identity = {"namespace": ranged.namespace, "operationType": "moveEmptyRange"}
-    restart_with(mini, {"_id": identity, "phase": "commit", **arguments})
-    late = {
-        "_configsvrCommitChunkMigration": ranged.namespace,
-        "fromShard": "sh0",
-        "toShard": "sh1",
-        "migratedChunk": {"min": chunk["min"], "max": chunk["max"], "lastmod": version},
-        "fromShardCollectionVersion": version,
-        "validAfter": entry["timestamp"],
-    }
-    with mini.config_client() as config:
-        assert config.admin.command({**late, "writeConcern": {"w": "majority"}}, check=False)["ok"] == 0.0
-    assert ranged.documents() == [{"_id": 1, "a": 20}]

@@ -59,7 +59,8 @@ class MigrationAttempts:
 
     def with_new(self, session_id: str, now: datetime) -> "MigrationAttempts":
         """After the start of an attempt, which ends the one before."""
-        return replace(self, attempts=(*self._ended(now), MigrationAttempt(session_id, now)))
+        attempts = (*self._ended(now), MigrationAttempt(session_id, now))
+        return replace(self, attempts=attempts, has_entered_critical_section=False)
 
     def with_progress(self, documents: int, size: int) -> "MigrationAttempts":
         """With what the attempt under way has cloned, in documents and bytes."""

@@ -91,11 +91,11 @@ async def plan_move(shard: Shard, request: MoveRangeRequest) -> MovePlan | None:
             f"Collection {request.namespace} is undergoing changes so moveChunk is not allowed.",
         )
     chunk = _chunk_of(table, request)
-    if chunk.shard == request.recipient:
-        return None
     low = chunk.min if request.min is None else request.min
     high = await _upper_bound(shard, table, chunk, low, request) if request.max is None else request.max
     moved = ChunkRange.of(table.key_pattern, low, high)
+    if chunk.shard == request.recipient and moved.max_key <= chunk.max_key:
+        return None
     if chunk.shard != me or moved.max_key > chunk.max_key:
         raise CommandError(
             ErrorCode.IncompatibleShardingMetadata,
@@ -143,7 +143,7 @@ async def _upper_bound(
     shard: Shard, table: RoutingTable, chunk: RoutedChunk, low: bytes, request: MoveRangeRequest
 ) -> bytes:
     """Where a range ends whose beginning alone was given: where it is as big as a chunk may be, or with its chunk."""
-    if request.max_chunk_bytes is None:
+    if request.max_chunk_bytes is None or chunk.shard == request.recipient:
         return chunk.max
     namespace = request.namespace
     # MongoDB asks autoSplitVector, which only members of sharded clusters have. splitVector makes pieces of half the

@@ -1,0 +1,1 @@
+"""The donor of a migration."""

@@ -1,0 +1,88 @@
+"""Ranges on their way between the shards of a small cluster."""
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from bson import MaxKey
+from pymongo.errors import OperationFailure
+
+from tests.shardd.mini_cluster import Client, MiniCluster
+from tests.shardd.router_stand_in import ShardedNamespace
+
+Document = dict[str, Any]
+
+SECONDS_MAX: Final = 30.0
+HIGH: Final = MaxKey()
+
+
+def daemon(cluster: MiniCluster, shard: str = "sh0") -> Client:
+    """A client of the daemon of a shard."""
+    return cluster.kept_client(cluster.shards[shard].members[0])
+
+
+@contextmanager
+def fail_point(client: Client, name: str, mode: object = "alwaysOn", **data: object) -> Iterator[int]:
+    """Turn a fail point on for the length of the block; gives how often it has to be entered to be entered anew."""
+    reply = client.admin.command("configureFailPoint", name, mode=mode, data=data)
+    try:
+        yield int(reply["count"]) + 1
+    finally:
+        client.admin.command("configureFailPoint", name, mode="off")
+
+
+def wait_entered(client: Client, name: str, times: int) -> None:
+    """Wait until a fail point has been entered so often."""
+    client.admin.command("waitForFailPoint", name, timesEntered=times, maxTimeMS=int(SECONDS_MAX * 1000))
+
+
+class Move:
+    """A move that runs beside the test.
+
+    Attributes:
+        error: why it failed; None if it did not.
+    """
+
+    def __init__(self, sharded: ShardedNamespace, low: Mapping[str, Any], high: Mapping[str, Any], to: str) -> None:
+        self.error: OperationFailure | None = None
+        self._arguments = (sharded, low, high, to)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return not self._thread.is_alive()
+
+    def wait(self) -> None:
+        """Wait for its success.
+
+        Raises:
+            OperationFailure: it failed.
+        """
+        self._thread.join(SECONDS_MAX)
+        assert self.is_over, "a move does not end"
+        if self.error is not None:
+            raise self.error
+
+    def _run(self) -> None:
+        sharded, low, high, to = self._arguments
+        command = {"_configsvrMoveRange": sharded.namespace, "toShard": to, "min": low, "max": high}
+        try:
+            with sharded.cluster.config_client() as config:
+                config.admin.command({**command, "writeConcern": {"w": "majority"}})
+        except OperationFailure as error:
+            self.error = error
+
+
+def migrations_left(cluster: MiniCluster, shard: str = "sh0") -> list[Document]:
+    """The coordinators that a shard has persisted."""
+    return list(daemon(cluster, shard).config.migrationCoordinators.find())
+
+
+def changes(sharded: ShardedNamespace, what: str) -> list[Document]:
+    """The details of the changelog's entries of a kind about a collection."""
+    with sharded.cluster.config_client() as config:
+        found = config.config.changelog.find({"ns": sharded.namespace, "what": what}).sort("time", 1)
+        return [entry["details"] for entry in found]

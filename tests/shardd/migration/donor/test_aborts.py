@@ -1,0 +1,132 @@
+"""Migrations that end before they commit, and commits whose answers are lost."""
+
+import pytest
+from pymongo.errors import OperationFailure
+
+from tests.shardd.migration.donor.moving import (
+    HIGH,
+    Move,
+    changes,
+    daemon,
+    fail_point,
+    migrations_left,
+    wait_entered,
+)
+from tests.shardd.mini_cluster import MAJORITY, MiniCluster
+from tests.shardd.router_stand_in import ShardedNamespace
+from wire.error_codes import ErrorCode
+
+LOW = {"a": 10}
+TOP = {"a": HIGH}
+
+
+@pytest.fixture
+def filled(ranged: ShardedNamespace) -> ShardedNamespace:
+    """The collection with 100 documents in the range that is to be moved."""
+    ranged.insert(*({"_id": n, "a": n} for n in range(10, 110)))
+    return ranged
+
+
+def assert_nothing_moved(mini: MiniCluster, sharded: ShardedNamespace) -> None:
+    """The donor has the range, takes writes, and has forgotten the migration; the next one succeeds."""
+    assert sharded.chunks()[-1]["shard"] == "sh0"
+    sharded.insert({"_id": 1000, "a": 1000})
+    assert len(sharded.documents()) == 101
+    assert migrations_left(mini) == []
+    assert changes(sharded, "moveChunk.error")
+    assert changes(sharded, "moveChunk.from")[-1]["note"] == "aborted"
+    Move(sharded, LOW, TOP, "sh1").wait()
+    assert len(sharded.documents("sh1")) == 101
+
+
+def test_the_recipient_does_not_catch_up_at_last(mini: MiniCluster, filled: ShardedNamespace) -> None:
+    with fail_point(daemon(mini), "failMigrationCommit"), pytest.raises(OperationFailure) as failure:
+        Move(filled, LOW, TOP, "sh1").wait()
+    assert failure.value.code == ErrorCode.InternalError
+    assert_nothing_moved(mini, filled)
+
+
+def test_the_commit_is_refused(mini: MiniCluster, filled: ShardedNamespace) -> None:
+    with fail_point(daemon(mini), "migrationCommitVersionError"), pytest.raises(OperationFailure) as failure:
+        Move(filled, LOW, TOP, "sh1").wait()
+    assert failure.value.code == ErrorCode.StaleEpoch
+    assert_nothing_moved(mini, filled)
+
+
+def test_the_answer_to_the_commit_is_lost(mini: MiniCluster, filled: ShardedNamespace) -> None:
+    with fail_point(daemon(mini), "migrationCommitNetworkError"):
+        Move(filled, LOW, TOP, "sh1").wait()
+    assert filled.chunks()[-1]["shard"] == "sh1"
+    assert migrations_left(mini) == []
+    assert len(filled.documents("sh1")) == 100
+    assert filled.documents("sh0") == []
+
+
+def test_the_migration_is_killed(mini: MiniCluster, filled: ShardedNamespace) -> None:
+    donor = daemon(mini)
+    with fail_point(donor, "moveChunkHangAtStep4") as times:
+        move = Move(filled, LOW, TOP, "sh1")
+        wait_entered(donor, "moveChunkHangAtStep4", times)
+        [shown] = donor.admin.command("currentOp", desc="MoveChunk")["inprog"]
+        donor.admin.command("killOp", op=shown["opid"])
+        with pytest.raises(OperationFailure) as failure:
+            move.wait()
+    assert failure.value.code == ErrorCode.Interrupted
+    assert_nothing_moved(mini, filled)
+
+
+def test_the_clone_takes_too_long(mini: MiniCluster, filled: ShardedNamespace) -> None:
+    donor = daemon(mini)
+    was = donor.admin.command("setParameter", 1, migrationCatchUpTimeoutSecs=0.5)["was"]
+    try:
+        with (
+            fail_point(daemon(mini, "sh1"), "migrateThreadHangAtStep3"),
+            pytest.raises(OperationFailure) as failure,
+        ):
+            Move(filled, LOW, TOP, "sh1").wait()
+    finally:
+        donor.admin.command("setParameter", 1, migrationCatchUpTimeoutSecs=was)
+    assert failure.value.code == ErrorCode.ExceededTimeLimit
+    assert_nothing_moved(mini, filled)
+
+
+def test_migrations_are_forbidden_meanwhile(mini: MiniCluster, filled: ShardedNamespace) -> None:
+    donor = daemon(mini)
+    allow = {"_configsvrSetAllowMigrations": filled.namespace, "writeConcern": MAJORITY}
+    with mini.config_client() as config, fail_point(donor, "moveChunkHangAtStep3") as times:
+        move = Move(filled, LOW, TOP, "sh1")
+        wait_entered(donor, "moveChunkHangAtStep3", times)
+        config.admin.command({**allow, "allowMigrations": False})
+        # The shards have been told, and the migration has ended, when that returns.
+        assert migrations_left(mini) == []
+        with pytest.raises(OperationFailure) as failure:
+            move.wait()
+        assert failure.value.code == ErrorCode.ConflictingOperationInProgress
+        config.admin.command({**allow, "allowMigrations": True})
+    assert_nothing_moved(mini, filled)
+
+
+def test_the_recipient_holds_documents_of_the_range(mini: MiniCluster, filled: ShardedNamespace) -> None:
+    with mini.shards["sh1"].members[0].mongod_client() as mongod:
+        mongod[filled.db][filled.collection].insert_one({"_id": 50, "a": 50, "is_stranger": True})
+        with pytest.raises(OperationFailure) as failure:
+            Move(filled, LOW, TOP, "sh1").wait()
+        assert failure.value.code == ErrorCode.OperationFailed
+        assert "Data transfer error: " in failure.value.details["errmsg"]  # type: ignore[index]
+        mongod[filled.db][filled.collection].delete_one({"_id": 50})
+    assert_nothing_moved(mini, filled)
+
+
+def test_a_dropped_collection_has_its_migration_aborted(mini: MiniCluster, filled: ShardedNamespace) -> None:
+    donor = daemon(mini)
+    with fail_point(donor, "moveChunkHangAtStep3") as times:
+        move = Move(filled, LOW, TOP, "sh1")
+        wait_entered(donor, "moveChunkHangAtStep3", times)
+        drop = {"_shardsvrDropCollection": filled.collection, "databaseVersion": filled.database_version}
+        assert filled.run(drop)["ok"] == 1.0
+        with pytest.raises(OperationFailure):
+            move.wait()
+    assert migrations_left(mini) == []
+    for shard in ("sh0", "sh1"):
+        with mini.shard_client(shard) as client:
+            assert client[filled.db].list_collection_names() == []
