@@ -1,0 +1,54 @@
+"""Secondaries hide orphans as well: they hear of range deletions from the oplog."""
+
+from pathlib import Path
+
+from tests.shardd.mini_cluster import Member, MiniCluster, mini_cluster
+from tests.shardd.router_stand_in import ShardedNamespace
+
+
+def test_a_secondary_hides_what_was_given_away_and_what_arrives(tmp_path: Path) -> None:
+    with mini_cluster(tmp_path, shards=2, members=2) as cluster:
+        for shard in cluster.shards.values():
+            shard.members.sort(key=_is_secondary)
+        sharded = ShardedNamespace(cluster, "d.c", {"a": 1}, "sh0")
+        sharded.split([{"a": 0}, {"a": 10}])
+        sharded.insert(*({"_id": number, "a": number} for number in range(-5, 15)))
+        donor, recipient = (cluster.shards[name].members[1] for name in ("sh0", "sh1"))
+        assert ids(cluster, donor, sharded, "sh0") == list(range(-5, 15))
+        sharded.move({"a": 0}, {"a": 10}, "sh1")
+        kept = [*range(-5, 0), *range(10, 15)]
+        assert ids(cluster, donor, sharded, "sh0") == kept
+        assert ids(cluster, recipient, sharded, "sh1") == list(range(10))
+
+        # The range comes back: on its former owner it is still hidden until it has arrived, and not afterwards.
+        with cluster.shards["sh0"].members[0].mongod_client() as mongod:
+            mongod.admin.command("setParameter", 1, orphanCleanupDelaySecs=0)
+        restart(cluster.shards["sh0"].members[0])
+        sharded.move({"a": 0}, {"a": 10}, "sh0")
+        assert ids(cluster, donor, sharded, "sh0") == list(range(-5, 15))
+        assert ids(cluster, recipient, sharded, "sh1") == []
+
+
+def ids(cluster: MiniCluster, member: Member, sharded: ShardedNamespace, shard: str) -> list[int]:
+    """What a secondary reads after everything that its set has acknowledged."""
+    command = {
+        "find": "c",
+        "sort": {"_id": 1},
+        "readConcern": {"level": "majority"},
+        "$readPreference": {"mode": "secondary"},
+        "shardVersion": sharded.version(shard),
+    }
+    reply = cluster.kept_client(member).d.command(command)
+    return [each["_id"] for each in reply["cursor"]["firstBatch"]]
+
+
+def restart(member: Member) -> None:
+    """Kill a daemon and start it again."""
+    member.daemon.stop(9)
+    member.daemon.start()
+    member.wait_ready()
+
+
+def _is_secondary(member: Member) -> bool:
+    with member.client() as client:
+        return bool(client.admin.command("hello")["secondary"])
