@@ -24,7 +24,7 @@ _YEAR_2000: Final = 946_684_800
 """A Timestamp of fewer seconds is no time but a version."""
 
 _IN_TEXT: Final = (
-    (re.compile(r"\b[0-9a-f]{24}\b"), "ObjectId"),
+    (re.compile(r"(?<![0-9a-f])[0-9a-f]{24}(?![0-9a-f])"), "ObjectId"),  # Also as part of a name, as of a session.
     (re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "UUID"),
     (re.compile(r"Timestamp\(\d{9,}, \d+\)"), "time"),
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00"), "date"),
