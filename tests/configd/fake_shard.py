@@ -6,7 +6,7 @@ It serves real connections, so that the config daemon reaches it as it reaches a
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 
@@ -63,9 +63,12 @@ class FakeShard:
             await trio.to_thread.run_sync(self.held[request.name].wait, abandon_on_cancel=True)
         if request.name in self.failures:
             raise self.failures[request.name]
+        return reply_document(request.message.request_id, {**self.answer(request), "ok": 1.0})
+
+    def answer(self, request: Request) -> Mapping[str, Any]:
+        """The reply to a command, less ``ok``."""
         answer = _ANSWERS.get(request.name)
-        reply = {} if answer is None else answer(self)
-        return reply_document(request.message.request_id, {**reply, "ok": 1.0})
+        return {} if answer is None else answer(self)
 
     def connection_opened(self, client: ClientConnection) -> None:
         """Nothing to do."""
@@ -94,6 +97,8 @@ class FakeShard:
         raise CommandError(ErrorCode.NamespaceNotFound, "ns not found")
 
 
+Shard = TypeVar("Shard", bound=FakeShard)
+
 _ANSWERS: Mapping[str, Callable[[FakeShard], dict[str, Any]]] = {
     "listDatabases": FakeShard._list_databases,
     "drop": FakeShard._drop,
@@ -103,8 +108,15 @@ _ANSWERS: Mapping[str, Callable[[FakeShard], dict[str, Any]]] = {
 @contextmanager
 def fake_shards(*set_names: str) -> Iterator[dict[str, FakeShard]]:
     """Serve sets of these names while the block runs."""
+    with serving(FakeShard, *set_names) as shards:
+        yield shards
+
+
+@contextmanager
+def serving(kind: Callable[[str, str], Shard], *set_names: str) -> Iterator[dict[str, Shard]]:
+    """As `fake_shards`, with shards of a kind of their own."""
     listeners = {name: open_listeners(["127.0.0.1"], 0) for name in set_names}
-    shards = {name: FakeShard(name, f"127.0.0.1:{each[0].getsockname()[1]}") for name, each in listeners.items()}
+    shards = {name: kind(name, f"127.0.0.1:{each[0].getsockname()[1]}") for name, each in listeners.items()}
     started = threading.Event()
     stop: list[Callable[[], object]] = []
 

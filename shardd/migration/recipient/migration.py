@@ -261,6 +261,7 @@ class RecipientMigration:
 
     async def _register(self, collection_uuid: UUID) -> None:
         request = self.request
+        pong = await self._shard.mongod.command("admin", {"ping": 1})
         await self._shard.range_deletions.register(
             RangeDeletionTask(
                 id=request.migration_id,
@@ -270,6 +271,7 @@ class RecipientMigration:
                 range=request.key_range,
                 pending=True,
                 when=CLEAN_NOW,
+                timestamp=pong["operationTime"],
             )
         )
 

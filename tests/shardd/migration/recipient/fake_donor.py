@@ -1,0 +1,120 @@
+"""A donor that hands out what a test gives it, and keeps a log of what it was asked."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID, uuid4
+
+from bson import Int64, Timestamp
+from bson.binary import Binary
+
+from tests.configd.fake_shard import FakeShard
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
+from wire.request import Request
+from wire.transport.server import ClientConnection
+
+Document = Mapping[str, Any]
+
+
+class FakeDonor(FakeShard):
+    """A shard of one member, as far as a recipient sees it.
+
+    Attributes:
+        uuid: of the collection, whatever its name.
+        options: it was created with.
+        indexes: specifications of all of its indexes but that of ``_id``.
+        documents: those of the range, in the order of the shard key.
+        batch_documents: how many of them make a batch.
+        from_key: the value of the shard key from which on they are handed out.
+        modifications: batches that are still to be handed out, each of ``_id`` values and of documents.
+        history: documents of session history that are still to be handed out.
+        position: of the oplog; every batch of modifications makes it rise.
+        broken_connections: how many connections still break instead of bringing an answer, by the command.
+        session_id: the only one that is served; None for any.
+    """
+
+    def __init__(self, set_name: str, address: str) -> None:
+        super().__init__(set_name, address)
+        self.reset()
+
+    def reset(self) -> None:
+        """As at the beginning, with another collection."""
+        self.uuid: UUID = uuid4()
+        self.options: Document = {}
+        self.indexes: Sequence[Document] = [{"v": 2, "key": {"a": 1}, "name": "a_1"}]
+        self.documents: Sequence[Document] = []
+        self.batch_documents = 1_000
+        self.from_key: Any = None
+        self.key = "a"
+        self.modifications: list[tuple[Sequence[Any], Sequence[Document]]] = []
+        self.history: list[Document] = []
+        self.position = 1
+        self.session_id: str | None = None
+        self.broken_connections: dict[str, int] = {}
+        self._last_mods: tuple[str, int, dict[str, Any]] | None = None
+        self.failures.clear()
+        self.held.clear()
+        self.commands.clear()
+
+    async def handle(self, client: ClientConnection, request: Request) -> bytes | None:
+        """See `FakeShard.handle`."""
+        reply = await super().handle(client, request)
+        if self.broken_connections.get(request.name):
+            self.broken_connections[request.name] -= 1
+            client.is_finished = True
+            return None
+        return reply
+
+    def answer(self, request: Request) -> Mapping[str, Any]:
+        """See `FakeShard.answer`."""
+        match request.name:
+            case "listCollections":
+                return _cursor(self._collection(request.document["filter"]["name"]))
+            case "listIndexes":
+                return _cursor({"v": 2, "key": {"_id": 1}, "name": "_id_"}, *self.indexes)
+            case "_migrateClone":
+                self._check_session(request)
+                return {"objects": self._batch(request.document["number"]), "position": Timestamp(1, 1)}
+            case "_transferMods":
+                self._check_session(request)
+                return self._next_modifications(request.document["sessionId"], request.document["number"])
+            case "_getNextSessionMods":
+                self._check_session(request)
+                history, self.history = self.history, []
+                return {"oplog": history}
+        return super().answer(request)
+
+    def _collection(self, name: str) -> Document:
+        return {
+            "name": name,
+            "type": "collection",
+            "options": self.options,
+            "info": {"readOnly": False, "uuid": Binary.from_uuid(self.uuid)},
+            "idIndex": {"v": 2, "key": {"_id": 1}, "name": "_id_"},
+        }
+
+    def _check_session(self, request: Request) -> None:
+        if self.session_id is not None and request.document["sessionId"] != self.session_id:
+            raise CommandError(ErrorCode.NotYetInitialized, "No active migrations were found")
+
+    def _batch(self, number: int) -> Sequence[Document]:
+        wanted = [each for each in self.documents if self.from_key is None or each[self.key] >= self.from_key]
+        return wanted[number * self.batch_documents : (number + 1) * self.batch_documents]
+
+    def _next_modifications(self, session_id: str, number: int) -> Mapping[str, Any]:
+        if self._last_mods is not None and self._last_mods[:2] == (session_id, number):
+            return self._last_mods[2]
+        deleted, reload = self.modifications.pop(0) if self.modifications else ((), ())
+        self.position += bool(deleted or reload)
+        reply = {
+            "deleted": [{"_id": each} for each in deleted],
+            "reload": reload,
+            "size": Int64(len(deleted) + len(reload)),
+            "position": Timestamp(1, self.position),
+        }
+        self._last_mods = (session_id, number, reply)
+        return reply
+
+
+def _cursor(*documents: Document) -> Mapping[str, Any]:
+    return {"cursor": {"id": Int64(0), "ns": "db.c", "firstBatch": documents}}

@@ -1,0 +1,133 @@
+"""The recipient's critical section: whom it keeps out, and that it lasts until the donor says that it is over."""
+
+import signal
+import threading
+from typing import Any
+
+import pytest
+from bson import ObjectId, Timestamp
+from pymongo.errors import ExecutionTimeout, PyMongoError
+
+from tests.shardd.migration.recipient.receiving import Receiving, documents, held
+
+UNSHARDED = {"t": Timestamp(0, 0), "e": ObjectId("0" * 24), "v": Timestamp(0, 0)}
+READ: dict[str, Any] = {"find": "c"}
+WRITE: dict[str, Any] = {"insert": "c", "documents": [{"a": -1}]}
+
+
+@pytest.fixture
+def entered(receiving: Receiving) -> Receiving:
+    """A migration whose recipient waits for the decision."""
+    receiving.donor.documents = documents(10)
+    receiving.start()
+    receiving.wait_state("steady")
+    assert receiving.commit()["state"] == "enteredCriticalSection"
+    return receiving
+
+
+def versioned(receiving: Receiving, command: dict[str, Any]) -> dict[str, Any]:
+    return dict(receiving.client[receiving.db].command({**command, "shardVersion": UNSHARDED, "maxTimeMS": 300}))
+
+
+@pytest.mark.parametrize("command", [READ, WRITE])
+def test_operations_wait(entered: Receiving, command: dict[str, Any]) -> None:
+    with pytest.raises(ExecutionTimeout):
+        versioned(entered, command)
+    entered.release()
+    assert versioned(entered, command)["ok"]
+
+
+def test_the_commit_may_be_repeated(entered: Receiving) -> None:
+    assert entered.commit()["state"] == "enteredCriticalSection"
+
+
+def test_an_abort_does_not_end_it(entered: Receiving) -> None:
+    assert entered.abort()["state"] == "enteredCriticalSection"
+    with pytest.raises(ExecutionTimeout):
+        versioned(entered, READ)
+
+
+def test_the_release_may_be_repeated(entered: Receiving) -> None:
+    assert entered.release() == entered.release() == {"ok": 1.0}
+
+
+def test_the_release_needs_majority_write_concern(entered: Receiving) -> None:
+    release = {"_recvChunkReleaseCritSec": entered.namespace, "sessionId": entered.session_id}
+    refused = entered.run(release)
+    assert (refused["code"], refused["errmsg"]) == (
+        72,
+        '"_recvChunkReleaseCritSec" must be called with majority writeConcern, got: '
+        '{ w: 1, wtimeout: 0, provenance: "implicitDefault" } ',
+    )
+    assert entered.status()["active"]
+
+
+def test_the_decision_ends_it_too(entered: Receiving) -> None:
+    assert entered.finish("aborted") == {"ok": 1.0}
+    assert versioned(entered, READ)["ok"]
+
+
+@pytest.mark.parametrize("process", ["daemon", "mongod"])
+def test_it_survives_a_restart(entered: Receiving, process: str) -> None:
+    killed = entered.member.daemon if process == "daemon" else entered.member.mongod
+    killed.stop(signal.SIGKILL)
+    killed.start()
+    entered.member.wait_ready()
+    status = entered.wait(entered.status, lambda status: status.get("active"))
+    assert status["state"] == "enteredCriticalSection"
+    assert (status["sessionId"], status["ns"], status["fromShardId"]) == (
+        entered.session_id,
+        entered.namespace,
+        "donor",
+    )
+    assert (status["min"], status["max"]) == (entered.range["min"], entered.range["max"])
+    with pytest.raises(ExecutionTimeout):
+        versioned(entered, READ)
+    assert entered.commit()["ok"]
+    assert entered.start()["codeName"] == "ConflictingOperationInProgress"
+    entered.session_id = status["sessionId"]
+    assert entered.release() == {"ok": 1.0}
+    assert versioned(entered, READ)["ok"]
+    assert entered.config("migrationRecipients") == entered.config("collection_critical_sections") == []
+    assert entered.finish("committed") == {"ok": 1.0}
+
+
+def test_one_that_was_not_completed_does_not_count_as_a_promise(receiving: Receiving) -> None:
+    """The daemon dies while the last modifications are on their way: it must not say afterwards that they are here."""
+    receiving.start()
+    receiving.wait_state("steady")
+    with held(receiving.donor, "_transferMods"):
+        committing = threading.Thread(target=lambda: _ignore_errors(receiving.commit))
+        committing.start()
+        receiving.wait(lambda: receiving.config("collection_critical_sections"), bool)
+        receiving.member.daemon.stop(signal.SIGKILL)
+        committing.join()
+    receiving.member.daemon.start()
+    receiving.member.wait_ready()
+    status = receiving.wait(receiving.status, lambda status: status.get("active"))
+    assert status["state"] == "fail"
+    assert receiving.commit()["code"] == 125
+    with pytest.raises(ExecutionTimeout):
+        versioned(receiving, READ)
+    assert receiving.release() == {"ok": 1.0}
+    assert versioned(receiving, READ)["ok"]
+
+
+def test_a_commit_that_takes_too_long_is_undone(receiving: Receiving) -> None:
+    receiving.start()
+    receiving.wait_state("steady")
+    with held(receiving.donor, "_transferMods"):
+        committing = threading.Thread(target=receiving.commit)
+        committing.start()
+        receiving.wait(lambda: receiving.config("collection_critical_sections"), bool)
+        assert receiving.abort()["state"] == "abort"
+        committing.join()
+    assert receiving.config("migrationRecipients") == receiving.config("collection_critical_sections") == []
+    assert versioned(receiving, READ)["ok"]
+
+
+def _ignore_errors(function: Any) -> None:  # noqa: ANN401 - any function
+    try:
+        function()
+    except PyMongoError:
+        return
