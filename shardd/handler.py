@@ -94,7 +94,7 @@ class ShardHandler(SidecarHandler):
                 self._stale_errors.add(error.code_name)
                 return reply_document(request.message.request_id, stale_reply(request, error))
         # What is true at the moment of admission is true for the whole operation.
-        readers, orphans = state.readers, state.orphans
+        operations, orphans = state.operations, state.orphans
         # A write is not left before the mongod has answered, even if its client leaves: a critical section that
         # waits for it must not go on while it may still be at work.
         try:
@@ -108,7 +108,7 @@ class ShardHandler(SidecarHandler):
                     return reply
             return await self._run_admitted(upstream, state, orphans, upstream.pass_on, request)
         finally:
-            state.exit(readers, is_write=is_write)
+            state.exit(operations, is_write=is_write)
             if request.name in CHANGES_OF_VIEWS:
                 self._shard.views.forget()
 

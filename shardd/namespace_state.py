@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from shardd.critical_section import CriticalSection
+from shardd.operation_generation import OperationGeneration
 from shardd.orphans.orphan_ranges import orphan_ranges
 from shardd.orphans.ownership_filter import OwnershipFilter
-from shardd.reader_generation import ReaderGeneration
 from shardd.shard_key_updates import mutable_part
 from shardd.stale_errors import StaleError, stale_config
 from sharding.routing_table import RoutingTable
@@ -39,14 +39,14 @@ class NamespaceState:
         accepted: raw ``shardVersion`` values that are known to match; comparing bytes is all that most operations need.
         critical_section: the one that is on.
         generation: rises whenever the metadata is thrown away, so that a refresh begun before can be told.
+        operations: those that begin now, among them those under way since the last `wait_earlier_operations`.
         orphans: hides documents that other shards own from operations; None while there can be none.
-        readers: the reads that begin now, among them those under way since the last `wait_earlier_readers`.
         writers: writes under way.
     """
 
     __slots__ = (
         "_drained",
-        "_earlier_readers",
+        "_earlier_operations",
         "_range_deletions",
         "accepted",
         "critical_section",
@@ -55,8 +55,8 @@ class NamespaceState:
         "last_table",
         "mutable_key",
         "namespace",
+        "operations",
         "orphans",
-        "readers",
         "shard",
         "table",
         "writers",
@@ -74,8 +74,8 @@ class NamespaceState:
         self.generation = 0
         self.orphans: OwnershipFilter | None = None
         self._range_deletions: Sequence[RangeDeletionTask] = ()
-        self.readers = ReaderGeneration()
-        self._earlier_readers: list[ReaderGeneration] = []
+        self.operations = OperationGeneration()
+        self._earlier_operations: list[OperationGeneration] = []
         self.writers = 0
         self._drained = trio.lowlevel.ParkingLot()
 
@@ -130,33 +130,32 @@ class NamespaceState:
 
     def enter(self, *, is_write: bool) -> None:
         """Count an operation in; no critical section may block it."""
+        self.operations.enter()
         if is_write:
             self.writers += 1
-        else:
-            self.readers.enter()
 
-    def exit(self, readers: ReaderGeneration, *, is_write: bool) -> None:
+    def exit(self, operations: OperationGeneration, *, is_write: bool) -> None:
         """Count an operation out.
 
         Args:
-            readers: what the attribute of that name was when the operation was counted in.
+            operations: what the attribute of that name was when the operation was counted in.
             is_write: as then.
         """
+        operations.exit()
         if not is_write:
-            readers.exit()
             return
         self.writers -= 1
         if not self.writers and self._drained:
             self._drained.unpark_all()
 
-    async def wait_earlier_readers(self) -> None:
-        """Return when all reads that are under way now have ended; those that begin meanwhile do not count."""
-        if not self.readers.is_gone:
-            self._earlier_readers.append(self.readers)
-            self.readers = ReaderGeneration()
-        for earlier in tuple(self._earlier_readers):
-            await earlier.wait_gone()
-        self._earlier_readers = [each for each in self._earlier_readers if not each.is_gone]
+    async def wait_earlier_operations(self) -> None:
+        """Return when all operations that are under way now have ended; those that begin meanwhile do not count."""
+        if not self.operations.is_over:
+            self._earlier_operations.append(self.operations)
+            self.operations = OperationGeneration()
+        for earlier in tuple(self._earlier_operations):
+            await earlier.wait_over()
+        self._earlier_operations = [each for each in self._earlier_operations if not each.is_over]
 
     async def block_writes(self, reason: Mapping[str, Any]) -> CriticalSection:
         """Begin a critical section, or return the one of the same reason, and wait until no write is under way."""

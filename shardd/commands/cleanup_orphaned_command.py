@@ -25,7 +25,7 @@ async def cleanup_orphaned(shard: Shard, request: Request) -> dict[str, Any]:
     start = request.raw_object(b"startingFromKey") or EMPTY_DOCUMENT
     state = shard.namespace(namespace)
     await shard.refresher.refresh_collection(state)
-    if state.table is None:
+    if state.table is None:  # not sharded
         return {}
     pattern = state.table.key_pattern
     if start != EMPTY_DOCUMENT and pattern.normalize(start) is None:

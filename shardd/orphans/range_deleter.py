@@ -80,18 +80,18 @@ class RangeDeleter:
             else:
                 return
 
-    async def wait_readers(self, namespace: str) -> None:
-        """Return when all reads of a collection that are under way now, and the cursors they leave, have ended.
+    async def wait_older_operations(self, namespace: str) -> None:
+        """Return when all operations on a collection that are under way now, and the cursors they leave, have ended.
 
         Raises:
             CommandError: mongod does not tell.
             BackendError: mongod does not answer.
         """
-        await self._shard.namespace(namespace).wait_earlier_readers()
+        await self._shard.namespace(namespace).wait_earlier_operations()
         await wait_cursors_closed(self._shard.mongod, namespace, opened_until=now())
 
     async def _wait_allowed(self, task: RangeDeletionTask) -> None:
-        await self.wait_readers(task.namespace)
+        await self.wait_older_operations(task.namespace)
         await self._shard.fail_points.hang_while(SUSPEND_RANGE_DELETION)
         if task.when != CLEAN_NOW:
             # For reads on secondaries, which nobody counts.
@@ -137,6 +137,8 @@ class RangeDeleter:
         """The routing table as the config servers have it, None if the collection of the task is no more."""
         state = self._shard.namespace(task.namespace)
         await self._shard.refresher.refresh_collection(state)
+        while not state.is_known:  # forgotten again at once, as by a critical section
+            await self._shard.refresher.refresh_collection(state)
         table = state.table
         return table if table is not None and table.collection.uuid == task.collection_uuid else None
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 logger = get_logger("shardd.orphans")
 
-OLDER_READERS_SECONDS_MAX: Final = 10.0
-"""How long a range that is about to come in waits for reads that began without a filter for it."""
+OLDER_OPERATIONS_SECONDS_MAX: Final = 10.0
+"""How long a range that is about to come in waits for operations that began without a filter for it."""
 
 
 class _Entry:
@@ -111,8 +111,8 @@ class RangeDeletions:
     async def register(self, task: RangeDeletionTask) -> None:
         """Persist a range, on a majority, as one that may hold orphans; one that is registered already stays as it is.
 
-        Where it hides documents from now on, reads that began before are waited for as long as is reasonable: what is
-        written into the range next would turn up in them.
+        Where it hides documents from now on, operations and cursors that began before are waited for as long as is
+        reasonable: they would see what is written into the range next.
 
         Raises:
             CommandError: it could not be persisted; NotWritablePrimary, this is no (recovered) primary.
@@ -126,10 +126,10 @@ class RangeDeletions:
         logger.info("Registered a range deletion", **_about(task))
         state = self._shard.namespace(task.namespace)
         if state.orphans is not None:
-            with trio.move_on_after(OLDER_READERS_SECONDS_MAX) as patience:
-                await self._deleter.wait_readers(task.namespace)
+            with trio.move_on_after(OLDER_OPERATIONS_SECONDS_MAX) as patience:
+                await self._deleter.wait_older_operations(task.namespace)
             if patience.cancelled_caught:
-                logger.warning("Reads from before a migration may see documents that it brings", **_about(task))
+                logger.warning("Operations from before a migration may see documents that it brings", **_about(task))
 
     async def mark_ready(self, migration_id: UUID, *, when: str) -> None:
         """Let a range be deleted, on a majority. It begins once the operations and cursors of now have ended.
@@ -291,6 +291,8 @@ class RangeDeletions:
 
     def _start(self, entry: _Entry) -> None:
         assert self._nursery is not None
+        if entry.ended.is_set():  # it was refused before
+            entry = self._entries[entry.task.id] = _Entry(entry.task)
         if not entry.is_running:
             entry.is_running = True
             self._nursery.start_soon(self._delete, entry)

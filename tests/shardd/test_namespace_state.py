@@ -138,7 +138,7 @@ def test_a_critical_section_waits_for_the_writes_before_it_and_not_for_reads() -
             assert section is not None
             assert section.blocks(is_write=True)
             assert not section.blocks(is_write=False)
-            state.exit(state.readers, is_write=True)
+            state.exit(state.operations, is_write=True)
             await entered.wait()
         state.block_reads()
         assert section.blocks(is_write=False)

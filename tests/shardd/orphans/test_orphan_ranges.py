@@ -88,21 +88,21 @@ def test_a_state_finds_its_orphans_again_when_anything_changes() -> None:
     assert state.orphans is None
 
 
-def test_reads_of_before_are_waited_for_and_later_ones_are_not() -> None:
+def test_operations_of_before_are_waited_for_and_later_ones_are_not() -> None:
     async def main() -> None:
         state = NamespaceState("d.c", "me")
-        first = state.readers
+        first = state.operations
         state.enter(is_write=False)
         ended: list[str] = []
 
         async def wait(name: str) -> None:
-            await state.wait_earlier_readers()
+            await state.wait_earlier_operations()
             ended.append(name)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait, "one")
             await wait_all_tasks_blocked()
-            second = state.readers
+            second = state.operations
             state.enter(is_write=False)
             nursery.start_soon(wait, "two")
             await wait_all_tasks_blocked()

@@ -1,10 +1,10 @@
-"""Reads that began in one stretch of time, counted so that their end can be waited for while others go on beginning."""
+"""Operations that began in one stretch of time, counted so that their end can be waited for while others begin."""
 
 import trio
 
 
-class ReaderGeneration:
-    """The reads of one namespace between two calls of `NamespaceState.wait_earlier_readers`."""
+class OperationGeneration:
+    """The operations on one namespace between two calls of `NamespaceState.wait_earlier_operations`."""
 
     __slots__ = ("_count", "_waiting")
 
@@ -13,21 +13,21 @@ class ReaderGeneration:
         self._waiting = trio.lowlevel.ParkingLot()
 
     @property
-    def is_gone(self) -> bool:
+    def is_over(self) -> bool:
         """Whether none of them is under way."""
         return not self._count
 
     def enter(self) -> None:
-        """Count a read in."""
+        """Count one in."""
         self._count += 1
 
     def exit(self) -> None:
-        """Count a read out."""
+        """Count one out."""
         self._count -= 1
         if not self._count and self._waiting:
             self._waiting.unpark_all()
 
-    async def wait_gone(self) -> None:
+    async def wait_over(self) -> None:
         """Return when none of them is under way."""
         while self._count:
             await self._waiting.park()
