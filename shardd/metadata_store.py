@@ -77,6 +77,15 @@ class MetadataStore:
             ErrorCode.ConflictingOperationInProgress, f"the cached chunks of {namespace} are being written"
         )
 
+    async def load_own_collection(self, namespace: str) -> RoutingTable | None:
+        """As `load_collection`, for the primary, which alone writes: what a former one left half written is nothing.
+
+        Raises:
+            CommandError: mongod refuses.
+        """
+        entry = await self._entry(namespace, None)
+        return None if entry is None or entry.refreshing else await self.load_collection(namespace)
+
     async def save_collection(self, namespace: str, table: RoutingTable | None) -> None:
         """Persist what is known of a collection, None for one that is not sharded."""
         if namespace in self._persisted and _is_same(self._persisted[namespace], table):

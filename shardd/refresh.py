@@ -108,7 +108,7 @@ class MetadataRefresher:
             after = await self._flush_on_primary({"_flushRoutingTableCacheUpdates": namespace})
             return await self._store.load_collection(namespace, after)
         await self._sources.recovery_gate.wait_open()
-        known = state.last_table or await self._store.load_collection(namespace)
+        known = state.last_table or await self._store.load_own_collection(namespace)
         catalog = await self._sources.catalog()
         table = await catalog.read(read_routing(namespace, known))
         self._writer.save_collection(namespace, table)

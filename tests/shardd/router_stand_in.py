@@ -74,6 +74,7 @@ class ShardedNamespace:
     def documents(self, shard: str = "sh0") -> list[dict[str, Any]]:
         """What a shard has, by ``_id``."""
         reply = self.versioned({"find": self.collection, "sort": {"_id": 1}}, shard)
+        assert reply["ok"], reply
         return list(reply["cursor"]["firstBatch"])
 
     def split(self, points: Sequence[Mapping[str, Any]], *, low: object = None, high: object = None) -> dict[str, Any]:

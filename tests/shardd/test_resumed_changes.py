@@ -71,3 +71,17 @@ def test_a_database_drop_is_finished(mini: MiniCluster, ranged: ShardedNamespace
     with mini.config_client() as config:
         assert config.config.databases.find_one({"_id": ranged.db}) is None
         assert config.config.collections.find_one({"_id": ranged.namespace}) is None
+
+
+def test_a_cache_that_was_left_half_written_is_written_anew(mini: MiniCluster, ranged: ShardedNamespace) -> None:
+    member = mini.shards["sh0"].members[0]
+    member.daemon.stop(signal.SIGKILL)
+    with member.mongod_client() as mongod:
+        cached = {"_id": ranged.namespace}
+        mongod.config["cache.collections"].update_one(cached, {"$set": {"refreshing": True}})
+        mongod.config[f"cache.chunks.{ranged.namespace}"].delete_many({"shard": "sh1"})
+        member.daemon.start()
+        member.wait_ready()
+        ranged.insert({"a": 11})
+        wait_for(lambda: not mongod.config["cache.collections"].find_one(cached)["refreshing"])  # type: ignore[index]
+        assert mongod.config[f"cache.chunks.{ranged.namespace}"].count_documents({}) == 3

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from bson import MaxKey
-from pymongo.errors import OperationFailure
+from pymongo.errors import PyMongoError
 
 from tests.shardd.mini_cluster import Client, MiniCluster
 from tests.shardd.router_stand_in import ShardedNamespace
@@ -45,7 +45,7 @@ class Move:
     """
 
     def __init__(self, sharded: ShardedNamespace, low: Mapping[str, Any], high: Mapping[str, Any], to: str) -> None:
-        self.error: OperationFailure | None = None
+        self.error: PyMongoError | None = None
         self._arguments = (sharded, low, high, to)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -59,7 +59,7 @@ class Move:
         """Wait for its success.
 
         Raises:
-            OperationFailure: it failed.
+            PyMongoError: it failed.
         """
         self._thread.join(SECONDS_MAX)
         assert self.is_over, "a move does not end"
@@ -72,7 +72,7 @@ class Move:
         try:
             with sharded.cluster.config_client() as config:
                 config.admin.command({**command, "writeConcern": {"w": "majority"}})
-        except OperationFailure as error:
+        except PyMongoError as error:
             self.error = error
 
 

@@ -141,7 +141,7 @@ def test_only_the_lower_bound_is_given(mini: MiniCluster, ranged: ShardedNamespa
         "min": LOW,
         "maxChunkSizeBytes": 1 << 20,
     }
-    order |= {"epoch": ranged.entry()["lastmodEpoch"], "fromShard": "sh0"}
+    order |= {"epoch": ranged.entry()["lastmodEpoch"], "fromShard": "sh0", "maxChunkSizeBytes": 1 << 20}
     assert ranged.run(order, db="admin") == {"ok": 1.0}
     moved = next(chunk for chunk in ranged.chunks() if chunk["min"] == LOW)
     assert moved["shard"] == "sh1"
