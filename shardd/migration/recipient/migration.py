@@ -19,7 +19,7 @@ from shardd.migration.recipient.critical_section import RecipientCriticalSection
 from shardd.migration.recipient.donor_link import CloneBatch, DonorLink
 from shardd.migration.recipient.progress import Progress
 from shardd.migration.recipient.range_writer import RangeWriter
-from shardd.migration.recipient.received_range import delete_received
+from shardd.migration.recipient.received_range import delete_received, wait_range_free
 from shardd.migration.recipient.request import ReceiveRequest
 from shardd.migration.recipient.status import ReceiveState, ReceiveStatus
 from shardd.migration.recipient.steps import STEPS, Steps
@@ -214,8 +214,6 @@ class RecipientMigration:
 
         async def transfer() -> None:
             await self._clone(writer, first)
-            # As in MongoDB, writes are not made to wait while there is much of the history still to come.
-            await history.drain()
             modifier = Modifier(self._shard, self.request, writer, donor.options.get("collation"))
             await self._catch_up(modifier, writer, history)
             await self._finish_transfer(modifier, writer, history)
@@ -229,8 +227,7 @@ class RecipientMigration:
         """Everything before the first document is written: steps 1 to 3."""
         shard, request = self._shard, self.request
         donor = await describe_on_donor(self._link)
-        namespace = str(request.namespace)
-        await shard.range_deletions.wait_no_overlap(namespace, donor.uuid, request.range, ignoring=request.migration_id)
+        await wait_range_free(shard, request, donor.uuid)
         await self._steps.finish(1)
         await copy_collection(shard, request.namespace, donor)
         await self._steps.finish(2)
@@ -289,7 +286,7 @@ class RecipientMigration:
         status.enter(ReceiveState.CATCHUP)
         while count := await self._apply_next(modifier, writer):
             status.catchup += count
-        # Whatever is left to be done once writes wait on the donor makes them wait longer.
+        # As in MongoDB, writes are not made to wait while there is much of the history still to come.
         await run_together(self._shard.wait_majority, history.drain)
         await self._steps.finish(5)
         status.enter(ReceiveState.STEADY)

@@ -1,18 +1,25 @@
-"""Which documents belong to the range that is received, and getting rid of some that an earlier attempt has brought."""
+"""The range that is received: what belongs to it, whether it is free, and getting rid of what was received before."""
 
 from typing import Final
+from uuid import UUID
+
+import trio
 
 from daemon.logs import get_logger
 from shardd.migration.history.pooled_cursor import PooledCursor
+from shardd.migration.recipient.request import ReceiveRequest
 from shardd.range_scan import ShardKeyIndex
 from shardd.shard import Shard
 from sharding.chunks import ChunkRange
 from sharding.namespace import Namespace
 from sharding.shard_key import ShardKeyPattern
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
 from wire.rawbson import raw_document
 
 logger = get_logger("shardd.migration.recipient")
 
+_WAIT_PARAMETER: Final = "receiveChunkWaitForRangeDeleterTimeoutMS"
 _DELETED_AT_ONCE: Final = 1_000
 
 
@@ -34,6 +41,27 @@ class RangeMembership:
         """Whether a raw document, of which only the shard key may be there, belongs to the range."""
         key = self._key_bytes_of(document)
         return self._range.contains_key(key) or key == self._greatest
+
+
+async def wait_range_free(shard: Shard, request: ReceiveRequest, collection_uuid: UUID) -> None:
+    """Return when no other range overlaps that may hold orphans, or that is being deleted.
+
+    Raises:
+        CommandError: ExceededTimeLimit, there still is one after ``receiveChunkWaitForRangeDeleterTimeoutMS``, which is
+            a parameter of mongod.
+        BackendError: mongod does not answer.
+    """
+    namespace = str(request.namespace)
+    parameters = await shard.mongod.command("admin", {"getParameter": 1, _WAIT_PARAMETER: 1})
+    with trio.move_on_after(parameters[_WAIT_PARAMETER] / 1000):
+        await shard.range_deletions.wait_no_overlap(
+            namespace, collection_uuid, request.range, ignoring=request.migration_id
+        )
+        return
+    raise CommandError(
+        ErrorCode.ExceededTimeLimit,
+        f"Failed to delete orphaned {namespace} range {request.range} :: caused by :: operation exceeded time limit",
+    )
 
 
 async def delete_received(shard: Shard, namespace: Namespace, pattern: ShardKeyPattern, wanted: ChunkRange) -> int:

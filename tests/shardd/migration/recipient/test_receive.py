@@ -289,3 +289,24 @@ def test_idle_status_and_waiting(receiving: Receiving) -> None:
     receiving.wait_state("steady")
     assert receiving.status(wait=True)["waited"] is True
     assert "waited" not in receiving.status()
+
+
+def test_a_range_that_may_hold_orphans_is_waited_for(receive: Receive) -> None:
+    """Whether they are deleted is not decided yet; after a while that is no reason to go on waiting."""
+    former, receiving = receive(), receive(low=99_999, high=200_000)
+    receiving.namespace, receiving.db = former.namespace, former.db
+    received_until_steady(former)
+    former.abort()
+    former.client.admin.command({"setParameter": 1, "receiveChunkWaitForRangeDeleterTimeoutMS": 500})
+    try:
+        receiving.start()
+        status = receiving.wait_state("steady", "fail")
+    finally:
+        former.client.admin.command({"setParameter": 1, "receiveChunkWaitForRangeDeleterTimeoutMS": 10_000})
+    assert status["errmsg"] == (
+        f"migrate failed: ExceededTimeLimit: Failed to delete orphaned {receiving.namespace} range "
+        "[{ a: 99999 }, { a: 200000 }) :: caused by :: operation exceeded time limit"
+    )
+    receiving.start()
+    former.finish("committed")
+    assert receiving.wait_state("steady", "fail")["state"] == "steady"
