@@ -237,10 +237,6 @@ class RangeDeletions:
         """The range deletions of a collection, of whatever UUID, that have not ended."""
         return [entry.task for entry in self._entries.values() if entry.task.namespace == namespace]
 
-    def tasks(self) -> list[RangeDeletionTask]:
-        """All range deletions that have not ended."""
-        return [entry.task for entry in self._entries.values()]
-
     async def reload(self) -> None:
         """Replace what is known by what is persisted on the own mongod.
 
