@@ -73,16 +73,20 @@ class Catalog:
             find["sort"] = sort
         return await self._find(CatalogRead("config", find))
 
-    async def new_timestamp(self, cluster_time: Mapping[str, Any] | None = None) -> Timestamp:
+    async def new_timestamp(
+        self, cluster_time: Mapping[str, Any] | None = None, *, write_concern: Mapping[str, Any] = MAJORITY
+    ) -> Timestamp:
         """A time that the config servers have not given to anything before: identity of a new collection's versions.
 
         Args:
             cluster_time: a ``$clusterTime`` that the time has to come after.
+            write_concern: less than a majority will do for a time that comes to nothing if it is rolled back, as what
+                it is for is then refused.
 
         Raises:
             CommandError: as `command`.
         """
-        note = {"appendOplogNote": 1, "data": {"msg": "new collection timestamp"}, "writeConcern": MAJORITY}
+        note = {"appendOplogNote": 1, "data": {"msg": "new collection timestamp"}, "writeConcern": write_concern}
         if cluster_time is not None:
             note["$clusterTime"] = cluster_time
         reply = await self.command(note)

@@ -311,7 +311,9 @@ class Shard:
         """
         pong = await self.mongod.command("admin", {"ping": 1})
         times = [pong["$clusterTime"], *([] if other is None else [other])]
-        return await (await self.catalog()).new_timestamp(max(times, key=lambda each: each["clusterTime"]))
+        latest = max(times, key=lambda each: each["clusterTime"])
+        # A change of placement is committed on the same primary after this, on a majority, or not at all.
+        return await (await self.catalog()).new_timestamp(latest, write_concern={"w": 1})
 
     async def ask_primary(self, command: Mapping[str, Any]) -> dict[str, Any]:
         """Run an admin command on the daemon of the own set's primary.

@@ -29,10 +29,12 @@ class DonorCriticalSection:
 
     Attributes:
         seconds: how long it was on, once it has been left.
+        phases: how many milliseconds each part of it took, see `finish`.
     """
 
     def __init__(self, shard: Shard, coordinator: MigrationCoordinatorDocument) -> None:
         self.seconds = 0.0
+        self.phases: dict[str, float] = {}
         self._shard = shard
         self._state = shard.namespace(coordinator.namespace)
         # The session makes it differ from every other section.
@@ -43,6 +45,7 @@ class DonorCriticalSection:
             "sessionId": coordinator.session_id,
         }
         self._began: float | None = None
+        self._last = 0.0
 
     @property
     def is_on(self) -> bool:
@@ -53,8 +56,9 @@ class DonorCriticalSection:
     async def try_block_writes(self) -> bool:
         """Let no new write begin and wait for those under way; whether they ended in time. If not, writes go on."""
         with trio.move_on_after(DRAIN_SECONDS_MAX):
-            self._began = time.monotonic()
+            self._began = self._last = time.monotonic()
             await self._state.block_writes(self._reason)
+            self.finish("drain")
             return True
         self.leave()
         return False
@@ -88,9 +92,14 @@ class DonorCriticalSection:
         except CommandError as error:
             logger.warning("Could not refresh after a migration", namespace=self._state.namespace, error=str(error))
 
+    def finish(self, phase: str) -> None:
+        """A part of it is done; its time is for the log."""
+        now = time.monotonic()
+        self.phases[f"{phase}_ms"] = round((now - self._last) * 1000, 1)
+        self._last = now
+
     def leave(self) -> None:
         """Let all operations go on, if they were kept waiting."""
-        if self._began is not None:
+        if self.is_on and self._began is not None:
             self.seconds = time.monotonic() - self._began
-        if self.is_on:
             self._state.release()

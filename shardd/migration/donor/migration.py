@@ -112,6 +112,7 @@ class DonorMigration:
         self._abort_reason: CommandError | None = None
         self._source_changed = trio.lowlevel.ParkingLot()
         self._is_over = False
+        self._cloned = (0, 0)
 
     # For others
 
@@ -173,6 +174,8 @@ class DonorMigration:
             self._set_source(None)
         section.leave()
         self.critical_section_seconds = section.seconds
+        if outcome.error is None:
+            self._log_success(section, outcome)
         return outcome
 
     async def _catch_up_and_block(self, section: DonorCriticalSection) -> None:
@@ -205,6 +208,8 @@ class DonorMigration:
     async def _begin_attempt(self) -> None:
         """Persist that there is another attempt."""
         if self.attempts.attempts:
+            documents, size = self._cloned
+            self.attempts = self.attempts.with_progress(documents, size)
             self.session_id = new_session_id(self.coordinator.donor, self.coordinator.recipient)
         now = datetime.now(UTC)
         self.attempts = self.attempts.with_new(self.session_id, now)
@@ -258,10 +263,13 @@ class DonorMigration:
             await self._wait_caught_up(source)
         with trio.move_on_after(COMMIT_SECONDS_MAX):
             await source.wait_followed(await section.last_write_time())
+            section.finish("follow")
             self.status = await self.recipient.commit(self.session_id)
+            section.finish("recipient")
             self._shard.fail_points.fail_if_on(FAIL_MIGRATION_COMMIT)
             if self._shard.migrations.parameters.verify:
                 await verify_range(self._shard, self.coordinator, self.plan)
+                section.finish("verify")
             return
         raise CommandError(ErrorCode.ExceededTimeLimit, "the recipient did not catch up in the critical section")
 
@@ -277,9 +285,11 @@ class DonorMigration:
                 failure = (
                     error if isinstance(error, CommandError) else CommandError(ErrorCode.HostUnreachable, str(error))
                 )
+        section.finish("commit")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._release_recipient)
             await section.refresh()
+            section.finish("refresh")
             await self._shard.fail_points.hang_while(HANG_BEFORE_LEAVING_CRITICAL_SECTION)
             section.leave()
         if failure is None:
@@ -293,8 +303,14 @@ class DonorMigration:
         except CommandError as error:
             logger.warning("Could not release the recipient", error=str(error), **self._about)
 
+    def _log_success(self, section: DonorCriticalSection, outcome: Outcome) -> None:
+        counts = {name: int(count) for name, count in outcome.counts.items()}
+        blocked_ms = round(section.seconds * 1000, 1)
+        logger.info("Gave a range to another shard", blocked_ms=blocked_ms, **section.phases, **counts, **self._about)
+
     def _set_source(self, source: CloneSource | None, history: DonorHistory | None = None) -> None:
         if self.source is not None:
+            self._cloned = (self.source.documents_cloned, self.source.bytes_cloned)
             self.source.close()
         self.source, self.history = source, history
         self._source_changed.unpark_all()
