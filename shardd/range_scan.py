@@ -40,15 +40,24 @@ class ShardKeyIndex:
                 return cls(index["name"], index["key"])
         raise CommandError(ErrorCode.IndexNotFound, f"no index of {namespace} supports the shard key {pattern}")
 
-    def scans(self, pattern: ShardKeyPattern, wanted: ChunkRange) -> list[dict[str, Any]]:
-        """Arguments of ``find``, one or two sets of them, that give the documents of a range in the order of the index.
+    def scans(
+        self, pattern: ShardKeyPattern, wanted: ChunkRange, from_key: bytes | None = None
+    ) -> list[dict[str, Any]]:
+        """Arguments of ``find``, up to two sets of them, that give the documents of a range in the order of the index.
 
         A key of nothing but MaxKey belongs to the last chunk, though it is not below that chunk's bound, and even a
         scan without an upper bound ends before it; so it takes a search of its own.
+
+        Args:
+            pattern: the shard key.
+            wanted: the range.
+            from_key: a shard key document, not below the range; what comes before it is left out.
         """
         # The index orders strings as the shard key does, which the collection's own collation may not.
         common = {"hint": self.name, "collation": {"locale": "simple"}}
-        scans = [{"min": self.bound(wanted.min), "max": self.bound(wanted.max), **common}]
+        scans: list[dict[str, Any]] = []
+        if from_key is None or pattern.key_bytes(from_key) < wanted.max_key:  # else mongod finds fault with the bounds
+            scans.append({"min": self.bound(from_key or wanted.min), "max": self.bound(wanted.max), **common})
         if wanted.max_key == pattern.global_max_bytes() and pattern.hashed_field is None:
             scans.append({"filter": {each.name.decode(): {"$eq": bson.MaxKey()} for each in pattern.fields}, **common})
         return scans

@@ -155,9 +155,7 @@ class CloneSource:
             BackendError: the mongod does not answer.
         """
         index = await ShardKeyIndex.find(self._mongod, self._namespace, self._pattern)
-        scans = index.scans(self._pattern, self._range)
-        if from_key is not None:
-            scans[0]["min"] = index.bound(from_key)
+        scans = index.scans(self._pattern, self._range, from_key)
         self._reader = DocumentReader(self._mongod, self._namespace, self.collection_uuid, scans)
         try:
             self.position = await self._follower.open(position)

@@ -73,7 +73,7 @@ class DocumentReader:
         self.is_exhausted = False
 
     async def open(self) -> None:
-        """Open the cursor of the first scan.
+        """Open the cursor of the first scan, if there is one.
 
         Raises:
             CommandError: CollectionUUIDMismatch, or the index has gone.
@@ -81,7 +81,8 @@ class DocumentReader:
         """
         connection = await self._mongod.pool.borrow()
         self._cursor = RawCursor(self._mongod, connection, self._namespace, {"lsid": self._lsid})
-        await self._find(self._scans[0])
+        for scan in self._scans[:1]:
+            await self._find(scan)
 
     async def run(self) -> None:
         """Read ahead to the end.

@@ -208,7 +208,7 @@ def in_world(
     """Run a test with a new collection that has an index on a shard key."""
 
     async def main() -> None:
-        with trio.fail_after(120):
+        with trio.fail_after(30):
             async with lone.local() as mongod:
                 world = World(mongod, Namespace(db, "c"), key, low, high)
                 await world.command({"dropDatabase": 1})

@@ -179,6 +179,17 @@ def test_a_clone_batch_can_be_asked_for_again(lone: LoneMongod) -> None:
     in_world(lone, test, db="again", key={"a": 1}, low=LOW, high=HIGH)
 
 
+@pytest.mark.parametrize("from_key", [{"a": 100}, {"a": MaxKey()}])
+def test_a_clone_goes_on_from_the_last_key(lone: LoneMongod, from_key: Document) -> None:
+    async def test(world: World) -> None:
+        await world.insert({"_id": 1, "a": 1}, {"_id": 2, "a": MaxKey()})
+        async with running(world, from_key=encode_document(from_key)) as source:
+            found = documents_of(await source.next_clone_batch())
+        assert [bson.decode(each)["_id"] for each in found] == [2][: "a" in from_key and from_key["a"] == MaxKey()]
+
+    in_world(lone, test, db="lastkey", key={"a": 1}, low=LOW, high=from_key)
+
+
 # Modifications
 
 

@@ -11,11 +11,15 @@ from hypothesis import HealthCheck, given, settings
 from shardd.migration.source import clone_source, document_reader
 from tests.shardd.migration.lone_mongod import LoneMongod
 from tests.shardd.migration.source_world import Document, Recipient, Transaction, World, documents_of, id_of, in_world
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
 
 if TYPE_CHECKING:
     from bson.timestamp import Timestamp
 
     from shardd.migration.source.clone_source import CloneSource
+
+_BLOCKED_MS = 50
 
 LOW, HIGH = {"a": 10}, {"a": 30}
 
@@ -56,7 +60,8 @@ writes = st.one_of(
 transactions = st.builds(
     Transact, st.lists(writes, min_size=1, max_size=4), st.sampled_from(["commit", "prepare", "abort", "stay prepared"])
 )
-steps = st.sampled_from(["clone", "clone twice", "mods", "lost mods", "resume"]).map(Step)
+cloning = st.sampled_from(["clone", "clone twice"]).map(Step)
+catching_up = st.sampled_from(["mods", "lost mods", "resume"]).map(Step)
 
 
 class Following:
@@ -68,7 +73,6 @@ class Following:
         self.cloned: dict[bytes, bytes] = {}
         self.recipient = Recipient()
         self.prepared: list[tuple[Transaction, Timestamp]] = []
-        self.busy: set[object] = set()
 
     async def begin(self, **options: Any) -> None:  # noqa: ANN401 - options of start
         """Start a source."""
@@ -81,7 +85,7 @@ class Following:
         """Do one thing."""
         match step:
             case Write():
-                await self._write(step)
+                await self._write_unless_blocked(step)
             case Transact():
                 await self._transact(step)
             case Step("clone"):
@@ -95,18 +99,32 @@ class Following:
             case Step("resume"):
                 await self._resume()
 
-    async def finish(self) -> None:
-        """What is prepared still is committed, and everything pulled."""
-        for transaction, time in self.prepared:
-            await transaction.commit_prepared(time)
+    async def clone_rest(self) -> None:
+        """Pull the clone to its end."""
         while not self.source.is_clone_exhausted:
             await self._clone(times=1)
-        await self.recipient.catch_up(self.world, self.source)
+
+    async def commit_prepared(self) -> None:
+        """What is prepared still is committed, since nobody could drop the collection otherwise."""
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + 10):
+            for transaction, time in self.prepared:
+                await transaction.commit_prepared(time)
+
+    async def finish(self) -> None:
+        """Everything is pulled."""
+        while await self._mods(is_lost=False):
+            pass
         self.source.close()
 
+    async def _write_unless_blocked(self, write: Write) -> None:
+        """Write, unless a prepared transaction is in the way: of the document, or of the next place in an index."""
+        try:
+            await self._write(write, maxTimeMS=_BLOCKED_MS)
+        except CommandError as error:
+            if not self.prepared or error.code != ErrorCode.MaxTimeMSExpired:
+                raise
+
     async def _write(self, write: Write, **options: object) -> None:
-        if write.id in self.busy:
-            return  # a prepared transaction would let it wait
         match write.kind:
             case "insert":
                 if await self._exists(write.id, options):
@@ -125,10 +143,9 @@ class Following:
         return bool((await self.world.command(find))["cursor"]["firstBatch"])
 
     async def _transact(self, step: Transact) -> None:
+        if self.prepared:
+            return  # it could be in the way
         transaction = Transaction(self.world)
-        touched = {write.id for write in step.writes}
-        if touched & self.busy:
-            return
         for write in step.writes:
             await self._write(write, **transaction.fields)
         match step.end:
@@ -140,7 +157,6 @@ class Following:
                 await transaction.commit_prepared(await transaction.prepare())
             case "stay prepared":
                 self.prepared.append((transaction, await transaction.prepare()))
-                self.busy |= touched
 
     async def _clone(self, times: int) -> None:
         """Clone a batch, several times if the reply was lost.
@@ -153,17 +169,18 @@ class Following:
         for document in batch:
             self.recipient.documents[id_of(document)] = document
 
-    async def _mods(self, *, is_lost: bool) -> None:
-        if not self.source.is_clone_exhausted:
-            return
+    async def _mods(self, *, is_lost: bool) -> int:
+        """Pull a batch of what has happened up to now; returns its size."""
+        await self.source.wait_followed(await self.world.now())
         mods = await self.source.next_mods(self.mods_number)
         if not is_lost:
             self.recipient.apply(mods)
             self.mods_number += 1
+        return mods.size
 
     async def _resume(self) -> None:
         """Another source goes on where what has arrived ends; it may clone anew what is there."""
-        if not self.source.is_clone_exhausted or not self.recipient.position.time:
+        if not self.recipient.position.time:
             return
         self.source.close()
         await self.begin(position=self.recipient.position, from_key=self.world.range.max)
@@ -179,10 +196,18 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_batches")
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(before=st.dictionaries(ids, keys), todo=st.lists(st.one_of(writes, writes, transactions, steps), max_size=25))
+@given(
+    before=st.dictionaries(ids, keys),
+    during_clone=st.lists(st.one_of(writes, transactions, cloning), max_size=12),
+    afterwards=st.lists(st.one_of(writes, transactions, catching_up, catching_up), max_size=16),
+)
 @pytest.mark.parametrize("key", [{"a": 1}, {"a": "hashed"}], ids=["ranged", "hashed"])
 def test_the_recipient_ends_with_what_the_donor_has(
-    lone: LoneMongod, key: Document, before: dict[Any, int], todo: list[Write | Transact | Step]
+    lone: LoneMongod,
+    key: Document,
+    before: dict[Any, int],
+    during_clone: list[Write | Transact | Step],
+    afterwards: list[Write | Transact | Step],
 ) -> None:
     async def test(world: World) -> None:
         if before:
@@ -190,8 +215,14 @@ def test_the_recipient_ends_with_what_the_donor_has(
         async with trio.open_nursery() as nursery:
             following = Following(world, nursery)
             await following.begin()
-            for step in todo:
-                await following.do(step)
+            try:
+                for step in during_clone:
+                    await following.do(step)
+                await following.clone_rest()
+                for step in afterwards:
+                    await following.do(step)
+            finally:
+                await following.commit_prepared()
             await following.finish()
         assert following.recipient.documents == await world.documents()
 
