@@ -24,11 +24,9 @@ from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 from wire.rawbson import encode_document, raw_document
 
-_DOCUMENTS_MAX: Final = 250_000
-"""MongoDB's ``kMaxObjectPerChunk``: a range of more documents is too big, whatever their size."""
-
-_SLACK: Final = 1.33
-"""MongoDB takes a range for too big only if it holds a third more documents than the limit says."""
+_SLACK: Final = 2
+"""MongoDB 6.0.5 takes a range for too big if it holds twice as many documents as the limit says. How many that are does
+not count: it moves 260,000 of 22 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +117,7 @@ async def check_size(shard: Shard, plan: MovePlan) -> int:
     estimate = await plan.new_source(shard, "").estimate()
     if limit is None or plan.request.force_jumbo != DO_NOT_FORCE_JUMBO or not estimate.average_bytes:
         return estimate.documents
-    documents_max = min(_DOCUMENTS_MAX, int(_SLACK * limit / estimate.average_bytes))
+    documents_max = _SLACK * (limit // estimate.average_bytes)
     if estimate.documents > documents_max:
         raise CommandError(
             ErrorCode.ChunkTooBig,
