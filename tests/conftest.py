@@ -33,7 +33,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster
 
     Tests use databases of their own, and leave every process running.
     """
-    with running_cluster(tmp_path_factory.mktemp("cluster"), "--routers", "2") as running:
+    options = ("--routers", "2", "--orphan-cleanup-delay", "0", "--verify-migrations")
+    with running_cluster(tmp_path_factory.mktemp("cluster"), *options) as running:
         yield running
 
 

@@ -29,9 +29,14 @@ PERSISTED: Final = (
 
 @pytest.fixture(scope="module", autouse=True)
 def database(both: Both) -> Iterator[None]:
-    """The database of these tests, dropped on both clusters afterwards."""
-    yield
+    """The database of these tests, dropped on both clusters afterwards. What was given away stays for a while."""
+    delay = "orphanCleanupDelaySecs"
+    delays = [deployment.on_shard(DONOR, {"getParameter": 1, delay: 1})[delay] for deployment in both]
     for deployment in both:
+        assert deployment.on_shard(DONOR, {"setParameter": 1, delay: 900})["ok"]
+    yield
+    for deployment, before in zip(both, delays, strict=True):
+        assert deployment.on_shard(DONOR, {"setParameter": 1, delay: before})["ok"]
         drop = {"_shardsvrDropDatabase": 1, "databaseVersion": deployment.create_database(DB)}
         assert deployment.on_shard(0, {**drop, "writeConcern": MAJORITY}, db=DB)["ok"]
 
