@@ -97,6 +97,11 @@ class ShardReply:
                 raise RemoteProtocolError(f"reply of {self.shard_id}: {error}") from error
         return self._fields
 
+    @property
+    def is_usual(self) -> bool:
+        """Whether the reply ends as those of mongods do, and so holds nothing that clients do not see."""
+        return bool(self._usual_cluster_time)
+
     def tell(self, clock: VectorClock) -> None:
         """Have a clock take in the times that the shard gossips.
 

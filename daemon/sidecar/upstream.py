@@ -11,6 +11,7 @@ from typing import Any
 from daemon.sidecar.mongod import LocalMongod
 from wire.message import EXHAUST_ALLOWED, MORE_TO_COME
 from wire.transport.client import Connection
+from wire.transport.relay import Relay
 from wire.transport.server import ClientConnection
 
 
@@ -39,7 +40,7 @@ class Upstream:
         if flags & (MORE_TO_COME | EXHAUST_ALLOWED) or not client.is_answered_verbatim:
             return await self.forward(frame, flags)
         connection = self._connection or await self._open()
-        return await connection.exchange_for(frame, client.stream)
+        return await connection.exchange_for(frame, Relay(client.stream))
 
     async def forward(self, frame: bytes, flags: int) -> bytes | None:
         """Send a client's request to the mongod; returns the frame to answer with, None for a request without answer.

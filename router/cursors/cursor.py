@@ -25,8 +25,8 @@ class Cursor(Protocol):
     def is_exhausted(self) -> bool:
         """Whether everything has been returned."""
 
-    async def next_batch(self, operation: "Operation", arguments: GetMoreArguments, cursor_id: int) -> bytes:
-        """The frame that answers a ``getMore``.
+    async def next_batch(self, operation: "Operation", arguments: GetMoreArguments, cursor_id: int) -> bytes | None:
+        """The frame that answers a ``getMore``; None when the client has got it already.
 
         Args:
             operation: the ``getMore``.

@@ -1,11 +1,11 @@
 """A cursor whose results come from several shards."""
 
-from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
+from router.cursors.batch_relay import BatchRelay, relay_for
 from router.cursors.remote import RemoteCursor
 from router.raw_reply import raw_reply
 from router.reads.arguments import raw_elements
@@ -27,8 +27,7 @@ _PASSED_ON: Final = (b"lsid", b"txnNumber", b"autocommit", b"comment", b"$cluste
 class MergedCursor:
     """Merges the cursors of several shards.
 
-    Batches of shards are kept as they came until their documents are needed one by one: when nothing has to be sorted,
-    skipped or counted off, a shard's whole reply answers the client.
+    When nothing has to be sorted, skipped or counted off, a shard's whole reply answers the client.
     """
 
     __slots__ = (
@@ -38,7 +37,6 @@ class MergedCursor:
         "_merger",
         "_namespace",
         "_remotes",
-        "_whole_batches",
     )
 
     def __init__(
@@ -70,7 +68,6 @@ class MergedCursor:
         self._is_partial = is_partial
         self._at_cluster_time = at_cluster_time
         self._remotes: list[RemoteCursor] = []
-        self._whole_batches: deque[tuple[int, CursorReply]] = deque()
         for number, reply in enumerate(replies):
             cursor = CursorReply.of(reply)
             self._remotes.append(RemoteCursor.opened(reply, cursor))
@@ -90,7 +87,7 @@ class MergedCursor:
     @property
     def is_exhausted(self) -> bool:
         """Whether everything has been returned."""
-        return not self._whole_batches and self._merger.is_done
+        return self._merger.is_done
 
     async def first_batch(self, operation: "Operation", batch_size: int | None) -> list[bytes]:
         """The documents of the first batch.
@@ -110,7 +107,7 @@ class MergedCursor:
         """The reply to the command that opens the cursor, or returns all it has if ``cursor_id`` is 0."""
         return self._reply(operation, FIRST_BATCH, documents, cursor_id)
 
-    async def next_batch(self, operation: "Operation", arguments: GetMoreArguments, cursor_id: int) -> bytes:
+    async def next_batch(self, operation: "Operation", arguments: GetMoreArguments, cursor_id: int) -> bytes | None:
         """Answer a ``getMore``: with as many documents as it asks for, or with what is ready if it does not say.
 
         Raises:
@@ -121,26 +118,32 @@ class MergedCursor:
         operation.targeted = tuple(remote.shard_id for remote in self._remotes if not remote.is_exhausted)
         if arguments.batch_size is None and self._merger.is_unbounded:
             return await self._next_ready(operation, cursor_id)
-        self._split_whole_batches()
         batch = Batch(arguments.batch_size)
         await self._fill(operation, batch)
         return self._reply(operation, NEXT_BATCH, batch.documents, 0 if self.is_exhausted else cursor_id)
 
-    async def _next_ready(self, operation: "Operation", cursor_id: int) -> bytes:
+    async def _next_ready(self, operation: "Operation", cursor_id: int) -> bytes | None:
         """Answer with what is here first: what is left of batches that were begun, or else a shard's batch as it is."""
         batch = Batch(None)
         self._merger.fill(batch)
-        if not batch.documents:
-            await self._fetch_whole_batches(operation)
-            if self._whole_batches and not self._is_partial:
-                number, cursor = self._whole_batches.popleft()
-                self._merger.feed(number, (), is_exhausted=self._remotes[number].is_exhausted)
-                return cursor.with_cursor_id(
-                    0 if self.is_exhausted else cursor_id, operation.request.message.request_id
-                )
-            self._split_whole_batches()
+        while not batch.documents and (starving := self._merger.starving()):
+            number = starving[0]
+            relay = None if self._is_partial else self._relay(operation, number, cursor_id)
+            for _, cursor in await self._fetch(operation, (number,), None, relay):
+                is_whole_answer = not (cursor.is_empty or self._is_partial)
+                documents = () if is_whole_answer else cursor.documents()
+                self._merger.feed(number, documents, is_exhausted=self._remotes[number].is_exhausted)
+                if relay is not None and relay.digest:
+                    return None
+                if is_whole_answer:
+                    request_id = operation.request.message.request_id
+                    return cursor.with_cursor_id(0 if self.is_exhausted else cursor_id, request_id)
             self._merger.fill(batch)
         return self._reply(operation, NEXT_BATCH, batch.documents, 0 if self.is_exhausted else cursor_id)
+
+    def _relay(self, operation: "Operation", number: int, cursor_id: int) -> BatchRelay | None:
+        others_are_exhausted = all(remote.is_exhausted for other, remote in enumerate(self._remotes) if other != number)
+        return relay_for(operation, self._remotes[number], cursor_id, is_last=others_are_exhausted)
 
     async def _fill(self, operation: "Operation", batch: Batch) -> None:
         """Move documents into the batch until it is full or there are no more, asking shards for those not here yet."""
@@ -154,31 +157,14 @@ class MergedCursor:
             for number, cursor in await self._fetch(operation, starving, batch.documents_missing):
                 self._merger.feed(number, cursor.documents(), is_exhausted=self._remotes[number].is_exhausted)
 
-    async def _fetch_whole_batches(self, operation: "Operation") -> None:
-        """Have at least one batch with documents at hand, unless there are no more.
-
-        Raises:
-            CommandError: a shard failed.
-        """
-        while not self._whole_batches:
-            starving = self._merger.starving()
-            if not starving:
-                return
-            for number, cursor in await self._fetch(operation, starving, None):
-                if cursor.is_empty:
-                    self._merger.feed(number, (), is_exhausted=self._remotes[number].is_exhausted)
-                else:
-                    self._whole_batches.append((number, cursor))
-
-    def _split_whole_batches(self) -> None:
-        while self._whole_batches:
-            number, cursor = self._whole_batches.popleft()
-            self._merger.feed(number, cursor.documents(), is_exhausted=self._remotes[number].is_exhausted)
-
     async def _fetch(
-        self, operation: "Operation", sources: Sequence[int], batch_size: int | None
+        self,
+        operation: "Operation",
+        sources: Sequence[int],
+        batch_size: int | None,
+        relay: BatchRelay | None = None,
     ) -> list[tuple[int, CursorReply]]:
-        """The next batches of some sources, all asked at once.
+        """The next batches of some sources, all asked at once; ``relay``, if given, passes on that of the only one.
 
         Raises:
             CommandError: a shard failed, and it is not to be left out.
@@ -190,7 +176,7 @@ class MergedCursor:
         async def fetch(number: int) -> None:
             remote = self._remotes[number]
             try:
-                reply = await remote.exchange(operation.router, remote.get_more_frame(batch_size, elements))
+                reply = await remote.exchange(operation.router, remote.get_more_frame(batch_size, elements), relay)
                 if reply.error is not None:
                     raise reply.error
             except CommandError as error:

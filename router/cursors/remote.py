@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import bson
 
+from router.cursors.batch_relay import BatchRelay
 from router.reads.cursor_reply import CursorReply
 from router.shard_reply import ShardReply
 from wire.error_codes import ErrorCode
@@ -29,17 +30,19 @@ class RemoteCursor:
         address: the member that has the cursor, to which every ``getMore`` has to go.
         namespace: ``db.collection`` by which ``getMore`` names it.
         id: its id there; 0 once it is exhausted, or gone.
+        is_plain: its replies hold nothing that clients do not see, so that they can be passed on while they come.
     """
 
     shard_id: str
     address: str
     namespace: str
     id: int
+    is_plain: bool = False
 
     @classmethod
     def opened(cls, reply: ShardReply, cursor: CursorReply) -> "RemoteCursor":
         """The cursor that a reply tells of."""
-        return cls(reply.shard_id, reply.address, cursor.namespace, cursor.cursor_id)
+        return cls(reply.shard_id, reply.address, cursor.namespace, cursor.cursor_id, reply.is_usual)
 
     @property
     def is_exhausted(self) -> bool:
@@ -69,17 +72,26 @@ class RemoteCursor:
         command = encode_elements({"killCursors": collection, "cursors": [bson.Int64(self.id)], "$db": db})
         return op_msg(from_elements(command), request_id=next_request_id())
 
-    async def exchange(self, router: "Router", frame: bytes) -> ShardReply:
+    async def exchange(self, router: "Router", frame: bytes, relay: BatchRelay | None = None) -> ShardReply:
         """Send a request to the member that has the cursor.
 
         Whatever fails here, the cursor is taken for lost: nobody knows how far it was read.
+
+        Args:
+            router: has the connections.
+            frame: the request.
+            relay: passes a long reply on; if it did, it has a digest, which is what is returned here.
 
         Raises:
             CommandError: HostUnreachable; ShardNotFound, the shard was removed.
         """
         shard = router.shards.get_known(self.shard_id) or await router.shards.get(self.shard_id)
         try:
-            reply = ShardReply(self.shard_id, self.address, await shard.client.exchange_with(self.address, frame))
+            if relay is None:
+                answer = await shard.client.exchange_with(self.address, frame)
+            else:
+                answer = await shard.client.exchange_for(self.address, frame, relay) or relay.digest
+            reply = ShardReply(self.shard_id, self.address, answer)
         except BackendError as error:
             raise CommandError(
                 ErrorCode.HostUnreachable, f"Error contacting shard {self.shard_id} :: caused by :: {error}"

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
+from router.cursors.batch_relay import relay_for
 from router.cursors.remote import RemoteCursor
 from router.reads.arguments import MISSING_FIELD, UNKNOWN_FIELD, VALUE_TOO_SMALL
 from router.reads.cursor_reply import CursorReply
@@ -53,7 +54,7 @@ class SingleShardCursor:
         """Whether the shard has returned everything."""
         return self._remote.is_exhausted
 
-    async def next_batch(self, operation: "Operation", arguments: GetMoreArguments, cursor_id: int) -> bytes:
+    async def next_batch(self, operation: "Operation", arguments: GetMoreArguments, cursor_id: int) -> bytes | None:
         """The shard's answer, under the router's cursor id.
 
         Raises:
@@ -63,7 +64,8 @@ class SingleShardCursor:
         at = request.fields[b"getMore"][2]
         body = b"".join((request.body[:at], _INT64.pack(remote.id), request.body[at + 8 :]))
         operation.targeted = (remote.shard_id,)
-        reply = await remote.exchange(operation.router, op_msg(body, request_id=request.message.request_id))
+        relay = relay_for(operation, remote, cursor_id, is_last=True)
+        reply = await remote.exchange(operation.router, op_msg(body, request_id=request.message.request_id), relay)
         if reply.error is not None:
             if reply.error.code == ErrorCode.CursorNotFound:
                 remote.id = 0
@@ -71,4 +73,6 @@ class SingleShardCursor:
             raise reply.error
         cursor = CursorReply.of(reply)
         remote.id = cursor.cursor_id
+        if relay is not None and relay.digest:
+            return None
         return cursor.with_cursor_id(cursor_id) if cursor.cursor_id else cursor.frame

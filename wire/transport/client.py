@@ -20,6 +20,7 @@ from wire.errors import (
 from wire.message import MORE_TO_COME, OP_MSG, Header, OpMsg, is_whole_frame, next_request_id, op_msg
 from wire.rawbson import VALUE_CODEC
 from wire.transport.local_sockets import LOCAL_SOCKETS
+from wire.transport.relay import Relay
 from wire.transport.strand import in_own_task
 from wire.transport.stream import FrameStream
 
@@ -119,14 +120,15 @@ class Connection:
             if not complete:
                 stream.close()
 
-    async def exchange_for(self, frame: bytes, asker: FrameStream) -> bytes | None:
-        """As `exchange`, but a long answer is written to ``asker`` while it is still coming; then None is returned.
+    async def exchange_for(self, frame: bytes, relay: Relay) -> bytes | None:
+        """As `exchange`, but a long answer is passed on while it is still coming; then None is returned.
 
-        After an error there the asker may have got a part of the answer, so its connection has to be closed too.
+        After an error the receiver may have got a part of it, and its connection is then broken off too.
 
         Raises:
-            ConnectionClosedError: the peer, or the asker, broke the connection.
+            ConnectionClosedError: the peer broke the connection.
             RemoteProtocolError: as `exchange`.
+            OSError: the receiver broke its connection.
         """
         stream = self._stream
         complete = False
@@ -137,12 +139,13 @@ class Connection:
                 raise ConnectionClosedError(self.address, "closed the connection", sent=True)
             if reply[8:12] != frame[4:8]:
                 raise RemoteProtocolError(f"{self.address} answered another request than the one it was sent")
-            is_whole = is_whole_frame(reply)
-            if not is_whole:
-                await stream.relay_rest(reply, asker)
+            if not is_whole_frame(reply):
+                reply = await stream.relay(reply, relay)
             complete = True
-            return reply if is_whole else None
+            return reply
         except OSError as error:
+            if relay.is_receiver_gone:
+                raise
             raise ConnectionClosedError(self.address, f"connection broke: {error}", sent=True) from error
         finally:
             if not complete:

@@ -15,6 +15,7 @@ from wire.errors import CommandError
 from wire.message import next_request_id, op_msg
 from wire.transport.client import Connection, decode_reply
 from wire.transport.disconnects import DisconnectWatcher
+from wire.transport.relay import Relay
 from wire.transport.strand import in_own_task
 
 IDLE_SECONDS_MAX: Final = 300.0
@@ -83,6 +84,18 @@ class Pool:
         connection = self._idle.pop() if self._idle else await self.borrow()
         try:
             return await connection.exchange(frame)
+        finally:
+            self.give_back(connection)
+
+    async def exchange_for(self, frame: bytes, relay: Relay) -> bytes | None:
+        """As `Connection.exchange_for`.
+
+        Raises:
+            BackendError: as `exchange`.
+        """
+        connection = await self.borrow()
+        try:
+            return await connection.exchange_for(frame, relay)
         finally:
             self.give_back(connection)
 

@@ -14,6 +14,7 @@ from wire.read_preference import PRIMARY, ReadPreference
 from wire.transport.client import decode_reply, response_body
 from wire.transport.monitor import ReplicaSetMonitor
 from wire.transport.pools import ConnectionPools
+from wire.transport.relay import Relay
 from wire.transport.strand import in_own_task
 
 SELECTION_SECONDS_MAX: Final = 20.0
@@ -67,6 +68,14 @@ class ReplicaSetClient:
         """As `exchange`, with a given member."""
         try:
             return await self._pools[address].exchange(frame)
+        except BackendError:
+            self.on_failure(address)
+            raise
+
+    async def exchange_for(self, address: str, frame: bytes, relay: Relay) -> bytes | None:
+        """As `exchange_with`; a long answer is passed on while it is still coming, and None is returned for it."""
+        try:
+            return await self._pools[address].exchange_for(frame, relay)
         except BackendError:
             self.on_failure(address)
             raise

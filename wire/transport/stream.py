@@ -15,6 +15,7 @@ from trio.lowlevel import wait_readable, wait_writable
 from wire.errors import RemoteProtocolError
 from wire.message import HEADER_BYTES, FrameReader, frame_length, is_whole_frame
 from wire.transport.reactor import HANG_UP, REACTOR
+from wire.transport.relay import Relay
 from wire.transport.strand import Strand, in_own_task, until_resumed
 
 _READ_BYTES: Final = 65_536
@@ -74,7 +75,7 @@ class FrameStream:
         return await self._receive_rest()
 
     async def receive_beginning(self) -> bytes | None:
-        """As `receive`; but of a long frame only what came first, the rest being left to `relay_rest`.
+        """As `receive`; but of a long frame only what came first, the rest being left to `relay`.
 
         What is not a whole frame (`is_whole_frame`) is such a beginning, and has the header at least.
 
@@ -95,31 +96,58 @@ class FrameStream:
             self._reader.feed(data)
         return await self._receive_rest()
 
-    async def relay_rest(self, beginning: bytes, receiver: "FrameStream") -> None:
+    async def relay(self, beginning: bytes, relay: Relay) -> bytes | None:
         """Pass a long frame on while it is still coming, in pieces that are copied nowhere else.
 
         Args:
             beginning: what `receive_beginning` gave.
-            receiver: where the frame goes, beginning included.
+            relay: where it goes, and what is changed on the way.
+
+        Returns:
+            The whole frame if ``relay`` did not want it.
 
         Raises:
             RemoteProtocolError: the peer closed in the middle of the frame.
             OSError: either connection broke.
         """
-        await receiver.send(beginning)
-        missing = frame_length(beginning) - len(beginning)
+        begun = relay.begin(beginning)
+        if begun is None:
+            self._reader.feed(beginning)
+            return await self._receive_rest()
+        changed, kept_bytes = begun
+        missing = frame_length(beginning) - len(beginning) - kept_bytes
         buffer = memoryview(bytearray(_RELAY_BYTES))
-        while missing:
+        try:
+            await relay.send(changed)
+            while missing:
+                received = await self._receive_into(buffer[: min(missing, _RELAY_BYTES)])
+                missing -= received
+                await relay.send(buffer[:received])
+            if kept_bytes:
+                await relay.send(relay.end(await self._receive_exactly(kept_bytes)))
+        except BaseException:
+            relay.receiver.break_off()  # whatever it was sent next would be taken for the rest of the frame
+            raise
+        self._has_news = True
+        return None
+
+    async def _receive_exactly(self, count: int) -> bytes:
+        rest = memoryview(bytearray(count))
+        received = 0
+        while received < count:
+            received += await self._receive_into(rest[received:])
+        return bytes(rest)
+
+    async def _receive_into(self, buffer: memoryview) -> int:
+        while True:
             try:
-                received = self._socket.recv_into(buffer, min(missing, _RELAY_BYTES))
+                received = self._socket.recv_into(buffer)
             except BlockingIOError:
                 await self._wait_readable()
-                continue
-            if not received:
-                raise RemoteProtocolError("the peer closed in the middle of a message")
-            missing -= received
-            await receiver.send(buffer[:received])
-        self._has_news = True
+            else:
+                if not received:
+                    raise RemoteProtocolError("the peer closed in the middle of a message")
+                return received
 
     async def _receive_rest(self) -> bytes | None:
         reader = self._reader
@@ -165,6 +193,11 @@ class FrameStream:
             await wait_writable(self._socket)
             with suppress(BlockingIOError):
                 rest = rest[self._socket.send(rest) :]
+
+    def break_off(self) -> None:
+        """Have the peer find the connection closed, and every later read and write fail; it is still to be closed."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close at once; a task that waits on the socket gets `trio.ClosedResourceError`."""

@@ -75,12 +75,13 @@ def operation(shards: Iterable[FakeShard], command: dict[str, Any] | None = None
     return Operation(cast("Any", router), cast("ClientConnection", None), found)
 
 
-def batch_of(frame: bytes) -> Documents:
+def batch_of(frame: bytes | None) -> Documents:
     """The documents of a cursor reply."""
     cursor = cursor_of(frame)
     return cast("Documents", cursor["firstBatch"] if "firstBatch" in cursor else cursor["nextBatch"])
 
 
-def cursor_of(frame: bytes) -> dict[str, Any]:
+def cursor_of(frame: bytes | None) -> dict[str, Any]:
     """The cursor of a reply."""
+    assert frame is not None
     return cast("dict[str, Any]", bson.decode(OpMsg(frame).body)["cursor"])

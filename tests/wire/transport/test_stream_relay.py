@@ -8,9 +8,10 @@ import bson
 import pytest
 import trio
 
-from wire.errors import ConnectionClosedError, RemoteProtocolError
+from wire.errors import RemoteProtocolError
 from wire.message import op_msg
 from wire.transport.client import Connection
+from wire.transport.relay import Relay
 from wire.transport.stream import FrameStream
 
 REQUEST = op_msg(bson.encode({"find": "c", "$db": "test"}), request_id=5)
@@ -20,7 +21,7 @@ def answer(length: int, *, response_to: int = 5) -> bytes:
     return op_msg(bson.encode({"text": "x" * length, "ok": 1.0}), request_id=1, response_to=response_to)
 
 
-class Relay:
+class Surroundings:
     """A connection to a backend played by the test, and the client that its answers are for."""
 
     def __init__(self) -> None:
@@ -45,8 +46,8 @@ class Relay:
 
 
 @asynccontextmanager
-async def relay() -> AsyncIterator[Relay]:
-    relay = Relay()
+async def relay() -> AsyncIterator[Surroundings]:
+    relay = Surroundings()
     try:
         yield relay
     finally:
@@ -68,7 +69,7 @@ def test_a_long_answer_is_passed_on_and_not_returned(length: int) -> None:
                 received.append(await there.client_receives(len(expected)))
 
             nursery.start_soon(receive)
-            assert await there.connection.exchange_for(REQUEST, there.asker) is None
+            assert await there.connection.exchange_for(REQUEST, Relay(there.asker)) is None
             assert not there.connection.is_closed
             while not received:
                 await trio.lowlevel.checkpoint()
@@ -82,7 +83,7 @@ def test_a_short_answer_is_returned(length: int) -> None:
     async def main() -> None:
         async with relay() as there, trio.open_nursery() as nursery:
             nursery.start_soon(there.answer_with, answer(length))
-            assert await there.connection.exchange_for(REQUEST, there.asker) == answer(length)
+            assert await there.connection.exchange_for(REQUEST, Relay(there.asker)) == answer(length)
 
     trio.run(main)
 
@@ -93,20 +94,81 @@ def test_an_answer_that_breaks_off_closes_the_connection() -> None:
             whole = answer(1_000_000)
             nursery.start_soon(lambda: there.answer_with(whole[:200_000], closes=True))
             with pytest.raises(RemoteProtocolError):
-                await there.connection.exchange_for(REQUEST, there.asker)
+                await there.connection.exchange_for(REQUEST, Relay(there.asker))
             assert there.connection.is_closed
 
     trio.run(main)
 
 
-def test_a_client_that_left_closes_the_connection() -> None:
+def test_a_client_that_left_is_not_taken_for_the_backend() -> None:
     async def main() -> None:
         async with relay() as there, trio.open_nursery() as nursery:
             there.client.close()
             nursery.start_soon(there.answer_with, answer(2_000_000)[:100_000])
-            with pytest.raises(ConnectionClosedError):
-                await there.connection.exchange_for(REQUEST, there.asker)
+            with pytest.raises(OSError, match="Broken pipe"):
+                await there.connection.exchange_for(REQUEST, Relay(there.asker))
             assert there.connection.is_closed
+
+    trio.run(main)
+
+
+def test_a_client_is_sent_nothing_behind_a_part_of_an_answer() -> None:
+    async def main() -> None:
+        async with relay() as there, trio.open_nursery() as nursery:
+            beginning = answer(1_000_000)[:100_000]
+            nursery.start_soon(lambda: there.answer_with(beginning, closes=True))
+            with pytest.raises(RemoteProtocolError):
+                await there.connection.exchange_for(REQUEST, Relay(there.asker))
+            with pytest.raises(OSError, match="Broken pipe"):
+                await there.asker.send(b"an error reply")
+            assert await there.client_receives(len(beginning)) == beginning
+            assert there.client.recv(1) == b""
+
+    trio.run(main)
+
+
+class Changing(Relay):
+    """Writes capitals over the first and the last bytes of the text."""
+
+    def begin(self, beginning: bytes) -> tuple[bytes, int]:
+        return beginning.replace(b"x", b"X", 1), 20
+
+    def end(self, rest: bytes) -> bytes:
+        return rest.replace(b"x", b"Y", 1)
+
+
+class Unwilling(Relay):
+    """Wants none."""
+
+    def begin(self, beginning: bytes) -> None:
+        return None
+
+
+def test_an_answer_is_changed_on_its_way() -> None:
+    async def main() -> None:
+        async with relay() as there, trio.open_nursery() as nursery:
+            whole = answer(1_000_000)
+            expected = whole[:-20].replace(b"x", b"X", 1) + whole[-20:].replace(b"x", b"Y", 1)
+            nursery.start_soon(there.answer_with, whole)
+            received: list[bytes] = []
+
+            async def receive() -> None:
+                received.append(await there.client_receives(len(whole)))
+
+            nursery.start_soon(receive)
+            assert await there.connection.exchange_for(REQUEST, Changing(there.asker)) is None
+            while not received:
+                await trio.lowlevel.checkpoint()
+            assert received == [expected]
+
+    trio.run(main)
+
+
+def test_a_long_answer_that_is_not_wanted_is_returned() -> None:
+    async def main() -> None:
+        async with relay() as there, trio.open_nursery() as nursery:
+            nursery.start_soon(there.answer_with, answer(1_000_000))
+            assert await there.connection.exchange_for(REQUEST, Unwilling(there.asker)) == answer(1_000_000)
 
     trio.run(main)
 
@@ -116,7 +178,7 @@ def test_the_answer_to_another_request_is_not_passed_on() -> None:
         async with relay() as there, trio.open_nursery() as nursery:
             nursery.start_soon(lambda: there.answer_with(answer(1_000_000, response_to=6)[:50_000]))
             with pytest.raises(RemoteProtocolError):
-                await there.connection.exchange_for(REQUEST, there.asker)
+                await there.connection.exchange_for(REQUEST, Relay(there.asker))
             assert there.connection.is_closed
 
     trio.run(main)
