@@ -29,10 +29,11 @@ class Target:
 
     def cpu_seconds(self) -> dict[str, float]:
         """The CPU time that its processes have used so far, by what they are."""
-        return {role: sum(map(_cpu_seconds, pids)) for role, pids in self.processes.items()}
+        return {role: sum(map(cpu_seconds, pids)) for role, pids in self.processes.items()}
 
 
-def _cpu_seconds(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
+    """The CPU time that a process has used so far."""
     # The command name, in parentheses, may itself hold spaces and parentheses.
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) * _SECONDS_PER_TICK

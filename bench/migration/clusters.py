@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pymongo.errors import PyMongoError
 
-from bench.cluster import OurCluster, running_cluster
+from bench.cluster import running_cluster
 from bench.genuine import genuine_servers
 from bench.loadgen import BenchError
 from bench.targets import Target
@@ -26,7 +26,8 @@ class MovingCluster:
     Attributes:
         target: where clients send their requests.
         mongods: addresses of the mongods of donor and recipient.
-        daemons: pids of the daemons beside them, by what they are.
+        servers: pids of the mongods of both, by what they are.
+        daemons: pids of the daemons beside them, likewise.
         shard_collection: shards a new collection, all of it on the donor.
         move_range: moves the keys from 0 to the given one to the recipient, however much that is.
     """
@@ -35,6 +36,7 @@ class MovingCluster:
     mongods: tuple[str, str]
     shard_collection: Callable[[str], None]
     move_range: Callable[[str, int], None]
+    servers: Mapping[str, int]
     daemons: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -51,6 +53,7 @@ def genuine_moving_cluster(mongod: str, directory: Path, *, cache_gb: float) -> 
             (servers.addresses["shard0"], servers.addresses["shard1"]),
             servers.shard_collection,
             lambda collection, end: servers.move_range(collection, {"key": 0}, {"key": end}),
+            {"donor's mongod": servers.pids["shard0"], "recipient's mongod": servers.pids["shard1"]},
         )
 
 
@@ -69,12 +72,9 @@ def our_moving_cluster(mongod: str, directory: Path, *, cache_gb: float) -> Iter
             (cluster.address("shard0.0.mongod"), cluster.address("shard1.0.mongod")),
             lambda collection: _run(router, {"shardCollection": f"{DATABASE}.{collection}", "key": SHARD_KEY}),
             lambda collection, end: _run(router, _move(collection, end), seconds=_MOVE_SECONDS),
-            _daemons(cluster),
+            {"donor's mongod": cluster.pid("shard0.0.mongod"), "recipient's mongod": cluster.pid("shard1.0.mongod")},
+            {"donor": cluster.pid("shard0.0.shardd"), "recipient": cluster.pid("shard1.0.shardd")},
         )
-
-
-def _daemons(cluster: OurCluster) -> dict[str, int]:
-    return {role: cluster.pid(name) for role, name in (("donor", "shard0.0.shardd"), ("recipient", "shard1.0.shardd"))}
 
 
 def _move(collection: str, end: int) -> dict[str, Any]:

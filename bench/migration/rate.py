@@ -13,6 +13,7 @@ from bench.loadgen import BenchError
 from bench.memory import PeakMemory
 from bench.migration.clusters import MovingCluster
 from bench.migration.data import DOCUMENT_BYTES, batches, insert_documents
+from bench.targets import cpu_seconds
 from bench.workloads import DATABASE
 from deploy.mongod import connect
 
@@ -28,11 +29,13 @@ class Move:
     Attributes:
         documents: how many were moved or copied.
         seconds: how long that took.
+        cpu_seconds: of both mongods, and of the daemons beside them.
         peak_memory: of the daemons meanwhile, in bytes.
     """
 
     documents: int
     seconds: float
+    cpu_seconds: Mapping[str, float] = field(default_factory=dict)
     peak_memory: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -70,6 +73,7 @@ def move(cluster: MovingCluster, collection: str, documents: int) -> Move:
     Raises:
         BenchError: it failed.
     """
+    before = _cpu_seconds(cluster)
     with PeakMemory(cluster.daemons) as memory:
         started = time.perf_counter()
         try:
@@ -77,11 +81,16 @@ def move(cluster: MovingCluster, collection: str, documents: int) -> Move:
         except PyMongoError as error:
             raise BenchError(f"{cluster.target.name} could not move {documents:,} documents: {error}") from error
         seconds = time.perf_counter() - started
+    used = {role: after - before[role] for role, after in _cpu_seconds(cluster).items()}
     with connect(cluster.mongods[1], _COMMAND_SECONDS) as recipient:
         arrived = recipient[DATABASE][collection].estimated_document_count()
     if arrived != documents:
         raise BenchError(f"{cluster.target.name} moved {arrived:,} documents instead of {documents:,}")
-    return Move(documents, seconds, memory.peak)
+    return Move(documents, seconds, used, memory.peak)
+
+
+def _cpu_seconds(cluster: MovingCluster) -> dict[str, float]:
+    return {role: cpu_seconds(pid) for role, pid in {**cluster.servers, **cluster.daemons}.items()}
 
 
 def raw_copy(cluster: MovingCluster, collection: str, documents: int) -> Move:
@@ -98,13 +107,15 @@ def raw_copy(cluster: MovingCluster, collection: str, documents: int) -> Move:
         source = donor[DATABASE].get_collection(collection, codec_options=_RAW)
         target = recipient[DATABASE][copy]
         target.create_index("key")
+        before = _cpu_seconds(cluster)
         try:
             started = time.perf_counter()
             cursor = source.find({"key": {"$lt": documents}}, sort={"key": 1}, hint={"key": 1})
             for batch in batches(cursor, _COPY_BATCH):
                 target.insert_many(batch)
             seconds = time.perf_counter() - started
+            used = {role: cpu_seconds(pid) - before[role] for role, pid in cluster.servers.items()}
             target.drop()
         except PyMongoError as error:
             raise BenchError(f"the documents could not be copied: {error}") from error
-    return Move(documents, seconds)
+    return Move(documents, seconds, used)

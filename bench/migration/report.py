@@ -12,17 +12,24 @@ _MIB = 1 << 20
 def rate_table(documents: int, document_bytes: int, moves: Mapping[str, Sequence[Move]]) -> str:
     """Rates by what was measured, medians of the rounds, compared with the first."""
     lines = [f"\nmoving {documents:,} documents of {document_bytes:,} bytes"]
-    lines.append(f"  {'':24} {'documents/s':>12} {'MB/s':>8} {'x':>5} {'s':>7}   peak memory MiB")
+    lines.append(f"  {'':24} {'documents/s':>12} {'MB/s':>8} {'x':>5} {'s':>7}   CPU us per document; peak memory MiB")
     first = None
     for name, rounds in moves.items():
         rate = median(each.documents_per_second for each in rounds)
         first = first or rate
         seconds = median(each.seconds for each in rounds)
+        cpu = ", ".join(
+            f"{role} {median(each.cpu_seconds[role] for each in rounds) / documents * 1e6:.1f}"
+            for role in rounds[0].cpu_seconds
+        )
         memory = ", ".join(
             f"{role} {max(each.peak_memory[role] for each in rounds) / _MIB:,.0f}" for role in rounds[0].peak_memory
         )
         megabytes = rate * document_bytes / 1e6
-        lines.append(f"  {name:24} {rate:12,.0f} {megabytes:8.1f} {rate / first:5.2f} {seconds:7.2f}   {memory}")
+        lines.append(
+            f"  {name:24} {rate:12,.0f} {megabytes:8.1f} {rate / first:5.2f} {seconds:7.2f}   {cpu}"
+            + (f"; {memory}" if memory else "")
+        )
     return "\n".join(lines)
 
 
