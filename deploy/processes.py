@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from deploy.layout import write_json
 
@@ -30,16 +31,8 @@ class ProcessIdentity:
     @classmethod
     def of(cls, pid: int) -> "ProcessIdentity | None":
         """Who ``pid`` is now; ``None`` when nobody, or a process that has ended and was not yet waited for."""
-        try:
-            # The command name, in parentheses, may itself hold spaces and parentheses.
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            return None
-        state, start_ticks = fields[0], fields[19]
-        if state in "ZX":
-            return None
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return cls(pid, f"{boot}:{start_ticks}")
+        found = _look_up(pid)
+        return None if found is None or found.state in "ZX" else cls(pid, found.started)
 
     def is_running(self) -> bool:
         """Whether this very process still runs."""
@@ -70,11 +63,20 @@ class ProcessIdentity:
             return True
 
     def wait_ended(self, timeout: float) -> bool:
-        """Wait until it has ended; false when it still runs after ``timeout`` seconds."""
-        with self._pidfd() as descriptor:
-            if descriptor is None:
-                return True
-            return bool(_wait_readable([descriptor], timeout))
+        """Wait until it has ended with all its threads; false when it still runs after ``timeout`` seconds.
+
+        A process whose first thread has ended looks like a zombie while others still hold its files and ports. Its
+        pidfd knows better.
+        """
+        try:
+            descriptor = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return True
+        try:
+            found = _look_up(self.pid)
+            return found is None or found.started != self.started or bool(_wait_readable([descriptor], timeout))
+        finally:
+            os.close(descriptor)
 
     @contextmanager
     def _pidfd(self) -> Iterator[int | None]:
@@ -142,6 +144,23 @@ def exit_description(identity: ProcessIdentity) -> str:
         return "ended"
     code = os.waitstatus_to_exitcode(status)
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
+
+
+class _Found(NamedTuple):
+    """A process in ``/proc``: the letter of its state, and when it started as `ProcessIdentity` has it."""
+
+    state: str
+    started: str
+
+
+def _look_up(pid: int) -> _Found | None:
+    try:
+        # The command name, in parentheses, may itself hold spaces and parentheses.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return _Found(fields[0], f"{boot}:{fields[19]}")
 
 
 def _wait_readable(descriptors: list[int], timeout: float) -> list[int]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import bson
 
@@ -14,6 +14,9 @@ from sharding.shard_key import ShardKeyPattern
 from wire import rawbson
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
+
+OWN_CURSOR_COMMENT: Final = {"shardwright": "migration"}
+"""The ``comment`` of cursors that migrations read with. One that a dead daemon has left behind keeps nobody waiting."""
 
 
 @dataclass(frozen=True, slots=True)

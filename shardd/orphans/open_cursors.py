@@ -6,6 +6,7 @@ from typing import Any, Final
 import trio
 
 from daemon.sidecar.mongod import LocalMongod
+from shardd.range_scan import OWN_CURSOR_COMMENT
 
 _POLL_SECONDS_MIN: Final = 0.05
 _POLL_SECONDS_MAX: Final = 1.0
@@ -43,6 +44,8 @@ async def _has_cursors(mongod: LocalMongod, namespace: str, opened_until: dateti
         "ns": namespace,
         "cursor.createdDate": {"$lte": opened_until},
         "cursor.tailable": {"$ne": True},
+        # Nobody comes for what the clone of a killed daemon has left open.
+        "cursor.originatingCommand.comment": {"$ne": OWN_CURSOR_COMMENT},
     }
     pipeline = [
         {"$currentOp": {"allUsers": True, "idleCursors": True, "localOps": True}},

@@ -12,6 +12,7 @@ from bson.timestamp import Timestamp
 
 from daemon.logs import get_logger
 from daemon.sidecar.mongod import LocalMongod
+from shardd.range_scan import OWN_CURSOR_COMMENT
 from sharding.namespace import Namespace
 from sharding.timestamps import pack_timestamp
 from wire import rawbson
@@ -136,7 +137,7 @@ class RawCursor:
             CommandError: mongod refuses.
             BackendError: mongod does not answer.
         """
-        return await self._run({"find": self._namespace.collection, **arguments})
+        return await self._run({"find": self._namespace.collection, "comment": OWN_CURSOR_COMMENT, **arguments})
 
     async def more(self, **options: object) -> RawBatch:
         """The next batch; the cursor must be open still.
