@@ -17,6 +17,7 @@ from shardd.critical_section import CriticalSection
 from shardd.fail_point_names import MIGRATION_RECIPIENT_FAIL_POST_COMMIT_REFRESH
 from shardd.migration.documents import CRITICAL_SECTIONS, MIGRATION_RECIPIENTS, MigrationRecipientDocument
 from shardd.migration.reserved_sessions import LOCAL_WRITE_CONCERN
+from shardd.namespace_state import NamespaceState
 from shardd.shard import Shard
 from wire.errors import CommandError
 
@@ -89,23 +90,29 @@ class RecipientCriticalSection:
         """The decision is made: learn it, and let operations go on.
 
         Raises:
-            CommandError: mongod refuses; operations still have to wait.
+            CommandError: mongod refuses; it has to be called again.
             BackendError: mongod does not answer; likewise.
         """
         state = self._shard.namespace(self._recipient.namespace)
+        if self._section is not None and state.critical_section is self._section:
+            await self._refresh(state)
+            # Not to be kept waiting by what follows: a crash now would only bring the section back until the donor,
+            # which has had no answer, tells again that the decision is made.
+            state.release()
+        query = {"_id": self._recipient.namespace, "reason": self._reason}
+        await self._delete(CRITICAL_SECTIONS, query, LOCAL_WRITE_CONCERN)
+        await self._delete(MIGRATION_RECIPIENTS, {"_id": Binary.from_uuid(self._recipient.id)}, MAJORITY)
+        self.has_begun = False
+
+    async def _refresh(self, state: NamespaceState) -> None:
+        # Whatever has been read before the decision, or is being read, is thrown away.
+        state.forget()
         try:
             self._shard.fail_points.fail_if_on(MIGRATION_RECIPIENT_FAIL_POST_COMMIT_REFRESH)
             await self._shard.refresher.refresh_collection(state)
         except CommandError as error:
             # Operations do it themselves, as soon as the config servers answer.
             logger.info("Leaves the critical section without a refresh", namespace=state.namespace, error=str(error))
-            state.forget()
-        query = {"_id": self._recipient.namespace, "reason": self._reason}
-        await self._delete(CRITICAL_SECTIONS, query, LOCAL_WRITE_CONCERN)
-        await self._delete(MIGRATION_RECIPIENTS, {"_id": Binary.from_uuid(self._recipient.id)}, MAJORITY)
-        self.has_begun = False
-        if self._section is not None and state.critical_section is self._section:
-            state.release()
 
     async def _block_writes(self) -> None:
         state = self._shard.namespace(self._recipient.namespace)
