@@ -12,7 +12,7 @@ _MIB = 1 << 20
 def rate_table(documents: int, document_bytes: int, moves: Mapping[str, Sequence[Move]]) -> str:
     """Rates by what was measured, medians of the rounds, compared with the first."""
     lines = [f"\nmoving {documents:,} documents of {document_bytes:,} bytes"]
-    lines.append(f"  {'':24} {'documents/s':>12} {'MB/s':>8} {'x':>5} {'s':>7}   CPU us per document; peak memory MiB")
+    lines.append(f"  {'':12} {'documents/s':>12} {'MB/s':>8} {'x':>5} {'s':>7}   CPU us per document; peak memory MiB")
     first = None
     for name, rounds in moves.items():
         rate = median(each.documents_per_second for each in rounds)
@@ -27,7 +27,7 @@ def rate_table(documents: int, document_bytes: int, moves: Mapping[str, Sequence
         )
         megabytes = rate * document_bytes / 1e6
         lines.append(
-            f"  {name:24} {rate:12,.0f} {megabytes:8.1f} {rate / first:5.2f} {seconds:7.2f}   {cpu}"
+            f"  {name:12} {rate:12,.0f} {megabytes:8.1f} {rate / first:5.2f} {seconds:7.2f}   {cpu}"
             + (f"; {memory}" if memory else "")
         )
     return "\n".join(lines)
@@ -52,9 +52,9 @@ def pause_table(title: str, documents: int, moves: Mapping[str, LoadedMove]) -> 
     return "\n".join(lines)
 
 
-def slowdown_table(documents: int, moves: Mapping[str, LoadedMove]) -> str:
+def slowdown_table(title: str, documents: int, moves: Mapping[str, LoadedMove]) -> str:
     """What is lost of a read load, by target."""
-    lines = [f"\npoint finds, {CLIENTS} clients, while {documents:,} documents move"]
+    lines = [f"\n{title}, {CLIENTS} clients, while {documents:,} documents move"]
     lines.append(f"  {'':12} {'alone/s':>9} {'during/s':>9} {'slower':>7} {'p99 ms':>8} {'max ms':>8}   {'move s':>7}")
     for name, moved in moves.items():
         during = moved.during

@@ -1,8 +1,11 @@
-"""All measurements of migrations in one run: the same data in a genuine cluster and in ours, one after the other."""
+"""All measurements of migrations in one run, with the same data in a genuine cluster and in ours.
+
+They run at the same time and take turns, so that whatever else the machine does meanwhile is shared by both.
+"""
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -20,6 +23,8 @@ IDLE: Final = "idle"
 BUSY: Final = "busy"
 READS: Final = "reads"
 PARTS: Final = (RATE, IDLE, BUSY, READS)
+
+RAW_COPY: Final = "raw copy"
 
 DOCUMENTS: Final = 1_000_000
 DOCUMENTS_QUICK: Final = 20_000
@@ -46,20 +51,28 @@ def measure_migrations(options: argparse.Namespace, mongod: str, directory: Path
     Raises:
         BenchError: one could not be made.
     """
+    documents, fewer = options.documents, min(options.documents, LOADED_DOCUMENTS_MAX)
     moves: dict[str, list[Move]] = {}
     loaded: dict[str, dict[str, LoadedMove]] = {part: {} for part in PARTS if part != RATE}
-    documents, fewer = options.documents, min(options.documents, LOADED_DOCUMENTS_MAX)
     generator = LoadGenerator(directory)
-    for name in [name for name in _CLUSTERS if name in options.targets]:
-        print(f"migrations: starting {name}", flush=True)
-        with _CLUSTERS[name](mongod, directory / f"moving-{name}", cache_gb=options.cache_gb) as cluster:
-            if RATE in options.parts:
-                for what, measured in _rates(cluster, name, documents, options.rounds):
+    with ExitStack() as running:
+        clusters = {}
+        for name in [name for name in _CLUSTERS if name in options.targets]:
+            print(f"migrations: starting {name}", flush=True)
+            start = _CLUSTERS[name](mongod, directory / f"moving-{name}", cache_gb=options.cache_gb)
+            clusters[name] = running.enter_context(start)
+        if RATE in options.parts:
+            for number in range(options.rounds):
+                for what, measured in _rates(clusters, f"moved{number}", documents):
                     moves.setdefault(what, []).append(measured)
-            for part in [part for part in loaded if part in options.parts]:
-                plan = _LOADS[part][1](cluster.target.dialect, part, fewer)
+            print(rate_table(documents, DOCUMENT_BYTES, moves), flush=True)
+        for part in [part for part in loaded if part in options.parts]:
+            title, plan_of = _LOADS[part]
+            for name, cluster in clusters.items():
+                plan = plan_of(cluster.target.dialect, part, fewer)
                 loaded[part][name] = move_under_load(generator, cluster, part, fewer, plan, seconds=options.seconds)
-    _print(documents, fewer, moves, loaded)
+            table = slowdown_table if part == READS else pause_table
+            print(table(title, fewer, loaded[part]), flush=True)
     return {
         "documents": documents,
         "document_bytes": DOCUMENT_BYTES,
@@ -68,21 +81,11 @@ def measure_migrations(options: argparse.Namespace, mongod: str, directory: Path
     }
 
 
-def _rates(cluster: MovingCluster, name: str, documents: int, rounds: int) -> Iterator[tuple[str, Move]]:
-    for number in range(rounds):
-        collection = f"moved{number}"
+def _rates(clusters: Mapping[str, MovingCluster], collection: str, documents: int) -> Iterator[tuple[str, Move]]:
+    """One round: a raw copy, and a move in each cluster, one after the other, each of the same new documents."""
+    for cluster in clusters.values():
         prepare(cluster, collection, documents)
-        yield f"raw copy ({name})", raw_copy(cluster, collection, documents)
+    for cluster in list(clusters.values())[-1:]:
+        yield RAW_COPY, raw_copy(cluster, collection, documents)
+    for name, cluster in clusters.items():
         yield name, move(cluster, collection, documents)
-
-
-def _print(
-    documents: int, fewer: int, moves: Mapping[str, list[Move]], loaded: Mapping[str, Mapping[str, LoadedMove]]
-) -> None:
-    if moves:
-        print(rate_table(documents, DOCUMENT_BYTES, moves))
-    for part in (IDLE, BUSY):
-        if loaded[part]:
-            print(pause_table(_LOADS[part][0], fewer, loaded[part]))
-    if loaded[READS]:
-        print(slowdown_table(fewer, loaded[READS]))
