@@ -113,6 +113,11 @@ class MetadataStore:
         await self._replace(CACHE_COLLECTIONS.collection, done.to_document())
         self._persisted[namespace] = table
 
+    async def count_critical_section(self, namespace: str) -> None:
+        """Change the entry of a collection, if there is one, so that secondaries see that its placement may change."""
+        update = {"q": {"_id": namespace}, "u": {"$inc": {"enterCriticalSectionCounter": 1}}}
+        await self._write({"update": CACHE_COLLECTIONS.collection, "updates": [update], "writeConcern": {"w": 1}})
+
     async def load_database(self, db: str, after: Timestamp | None = None) -> DatabaseEntry | None:
         """The persisted entry of a database, None if there is none."""
         documents = await self._find(CACHE_DATABASES.collection, {"_id": db}, after)

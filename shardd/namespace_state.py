@@ -168,6 +168,11 @@ class NamespaceState:
         await self.wait_writers_gone()
         return section
 
+    async def wait_section_over(self) -> None:
+        """Return when no critical section is on."""
+        while self.critical_section is not None:
+            await self.critical_section.wait_released()
+
     async def wait_writers_gone(self) -> None:
         """Return when no write is under way; a critical section, here or of the database, keeps new ones out."""
         while self.writers:

@@ -4,7 +4,7 @@ Concurrent refreshes of the same thing are one. A refresh that began before the 
 critical section that forgets what was known can rely on nobody bringing it back.
 """
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import trio
 from bson.timestamp import Timestamp
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from shardd.orphans.range_deletions import RangeDeletions
 
 logger = get_logger("shardd.refresh")
+
+AFTER_SECTION: Final = "afterCriticalSection"
+"""Our own argument of flushes: wait first for the end of a critical section in which placement is changing."""
 
 
 class Sources(Protocol):
@@ -105,7 +108,7 @@ class MetadataRefresher:
         namespace = state.namespace
         if not self._sources.is_primary:
             await self._sources.range_deletions.wait_loaded()
-            after = await self._flush_on_primary({"_flushRoutingTableCacheUpdates": namespace})
+            after = await self._flush_on_primary({"_flushRoutingTableCacheUpdates": namespace, AFTER_SECTION: True})
             return await self._store.load_collection(namespace, after)
         await self._sources.recovery_gate.wait_open()
         known = state.last_table or await self._store.load_own_collection(namespace)

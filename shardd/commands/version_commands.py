@@ -6,6 +6,7 @@ import bson
 
 from shardd.arguments import boolean_argument, namespace_argument, string_argument
 from shardd.namespace_state import NamespaceState
+from shardd.refresh import AFTER_SECTION
 from shardd.registry import command
 from shardd.shard import Shard
 from wire.rawbson import raw_document
@@ -55,6 +56,8 @@ async def flush_routing_table(shard: Shard, request: Request) -> dict[str, Any]:
     If it says that chunks must not move, or that there are none any more, none is moving when this returns.
     """
     state = shard.namespace(str(namespace_argument(request)))
+    if boolean_argument(request, AFTER_SECTION.encode(), False):
+        await state.wait_section_over()
     if boolean_argument(request, b"syncFromConfig", True):
         await shard.refresher.refresh_collection(state)
         if state.table is None or not state.table.collection.allow_migrations:

@@ -69,6 +69,18 @@ class DonorCriticalSection:
         await self._state.block_writes(self._reason)
         self._state.block_reads()
 
+    async def tell_secondaries(self) -> None:
+        """Have secondaries forget the placement, as MongoDB's do when ``enterCriticalSectionCounter`` changes.
+
+        A read at a time after the commit finds on every secondary that it has to ask the primary, and waits there
+        for the end of this section.
+
+        Raises:
+            CommandError: mongod refuses.
+            BackendError: mongod does not answer.
+        """
+        await self._shard.store.count_critical_section(self._state.namespace)
+
     async def last_write_time(self) -> Timestamp:
         """A time that is not before that of any write that was let in.
 

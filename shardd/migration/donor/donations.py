@@ -1,6 +1,7 @@
 """Running donations: from the request, or from what a former primary has left, to their completion."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -21,9 +22,10 @@ from shardd.migration.documents import (
 from shardd.migration.donor.attempts import MigrationAttempts
 from shardd.migration.donor.completion import Completion, decide
 from shardd.migration.donor.critical_section import DonorCriticalSection
-from shardd.migration.donor.migration import DonorMigration, Outcome
+from shardd.migration.donor.migration import DonorMigration, Outcome, as_command_error
 from shardd.migration.donor.outcome import wait_outcome
 from shardd.migration.donor.plan import MovePlan, check_size, plan_move
+from shardd.migration.donor.recipient_link import is_transient
 from shardd.migration.donor.request import MoveRangeRequest
 from shardd.migration.donor.steps import Steps
 from shardd.migration.donor.store import DonorStore
@@ -36,6 +38,8 @@ logger = get_logger("shardd.migration.donor")
 
 _NO_USER: Final = sha256(b"").digest()
 """The user part of the id of a session that belongs to no user."""
+
+_RETRY_SECONDS: Final = 0.5
 
 
 class Donations:
@@ -112,9 +116,9 @@ class Donations:
         except BackendError as failure:
             error = CommandError(ErrorCode.HostUnreachable, str(failure))
         except Exception as failure:
-            # Its documents stay: the next primary finds out what has become of it.
             logger.exception("A migration failed for a reason that is our fault", migration=str(donation.migration_id))
             error = CommandError(ErrorCode.InternalError, f"{type(failure).__name__}: {failure}")
+            self._nursery.start_soon(self._salvage, donation.migration_id)
         except BaseException:
             error = CommandError(
                 ErrorCode.InterruptedDueToReplStateChange, "operation was interrupted because the primary stepped down"
@@ -150,8 +154,8 @@ class Donations:
             await self._shard.range_deletions.register(await self._range_deletion(coordinator, request))
             with donation.abortable():
                 await steps.finish(2)
-        except CommandError as error:
-            await self._finish(coordinator, attempts, steps, Outcome(error))
+        except (CommandError, BackendError) as error:
+            await self._finish(coordinator, attempts, steps, Outcome(as_command_error(error)))
             raise
         await self._run(donation, plan, coordinator, attempts, steps, documents)
 
@@ -195,20 +199,37 @@ class Donations:
         request = replace(attempts.request, min=moved.min, max=moved.max)
         steps = Steps(self._shard, donation, request)
         try:
-            plan = await plan_move(self._shard, request)
-            if plan is None or plan.table.collection.uuid != coordinator.collection_uuid:
-                raise CommandError(
-                    ErrorCode.ConflictingOperationInProgress, "the collection changed while its chunk was to be moved"
-                )
+            plan = await self._plan_again(request, coordinator)
             # Chunks may have been given new versions since; a commit is for the version that is persisted.
             coordinator = replace(coordinator, chunk_version=plan.chunk_version)
             await self._store.save_coordinator(coordinator)
             await self._shard.range_deletions.register(await self._range_deletion(coordinator, request))
             estimate = await plan.new_source(self._shard, coordinator.session_id).estimate()
-        except CommandError as error:
-            await self._finish(coordinator, attempts, steps, Outcome(error))
+        except (CommandError, BackendError) as error:
+            await self._finish(coordinator, attempts, steps, Outcome(as_command_error(error)))
             raise
         await self._run(donation, plan, coordinator, attempts, steps, estimate.documents)
+
+    async def _plan_again(self, request: MoveRangeRequest, coordinator: MigrationCoordinatorDocument) -> MovePlan:
+        """Check that the migration is still possible; that servers are away delays it, and does not end it.
+
+        Raises:
+            CommandError: it is not.
+        """
+        while True:
+            try:
+                plan = await plan_move(self._shard, request)
+            except CommandError as error:
+                if not is_transient(error):
+                    raise
+                logger.warning("A migration has to wait", migration=str(coordinator.id), error=str(error))
+            else:
+                if plan is not None and plan.table.collection.uuid == coordinator.collection_uuid:
+                    return plan
+                raise CommandError(
+                    ErrorCode.ConflictingOperationInProgress, "the collection changed while its chunk was to be moved"
+                )
+            await trio.sleep(_RETRY_SECONDS)
 
     async def _find_out(
         self,
@@ -226,6 +247,15 @@ class Donations:
             raise CommandError(
                 ErrorCode.InterruptedDueToReplStateChange, "the primary of the donor changed before the commit"
             )
+
+    async def _salvage(self, migration_id: UUID | None) -> None:
+        """End a migration in which this program has failed, as if another primary had taken over."""
+        for coordinator, attempts in await self._store.load():
+            if coordinator.id == migration_id and coordinator.decision is None:
+                section = DonorCriticalSection(self._shard, coordinator)
+                await section.put_back()
+                with suppress(CommandError):  # that it was aborted
+                    await self._find_out(coordinator, attempts, section)
 
     # To the end
 

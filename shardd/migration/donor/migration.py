@@ -42,6 +42,7 @@ COMMIT_SECONDS_MAX: Final = 30.0
 _POLL_SECONDS_MIN: Final = 0.001
 _POLL_SECONDS_MAX: Final = 1.024
 _DRAIN_RETRY_SECONDS: Final = 0.5
+_RELEASE_SECONDS_MAX: Final = 5.0
 _STEADY: Final = "steady"
 
 
@@ -165,10 +166,8 @@ class DonorMigration:
             assert self.status is not None
             outcome.counts = self.status.counts
             outcome.error = await self._commit(section, self.status)
-        except CommandError as error:
-            outcome.error = error
-        except BackendError as error:
-            outcome.error = CommandError(ErrorCode.HostUnreachable, str(error))
+        except (CommandError, BackendError) as error:
+            outcome.error = as_command_error(error)
         finally:
             self._is_over = True
             self._set_source(None)
@@ -235,10 +234,8 @@ class DonorMigration:
         """Run a source; what ends it ends the migration."""
         try:
             await source.run()
-        except CommandError as error:
-            self.abort(error)
-        except BackendError as error:
-            self.abort(CommandError(ErrorCode.HostUnreachable, str(error)))
+        except (CommandError, BackendError) as error:
+            self.abort(as_command_error(error))
 
     async def _wait_caught_up(self, source: CloneSource) -> None:
         """Poll the recipient until next to nothing is left."""
@@ -262,6 +259,7 @@ class DonorMigration:
             await trio.sleep(_DRAIN_RETRY_SECONDS)
             await self._wait_caught_up(source)
         with trio.move_on_after(COMMIT_SECONDS_MAX):
+            await section.tell_secondaries()
             await source.wait_followed(await section.last_write_time())
             section.finish("follow")
             self.status = await self.recipient.commit(self.session_id)
@@ -282,9 +280,7 @@ class DonorMigration:
         except (CommandError, BackendError) as error:
             logger.warning("It is open whether a migration was committed", error=str(error), **self._about)
             if not await wait_outcome(self._shard, self.coordinator):
-                failure = (
-                    error if isinstance(error, CommandError) else CommandError(ErrorCode.HostUnreachable, str(error))
-                )
+                failure = as_command_error(error)
         section.finish("commit")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._release_recipient)
@@ -299,7 +295,8 @@ class DonorMigration:
     async def _release_recipient(self) -> None:
         """Let the recipient's operations go on. If it cannot be told now, it is told again after the decision."""
         try:
-            await self.recipient.release(self.session_id)
+            with trio.move_on_after(_RELEASE_SECONDS_MAX):
+                await self.recipient.release(self.session_id)
         except CommandError as error:
             logger.warning("Could not release the recipient", error=str(error), **self._about)
 
@@ -324,3 +321,8 @@ class DonorMigration:
             "recipient": self.coordinator.recipient,
             "range": str(self.plan.range),
         }
+
+
+def as_command_error(error: CommandError | BackendError) -> CommandError:
+    """An error as whoever asked for the migration gets to see it."""
+    return error if isinstance(error, CommandError) else CommandError(ErrorCode.HostUnreachable, str(error))
