@@ -1,6 +1,6 @@
 """``_getNextSessionMods``: what the recipient of a migration learns of executed retryable writes."""
 
-from shardd.arguments import string_argument
+from shardd.arguments import migration_session_argument
 from shardd.registry import RawReply, command
 from shardd.shard import Shard
 from wire.error_codes import ErrorCode
@@ -19,7 +19,7 @@ async def get_next_session_mods(shard: Shard, request: Request) -> RawReply:
         CommandError: NotYetInitialized, this shard gives no range; IllegalOperation, or in another migration session;
             BadValue, the number is neither that of the last batch nor the next.
     """
-    session_id = string_argument(request, b"sessionId")
+    session_id = migration_session_argument(request)
     donor = shard.migrations.donor
     if donor is None:
         raise CommandError(ErrorCode.NotYetInitialized, "No active migrations were found")
