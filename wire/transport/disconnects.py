@@ -23,7 +23,9 @@ class DisconnectWatcher:
         self._callbacks: dict[int, Callable[[], None]] = {}
 
     def watch(self, watched: socket.socket, on_disconnect: Callable[[], None]) -> None:
-        """Begin to watch; ``on_disconnect`` must not block."""
+        """Begin to watch; ``on_disconnect`` must not block. After the end of `run` nobody is told of anything."""
+        if self._epoll.closed:
+            return
         descriptor = watched.fileno()
         self._callbacks[descriptor] = on_disconnect
         self._epoll.register(descriptor, _HANG_UP)

@@ -181,3 +181,19 @@ def test_unused_connections_are_closed_down_to_the_minimum() -> None:
             nursery.cancel_scope.cancel()
 
     trio.run(main)
+
+
+def test_whoever_cleans_up_when_the_pools_have_ended_is_still_served() -> None:
+    async def main() -> None:
+        async with serving(answer_ok) as served:
+            pools = ConnectionPools(hello)
+            pool = pools[served.address]
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(pools.run)
+                await pool.exchange(request())
+                nursery.cancel_scope.cancel()
+            assert pool.statistics().available == 0
+            await pool.exchange(request())
+            assert pool.statistics().available == pool.statistics().in_use == 0, "it is not kept"
+
+    trio.run(main)
