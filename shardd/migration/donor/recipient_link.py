@@ -26,9 +26,6 @@ _PAUSE_SECONDS_MAX: Final = 5.0
 _TRANSIENT_ATTEMPTS_MAX: Final = 8
 """With doubling pauses, errors of the network are borne for some ten seconds beside what finding a primary takes."""
 
-CLONING: Final = frozenset({"ready", "clone", "catchup", "steady"})
-"""The states of a recipient from which it may still become steady, or is."""
-
 _FAILED: Final = frozenset({"fail", "abort"})
 
 
@@ -102,7 +99,7 @@ class RecipientLink:
                 or it could not be reached.
         """
         command = {"_recvChunkStatus": self._namespace, "waitForSteadyOrDone": True, "sessionId": session_id}
-        return self._understand(await self._send(command), session_id)
+        return self.understand(await self._send(command), session_id)
 
     async def commit(self, session_id: str) -> RecipientStatus:
         """Have it apply what is left and keep the range for itself until `release`; not to be repeated.
@@ -131,7 +128,13 @@ class RecipientLink:
         command = {"_recvChunkReleaseCritSec": self._namespace, "sessionId": session_id, "writeConcern": MAJORITY}
         await self._once(command)
 
-    def _understand(self, reply: Mapping[str, Any], session_id: str) -> RecipientStatus:
+    def understand(self, reply: Mapping[str, Any], session_id: str) -> RecipientStatus:
+        """What an answer to `status` tells.
+
+        Raises:
+            RecipientLostError: see `status`.
+            CommandError: likewise.
+        """
         state, counts = reply.get("state", ""), reply.get("counts", {})
         is_about_this = reply.get("sessionId", session_id) == session_id and self._is_this_migration(reply)
         if state in _FAILED and is_about_this:
