@@ -1,6 +1,8 @@
 """Config servers of several members: one works, the others answer reads and point writes to it."""
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -13,7 +15,7 @@ from pymongo.read_preferences import Nearest
 from pymongo.write_concern import WriteConcern
 
 from tests.configd.catalog_user import CatalogUser
-from tests.configd.fake_shard import fake_shards
+from tests.configd.fake_shard import FakeShard, fake_shards
 from tests.shardd.mini_cluster import Set, replica_set
 from wire.error_codes import ErrorCode
 
@@ -45,6 +47,44 @@ def test_config_servers_survive_a_step_down(trio_set: Set) -> None:
         catalog.move(sharded, 0, 5, "a", "b")
         assert [shard for _, _, shard, _ in catalog.bounds(sharded)] == ["a", "b", "a"]
         assert client.config.version.count_documents({}) == 1
+
+
+def test_an_order_to_move_is_given_again_by_the_next_primary(trio_set: Set) -> None:
+    with (
+        fake_shards("c", "d") as shards,
+        trio_set.client(retryWrites=False) as client,
+        trio_set.client(retryWrites=False) as other,
+        ThreadPoolExecutor() as movers,
+    ):
+        donor, catalog = shards["c"], CatalogUser(client)
+        for shard in shards.values():
+            run_on_new_primary(catalog, {"_configsvrAddShard": shard.connection_string})
+        sharded = catalog.shard_collection("failover.moving", [(MinKey(), MaxKey(), "c")])
+        move = {"_configsvrMoveRange": sharded.namespace, "toShard": "d", "min": {"x": 0}}
+        moved = donor.held["_shardsvrMoveRange"] = threading.Event()
+        try:
+            interrupted = movers.submit(catalog.run, move)
+            wait_for_orders(donor, 1)
+            with suppress(AutoReconnect):
+                other.admin.command({"replSetStepDown": 30, "secondaryCatchUpPeriodSecs": 20})
+            # What drivers and routers try again.
+            assert isinstance(interrupted.exception(30), AutoReconnect)
+            repeated = movers.submit(run_on_new_primary, CatalogUser(other), move)
+            wait_for_orders(donor, 2)
+        finally:
+            moved.set()
+        repeated.result(30)
+        first, second = donor.received("_shardsvrMoveRange")
+        gossip = ("$clusterTime", "lsid")
+        assert [{name: value for name, value in each.items() if name not in gossip} for each in (first, second)] == [
+            {name: value for name, value in first.items() if name not in gossip}
+        ] * 2
+
+
+def wait_for_orders(shard: FakeShard, count: int) -> None:
+    """Wait until a donor has been told so often to move a range."""
+    with shard.arrived:
+        assert shard.arrived.wait_for(lambda: len(shard.received("_shardsvrMoveRange")) >= count, 30)
 
 
 def test_secondaries_point_to_the_primary_and_answer_reads(trio_set: Set) -> None:
