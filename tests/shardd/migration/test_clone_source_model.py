@@ -118,10 +118,13 @@ class Following:
 
     async def _write_unless_blocked(self, write: Write) -> None:
         """Write, unless a prepared transaction is in the way: of the document, or of the next place in an index."""
+        if not self.prepared:
+            await self._write(write)
+            return
         try:
             await self._write(write, maxTimeMS=_BLOCKED_MS)
         except CommandError as error:
-            if not self.prepared or error.code != ErrorCode.MaxTimeMSExpired:
+            if error.code != ErrorCode.MaxTimeMSExpired:
                 raise
 
     async def _write(self, write: Write, **options: object) -> None:
