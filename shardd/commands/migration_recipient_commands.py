@@ -15,6 +15,7 @@ from shardd.arguments import (
 from shardd.migration.documents import ABORTED, COMMITTED
 from shardd.migration.recipient.migration import not_steady
 from shardd.migration.recipient.request import ReceiveRequest
+from shardd.migration.recipient.service import RecipientService
 from shardd.migration.source.digest import digest
 from shardd.registry import command
 from shardd.shard import Shard
@@ -36,13 +37,14 @@ async def recv_chunk_start(shard: Shard, request: Request) -> dict[str, Any]:
     Raises:
         CommandError: ConflictingOperationInProgress, another migration is under way on this shard.
     """
-    return await shard.migrations.recipient.start(ReceiveRequest.from_request(request))
+    recipient = await _recovered(shard)
+    return await recipient.start(ReceiveRequest.from_request(request))
 
 
 @command("_recvChunkStatus", admin_only=True)
 async def recv_chunk_status(shard: Shard, request: Request) -> dict[str, Any]:
     """Tell how far this shard has come with the range that it receives, or received last."""
-    status = shard.migrations.recipient.status
+    status = (await _recovered(shard)).status
     if not boolean_argument(request, b"waitForSteadyOrDone", False):
         return status.report()
     await status.wait_steady_or_done()
@@ -57,7 +59,7 @@ async def recv_chunk_commit(shard: Shard, request: Request) -> dict[str, Any]:
         CommandError: CommandFailed, the migration is not steady, or cannot be completed.
     """
     session_id = migration_session_argument(request)
-    recipient = shard.migrations.recipient
+    recipient = await _recovered(shard)
     migration = recipient.of_session(session_id)
     if migration is None:
         raise not_steady(session_id, recipient.active)
@@ -74,7 +76,7 @@ async def recv_chunk_release_critical_section(shard: Shard, request: Request) ->
     """
     session_id = migration_session_argument(request)
     _require_majority(request)
-    migration = shard.migrations.recipient.of_session(session_id)
+    migration = (await _recovered(shard)).of_session(session_id)
     if migration is not None:
         await migration.release()
     return {}
@@ -84,7 +86,7 @@ async def recv_chunk_release_critical_section(shard: Shard, request: Request) ->
 async def recv_chunk_abort(shard: Shard, request: Request) -> dict[str, Any]:
     """Give a migration up, unless its critical section has begun. Repeated, it does nothing."""
     session_id = migration_session_argument(request)
-    recipient = shard.migrations.recipient
+    recipient = await _recovered(shard)
     migration = recipient.of_session(session_id)
     if migration is not None:
         await migration.abort()
@@ -104,7 +106,7 @@ async def finish_range_deletion(shard: Shard, request: Request) -> dict[str, Any
     decision = string_argument(request, b"decision")
     if decision not in (COMMITTED, ABORTED):
         raise CommandError(ErrorCode.BadValue, f"'{decision}' is no decision about a migration")
-    await shard.migrations.recipient.finish(migration_id, decision)
+    await (await _recovered(shard)).finish(migration_id, decision)
     return {}
 
 
@@ -120,6 +122,16 @@ async def digest_range(shard: Shard, request: Request) -> dict[str, Any]:
     pattern = ShardKeyPattern.from_bson(document_argument(request, b"shardKeyPattern"))
     wanted = ChunkRange.of(pattern, document_argument(request, b"min"), document_argument(request, b"max"))
     return (await digest(shard.mongod, namespace, uuid, pattern, wanted)).to_document()
+
+
+async def _recovered(shard: Shard) -> RecipientService:
+    """The recipient, once it knows of the critical section of a former primary: nothing is to be denied before that.
+
+    Raises:
+        CommandError: NotWritablePrimary.
+    """
+    await shard.recovery_gate.wait_open()
+    return shard.migrations.recipient
 
 
 def _require_majority(request: Request) -> None:

@@ -120,10 +120,19 @@ class RecipientMigration:
             raise CommandError(ErrorCode.CommandFailed, "startCommit failed, final data failed to transfer")
 
     async def release(self) -> None:
-        """The decision is made: leave the critical section, if it is on; returns when it is not any more."""
+        """The decision is made: leave the critical section, if it is on; returns when it is not any more.
+
+        Raises:
+            CommandError: InterruptedDueToReplStateChange, it is for the next primary to leave it.
+        """
         if self.status.state in _IN_CRITICAL_SECTION or self._section.has_begun:
             self._release_requested.set()
             await self._ended.wait()
+        if self._section.has_begun:
+            raise CommandError(
+                ErrorCode.InterruptedDueToReplStateChange,
+                "operation was interrupted because the primary stepped down",
+            )
 
     async def abort(self) -> None:
         """Give up, unless the critical section is on: from then on it is not for this side to say what becomes of it.
