@@ -38,8 +38,8 @@ def things(cluster: FaultCluster, router: int, namespace: str) -> Collection[dic
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
 def test_stop_look_and_go_on(cluster: FaultCluster, namespace: str, place: Place) -> None:
     routers = cluster.router_addresses
-    still = {f"still/{key}": {"_id": f"still/{key}", "key": key, "is_still": True} for key in range(0, KEYS, 10)}
-    things(cluster, 0, namespace).insert_many(still.values())
+    still: list[dict[str, Any]] = [{"_id": f"still/{key}", "key": key, "is_still": True} for key in range(0, KEYS, 10)]
+    things(cluster, 0, namespace).insert_many(still)
     with writing(namespace, routers) as writers:
         writers.wait_for_progress(60)
         with (
@@ -48,7 +48,7 @@ def test_stop_look_and_go_on(cluster: FaultCluster, namespace: str, place: Place
         ):
             point.wait_entered()
             readable = SPLITS[1] if place.name == COMMITTED_ON_RECIPIENT else KEYS
-            expected = [document for document in still.values() if document["key"] < readable]
+            expected = [document for document in still if document["key"] < readable]
             query = {"is_still": True, "key": {"$lt": readable}}
             for router in range(2):
                 found = list(things(cluster, router, namespace).find(query, max_time_ms=10_000))
@@ -63,7 +63,9 @@ def test_stop_look_and_go_on(cluster: FaultCluster, namespace: str, place: Place
         assert reply["ok"] == 1, reply
         writers.wait_for_progress(60)
     writers.retry_kept()
-    placement = check_collection(cluster, namespace, {**still, **writers.model})
+    placement = check_collection(
+        cluster, namespace, {**{document["_id"]: document for document in still}, **writers.model}
+    )
     assert placement.owner({"key": SPLITS[0]}) == UPPER
 
 

@@ -1,0 +1,70 @@
+"""New primaries that are slow to recover, and are asked before they have."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from tests.integration.sharded import UPPER
+from tests.migration.conftest import SPLITS
+from tests.migration.fail_points import fail_point
+from tests.migration.fault_cluster import FaultCluster
+from tests.migration.invariants import check_collection
+from tests.migration.moving import moving
+from tests.migration.places import DONOR, RECIPIENT, middle_to
+from tests.migration.writers import writing
+
+SLOW_MILLISECONDS: Final = 1500
+
+
+@contextmanager
+def slow_reads(cluster: FaultCluster, mongod: str, namespace: str) -> Iterator[None]:
+    """A mongod that takes its time for every find in a collection."""
+    data = {"failCommands": ["find"], "namespace": namespace, "blockConnection": True, "blockTimeMS": SLOW_MILLISECONDS}
+    admin = cluster.client(mongod).admin
+    admin.command("configureFailPoint", "failCommand", mode="alwaysOn", data=data)
+    try:
+        yield
+    finally:
+        admin.command("configureFailPoint", "failCommand", mode="off")
+
+
+def test_recipient_is_released_before_it_has_recovered(cluster: FaultCluster, namespace: str) -> None:
+    """The donor commits while the recipient's daemon has not yet read that it is in its critical section."""
+    routers = cluster.router_addresses
+    with writing(namespace, routers) as writers:
+        writers.wait_for_progress(60)
+        with (
+            fail_point(cluster.client(f"{DONOR}.shardd"), "moveChunkHangAtStep5") as point,
+            moving(routers[0], middle_to(UPPER, namespace)) as move,
+        ):
+            point.wait_entered()
+            with slow_reads(cluster, f"{RECIPIENT}.mongod", "config.migrationRecipients"):
+                cluster.kill(f"{RECIPIENT}.shardd")
+                cluster.restart(f"{RECIPIENT}.shardd")
+                point.turn_off()
+                reply = move.wait()
+        assert reply is not None
+        assert reply["ok"] == 1, reply
+        writers.wait_for_progress(60, within=20)
+    writers.retry_kept()
+    placement = check_collection(cluster, namespace, writers.model)
+    assert placement.owner({"key": SPLITS[0]}) == UPPER
+
+
+def test_donor_is_slow_to_recover(cluster: FaultCluster, namespace: str) -> None:
+    """Until it knows that it was about to commit, it lets nobody write."""
+    routers = cluster.router_addresses
+    with writing(namespace, routers) as writers:
+        writers.wait_for_progress(60)
+        with (
+            fail_point(cluster.client(f"{DONOR}.shardd"), "moveChunkHangAtStep5") as point,
+            moving(routers[0], middle_to(UPPER, namespace)) as move,
+        ):
+            point.wait_entered()
+            with slow_reads(cluster, f"{DONOR}.mongod", "config.migrationCoordinators"):
+                cluster.kill(f"{DONOR}.shardd")
+                cluster.restart(f"{DONOR}.shardd")
+                move.wait()
+        writers.wait_for_progress(60, within=20)
+    writers.retry_kept()
+    check_collection(cluster, namespace, writers.model)
