@@ -194,6 +194,7 @@ class CursorManager:
     def kill_remotes(self, remotes: Iterable[RemoteCursor]) -> None:
         """Have cursors on shards killed that no cursor of ours needs (any more)."""
         for remote in remotes:
+            remote.give_up()
             if not remote.is_exhausted:
                 self._to_kill.send_nowait(remote)
 

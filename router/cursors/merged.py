@@ -1,6 +1,7 @@
 """A cursor whose results come from several shards."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
@@ -128,6 +129,8 @@ class MergedCursor:
         self._merger.fill(batch)
         while not batch.documents and (starving := self._merger.starving()):
             number = starving[0]
+            for other in starving[1:]:
+                await self._ask_ahead(operation, other)
             relay = None if self._is_partial else self._relay(operation, number, cursor_id)
             for _, cursor in await self._fetch(operation, (number,), None, relay):
                 is_whole_answer = not (cursor.is_empty or self._is_partial)
@@ -140,6 +143,13 @@ class MergedCursor:
                     return cursor.with_cursor_id(0 if self.is_exhausted else cursor_id, request_id)
             self._merger.fill(batch)
         return self._reply(operation, NEXT_BATCH, batch.documents, 0 if self.is_exhausted else cursor_id)
+
+    async def _ask_ahead(self, operation: "Operation", number: int) -> None:
+        """Have a shard make ready a batch that will be wanted soon; what goes wrong is told when it is wanted."""
+        remote = self._remotes[number]
+        with suppress(CommandError):
+            elements = raw_elements(operation.request, _PASSED_ON)
+            await remote.ask_ahead(operation.router, remote.get_more_frame(None, elements))
 
     def _relay(self, operation: "Operation", number: int, cursor_id: int) -> BatchRelay | None:
         others_are_exhausted = all(remote.is_exhausted for other, remote in enumerate(self._remotes) if other != number)

@@ -1,6 +1,6 @@
 """One cursor on a shard, of which a router cursor is made."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +16,7 @@ from wire.rawbson import INT64, STRING, element, encode_elements, from_elements
 
 if TYPE_CHECKING:
     from router.router import Router
+    from wire.transport.pool import Asked
 
 _INT64: Final = Struct("<q")
 _INT32: Final = Struct("<i")
@@ -38,6 +39,7 @@ class RemoteCursor:
     namespace: str
     id: int
     is_plain: bool = False
+    _asked: "Asked | None" = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod
     def opened(cls, reply: ShardReply, cursor: CursorReply) -> "RemoteCursor":
@@ -73,7 +75,7 @@ class RemoteCursor:
         return op_msg(from_elements(command), request_id=next_request_id())
 
     async def exchange(self, router: "Router", frame: bytes, relay: BatchRelay | None = None) -> ShardReply:
-        """Send a request to the member that has the cursor.
+        """Send a request to the member that has the cursor, unless it has been asked ahead, and wait for the answer.
 
         Whatever fails here, the cursor is taken for lost: nobody knows how far it was read.
 
@@ -85,19 +87,46 @@ class RemoteCursor:
         Raises:
             CommandError: HostUnreachable; ShardNotFound, the shard was removed.
         """
-        shard = router.shards.get_known(self.shard_id) or await router.shards.get(self.shard_id)
+        await self.ask_ahead(router, frame)
+        asked, self._asked = self._asked, None
+        assert asked is not None
         try:
-            if relay is None:
-                answer = await shard.client.exchange_with(self.address, frame)
-            else:
-                answer = await shard.client.exchange_for(self.address, frame, relay) or relay.digest
-            reply = ShardReply(self.shard_id, self.address, answer)
+            answer = await asked.receive_answer(relay)
         except BackendError as error:
-            raise CommandError(
-                ErrorCode.HostUnreachable, f"Error contacting shard {self.shard_id} :: caused by :: {error}"
-            ) from error
+            shard = router.shards.get_known(self.shard_id)
+            if shard is not None:
+                shard.client.on_failure(self.address)
+            raise self._unreachable(error) from error
+        if answer is None:
+            assert relay is not None
+            answer = relay.digest
+        reply = ShardReply(self.shard_id, self.address, answer)
         reply.tell(router.clock)
         return reply
+
+    async def ask_ahead(self, router: "Router", frame: bytes) -> None:
+        """Send the request of the next `exchange` already, so that the shard works on it meanwhile.
+
+        Raises:
+            CommandError: as `exchange`.
+        """
+        if self._asked is None:
+            shard = router.shards.get_known(self.shard_id) or await router.shards.get(self.shard_id)
+            try:
+                self._asked = await shard.client.ask(self.address, frame)
+            except BackendError as error:
+                raise self._unreachable(error) from error
+
+    def give_up(self) -> None:
+        """Nobody waits any more for what the shard has been asked ahead."""
+        if self._asked is not None:
+            self._asked.give_up()
+            self._asked = None
+
+    def _unreachable(self, error: BackendError) -> CommandError:
+        return CommandError(
+            ErrorCode.HostUnreachable, f"Error contacting shard {self.shard_id} :: caused by :: {error}"
+        )
 
 
 def _string(text: str) -> bytes:

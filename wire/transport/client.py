@@ -130,21 +130,41 @@ class Connection:
             RemoteProtocolError: as `exchange`.
             OSError: the receiver broke its connection.
         """
+        await self.ask(frame)
+        return await self.receive_answer(frame, relay)
+
+    async def ask(self, frame: bytes) -> None:
+        """Send a request whose answer is to be read with `receive_answer`; nothing else may be done before.
+
+        Raises:
+            ConnectionClosedError: the peer broke the connection.
+        """
+        complete = False
+        try:
+            await self._stream.send(frame)
+            complete = True
+        except OSError as error:
+            raise ConnectionClosedError(self.address, f"connection broke: {error}", sent=True) from error
+        finally:
+            if not complete:
+                self.close()
+
+    async def receive_answer(self, frame: bytes, relay: Relay | None) -> bytes | None:
+        """Read the answer to the request that was sent, and pass a long one on if there is a relay (`exchange_for`)."""
         stream = self._stream
         complete = False
         try:
-            await stream.send(frame)
-            reply = await stream.receive_beginning()
+            reply = await (stream.receive() if relay is None else stream.receive_beginning())
             if reply is None:
                 raise ConnectionClosedError(self.address, "closed the connection", sent=True)
             if reply[8:12] != frame[4:8]:
                 raise RemoteProtocolError(f"{self.address} answered another request than the one it was sent")
-            if not is_whole_frame(reply):
+            if relay is not None and not is_whole_frame(reply):
                 reply = await stream.relay(reply, relay)
             complete = True
             return reply
         except OSError as error:
-            if relay.is_receiver_gone:
+            if relay is not None and relay.is_receiver_gone:
                 raise
             raise ConnectionClosedError(self.address, f"connection broke: {error}", sent=True) from error
         finally:

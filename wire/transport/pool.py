@@ -87,17 +87,21 @@ class Pool:
         finally:
             self.give_back(connection)
 
-    async def exchange_for(self, frame: bytes, relay: Relay) -> bytes | None:
-        """As `Connection.exchange_for`.
+    async def ask(self, frame: bytes) -> "Asked":
+        """Send a request and have its answer read later.
 
         Raises:
             BackendError: as `exchange`.
         """
         connection = await self.borrow()
+        is_asked = False
         try:
-            return await connection.exchange_for(frame, relay)
+            await connection.ask(frame)
+            is_asked = True
         finally:
-            self.give_back(connection)
+            if not is_asked:
+                self.give_back(connection)
+        return Asked(self, connection, frame)
 
     async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
         """Run a command given as a dict and return its decoded reply.
@@ -218,3 +222,30 @@ class Pool:
         self._open_count -= 1
         if self._waiters:
             self._waiters.unpark()
+
+
+class Asked:
+    """A request that was sent, with the connection on which its answer comes. One of its methods has to be called."""
+
+    __slots__ = ("_connection", "_frame", "_pool")
+
+    def __init__(self, pool: Pool, connection: Connection, frame: bytes) -> None:
+        self._pool = pool
+        self._connection = connection
+        self._frame = frame
+
+    async def receive_answer(self, relay: Relay | None) -> bytes | None:
+        """The answer; None if it was long and ``relay`` has passed it on.
+
+        Raises:
+            BackendError: as `Connection.exchange_for`.
+        """
+        try:
+            return await self._connection.receive_answer(self._frame, relay)
+        finally:
+            self._pool.give_back(self._connection)
+
+    def give_up(self) -> None:
+        """Nobody wants the answer any more; a mongod at the other end finds that its client has left."""
+        self._connection.close()
+        self._pool.give_back(self._connection)

@@ -13,8 +13,8 @@ from wire.rawbson import INT64, OBJECT, array_documents, decode_value, index
 from wire.read_preference import PRIMARY, ReadPreference
 from wire.transport.client import decode_reply, response_body
 from wire.transport.monitor import ReplicaSetMonitor
+from wire.transport.pool import Asked
 from wire.transport.pools import ConnectionPools
-from wire.transport.relay import Relay
 from wire.transport.strand import in_own_task
 
 SELECTION_SECONDS_MAX: Final = 20.0
@@ -72,10 +72,14 @@ class ReplicaSetClient:
             self.on_failure(address)
             raise
 
-    async def exchange_for(self, address: str, frame: bytes, relay: Relay) -> bytes | None:
-        """As `exchange_with`; a long answer is passed on while it is still coming, and None is returned for it."""
+    async def ask(self, address: str, frame: bytes) -> Asked:
+        """Send a request to a given member and have its answer read later; whoever meets an error then tells it.
+
+        Raises:
+            BackendError: the request could not be sent.
+        """
         try:
-            return await self._pools[address].exchange_for(frame, relay)
+            return await self._pools[address].ask(frame)
         except BackendError:
             self.on_failure(address)
             raise

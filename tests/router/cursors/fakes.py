@@ -26,6 +26,7 @@ class FakeShard:
         asked: the commands it got, decoded.
         failure: raised instead of an answer, or an error document to answer with.
         documents_max: how many documents it returns at once.
+        given_up: how many requests nobody wanted the answer to in the end.
     """
 
     def __init__(self, name: str, documents: Iterable[dict[str, Any]], first: int = 0) -> None:
@@ -35,6 +36,7 @@ class FakeShard:
         self.failure: BackendError | dict[str, Any] | None = None
         self.before_answer: Callable[[], Awaitable[None]] | None = None
         self.documents_max = 1_000
+        self.given_up = 0
         self._documents = list(documents)
         self.opening = ShardReply(name, self.address, self._answer("firstBatch", first))
 
@@ -43,12 +45,20 @@ class FakeShard:
         """Stands for the replica set client too."""
         return self
 
-    async def exchange_with(self, address: str, frame: bytes) -> bytes:
-        """Answer a request."""
+    async def ask(self, address: str, frame: bytes) -> "FakeAsked":
+        """Take a request."""
         assert address == self.address
-        await trio.lowlevel.checkpoint()
         command = bson.decode(OpMsg(frame).body)
         self.asked.append(command)
+        return FakeAsked(self, command)
+
+    def on_failure(self, address: str) -> None:
+        """Somebody met an error."""
+        assert address == self.address
+
+    async def answer(self, command: dict[str, Any]) -> bytes:
+        """Answer a request."""
+        await trio.lowlevel.checkpoint()
         if self.before_answer is not None:
             await self.before_answer()
         if isinstance(self.failure, BackendError):
@@ -61,6 +71,22 @@ class FakeShard:
         returned, self._documents = self._documents[:count], self._documents[count:]
         cursor = {batch: returned, "id": bson.Int64(100 if self._documents else 0), "ns": "test.c"}
         return op_msg(bson.encode({"cursor": cursor, "ok": 1.0}), request_id=1)
+
+
+class FakeAsked:
+    """A request whose answer has not been read."""
+
+    def __init__(self, shard: FakeShard, command: dict[str, Any]) -> None:
+        self._shard = shard
+        self._command = command
+
+    async def receive_answer(self, relay: object) -> bytes:
+        """The answer."""
+        return await self._shard.answer(self._command)
+
+    def give_up(self) -> None:
+        """It is not wanted any more."""
+        self._shard.given_up += 1
 
 
 def operation(shards: Iterable[FakeShard], command: dict[str, Any] | None = None) -> Operation:

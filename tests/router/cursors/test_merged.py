@@ -75,6 +75,20 @@ def test_whole_batches_of_shards_answer_when_nothing_stands_between() -> None:
     trio.run(run)
 
 
+def test_the_other_shards_work_on_their_batches_meanwhile() -> None:
+    async def run() -> None:
+        shards = [FakeShard("a", numbers(0, 5), first=1), FakeShard("b", numbers(5, 9), first=1)]
+        cursor = merged(shards)
+        await cursor.first_batch(operation(shards), 2)
+        await cursor.next_batch(operation(shards), get_more(), 5)
+        assert [len(shard.asked) for shard in shards] == [1, 1]
+        for remote in cursor.remotes:
+            remote.give_up()
+        assert [shard.given_up for shard in shards] == [0, 1]
+
+    trio.run(run)
+
+
 def test_what_is_left_of_a_first_batch_goes_before_whole_batches() -> None:
     async def run() -> None:
         shards = [FakeShard("a", numbers(0, 5), first=2), FakeShard("b", numbers(5, 9), first=2)]
