@@ -7,6 +7,7 @@ import trio
 from shardd.migration.donor.donations import Donations
 from shardd.migration.donor.progress import DonorMetrics, donation_operation
 from shardd.migration.parameters import MigrationParameters
+from shardd.migration.recipient.operation import recipient_operation
 from shardd.migration.recipient.service import RecipientService
 from shardd.migration.registry import MigrationRegistry
 from shardd.shard import Shard
@@ -89,13 +90,19 @@ class Migrations:
 
     def kill(self, opid: int) -> bool:
         """Abort the migration that `progress` shows under a number; returns whether there is one."""
-        donation = self.registry.donation
-        if donation is None or donation.opid != opid:
-            return False
-        donation.abort(CommandError(ErrorCode.Interrupted, "operation was interrupted"))
-        return True
+        donation, receiving = self.registry.donation, self.recipient.active
+        if donation is not None and donation.opid == opid:
+            donation.abort(CommandError(ErrorCode.Interrupted, "operation was interrupted"))
+            return True
+        if receiving is not None and receiving.opid == opid:
+            receiving.kill()
+            return True
+        return False
 
     def progress(self) -> list[dict[str, Any]]:
-        """The donation under way as ``currentOp`` shows it."""
-        donation = self.registry.donation
-        return [] if donation is None else [donation_operation(donation, self.donor, self._shard.options.address)]
+        """The migration under way, in either direction, as ``currentOp`` shows it."""
+        donation, receiving = self.registry.donation, self.recipient.active
+        address = self._shard.options.address
+        if donation is not None:
+            return [donation_operation(donation, self.donor, address)]
+        return [] if receiving is None else [recipient_operation(receiving, address)]

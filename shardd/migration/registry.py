@@ -26,6 +26,11 @@ _OPID_FIRST: Final = 2_000_000_000
 _opids = count(_OPID_FIRST)
 
 
+def new_opid() -> int:
+    """A number under which ``currentOp`` shows a migration and ``killOp`` takes it."""
+    return next(_opids)
+
+
 @dataclass(frozen=True, slots=True)
 class DonationKey:
     """What tells one donation from another.
@@ -63,7 +68,7 @@ class Donation:
 
     def __init__(self, key: DonationKey) -> None:
         self.key = key
-        self.opid = next(_opids)
+        self.opid = new_opid()
         self.began = datetime.now(UTC)
         self.message = ""
         self.migration_id: UUID | None = None

@@ -4,6 +4,7 @@ The steps and their order are those of MongoDB's ``MigrationDestinationManager``
 """
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
@@ -25,6 +26,7 @@ from shardd.migration.recipient.status import ReceiveState, ReceiveStatus
 from shardd.migration.recipient.steps import STEPS, Steps
 from shardd.migration.recipient.together import run_together
 from shardd.migration.recipient.write_concern import effective_write_concern
+from shardd.migration.registry import new_opid
 from shardd.range_contents import is_range_empty
 from shardd.shard import Shard
 from sharding.chunks import ChunkRange
@@ -59,11 +61,15 @@ class RecipientMigration:
     Attributes:
         request: see above.
         status: how far it has come.
+        opid: the number under which ``currentOp`` shows it and ``killOp`` takes it.
+        began: when.
     """
 
     def __init__(self, shard: Shard, request: ReceiveRequest, on_end: Callable[[], None]) -> None:
         self.request = request
         self.status = ReceiveStatus(request)
+        self.opid = new_opid()
+        self.began = datetime.now(UTC)
         self._shard = shard
         self._on_end = on_end
         self._steps = Steps(shard, request)
@@ -76,6 +82,16 @@ class RecipientMigration:
         self._commit_requested = trio.Event()
         self._release_requested = trio.Event()
         self._ended = trio.Event()
+
+    @property
+    def steps_done(self) -> int:
+        """The number of the last step that is done."""
+        return self._steps.done
+
+    def kill(self) -> None:
+        """Somebody wants it to end: it fails, unless its critical section is on, and its donor finds out."""
+        if self.status.state is not ReceiveState.ENTERED_CRITICAL_SECTION:
+            self._stop(CommandError(ErrorCode.Interrupted, "operation was interrupted"))
 
     # For the donor's commands
 

@@ -75,6 +75,19 @@ def test_the_migration_is_killed(mini: MiniCluster, filled: ShardedNamespace) ->
     assert_nothing_moved(mini, filled)
 
 
+def test_the_recipient_is_killed(mini: MiniCluster, filled: ShardedNamespace) -> None:
+    recipient = daemon(mini, "sh1")
+    with fail_point(recipient, "migrateThreadHangAtStep4") as times:
+        move = Move(filled, LOW, TOP, "sh1")
+        wait_entered(recipient, "migrateThreadHangAtStep4", times)
+        [shown] = recipient.admin.command("currentOp", desc="migrateThread")["inprog"]
+        recipient.admin.command("killOp", op=shown["opid"])
+        with pytest.raises(OperationFailure) as failure:
+            move.wait()
+    assert failure.value.code == ErrorCode.OperationFailed
+    assert_nothing_moved(mini, filled)
+
+
 def test_the_clone_takes_too_long(mini: MiniCluster, filled: ShardedNamespace) -> None:
     donor = daemon(mini)
     was = donor.admin.command("setParameter", 1, migrationCatchUpTimeoutSecs=0.5)["was"]

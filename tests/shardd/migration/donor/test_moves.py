@@ -204,11 +204,16 @@ def test_current_op_shows_the_migration(mini: MiniCluster, ranged: ShardedNamesp
         move = Move(ranged, LOW, TOP, "sh1")
         wait_entered(donor, "moveChunkHangAtStep4", times)
         [shown] = donor.admin.command("currentOp", desc="MoveChunk")["inprog"]
+        received = list(
+            daemon(mini, "sh1").admin.aggregate([{"$currentOp": {}}, {"$match": {"desc": "migrateThread"}}])
+        )
     move.wait()
     assert (shown["type"], shown["ns"], shown["msg"]) == ("op", ranged.namespace, "step 4 of 6")
     assert shown["progress"] == {"done": 100, "total": 100}
     assert shown["command"]["toShard"] == "sh1"
     assert shown["migration"]["state"] == "steady"
+    assert [each["command"]["sessionId"] for each in received] == [shown["command"]["sessionId"]]
+    assert received[0]["migration"]["documentsCloned"] == 100
 
 
 def test_a_split_waits_for_the_migration(mini: MiniCluster, ranged: ShardedNamespace) -> None:
