@@ -28,7 +28,7 @@ def test_two_hundred_moves_in_a_row_under_writes(cluster: FaultCluster, namespac
         if bound not in SPLITS:
             admin.command("split", namespace, middle={"key": bound})
     began = time.monotonic()
-    with writing(namespace, cluster.router_addresses) as writers:
+    with writing(namespace, cluster.router_addresses, kept_share=0.02) as writers:
         for number in range(MOVES):
             chunk = choice.choice(chunks(cluster.router(), namespace))
             to = LOWER if chunk["shard"] == UPPER else UPPER

@@ -15,6 +15,10 @@ Document = dict[str, Any]
 KEYS: Final = 900
 """Shard keys of writers are from 0 up to this number."""
 
+WRITERS: Final = 3
+KEPT_SHARE: Final = 0.5
+"""Of the writes, how many are retried when all is over."""
+
 JOIN_SECONDS_MAX: Final = 90.0
 
 
@@ -29,8 +33,15 @@ class Acknowledged:
 class Writer:
     """One thread's writes, all on documents of its own; every second write is retried through the other router.
 
-    Half of the writes have a session of their own and can thus be retried at any later time; of the others, which share
+    Some of the writes have a session of their own and can thus be retried at any later time; of the others, which share
     a session, only the newest can.
+
+    Args:
+        number: tells the writers apart.
+        namespace: where it writes.
+        addresses: of the routers.
+        seed: chooses what it writes.
+        kept_share: of the writes, how many have a session of their own.
 
     Attributes:
         model: what must be there, by ``_id``.
@@ -38,12 +49,15 @@ class Writer:
         acknowledged: how many writes were.
     """
 
-    def __init__(self, number: int, database: str, collection: str, addresses: Sequence[str], seed: int) -> None:
+    def __init__(
+        self, number: int, namespace: str, addresses: Sequence[str], *, seed: int = 0, kept_share: float = KEPT_SHARE
+    ) -> None:
         self.number = number
         self.model: dict[str, Document] = {}
         self.kept: list[Acknowledged] = []
         self.acknowledged = 0
-        self._database, self._collection = database, collection
+        self._database, _, self._collection = namespace.partition(".")
+        self._kept_share = kept_share
         self._client = RetryingClient(addresses)
         self._random = random.Random(f"{seed}/{number}")
         self._session = Session()
@@ -64,7 +78,7 @@ class Writer:
             *(self._modify_before, self._modify_after, self._remove, self._delete),
         ]
         command, expected = self._random.choice(kinds if len(self.model) > 10 else kinds[:2])()
-        is_kept = self._random.random() < 0.5
+        is_kept = self._random.random() < self._kept_share
         write = Write.of(self._database, command, Session() if is_kept else self._session)
         router = self._random.randrange(2)
         answer = self._client.run(write, router=router)
@@ -166,9 +180,8 @@ class Writers:
         failures: what went wrong, at most one of each.
     """
 
-    def __init__(self, namespace: str, addresses: Sequence[str], *, count: int = 3, seed: int = 0) -> None:
-        database, _, collection = namespace.partition(".")
-        self.writers = [Writer(number, database, collection, addresses, seed) for number in range(count)]
+    def __init__(self, namespace: str, addresses: Sequence[str], *, kept_share: float = KEPT_SHARE) -> None:
+        self.writers = [Writer(number, namespace, addresses, kept_share=kept_share) for number in range(WRITERS)]
         self.failures: list[BaseException] = []
         self._is_stopping = threading.Event()
         self._threads = [threading.Thread(target=self._run, args=(writer,), daemon=True) for writer in self.writers]
@@ -254,9 +267,9 @@ class Writers:
 
 
 @contextmanager
-def writing(namespace: str, addresses: Sequence[str], *, count: int = 3, seed: int = 0) -> Iterator[Writers]:
+def writing(namespace: str, addresses: Sequence[str], *, kept_share: float = KEPT_SHARE) -> Iterator[Writers]:
     """Writers that run for the length of the block; after it they have ended, and none of them has failed."""
-    writers = Writers(namespace, addresses, count=count, seed=seed)
+    writers = Writers(namespace, addresses, kept_share=kept_share)
     writers.start()
     try:
         yield writers
