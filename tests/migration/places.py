@@ -31,20 +31,42 @@ class Place:
 
 PLACES: Final = (
     *(Place(f"{DONOR}.shardd", name) for name in DONOR_STEPS),
+    Place(f"{DONOR}.shardd", "hangBeforeLeavingCriticalSection"),
     *(Place(f"{RECIPIENT}.shardd", name) for name in RECIPIENT_STEPS),
 )
+"""Where a migration waits."""
+
+DELETION_PLACES: Final = tuple(
+    Place(f"{DONOR}.shardd", name)
+    for name in ("suspendRangeDeletion", "hangBeforeDoingDeletion", "hangAfterDoingDeletion")
+)
+"""Where the deletion of the range waits that the donor has given away."""
+
+FAILURES: Final = (
+    *(Place(f"{DONOR}.shardd", name) for name in ("loseMigrateCloneReply", "loseTransferModsReply")),
+    *(Place(f"{DONOR}.shardd", name) for name in ("migrationCommitVersionError", "migrationCommitNetworkError")),
+    Place(f"{DONOR}.shardd", "failMigrationCommit"),
+    Place(f"{RECIPIENT}.shardd", "migrationRecipientFailPostCommitRefresh"),
+)
+"""Where something goes wrong by itself."""
 
 
 ABORTABLE_PLACES: Final = tuple(
-    place for place in PLACES if place.name not in ("moveChunkHangAtStep6", "migrateThreadHangAtStep7")
+    place
+    for place in PLACES
+    if place.name not in ("moveChunkHangAtStep6", "hangBeforeLeavingCriticalSection", "migrateThreadHangAtStep7")
 )
 """Those that a migration passes before its commit."""
 
-BLOCKED_PLACES: Final = ("moveChunkHangAtStep5", "migrateThreadHangAtStep6", "migrateThreadHangAtStep7")
+BLOCKED_PLACES: Final = (
+    *("moveChunkHangAtStep5", "hangBeforeLeavingCriticalSection"),
+    *("migrateThreadHangAtStep6", "migrateThreadHangAtStep7"),
+)
 """Where the migration stands in its critical section, so that writes wait; reads at the donor do so later."""
 
-COMMITTED_ON_RECIPIENT: Final = "moveChunkHangAtStep5"
-"""Here the recipient has a critical section too, and one that reads wait for, as in MongoDB."""
+READABLE_AT: Final = {"moveChunkHangAtStep5": LOWER, "hangBeforeLeavingCriticalSection": UPPER}
+"""Where reads wait on one shard: the other. Before the commit the recipient has a critical section for reads too, as in
+MongoDB; after it, only the donor."""
 
 
 def middle_to(shard: str, namespace: str) -> dict[str, Any]:
