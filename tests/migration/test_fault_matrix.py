@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pymongo.collection import Collection
 
-from tests.integration.sharded import UPPER
+from tests.integration.sharded import LOWER, UPPER
 from tests.migration.conftest import SPLITS
 from tests.migration.fail_points import fail_point
 from tests.migration.fault_cluster import FaultCluster
@@ -19,14 +19,19 @@ from tests.migration.invariants import check_collection
 from tests.migration.moving import moving
 from tests.migration.places import (
     BLOCKED_PLACES,
-    COMMITTED_ON_RECIPIENT,
+    DELETION_PLACES,
+    FAILURES,
     PLACES,
+    READABLE_AT,
     VICTIMS,
     Place,
     middle_to,
     move_the_middle_on,
 )
 from tests.migration.writers import KEYS, writing
+
+READABLE_KEYS = {LOWER: (0, SPLITS[1]), UPPER: (SPLITS[1], KEYS)}
+"""The keys of the documents that only that shard has while the migration is about to commit, or has just done so."""
 
 
 def things(cluster: FaultCluster, router: int, namespace: str) -> Collection[dict[str, Any]]:
@@ -47,9 +52,9 @@ def test_stop_look_and_go_on(cluster: FaultCluster, namespace: str, place: Place
             moving(routers[0], middle_to(UPPER, namespace)) as move,
         ):
             point.wait_entered()
-            readable = SPLITS[1] if place.name == COMMITTED_ON_RECIPIENT else KEYS
-            expected = [document for document in still if document["key"] < readable]
-            query = {"is_still": True, "key": {"$lt": readable}}
+            low, high = READABLE_KEYS.get(READABLE_AT.get(place.name, ""), (0, KEYS))
+            expected = [document for document in still if low <= document["key"] < high]
+            query = {"is_still": True, "key": {"$gte": low, "$lt": high}}
             for router in range(2):
                 found = list(things(cluster, router, namespace).find(query, max_time_ms=10_000))
                 assert sorted(found, key=itemgetter("key")) == expected
@@ -88,5 +93,44 @@ def test_kill(cluster: FaultCluster, namespace: str, place: Place, victim: str) 
     writers.retry_kept()
     check_collection(cluster, namespace, writers.model)
     # It may have ended either way.
+    move_the_middle_on(cluster, namespace)
+    check_collection(cluster, namespace, writers.model)
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+@pytest.mark.parametrize("place", DELETION_PLACES, ids=lambda place: place.name)
+def test_kill_during_the_deletion(cluster: FaultCluster, namespace: str, place: Place, victim: str) -> None:
+    """What the donor has given away is deleted in the end, and not to be seen before."""
+    routers = cluster.router_addresses
+    with writing(namespace, routers) as writers:
+        writers.wait_for_progress(90)
+        with fail_point(cluster.client(place.daemon), place.name) as point:
+            cluster.router(1).admin.command(middle_to(UPPER, namespace))
+            point.wait_entered()
+            cluster.kill(victim)
+            cluster.restart(victim)
+            point.turn_off()
+        writers.wait_for_progress(60)
+    writers.retry_kept()
+    placement = check_collection(cluster, namespace, writers.model)
+    assert placement.owner({"key": SPLITS[0]}) == UPPER
+    move_the_middle_on(cluster, namespace)
+    check_collection(cluster, namespace, writers.model)
+
+
+@pytest.mark.parametrize("place", FAILURES, ids=lambda place: place.name)
+def test_failure(cluster: FaultCluster, namespace: str, place: Place) -> None:
+    routers = cluster.router_addresses
+    with writing(namespace, routers) as writers:
+        writers.wait_for_progress(90)
+        with (
+            fail_point(cluster.client(place.daemon), place.name, {"times": 1}) as point,
+            moving(routers[0], middle_to(UPPER, namespace)) as move,
+        ):
+            point.wait_entered()
+            assert move.wait() is not None
+        writers.wait_for_progress(60)
+    writers.retry_kept()
+    check_collection(cluster, namespace, writers.model)
     move_the_middle_on(cluster, namespace)
     check_collection(cluster, namespace, writers.model)
