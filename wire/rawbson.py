@@ -279,10 +279,21 @@ def array_documents(document: bytes, span: Span) -> list[bytes]:
     if span[0] != ARRAY:
         raise InvalidBSONError("not an array")
     found: list[bytes] = []
-    for _, (kind, _, value_start, value_end) in spans(document, span[2]):
+    # Written out instead of calling `spans`: migrations cut millions of documents here.
+    position, end = span[2] + 4, _document_end(document, span[2]) - 1
+    while kind := document[position]:
         if kind != OBJECT:
             raise InvalidBSONError("an array element that is not a document")
-        found.append(document[value_start:value_end])
+        value_start = document.find(b"\0", position + 1, end) + 1
+        if not value_start or value_start + DOCUMENT_BYTES_MIN > end:
+            raise InvalidBSONError("an array element that does not end with its array")
+        length = _unpack_int32(document, value_start)[0]
+        position = value_start + length
+        if length < DOCUMENT_BYTES_MIN or position > end:
+            raise InvalidBSONError("an array element that does not end with its array")
+        found.append(document[value_start:position])
+    if position != end:
+        raise InvalidBSONError("an array ends before its length says")
     return found
 
 

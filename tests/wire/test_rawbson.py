@@ -140,6 +140,27 @@ def test_array_documents_refuses_anything_else(value: object) -> None:
         rawbson.array_documents(document, rawbson.index(document)[b"documents"])
 
 
+@given(st.lists(documents, max_size=3), st.data())
+def test_array_documents_refuses_what_spans_refuses(parts: list[dict[str, Any]], data: st.DataObject) -> None:
+    array = bytearray(rawbson.array_of_documents([bson.encode(part) for part in parts]))
+    array[data.draw(st.integers(0, len(array) - 1))] = data.draw(st.integers(0, 255))
+    damaged = bytes(array)
+    expected: list[bytes] | None
+    try:
+        elements = [span for _, span in rawbson.spans(damaged)]
+        expected = [damaged[start:end] for _, _, start, end in elements]
+        if any(kind != rawbson.OBJECT for kind, _, _, _ in elements):
+            expected = None
+    except InvalidBSONError:
+        expected = None
+    found: list[bytes] | None
+    try:
+        found = rawbson.array_documents(damaged, (rawbson.ARRAY, 0, 0, len(damaged)))
+    except InvalidBSONError:
+        found = None
+    assert found == expected
+
+
 def test_raw_document_is_copied_verbatim_into_another() -> None:
     assert bson.encode({"inner": rawbson.raw_document(DOCUMENT)}) == bson.encode({"inner": EVERY_TYPE})
 
