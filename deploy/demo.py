@@ -14,6 +14,7 @@ from pymongo.errors import PyMongoError
 from deploy.chunk_map import ChunkMap, draw
 from deploy.cluster import LocalCluster, UpOptions
 from deploy.demo_data import SOURCE, batches, load_cities, split_points
+from deploy.demo_move import move_while_writing
 from deploy.errors import DeployError, reason
 from deploy.interrupts import signals_interrupt
 from deploy.progress import progress_bar
@@ -90,6 +91,8 @@ def _show(client: Client, uri: str, shards: list[str], steps: Steps) -> None:
         print(draw(ChunkMap.fetch(client, namespace), shards), end="\n\n")
     _title("Queries")
     _query(client)
+    _title("A chunk moves while it is written")
+    _move(client, shards)
     _title("sh.status() in mongosh")
     _show_status(uri)
 
@@ -145,6 +148,21 @@ def _query(client: Client) -> None:
     print(f"  findAndModify: visits of {visited['name']} are now {visited['visits']}")
     by_id = client["demo"]["citiesById"].find_one({"_id": REYKJAVIK})
     print(f"  by hash of _id: {by_id}")
+
+
+def _move(client: Client, shards: list[str]) -> None:
+    """Move the chunk that begins with the first city to the next shard."""
+    chunk = ChunkMap.fetch(client, RANGED).chunks[0]
+    to = shards[(shards.index(chunk.shard) + 1) % len(shards)]
+    country = client["demo"]["cities"].find_one({}, {"country": 1}, sort=[("country", 1), ("_id", 1)])
+    assert country is not None
+    move = move_while_writing(client, RANGED, chunk, to, {"country": country["country"]})
+    if move.counted != move.writes:
+        raise DeployError(f"{move.writes} writes were acknowledged, {move.counted} are there")
+    print(f"  the first chunk moved from {chunk.shard} to {to} in {move.seconds:.1f} s")
+    print(f"  {move.writes:,} writes to it were acknowledged meanwhile, and all of them are there")
+    print(f"  the longest took {move.longest_write * 1000:.0f} ms\n")
+    print(draw(ChunkMap.fetch(client, RANGED), shards))
 
 
 def _shards_asked(client: Client, query: dict[str, Any]) -> str:
