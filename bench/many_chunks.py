@@ -4,6 +4,7 @@ Splitting a million times would take hours, so the chunks are written into the c
 them, and the daemons are told to read it again.
 """
 
+import time
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
@@ -22,6 +23,7 @@ from deploy.mongod import connect
 
 _COMMAND_SECONDS: Final = 600.0
 _SHARD: Final = "shard1"
+_PERSIST_SECONDS_MAX: Final = 900.0
 _INSERT_BATCH: Final = 20_000
 
 
@@ -49,8 +51,25 @@ def create_collections(cluster: OurCluster, counts: Sequence[int]) -> None:
                 router.admin.command("flushRouterConfig")
                 documents = [{"key": key} for key in range(SPLIT_AT, DOCUMENTS)]
                 router[DATABASE][collection_name(count)].insert_many(documents, ordered=False)
+        _wait_until_persisted(cluster, counts)
     except PyMongoError as error:
         raise BenchError(f"a collection of many chunks could not be made: {error}") from error
+
+
+def _wait_until_persisted(cluster: OurCluster, counts: Sequence[int]) -> None:
+    """Return when the shard has written the tables down on its mongod, which it does beside its work.
+
+    Raises:
+        BenchError: it takes too long.
+    """
+    deadline = time.monotonic() + _PERSIST_SECONDS_MAX
+    with connect(cluster.address(f"{_SHARD}.0.mongod"), _COMMAND_SECONDS) as mongod:
+        for count in counts:
+            persisted = mongod["config"][f"cache.chunks.{DATABASE}.{collection_name(count)}"]
+            while persisted.estimated_document_count() < count:
+                if time.monotonic() > deadline:
+                    raise BenchError(f"{_SHARD} does not persist a table of {count:,} chunks in time")
+                time.sleep(1)
 
 
 def _write_chunks(config: MongoClient[dict[str, Any]], namespace: str, count: int) -> None:
