@@ -8,6 +8,9 @@ A transaction that was cut off, by a cancellation, a broken connection or the en
 way in mongod. Before anything else is written, each such session is *settled*: an empty transaction with a higher
 number begins only when the one before it is over, and ends it if it is open. So what was given up does not come to
 light behind the back of whoever cleans up after it.
+
+Mongod takes no transactions on its own databases, of which ``config.system.sessions`` can be sharded; and no user's
+change stream covers them. There, the same is done without.
 """
 
 import time
@@ -23,12 +26,13 @@ from bson.int64 import Int64
 
 from daemon.logs import get_logger
 from daemon.sidecar.mongod import LocalMongod
+from shardd.migration.empty_timestamps import restoring_updates
 from shardd.migration.raw_replies import check_reply
 from sharding.namespace import Namespace
 from wire.error_codes import ErrorCode
 from wire.errors import BackendError, CommandError
 from wire.message import encode_sequence, next_request_id, op_msg
-from wire.rawbson import VALUE_CODEC, encode_document
+from wire.rawbson import VALUE_CODEC, encode_document, raw_document
 from wire.transport.client import response_body
 
 logger = get_logger("shardd.migration.sessions")
@@ -125,15 +129,24 @@ class ReservedSession:
         *,
         write_concern: Mapping[str, Any] = LOCAL_WRITE_CONCERN,
     ) -> None:
-        """Insert raw documents, all or none.
+        """Insert raw documents, all or none, just as they are and whatever the collection's validator says of them.
 
         Raises:
             CommandError: DuplicateKey and whatever else an insert may fail with; WriteConcernFailed, they are inserted.
             BackendError: mongod does not answer; they may be inserted or not.
         """
 
+        if namespace.is_internal:
+            operations = [{"op": "i", "ns": str(namespace), "o": raw_document(document)} for document in documents]
+            await self._mongod.write("admin", {"applyOps": operations, "writeConcern": write_concern})
+            return
+
         async def insert_all(transaction: Transaction) -> None:
-            await transaction.run(namespace.db, {"insert": namespace.collection}, (b"documents", documents))
+            insert = {"insert": namespace.collection, "bypassDocumentValidation": True}
+            await transaction.run(namespace.db, insert, (b"documents", documents))
+            if updates := restoring_updates(documents):
+                update = {"update": namespace.collection, "bypassDocumentValidation": True}
+                await transaction.run(namespace.db, update, (b"updates", list(map(encode_document, updates))))
 
         await self.transact(insert_all, write_concern=write_concern)
 
@@ -150,13 +163,9 @@ class ReservedSession:
             CommandError: a statement failed; WriteConcernFailed, they have been run.
             BackendError: mongod does not answer; they may have been run or not.
         """
-        raw = [encode_document(statement) for statement in statements]
-
-        async def delete_all(transaction: Transaction) -> int:
-            reply = await transaction.run(namespace.db, {"delete": namespace.collection}, (b"deletes", raw))
-            return int(bson.decode(reply)["n"])
-
-        return await self.transact(delete_all, write_concern=write_concern)
+        delete = {"delete": namespace.collection, "deletes": statements}
+        (reply,) = await self.run(namespace.db, [delete], write_concern=write_concern)
+        return int(reply["n"])
 
     async def run(
         self, db: str, bodies: Sequence[Mapping[str, Any]], *, write_concern: Mapping[str, Any] = LOCAL_WRITE_CONCERN
@@ -167,6 +176,9 @@ class ReservedSession:
             CommandError: a statement failed; WriteConcernFailed, they have been run.
             BackendError: mongod does not answer; they may have been run or not.
         """
+
+        if Namespace(db).is_internal:
+            return [await self._mongod.write(db, {**body, "writeConcern": write_concern}) for body in bodies]
 
         async def run_all(transaction: Transaction) -> list[dict[str, Any]]:
             replies = [await transaction.run(db, body) for body in bodies]

@@ -23,8 +23,8 @@ from wire.rawbson import array_documents
 WRITERS: Final = 2
 """How many transactions are under way at once. On two cores a third one gains nothing."""
 
-PIECE_DOCUMENTS_MAX: Final = 2_000
-"""How many documents a transaction inserts: more gain nothing, and keep others waiting for longer."""
+PIECE_DOCUMENTS_MAX: Final = 1_000
+"""How many documents a transaction inserts: with more it costs mongod more time for each."""
 
 PIECE_BYTES_MAX: Final = 4 * 1024 * 1024
 

@@ -8,6 +8,7 @@ from uuid import UUID
 import bson
 import pytest
 import trio
+from bson import Int64, Timestamp
 from bson.binary import Binary
 from pymongo import MongoClient
 
@@ -50,6 +51,39 @@ def test_documents_are_inserted_and_deleted(lone: LoneMongod) -> None:
             deleted = await session.delete(namespace, [{"q": {"_id": 2}, "limit": 1}, {"q": {"_id": 9}, "limit": 1}])
             assert deleted == 1
             assert [each["_id"] for each in await stored(mongod, namespace)] == [1, 3]
+
+    run(lone, test)
+
+
+def test_documents_are_inserted_just_as_they_are(lone: LoneMongod) -> None:
+    """Mongod itself would refuse some of them, and put the present in the place of an empty timestamp."""
+    namespace = Namespace("exact", "c")
+    documents: list[dict[str, Any]] = [
+        {"_id": 1, "empty": Timestamp(0, 0), "b": 2, "a": 1},
+        {"_id": 2, "zero": Int64(0), "below": {"empty": Timestamp(0, 0)}},
+        {"_id": Timestamp(0, 0), "$dollar": Timestamp(0, 0), "dotted.name": Timestamp(0, 0)},
+        {"_id": 4, "not": "valid"},
+    ]
+
+    async def test(mongod: LocalMongod) -> None:
+        await mongod.command("exact", {"create": "c", "validator": {"not": {"$exists": False}}})
+        async with ReservedSessions(mongod).session() as session:
+            await session.insert(namespace, encoded(*documents))
+        kept = await stored(mongod, namespace)
+        assert sorted(map(bson.encode, kept)) == sorted(encoded(*documents))
+
+    run(lone, test)
+
+
+def test_the_databases_of_mongod_itself(lone: LoneMongod) -> None:
+    namespace = Namespace("config", "things")
+
+    async def test(mongod: LocalMongod) -> None:
+        await mongod.command("config", {"create": "things"})
+        async with ReservedSessions(mongod).session() as session:
+            await session.insert(namespace, encoded({"_id": 1}, {"_id": 2}), write_concern={"w": "majority"})
+            assert await session.delete(namespace, [{"q": {"_id": 2}, "limit": 1}]) == 1
+            assert await stored(mongod, namespace) == [{"_id": 1}]
 
     run(lone, test)
 
