@@ -14,6 +14,7 @@ from daemon.sidecar.handler import SidecarHandler
 from daemon.sidecar.noop_writer import READ_CONCERN
 from daemon.sidecar.upstream import Upstream
 from shardd.admission import Admission, is_read, namespace_of
+from shardd.causal_reads import CausalReads
 from shardd.command_runner import run_command
 from shardd.current_op import with_own_operations
 from shardd.migration.history.retried_writes import TXN_NUMBER, answer_retried_write
@@ -49,6 +50,7 @@ class ShardHandler(SidecarHandler):
     def __init__(self, shard: Shard, stale_errors: LabelledCounter) -> None:
         self._shard = shard
         self._admission = Admission(shard.namespace, shard.database, shard.refresher, shard.recovery_gate)
+        self._causal_reads = CausalReads(shard.mongod)
         self._stale_errors = stale_errors
         super().__init__(shard.sidecar, shard.metrics, shard.options.slow_ms, logger)
 
@@ -85,6 +87,10 @@ class ShardHandler(SidecarHandler):
             await self._shard.load_identity()
         if not is_write:
             client.allow_interruption()
+        if READ_CONCERN in request.fields and not self._shard.is_primary:
+            await in_own_task()
+            await self._shard.sidecar.prepare(request)
+            await self._causal_reads.prepare(request, self._shard.namespace(namespace_of(request)))
         admission = self._admission
         state = admission.try_admit(request, is_write=is_write)
         if state is None:

@@ -49,7 +49,7 @@ class NoopWriter:
 
         When that fails, the request waits for itself, as it would on a genuine server.
         """
-        awaited = _awaited_time(request)
+        awaited = awaited_time(request)
         if awaited is None or awaited <= self._reached:
             return
         async with self._writing:
@@ -79,7 +79,8 @@ class NoopWriter:
         self._reached = max(self._reached, awaited)
 
 
-def _awaited_time(request: Request) -> Timestamp | None:
+def awaited_time(request: Request) -> Timestamp | None:
+    """The cluster time that a request waits for before it reads, None if it waits for none."""
     span = request.fields.get(READ_CONCERN)
     if span is None or span[0] != OBJECT:
         return None
