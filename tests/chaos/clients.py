@@ -223,9 +223,13 @@ class ChaosClient(threading.Thread):
     def _read_set(self) -> None:
         """A set holds what was added and not removed."""
         world = self._random.choice(WORLDS)
-        command = {"find": world.name, "filter": {"owner": self.number}, "batchSize": 10_000}
-        found = self._find(world, command)
+        command = {"find": world.name, "filter": {"owner": self.number}, "batchSize": self._random.choice([5, 50, 500])}
+        try:
+            found = self._routers.read_all(DATABASE, command, router=self._router, within=UNAVAILABLE_SECONDS_MAX)
+        except WriteRefusedError as error:
+            raise AssertionError(f"{world.name}: {error}") from error
         identities = [document["_id"] for document in found]
+        self._history.add("read set", client=self.number, router=self._router, body=command, found=identities)
         expected = self.elements[world]
         assert len(set(identities)) == len(identities), f"{world.name}: duplicated {sorted(identities)}"
         missing, extra = expected.keys() - set(identities), set(identities) - expected.keys()

@@ -23,6 +23,8 @@ HEAL_SECONDS_MAX: Final = 45.0
 ANSWER_SECONDS_MAX: Final = 10.0
 """How long one router may take before the write is sent through the other."""
 
+_CURSOR_NOT_FOUND: Final = 43
+
 _NEVER_SENT: Final = 133
 """FailedToSatisfyReadPreference: a shard had no primary all the time, so nothing was sent to it."""
 
@@ -104,6 +106,44 @@ class RetryingClient:
             WriteRefusedError: as `run`.
         """
         return self._repeat(database, body, _is_retryable_read, router, within)
+
+    def read_all(
+        self, database: str, find: Document, *, router: int = 0, within: float = HEAL_SECONDS_MAX
+    ) -> list[Any]:
+        """All documents that a find finds, batch by batch; where a cursor was lost, it is opened anew.
+
+        Raises:
+            WriteRefusedError: as `run`.
+        """
+        deadline = time.monotonic() + within
+        while True:
+            found = self._try_read_all(self._addresses[router % len(self._addresses)], database, find)
+            if found is not None:
+                return found
+            if time.monotonic() > deadline:
+                raise WriteRefusedError(f"{find} was not read to its end within {within} s")
+            self.resent += 1
+            router += 1
+            time.sleep(RETRY_PAUSE_SECONDS)
+
+    def _try_read_all(self, address: str, database: str, find: Document) -> list[Any] | None:
+        found: list[Any] = []
+        command, batch = find, "firstBatch"
+        while True:
+            reply, trouble = self._send(address, database, command)
+            if (
+                reply is not None
+                and trouble
+                and not (_is_retryable_read(reply) or reply.get("code") == _CURSOR_NOT_FOUND)
+            ):
+                raise WriteRefusedError(f"{command} was answered with {reply}")
+            if reply is None or trouble:
+                return None
+            found += reply["cursor"][batch]
+            if not reply["cursor"]["id"]:
+                return found
+            command = {"getMore": reply["cursor"]["id"], "collection": find["find"], "batchSize": find["batchSize"]}
+            batch = "nextBatch"
 
     def _repeat(
         self,
