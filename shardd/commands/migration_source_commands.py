@@ -5,6 +5,8 @@ number, a batch whose reply was lost is handed out again. Without it each call g
 replies tell a ``position`` in the oplog of the donor: see `shardd.migration.source.clone_source`.
 """
 
+from typing import Any
+
 from bson.int64 import Int64
 
 from shardd.arguments import migration_session_argument
@@ -22,7 +24,7 @@ from wire.request import Request
 async def migrate_clone(shard: Shard, request: Request) -> RawReply:
     """A batch of the documents of the range as ``objects``; an empty one ends the clone.
 
-    ``position`` is the time after which the donor follows its oplog.
+    ``position`` is the time after which the donor follows its oplog; ``busy`` that clients keep this shard busy.
 
     Raises:
         CommandError: NotYetInitialized, this shard is no donor; IllegalOperation, not in this session; BadValue, it is
@@ -31,7 +33,10 @@ async def migrate_clone(shard: Shard, request: Request) -> RawReply:
     source = await _active_source(shard, request)
     objects = await source.next_clone_batch(_number(request))
     _lose_reply(shard, LOSE_MIGRATE_CLONE_REPLY)
-    return RawReply((b"\x04objects\0", objects, rawbson.encode_elements({"position": source.position})))
+    rest: dict[str, Any] = {"position": source.position}
+    if shard.migrations.client_load.is_heavy:
+        rest["busy"] = True
+    return RawReply((b"\x04objects\0", objects, rawbson.encode_elements(rest)))
 
 
 @command("_transferMods", admin_only=True, is_interruptible=True)

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from shardd.migration.client_load import ClientLoad
 from shardd.migration.donor.donations import Donations
 from shardd.migration.donor.progress import DonorMetrics, donation_operation
 from shardd.migration.parameters import MigrationParameters
@@ -28,6 +29,7 @@ class Migrations:
         donor: the migration in which this shard gives a range, from where it has been checked and persisted.
         recipient: receives ranges.
         donor_metrics: counts what comes of donations.
+        client_load: how busy clients keep this daemon.
     """
 
     def __init__(self, shard: Shard) -> None:
@@ -36,6 +38,7 @@ class Migrations:
         self.donor: DonorMigration | None = None
         self.recipient = RecipientService(shard, self.registry)
         self.donor_metrics = DonorMetrics(shard.metrics, lambda: self.donor)
+        self.client_load = ClientLoad(shard.metrics.operations)
         self._shard = shard
         self._donations: Donations | None = None
 

@@ -39,11 +39,13 @@ class CloneBatch:
         reply: the donor's reply.
         objects: where the array of documents is in it.
         position: the time after which the donor follows its oplog; None if it does not tell.
+        is_donor_busy: whether clients keep the donor busy.
     """
 
     reply: bytes
     objects: Span
     position: Timestamp | None
+    is_donor_busy: bool = False
 
     @property
     def is_last(self) -> bool:
@@ -173,7 +175,9 @@ class DonorLink:
             CommandError: see `DonorConnection.command`.
         """
         reply = await self._documents.command("admin", self._command("_migrateClone", number))
-        return CloneBatch(reply, required_array(reply, b"objects"), _position(reply))
+        busy = find(reply, b"busy")
+        is_busy = busy is not None and bool(decode_value(reply, busy))
+        return CloneBatch(reply, required_array(reply, b"objects"), _position(reply), is_busy)
 
     async def modifications(self) -> Modifications:
         """The next batch of modifications; asking for it says that the last one has been applied.

@@ -300,7 +300,8 @@ class RecipientMigration:
     async def _clone(self, writer: RangeWriter, first: CloneBatch) -> None:
         """Step 4."""
         self.status.enter(ReceiveState.CLONE)
-        cloner = Cloner(self._link, self._shard.reserved_sessions, writer, self.status, self._progress.prefix)
+        load = self._shard.migrations.client_load
+        cloner = Cloner(self._link, self._shard.reserved_sessions, writer, self.status, self._progress.prefix, load)
         await cloner.run(first)
         await self._progress.save()
         await self._steps.finish(4)

@@ -1,5 +1,7 @@
 """The parts of a recipient that need no server: pieces of a clone, checkpoints, the status."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import permutations
@@ -14,9 +16,20 @@ from bson.timestamp import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
+from daemon.operation_metrics import OK, OperationMetrics
+from shardd.migration.client_load import HEAVY_OPERATIONS_PER_SECOND, ClientLoad
 from shardd.migration.documents import MigrationAttempt
 from shardd.migration.recipient.checkpoint import MigrationCheckpoint
-from shardd.migration.recipient.clone import PIECE_BYTES_MAX, PIECE_DOCUMENTS_MAX, ClonedPrefix, Piece, cut
+from shardd.migration.recipient.clone import (
+    PIECE_BYTES_MAX,
+    PIECE_DOCUMENTS_MAX,
+    WRITERS,
+    ClonedPrefix,
+    Cloner,
+    Piece,
+    cut,
+)
+from shardd.migration.recipient.donor_link import CloneBatch
 from shardd.migration.recipient.request import ReceiveRequest
 from shardd.migration.recipient.status import ReceiveState, ReceiveStatus
 from shardd.migration.recipient.together import run_together
@@ -25,6 +38,7 @@ from sharding.namespace import Namespace
 from sharding.shard_key import ShardKeyPattern
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
+from wire.rawbson import ARRAY, array_of_documents, element, find, from_elements
 
 PATTERN = ShardKeyPattern.from_mapping({"a": 1})
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -39,6 +53,82 @@ def test_pieces_are_all_documents_in_order_and_not_too_big(sizes: list[int], has
         assert size == sum(map(len, piece))
         assert 1 <= len(piece) <= PIECE_DOCUMENTS_MAX
         assert size <= PIECE_BYTES_MAX or len(piece) == 1
+
+
+class _Donor:
+    """Hands out one batch of as many documents as there are pieces, and the empty one."""
+
+    def __init__(self, pieces: int, *, is_busy: bool) -> None:
+        documents = [bson.encode({"_id": n, "a": n}) for n in range(pieces * PIECE_DOCUMENTS_MAX)]
+        self._is_busy = is_busy
+        self._batches = [self._batch(documents), self._batch([])]
+
+    def _batch(self, documents: list[bytes]) -> CloneBatch:
+        reply = from_elements(element(b"objects", ARRAY, array_of_documents(documents)))
+        span = find(reply, b"objects")
+        assert span is not None
+        return CloneBatch(reply, span, None, self._is_busy)
+
+    async def clone_batch(self, number: int) -> CloneBatch:
+        return self._batches[number]
+
+
+class _Writer:
+    """Takes a tenth of a second for each piece."""
+
+    async def insert(self, session: object, documents: list[bytes]) -> list[bytes]:
+        await trio.sleep(0.1)
+        return documents
+
+
+class _Sessions:
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[object]:
+        yield object()
+
+
+@pytest.mark.parametrize(
+    ("is_donor_busy", "own_operations", "seconds"),
+    [(False, 0, 0.2), (True, 0, 0.8), (False, 10_000, 0.5)],  # There are none any more after the first rest.
+)
+def test_writers_rest_while_clients_keep_a_shard_busy(
+    is_donor_busy: bool, own_operations: int, seconds: float, autojump_clock: trio.testing.MockClock
+) -> None:
+    async def clone() -> None:
+        operations = OperationMetrics("test", ("find",))
+        load = ClientLoad(operations, trio.current_time)
+        await trio.sleep(1)
+        for _ in range(own_operations):
+            operations.observe("find", OK, 0.001)
+        donor = _Donor(2 * WRITERS, is_busy=is_donor_busy)
+        prefix, status = ClonedPrefix(), ReceiveStatus(None)
+        cloner = Cloner(donor, _Sessions(), _Writer(), status, prefix, load)  # type: ignore[arg-type]
+        began = trio.current_time()
+        await cloner.run(await donor.clone_batch(0))
+        assert status.cloned == prefix.documents == 2 * WRITERS * PIECE_DOCUMENTS_MAX
+        assert trio.current_time() - began == pytest.approx(seconds)
+
+    trio.run(clone, clock=autojump_clock)
+
+
+def test_the_load_of_clients_is_that_since_it_was_asked_last() -> None:
+    now = 0.0
+    operations = OperationMetrics("test", ("find", "_migrateClone"))
+    load = ClientLoad(operations, lambda: now)
+
+    def seen(seconds: float, command: str, count: int) -> bool:
+        nonlocal now
+        now += seconds
+        for _ in range(count):
+            operations.observe(command, OK, 0.001)
+        return load.is_heavy
+
+    assert not seen(1, "find", HEAVY_OPERATIONS_PER_SECOND - 1)
+    assert seen(1, "find", HEAVY_OPERATIONS_PER_SECOND)
+    # Too soon to say anything else.
+    assert seen(0.01, "find", 0)
+    assert not seen(1, "_migrateClone", 10 * HEAVY_OPERATIONS_PER_SECOND)
+    assert seen(0.5, "find", HEAVY_OPERATIONS_PER_SECOND)
 
 
 def piece(number: int, *keys: int) -> Piece:
