@@ -4,7 +4,7 @@ import random
 import threading
 import traceback
 from collections import Counter
-from typing import Any
+from typing import Any, Final
 
 from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError
 
@@ -15,8 +15,10 @@ from tests.migration.fault_cluster import FaultCluster
 
 Document = dict[str, Any]
 
-CHUNKS_MAX = 12
+CHUNKS_MAX: Final = 12
 """More in one collection are merged before anything is split."""
+
+PAUSE_AFTER_FAILURE_SECONDS: Final = 0.2
 
 
 class Mover(threading.Thread):
@@ -74,6 +76,8 @@ class Mover(threading.Thread):
 
     def _count(self, command: Document, name: str) -> None:
         self._history.add("unchanged", command=command, error=name)
+        # What is in the way now is so for a while.
+        self._is_stopping.wait(PAUSE_AFTER_FAILURE_SECONDS)
         if next(iter(command), "") in ("moveChunk", "moveRange"):
             self.failed[name] += 1
 

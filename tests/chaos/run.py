@@ -19,6 +19,13 @@ from tests.migration.invariants import check_collection
 CLIENTS: Final = 8
 END_SECONDS_MAX: Final = 120.0
 
+SHARD_OPTIONS: Final = (
+    *("--orphan-cleanup-delay", "1"),
+    # A killed router leaves cursors behind, for which range deletions wait, and for these the next moves: not for the
+    # usual ten minutes.
+    *("--set-parameter", "cursorTimeoutMillis=10000", "--set-parameter", "clientCursorMonitorFrequencySecs=1"),
+)
+
 Document = dict[str, Any]
 
 
@@ -68,7 +75,7 @@ def run_chaos(directory: Path, *, seconds: float, seed: str, members: int = 1) -
     history = History(directory / "history.jsonl")
     summary = Summary(seed)
     try:
-        options = ("--orphan-cleanup-delay", "1", "--members", str(members))
+        options = [*SHARD_OPTIONS, "--members", str(members)]
         with fault_cluster(directory / "cluster", *options) as cluster:
             _run_on(cluster, history, summary, seconds)
     finally:
