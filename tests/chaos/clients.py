@@ -90,6 +90,8 @@ class ChaosClient(threading.Thread):
         self.registers: list[Register] = []
         self.elements: dict[World, dict[str, Document]] = {world: {} for world in WORLDS}
         self.operations = 0
+        # Like a driver's, few and in use for long: a migration has to look at all that were used lately.
+        self._sessions = {world: Session() for world in WORLDS}
         self._history = history
         self._random = random.Random(f"{seed}/client/{number}")
         self._routers = RetryingClient(addresses)
@@ -181,7 +183,7 @@ class ChaosClient(threading.Thread):
             place = world.shard_key(self._random, identity)
             documents.append({"_id": identity, **place, "owner": self.number, "text": "x" * 100})
         command = {"insert": world.name, "documents": documents, "ordered": False}
-        self._write(world, command, Session(), {"n": len(documents)})
+        self._write(world, command, self._sessions[world], {"n": len(documents)})
         self.elements[world].update((document["_id"], document) for document in documents)
 
     def _remove(self) -> None:
@@ -190,7 +192,7 @@ class ChaosClient(threading.Thread):
             return
         document = self.elements[world][self._random.choice(list(self.elements[world]))]
         command = {"delete": world.name, "deletes": [{"q": world.query(document), "limit": 1}]}
-        self._write(world, command, Session(), {"n": 1})
+        self._write(world, command, self._sessions[world], {"n": 1})
         del self.elements[world][document["_id"]]
 
     def _write(self, world: World, command: Document, session: Session, expected: Document) -> None:
