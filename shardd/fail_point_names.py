@@ -2,7 +2,7 @@
 
 from typing import Final
 
-DONOR: Final = tuple(f"moveChunkHangAtStep{step}" for step in range(1, 8))
+DONOR: Final = tuple(f"moveChunkHangAtStep{step}" for step in range(1, 7))
 """The donor waits after the step of that number."""
 
 RECIPIENT: Final = tuple(f"migrateThreadHangAtStep{step}" for step in range(1, 8))
