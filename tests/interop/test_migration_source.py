@@ -50,7 +50,12 @@ def migrating(deployment: Deployment) -> Iterator[str]:
         try:
             waiting = {"waitForFailPoint": HANG, "timesEntered": 1, "maxTimeMS": 30_000}
             assert deployment.on_shard(0, waiting)["ok"]
-            session_id: str = deployment.on_shard(1, {"_recvChunkStatus": NAMESPACE})["sessionId"]
+            status = {"_recvChunkStatus": NAMESPACE}
+            session_id: str = deployment.on_shard(1, status)["sessionId"]
+            waiting = {**status, "waitForSteadyOrDone": True, "sessionId": session_id}
+            # An answer comes after a second at the latest, steady or not.
+            answers = (deployment.on_shard(1, waiting)["state"] for _ in range(30))
+            assert "steady" in answers
             yield session_id
         finally:
             deployment.on_shard(0, {"configureFailPoint": HANG, "mode": "off"})
