@@ -9,14 +9,12 @@ from bson.timestamp import Timestamp
 from daemon.single_flight import SingleFlight
 from sharding.catalog.reads import CatalogRead, CatalogReads, Result, read_shards
 from sharding.catalog.shard_entry import ShardEntry
-from wire.error_codes import Category, ErrorCode, has_category
+from wire.error_codes import ErrorCode
 from wire.errors import BackendError, CommandError
 from wire.transport.replica_set import ReplicaSetClient
 
 MAJORITY: Final[Mapping[str, Any]] = {"w": "majority", "wtimeout": 60_000}
 """The write concern of everything that must not be lost, with MongoDB's time limit for it between servers."""
-
-_READ_ATTEMPTS_MAX: Final = 3
 
 
 class Catalog:
@@ -102,16 +100,10 @@ class Catalog:
         self._shards = {entry.id: entry for entry in await self.read(read_shards())}
 
     async def _find(self, wanted: CatalogRead) -> list[bytes]:
-        for attempt in range(1, _READ_ATTEMPTS_MAX + 1):
-            try:
-                return await self.client.find_raw(wanted.db, wanted.command)
-            except BackendError as error:
-                if attempt == _READ_ATTEMPTS_MAX:
-                    raise _unreachable(error) from error
-            except CommandError as error:
-                if attempt == _READ_ATTEMPTS_MAX or not has_category(error.code, Category.NOT_PRIMARY):
-                    raise
-        raise AssertionError("unreachable")
+        try:
+            return await self.client.find_raw(wanted.db, wanted.command)
+        except BackendError as error:
+            raise _unreachable(error) from error
 
 
 def _unreachable(error: BackendError) -> CommandError:

@@ -130,10 +130,24 @@ class ReplicaSetClient:
     ) -> list[bytes]:
         """All documents of a cursor that ``command`` (find or aggregate) opens, as raw bytes.
 
+        Where `command` would be tried again, the reading begins anew.
+
         Raises:
-            CommandError: the command or a ``getMore`` failed.
-            BackendError: the member did not answer.
+            CommandError: the command or a ``getMore`` failed, or no member was suitable in time.
+            BackendError: the last try met a broken connection.
         """
+        for attempt in range(1, _ATTEMPTS_MAX + 1):
+            try:
+                return await self._find_once(db, command, preference)
+            except BackendError:
+                if attempt == _ATTEMPTS_MAX:
+                    raise
+            except CommandError as failure:
+                if attempt == _ATTEMPTS_MAX or not has_category(failure.code, Category.NOT_PRIMARY):
+                    raise
+        raise AssertionError("unreachable")
+
+    async def _find_once(self, db: str, command: Mapping[str, Any], preference: ReadPreference) -> list[bytes]:
         address = await self.select(preference)
         documents: list[bytes] = []
         body = bson.encode({**command, "$db": db})

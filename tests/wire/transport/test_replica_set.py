@@ -1,0 +1,79 @@
+"""A client of a replica set whose only member loses connections."""
+
+from collections.abc import Callable
+from typing import Any
+
+import bson
+import pytest
+import trio
+
+from tests.wire.raw_connection import op_msg_frame
+from wire.errors import BackendError, CommandError
+from wire.transport.replica_set import ReplicaSetClient
+
+MEMBER = "member:27017"
+
+Answer = Callable[[], dict[str, Any]]
+
+
+class OneMember(ReplicaSetClient):
+    """A client whose member answers with what a test gives it, and needs no sockets."""
+
+    def __init__(self, *answers: Answer) -> None:
+        self._answers = list(answers)
+        self.failures = 0
+
+    async def select(self, *_: object) -> str:
+        await trio.lowlevel.checkpoint()
+        return MEMBER
+
+    async def exchange_with(self, *_: object) -> bytes:
+        await trio.lowlevel.checkpoint()
+        return op_msg_frame(self._answers.pop(0)())
+
+    def on_failure(self, *_: object) -> None:
+        self.failures += 1
+
+
+def lost() -> dict[str, Any]:
+    raise BackendError(MEMBER, "closed the connection", sent=True)
+
+
+def stepped_down() -> dict[str, Any]:
+    return {"ok": 0, "code": 10107, "codeName": "NotWritablePrimary", "errmsg": "not primary"}
+
+
+def batch(name: str, cursor: int, *documents: dict[str, Any]) -> Answer:
+    return lambda: {"ok": 1, "cursor": {name: list(documents), "id": bson.Int64(cursor), "ns": "config.chunks"}}
+
+
+def read(member: OneMember) -> list[dict[str, Any]]:
+    """What a find finds."""
+
+    async def find() -> list[bytes]:
+        return await member.find_raw("config", {"find": "chunks"})
+
+    return [bson.decode(document) for document in trio.run(find)]
+
+
+@pytest.mark.parametrize("failure", [lost, stepped_down])
+def test_reading_begins_anew_after_a_failure(failure: Answer) -> None:
+    first = batch("firstBatch", 5, {"_id": 1})
+    member = OneMember(failure, first, failure, first, batch("nextBatch", 0, {"_id": 2}))
+    assert read(member) == [{"_id": 1}, {"_id": 2}]
+    assert member.failures == (2 if failure is stepped_down else 0)
+
+
+def test_reading_is_given_up_in_the_end() -> None:
+    with pytest.raises(BackendError):
+        read(OneMember(*[lost] * 10))
+    with pytest.raises(CommandError):
+        read(OneMember(*[stepped_down] * 10))
+
+
+def test_other_errors_are_final() -> None:
+    def refused() -> dict[str, Any]:
+        return {"ok": 0, "code": 13, "codeName": "Unauthorized", "errmsg": "not authorized"}
+
+    with pytest.raises(CommandError):
+        read(OneMember(refused, batch("firstBatch", 0)))
