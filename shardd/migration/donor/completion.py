@@ -13,8 +13,8 @@ from bson.binary import Binary
 from daemon.logs import get_logger
 from shardd.catalog import MAJORITY
 from shardd.migration.documents import ABORTED, CLEAN_DELAYED, CLEAN_NOW, COMMITTED, MigrationCoordinatorDocument
-from shardd.migration.donor.recipient_link import is_transient
 from shardd.migration.donor.store import DonorStore
+from shardd.migration.network import is_transient
 from shardd.other_shards import send_to_shard
 from shardd.shard import Shard
 from wire.error_codes import ErrorCode

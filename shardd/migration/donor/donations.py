@@ -22,13 +22,13 @@ from shardd.migration.documents import (
 from shardd.migration.donor.attempts import MigrationAttempts
 from shardd.migration.donor.completion import Completion, decide
 from shardd.migration.donor.critical_section import DonorCriticalSection
-from shardd.migration.donor.migration import DonorMigration, Outcome, as_command_error
+from shardd.migration.donor.migration import DonorMigration, Outcome
 from shardd.migration.donor.outcome import wait_outcome
 from shardd.migration.donor.plan import MovePlan, check_size, plan_move
-from shardd.migration.donor.recipient_link import is_transient
 from shardd.migration.donor.request import MoveRangeRequest
 from shardd.migration.donor.steps import Steps
 from shardd.migration.donor.store import DonorStore
+from shardd.migration.network import as_command_error, is_transient
 from shardd.migration.registry import Donation, DonationKey
 from shardd.shard import Shard
 from wire.error_codes import ErrorCode
@@ -111,10 +111,8 @@ class Donations:
         try:
             async with self._shard.ddl_locks.chunk_change(donation.key.namespace):
                 await work()
-        except CommandError as failure:
-            error = failure
-        except BackendError as failure:
-            error = CommandError(ErrorCode.HostUnreachable, str(failure))
+        except (CommandError, BackendError) as failure:
+            error = as_command_error(failure)
         except Exception as failure:
             logger.exception("A migration failed for a reason that is our fault", migration=str(donation.migration_id))
             error = CommandError(ErrorCode.InternalError, f"{type(failure).__name__}: {failure}")

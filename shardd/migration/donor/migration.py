@@ -25,6 +25,7 @@ from shardd.migration.donor.steps import Steps
 from shardd.migration.donor.store import DonorStore
 from shardd.migration.donor.verification import verify_range
 from shardd.migration.history.donor_history import DonorHistory
+from shardd.migration.network import as_command_error
 from shardd.migration.source.clone_source import CloneSource
 from shardd.shard import Shard
 from wire.error_codes import ErrorCode
@@ -321,8 +322,3 @@ class DonorMigration:
             "recipient": self.coordinator.recipient,
             "range": str(self.plan.range),
         }
-
-
-def as_command_error(error: CommandError | BackendError) -> CommandError:
-    """An error as whoever asked for the migration gets to see it."""
-    return error if isinstance(error, CommandError) else CommandError(ErrorCode.HostUnreachable, str(error))

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import trio
 from bson.binary import Binary
 from bson.int64 import Int64
 
@@ -13,18 +12,14 @@ from shardd.catalog import MAJORITY
 from shardd.migration.documents import MigrationCoordinatorDocument
 from shardd.migration.donor.attempts import MigrationAttempts
 from shardd.migration.donor.plan import MovePlan
+from shardd.migration.network import repeated
 from shardd.other_shards import send_to_shard
 from shardd.shard import Shard
-from wire.error_codes import Category, ErrorCode, has_category
+from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 from wire.rawbson import encode_document, raw_document
 
 logger = get_logger("shardd.migration.donor")
-
-_PAUSE_SECONDS_MIN: Final = 0.05
-_PAUSE_SECONDS_MAX: Final = 5.0
-_TRANSIENT_ATTEMPTS_MAX: Final = 8
-"""With doubling pauses, errors of the network are borne for some ten seconds beside what finding a primary takes."""
 
 _FAILED: Final = frozenset({"fail", "abort"})
 
@@ -168,25 +163,14 @@ class RecipientLink:
 
     async def _send(self, command: Mapping[str, Any]) -> dict[str, Any]:
         """Send what may be repeated, and repeat it when the network fails."""
-        pause = _PAUSE_SECONDS_MIN
-        for attempt in range(1, _TRANSIENT_ATTEMPTS_MAX + 1):
-            try:
-                return await send_to_shard(self._shard, self._coordinator.recipient, "admin", command)
-            except CommandError as error:
-                if attempt == _TRANSIENT_ATTEMPTS_MAX or not is_transient(error):
-                    raise
-                logger.warning(
-                    "Could not reach the recipient",
-                    namespace=self._namespace,
-                    shard=self._coordinator.recipient,
-                    command=next(iter(command)),
-                    error=str(error),
-                )
-            await trio.sleep(pause)
-            pause = min(pause * 2, _PAUSE_SECONDS_MAX)
-        raise AssertionError("unreachable")
 
+        def log(error: CommandError) -> None:
+            logger.warning(
+                "Could not reach the recipient",
+                namespace=self._namespace,
+                shard=self._coordinator.recipient,
+                command=next(iter(command)),
+                error=str(error),
+            )
 
-def is_transient(error: CommandError) -> bool:
-    """Whether a server could not be reached or is not ready, so that what was asked may succeed a little later."""
-    return has_category(error.code, Category.RETRYABLE) or error.code == ErrorCode.FailedToSatisfyReadPreference
+        return await repeated(lambda: send_to_shard(self._shard, self._coordinator.recipient, "admin", command), log)

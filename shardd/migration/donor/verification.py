@@ -6,6 +6,7 @@ from bson.binary import Binary
 from daemon.logs import get_logger
 from shardd.migration.documents import MigrationCoordinatorDocument
 from shardd.migration.donor.plan import MovePlan
+from shardd.migration.network import as_command_error
 from shardd.migration.source.digest import RangeDigest, digest
 from shardd.other_shards import send_to_shard
 from shardd.shard import Shard
@@ -44,10 +45,8 @@ async def verify_range(shard: Shard, coordinator: MigrationCoordinatorDocument, 
             digests["donor"] = await digest(
                 shard.mongod, collection.namespace, collection.uuid, collection.key_pattern, plan.range
             )
-        except CommandError as error:
-            errors.append(error)
-        except BackendError as error:
-            errors.append(CommandError(ErrorCode.HostUnreachable, str(error)))
+        except (CommandError, BackendError) as error:
+            errors.append(as_command_error(error))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ask_recipient)

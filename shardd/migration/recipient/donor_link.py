@@ -6,13 +6,13 @@ donors know no numbers and pass them over.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import bson
-import trio
 from bson.timestamp import Timestamp
 
 from daemon.logs import get_logger
+from shardd.migration.network import repeated
 from shardd.migration.raw_replies import check_reply, required_array
 from shardd.migration.recipient.request import ReceiveRequest
 from shardd.shard import Shard
@@ -24,11 +24,6 @@ from wire.transport.client import Connection, handshake_document, response_body
 from wire.transport.replica_set import ReplicaSetClient
 
 logger = get_logger("shardd.migration.recipient")
-
-_PAUSE_SECONDS_MIN: Final = 0.05
-_PAUSE_SECONDS_MAX: Final = 5.0
-_ATTEMPTS_MAX: Final = 8
-"""With doubling pauses, errors of the network are borne for some ten seconds beside what finding a primary takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,25 +90,25 @@ class DonorConnection:
             CommandError: the donor refused, or could not be reached for long.
         """
         body = bson.encode({**command, "$db": db})
-        pause = _PAUSE_SECONDS_MIN
-        for attempt in range(1, _ATTEMPTS_MAX + 1):
+
+        async def ask() -> bytes:
             try:
                 return await self._exchange(body)
-            except (CommandError, BackendError) as error:
-                failure = _as_command_error(error, self._request.donor)
-                if attempt == _ATTEMPTS_MAX or not _is_transient(failure):
-                    raise failure from error
+            except BackendError as error:
+                message = f"could not reach shard {self._request.donor}: {error}"
+                raise CommandError(ErrorCode.HostUnreachable, message) from error
+
+        def log(error: CommandError) -> None:
             logger.warning(
                 "Could not reach the donor",
                 namespace=str(self._request.namespace),
                 shard=self._request.donor,
                 session=self._request.session_id,
                 command=next(iter(command)),
-                error=str(failure),
+                error=str(error),
             )
-            await trio.sleep(pause)
-            pause = min(pause * 2, _PAUSE_SECONDS_MAX)
-        raise AssertionError("unreachable")
+
+        return await repeated(ask, log)
 
     def close(self) -> None:
         """Close the connection; what is under way on it fails."""
@@ -229,14 +224,3 @@ def _position(reply: bytes) -> Timestamp | None:
         return None
     position: Timestamp = decode_value(reply, span)
     return position
-
-
-def _as_command_error(error: CommandError | BackendError, donor: str) -> CommandError:
-    if isinstance(error, CommandError):
-        return error
-    return CommandError(ErrorCode.HostUnreachable, f"could not reach shard {donor}: {error}")
-
-
-def _is_transient(error: CommandError) -> bool:
-    """Whether the donor could not be reached or is not ready, so that what was asked may succeed a little later."""
-    return has_category(error.code, Category.RETRYABLE) or error.code == ErrorCode.FailedToSatisfyReadPreference

@@ -13,6 +13,7 @@ import trio
 from daemon.logs import get_logger
 from shardd.migration.documents import CLEAN_NOW, MigrationRecipientDocument, RangeDeletionTask
 from shardd.migration.history.pull import HistoryPull
+from shardd.migration.network import as_command_error
 from shardd.migration.recipient.catch_up import Modifier
 from shardd.migration.recipient.clone import Cloner
 from shardd.migration.recipient.collection_copy import DonorCollection, copy_collection, describe_on_donor
@@ -200,7 +201,7 @@ class RecipientMigration:
                 try:
                     await work()
                 except (CommandError, BackendError, RemoteProtocolError) as failure:
-                    error = _as_command_error(failure)
+                    error = as_command_error(failure)
                 except Exception as failure:
                     logger.exception("Receiving a range failed for a reason that is our fault", **self._about)
                     error = CommandError(ErrorCode.InternalError, f"{type(failure).__name__}: {failure}")
@@ -395,9 +396,3 @@ def _recipient_document(request: ReceiveRequest) -> MigrationRecipientDocument:
         lsid=request.lsid,
         txn_number=request.txn_number,
     )
-
-
-def _as_command_error(error: CommandError | BackendError | RemoteProtocolError) -> CommandError:
-    if isinstance(error, CommandError):
-        return error
-    return CommandError(ErrorCode.HostUnreachable, str(error))
