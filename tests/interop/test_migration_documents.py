@@ -9,6 +9,7 @@ import pytest
 from bson.int64 import Int64
 from bson.timestamp import Timestamp
 
+from tests.fail_points import fail_point
 from tests.interop.comparison import assert_same
 from tests.interop.deployment import HIGH, MAJORITY, Deployment, Document
 
@@ -50,19 +51,15 @@ def filled_collection(deployment: Deployment, name: str) -> str:
 
 
 @contextmanager
-def stopped_at(deployment: Deployment, shard: int, fail_point: str, namespace: str) -> Iterator[Future[Document]]:
+def stopped_at(deployment: Deployment, shard: int, place: str, namespace: str) -> Iterator[Future[Document]]:
     """A migration of the upper half that stands still at a fail point of a shard until the block ends."""
-    entered = deployment.on_shard(shard, {"configureFailPoint": fail_point, "mode": "alwaysOn"})["count"]
+    upper_half = {"min": {"key": DOCUMENTS // 2}, "max": {"key": HIGH}}
     with ThreadPoolExecutor() as mover:
-        try:
-            moving = mover.submit(deployment.move, namespace, RECIPIENT, min={"key": DOCUMENTS // 2}, max={"key": HIGH})
-            wait = {"waitForFailPoint": fail_point, "timesEntered": entered + 1, "maxTimeMS": 30_000}
-            reached = deployment.on_shard(shard, wait)
-            assert reached["ok"], (reached, moving.done() and moving.result())
+        with fail_point(deployment.shards[shard], place) as point:
+            moving = mover.submit(deployment.move, namespace, RECIPIENT, **upper_half)
+            point.wait_entered()
             yield moving
-        finally:
-            deployment.on_shard(shard, {"configureFailPoint": fail_point, "mode": "off"})
-            moving.result(60)
+        moving.result(60)
 
 
 def persisted(deployment: Deployment, namespace: str) -> dict[str, list[Document]]:
@@ -107,7 +104,7 @@ def session_id(deployment: Deployment, namespace: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("shard", "fail_point"),
+    ("shard", "place"),
     [
         # Where a step ends a document sooner or later does not count: at these points the same ones have to be there.
         (RECIPIENT, "migrateThreadHangAtStep1"),
@@ -116,10 +113,10 @@ def session_id(deployment: Deployment, namespace: str) -> str:
         (DONOR, "moveChunkHangAtStep5"),
     ],
 )
-def test_documents_while_it_stands_still(both: Both, shard: int, fail_point: str) -> None:
+def test_documents_while_it_stands_still(both: Both, shard: int, place: str) -> None:
     def ask(deployment: Deployment) -> list[Any]:
-        namespace = filled_collection(deployment, fail_point)
-        with stopped_at(deployment, shard, fail_point, namespace) as moving:
+        namespace = filled_collection(deployment, place)
+        with stopped_at(deployment, shard, place, namespace) as moving:
             during = persisted(deployment, namespace)
         return [during, moving.result(), persisted(deployment, namespace)]
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pytest
 
+from tests.fail_points import fail_point
 from tests.interop.comparison import assert_same
 from tests.interop.deployment import HIGH, LOW, Deployment, Document
 
@@ -44,12 +45,10 @@ def migrating(deployment: Deployment) -> Iterator[str]:
     """A migration that waits before its critical section, with everything cloned; yields its session id."""
     deployment.shard_collection(NAMESPACE, {"key": 1})
     deployment.shards[0].interop_source.c.insert_many([{"key": number} for number in range(10)])
-    deployment.on_shard(0, {"configureFailPoint": HANG, "mode": "alwaysOn"})
     with ThreadPoolExecutor() as executor:
-        move: Future[Document] = executor.submit(deployment.move, NAMESPACE, 1, min={"key": LOW}, max={"key": HIGH})
-        try:
-            waiting = {"waitForFailPoint": HANG, "timesEntered": 1, "maxTimeMS": 30_000}
-            assert deployment.on_shard(0, waiting)["ok"]
+        with fail_point(deployment.shards[0], HANG) as hang:
+            move: Future[Document] = executor.submit(deployment.move, NAMESPACE, 1, min={"key": LOW}, max={"key": HIGH})
+            hang.wait_entered()
             status = {"_recvChunkStatus": NAMESPACE}
             session_id: str = deployment.on_shard(1, status)["sessionId"]
             waiting = {**status, "waitForSteadyOrDone": True, "sessionId": session_id}
@@ -57,8 +56,6 @@ def migrating(deployment: Deployment) -> Iterator[str]:
             answers = (deployment.on_shard(1, waiting)["state"] for _ in range(30))
             assert "steady" in answers
             yield session_id
-        finally:
-            deployment.on_shard(0, {"configureFailPoint": HANG, "mode": "off"})
         assert move.result() == {"ok": 1.0}
 
 

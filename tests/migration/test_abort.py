@@ -2,8 +2,8 @@
 
 import pytest
 
+from tests.fail_points import fail_point
 from tests.integration.sharded import LOWER, UPPER, changes, placement
-from tests.migration.fail_points import fail_point
 from tests.migration.fault_cluster import FaultCluster
 from tests.migration.invariants import check_collection
 from tests.migration.moving import moving

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from pymongo.errors import OperationFailure
 
+from tests.fail_points import fail_point
 from tests.integration.sharded import LOWER, UPPER, placement
-from tests.migration.fail_points import fail_point
 from tests.migration.fault_cluster import FaultCluster
 from tests.migration.invariants import check_collection, wait_clean
 from tests.migration.moving import moving

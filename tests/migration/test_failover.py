@@ -7,9 +7,9 @@ from typing import Final
 import pytest
 from pymongo.errors import AutoReconnect
 
+from tests.fail_points import fail_point
 from tests.integration.sharded import LOWER, UPPER
 from tests.migration.conftest import FAILED, ClusterHolder, shard_in_three
-from tests.migration.fail_points import fail_point
 from tests.migration.fault_cluster import NO_DELAY, FaultCluster
 from tests.migration.invariants import check_collection
 from tests.migration.moving import moving

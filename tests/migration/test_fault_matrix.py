@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from pymongo.collection import Collection
 
+from tests.fail_points import fail_point
 from tests.integration.sharded import LOWER, UPPER
 from tests.migration.conftest import SPLITS
-from tests.migration.fail_points import fail_point
 from tests.migration.fault_cluster import FaultCluster
 from tests.migration.invariants import check_collection
 from tests.migration.moving import moving

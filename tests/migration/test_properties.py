@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pymongo.errors import OperationFailure
 
+from tests.fail_points import fail_point
 from tests.integration.sharded import LOWER, UPPER
-from tests.migration.fail_points import fail_point
 from tests.migration.fault_cluster import FaultCluster
 from tests.migration.moving import moving
 from tests.migration.property_world import KEYS, KINDS, Kind, PropertyWorld

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from tests.fail_points import fail_point
 from tests.integration.sharded import UPPER
 from tests.migration.conftest import SPLITS
-from tests.migration.fail_points import fail_point
 from tests.migration.fault_cluster import FaultCluster
 from tests.migration.invariants import check_collection
 from tests.migration.moving import moving

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 
-from tests.migration.fail_points import fail_point
+from tests.fail_points import fail_point
 from tests.shardd.migration.history_writes import Session, reply_to
 from tests.shardd.mini_cluster import MiniCluster, mini_cluster
 from tests.shardd.router_stand_in import ShardedNamespace

@@ -8,11 +8,14 @@ import pytest
 from bson import ObjectId, Timestamp
 from pymongo.errors import ExecutionTimeout, PyMongoError
 
-from tests.shardd.migration.recipient.receiving import Receiving, documents, held
+from tests.fail_points import fail_point
+from tests.shardd.migration.recipient.receiving import Receiving, documents
 
 UNSHARDED = {"t": Timestamp(0, 0), "e": ObjectId("0" * 24), "v": Timestamp(0, 0)}
 READ: dict[str, Any] = {"find": "c"}
 WRITE: dict[str, Any] = {"insert": "c", "documents": [{"a": -1}]}
+BEFORE_COMPLETE = "migrateThreadHangAtStep6"
+"""Here the critical section begins, but is not complete yet."""
 
 
 @pytest.fixture
@@ -96,14 +99,14 @@ def test_one_that_was_not_completed_does_not_count_as_a_promise(receiving: Recei
     """The daemon dies while the last modifications are on their way: it must not say afterwards that they are here."""
     receiving.start()
     receiving.wait_state("steady")
-    with held(receiving.donor, "_transferMods"):
+    with fail_point(receiving.client, BEFORE_COMPLETE):
         committing = threading.Thread(target=lambda: _ignore_errors(receiving.commit))
         committing.start()
         receiving.wait(lambda: receiving.config("collection_critical_sections"), bool)
         receiving.member.daemon.stop(signal.SIGKILL)
         committing.join()
-    receiving.member.daemon.start()
-    receiving.member.wait_ready()
+        receiving.member.daemon.start()
+        receiving.member.wait_ready()
     status = receiving.wait(receiving.status, lambda status: status.get("active"))
     assert status["state"] == "fail"
     assert receiving.commit()["code"] == 125
@@ -116,7 +119,7 @@ def test_one_that_was_not_completed_does_not_count_as_a_promise(receiving: Recei
 def test_a_commit_that_takes_too_long_is_undone(receiving: Receiving) -> None:
     receiving.start()
     receiving.wait_state("steady")
-    with held(receiving.donor, "_transferMods"):
+    with fail_point(receiving.client, BEFORE_COMPLETE):
         committing = threading.Thread(target=receiving.commit)
         committing.start()
         receiving.wait(lambda: receiving.config("collection_critical_sections"), bool)
