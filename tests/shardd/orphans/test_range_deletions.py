@@ -7,7 +7,7 @@ from urllib.request import urlopen
 from uuid import uuid4
 
 import pytest
-from bson import Int64, MinKey
+from bson import Int64, MaxKey, MinKey
 from bson.binary import Binary, UuidRepresentation
 from bson.codec_options import CodecOptions
 from bson.timestamp import Timestamp
@@ -98,6 +98,13 @@ def test_a_range_that_was_given_away_is_deleted(mongod: Client, sharded: Sharded
     eventually(lambda: not deletions(mongod))
     assert stored(mongod, sharded) == KEPT
     assert [each["_id"] for each in sharded.documents("sh1")] == list(range(20))
+
+
+def test_an_empty_range_waits_for_nothing(mongod: Client, sharded: ShardedNamespace) -> None:
+    """Reads need not pay for a filter that hides nothing until the delay is over."""
+    mongod.admin.command("setParameter", 1, orphanCleanupDelaySecs=900)
+    sharded.move({"a": 100}, {"a": MaxKey()}, "sh1")
+    eventually(lambda: not deletions(mongod))
 
 
 def test_the_document_of_a_deletion_has_the_genuine_form(
