@@ -87,10 +87,12 @@ class ShardHandler(SidecarHandler):
             await self._shard.load_identity()
         if not is_write:
             client.allow_interruption()
-        if READ_CONCERN in request.fields and not self._shard.is_primary:
-            await in_own_task()
+        if READ_CONCERN in request.fields:
+            # The time that it waits for comes before versions are compared, as on a genuine shard: what is known of the
+            # placement has to be as young as that.
             await self._shard.sidecar.prepare(request)
-            await self._causal_reads.prepare(request, self._shard.namespace(namespace_of(request)))
+            if not self._shard.is_primary:
+                await self._causal_reads.prepare(request, self._shard.namespace(namespace_of(request)))
         admission = self._admission
         state = admission.try_admit(request, is_write=is_write)
         if state is None:
@@ -104,8 +106,6 @@ class ShardHandler(SidecarHandler):
         # A write is not left before the mongod has answered, even if its client leaves: a critical section that
         # waits for it must not go on while it may still be at work.
         try:
-            if READ_CONCERN in request.fields:
-                await self._shard.sidecar.prepare(request)
             if TXN_NUMBER in request.fields and self._shard.history_table.sessions:
                 await in_own_task()
                 run = partial(self._run_admitted, upstream, state, orphans, upstream.forward)
