@@ -21,6 +21,8 @@ from wire.transport.strand import Strand, in_own_task, until_resumed
 _READ_BYTES: Final = 65_536
 _READ_BYTES_MAX: Final = 1 << 20
 _RELAY_BYTES: Final = 1 << 18
+_LOCAL_SEND_BUFFER_BYTES: Final = 1 << 20
+"""What UNIX sockets may hold, whose buffers do not grow by themselves as those of TCP do: some relayed pieces."""
 _READS_WITHOUT_WAIT_MAX: Final = 16
 """A peer that always has more to say must not keep the other tasks from running."""
 
@@ -35,7 +37,9 @@ class FrameStream:
 
     def __init__(self, connected: socket.socket) -> None:
         connected.setblocking(False)
-        if connected.family != socket.AF_UNIX:
+        if connected.family == socket.AF_UNIX:
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LOCAL_SEND_BUFFER_BYTES)
+        else:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._socket = connected
@@ -84,11 +88,7 @@ class FrameStream:
             OSError: the connection broke.
         """
         if self._reader.is_between_frames:
-            await self._wait_readable()
-            try:
-                data = self._socket.recv(_READ_BYTES)
-            except BlockingIOError:
-                return await self._receive_rest()
+            data = await self._receive_some()
             if not data:
                 return None
             if is_whole_frame(data) or (len(data) >= HEADER_BYTES and frame_length(data) > _RELAY_BYTES):
@@ -130,6 +130,14 @@ class FrameStream:
             raise
         self._has_news = True
         return None
+
+    async def _receive_some(self) -> bytes:
+        """What has come, once something has; nothing when the peer has closed."""
+        while True:
+            await self._wait_readable()
+            # The news may be of bytes that the last frame took along.
+            with suppress(BlockingIOError):
+                return self._socket.recv(_READ_BYTES)
 
     async def _receive_exactly(self, count: int) -> bytes:
         rest = memoryview(bytearray(count))

@@ -11,6 +11,7 @@ import trio
 from wire.errors import RemoteProtocolError
 from wire.message import op_msg
 from wire.transport.reactor import REACTOR
+from wire.transport.relay import Relay
 from wire.transport.strand import Strand, in_own_task
 from wire.transport.stream import FrameStream
 
@@ -66,6 +67,12 @@ def run(main: Callable[[Peer, trio.Nursery], Awaitable[None]], *, starts_reactor
 async def settled() -> None:
     """Let everything happen that can."""
     await trio.sleep(0.01)
+
+
+async def receive_all(there: Peer) -> None:
+    """Take what comes until cancelled."""
+    while await there.trio.receive_some():
+        continue
 
 
 @pytest.mark.parametrize("starts_reactor", [False, True])
@@ -236,6 +243,36 @@ def test_what_comes_while_a_step_is_busy_is_found_by_the_next_wait() -> None:
         assert received == [frame(), frame(300)]
         other.stream.close()
         other.socket.close()
+
+    run(main)
+
+
+def test_one_long_frame_after_the_other_is_relayed() -> None:
+    """Whether there is more behind a relayed frame is not known; the next must not be received as a whole for that."""
+
+    async def main(there: Peer, nursery: trio.Nursery) -> None:
+        answer = frame(5_000_000)
+        async with peer() as receiver:
+            is_relayed: list[bool] = []
+
+            async def step() -> bool:
+                beginning = await there.stream.receive_beginning()
+                assert beginning is not None
+                is_beginning = len(beginning) < len(answer)
+                if is_beginning:
+                    await there.stream.relay(beginning, Relay(receiver.stream))
+                is_relayed.append(is_beginning)
+                return True
+
+            nursery.start_soon(Strand(step).run)
+            nursery.start_soon(receive_all, receiver)
+            for number in range(1, 4):
+                await there.trio.send_all(answer)
+                while len(is_relayed) < number:
+                    await settled()
+                await settled()
+            assert is_relayed == [True, True, True]
+            nursery.cancel_scope.cancel()
 
     run(main)
 
