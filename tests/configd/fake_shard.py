@@ -59,11 +59,15 @@ class FakeShard:
         with self.arrived:
             self.commands.append(request.document)
             self.arrived.notify_all()
-        if request.name in self.held:
+        if self.is_held(request):
             await trio.to_thread.run_sync(self.held[request.name].wait, abandon_on_cancel=True)
         if request.name in self.failures:
             raise self.failures[request.name]
         return reply_document(request.message.request_id, {**self.answer(request), "ok": 1.0})
+
+    def is_held(self, request: Request) -> bool:
+        """Whether the answer to a command has to wait for an event."""
+        return request.name in self.held
 
     def answer(self, request: Request) -> Mapping[str, Any]:
         """The reply to a command, less ``ok``."""

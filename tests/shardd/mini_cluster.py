@@ -13,6 +13,7 @@ from typing import Any
 from bson.timestamp import Timestamp
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
+from pymongo.read_preferences import SecondaryPreferred
 
 from deploy.mongod import (
     connect,
@@ -25,11 +26,12 @@ from deploy.mongod import (
 )
 from deploy.ports import PortReservation
 from deploy.topology import ProcessPlan, Role
+from tests.integration.waiting import eventually
 
 Client = MongoClient[dict[str, Any]]
 
 START_SECONDS = 60.0
-MAJORITY = {"w": "majority", "wtimeout": 10_000}
+MAJORITY = {"w": "majority", "wtimeout": 60_000}
 
 
 @dataclass
@@ -73,16 +75,29 @@ class Member:
 
     def wait_ready(self) -> None:
         """Wait until the daemon serves."""
-        deadline = time.monotonic() + START_SECONDS
         with self.client(serverSelectionTimeoutMS=500) as client:
-            while True:
+
+            def serves() -> bool:
                 try:
                     hello = client.admin.command("hello")
-                    if hello.get("isWritablePrimary") or hello.get("secondary"):
-                        return
                 except PyMongoError:
-                    if time.monotonic() > deadline:
-                        raise
+                    return False
+                return bool(hello.get("isWritablePrimary") or hello.get("secondary"))
+
+            eventually(serves, within=START_SECONDS, what=f"{self.address} serves")
+
+    def wait_has_all_of(self, primary: "Member") -> None:
+        """Wait until majority reads here see all that the primary of the set has acknowledged by now."""
+        with primary.mongod_client() as source, self.mongod_client() as mongod:
+            time = source.admin.command("ping")["operationTime"]
+            concern = {"level": "majority", "afterClusterTime": time}
+            mongod.admin.command("find", "nothing", readConcern=concern, read_preference=SecondaryPreferred())
+
+    def restart(self, process: Process) -> None:
+        """Kill the daemon or the mongod, start it again and wait until the daemon serves."""
+        process.stop(signal.SIGKILL)
+        process.start()
+        self.wait_ready()
 
 
 @dataclass

@@ -1,12 +1,11 @@
 """Changes whose coordinator died: the next primary finishes them."""
 
 import signal
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from tests.integration.waiting import eventually
 from tests.shardd.mini_cluster import MiniCluster
 from tests.shardd.router_stand_in import ShardedNamespace
 
@@ -22,13 +21,7 @@ def restart_with(mini: MiniCluster, document: dict[str, Any]) -> None:
         mongod.config[COORDINATORS].insert_one({**document, **common})
         member.daemon.start()
         member.wait_ready()
-        wait_for(lambda: mongod.config[COORDINATORS].count_documents({}) == 0)
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
+        eventually(lambda: mongod.config[COORDINATORS].count_documents({}) == 0, what="no coordinator is left")
 
 
 @pytest.mark.parametrize("step", ["nothing done", "created here", "committed"])
@@ -83,5 +76,5 @@ def test_a_cache_that_was_left_half_written_is_written_anew(mini: MiniCluster, r
         member.daemon.start()
         member.wait_ready()
         ranged.insert({"a": 11})
-        wait_for(lambda: not mongod.config["cache.collections"].find_one(cached)["refreshing"])  # type: ignore[index]
+        eventually(lambda: not mongod.config["cache.collections"].find_one(cached)["refreshing"])  # type: ignore[index]
         assert mongod.config[f"cache.chunks.{ranged.namespace}"].count_documents({}) == 3

@@ -23,7 +23,8 @@ def test_a_secondary_hides_what_was_given_away_and_what_arrives(tmp_path: Path) 
         # The range comes back: on its former owner it is still hidden until it has arrived, and not afterwards.
         with cluster.shards["sh0"].members[0].mongod_client() as mongod:
             mongod.admin.command("setParameter", 1, orphanCleanupDelaySecs=0)
-        restart(cluster.shards["sh0"].members[0])
+        primary = cluster.shards["sh0"].members[0]
+        primary.restart(primary.daemon)
         sharded.move({"a": 0}, {"a": 10}, "sh0")
         assert ids(cluster, donor, sharded, "sh0") == list(range(-5, 15))
         assert ids(cluster, recipient, sharded, "sh1") == []
@@ -31,6 +32,7 @@ def test_a_secondary_hides_what_was_given_away_and_what_arrives(tmp_path: Path) 
 
 def ids(cluster: MiniCluster, member: Member, sharded: ShardedNamespace, shard: str) -> list[int]:
     """What a secondary reads after everything that its set has acknowledged."""
+    member.wait_has_all_of(cluster.shards[shard].members[0])
     command = {
         "find": "c",
         "sort": {"_id": 1},
@@ -40,13 +42,6 @@ def ids(cluster: MiniCluster, member: Member, sharded: ShardedNamespace, shard: 
     }
     reply = cluster.kept_client(member).d.command(command)
     return [each["_id"] for each in reply["cursor"]["firstBatch"]]
-
-
-def restart(member: Member) -> None:
-    """Kill a daemon and start it again."""
-    member.daemon.stop(9)
-    member.daemon.start()
-    member.wait_ready()
 
 
 def _is_secondary(member: Member) -> bool:

@@ -25,6 +25,7 @@ class FakeDonor(FakeShard):
         indexes: specifications of all of its indexes but that of ``_id``.
         documents: those of the range, in the order of the shard key.
         batch_documents: how many of them make a batch.
+        batches_before_hold: how many batches are still handed out while ``_migrateClone`` is held.
         from_key: the value of the shard key from which on they are handed out.
         modifications: batches that are still to be handed out, each of ``_id`` values and of documents.
         history: documents of session history that are still to be handed out.
@@ -44,6 +45,7 @@ class FakeDonor(FakeShard):
         self.indexes: Sequence[Document] = [{"v": 2, "key": {"a": 1}, "name": "a_1"}]
         self.documents: Sequence[Document] = []
         self.batch_documents = 1_000
+        self.batches_before_hold = 0
         self.from_key: Any = None
         self.key = "a"
         self.modifications: list[tuple[Sequence[Any], Sequence[Document]]] = []
@@ -64,6 +66,13 @@ class FakeDonor(FakeShard):
             client.is_finished = True
             return None
         return reply
+
+    def is_held(self, request: Request) -> bool:
+        """See `FakeShard.is_held`."""
+        if request.name == "_migrateClone" and self.batches_before_hold:
+            self.batches_before_hold -= 1
+            return False
+        return super().is_held(request)
 
     def answer(self, request: Request) -> Mapping[str, Any]:
         """See `FakeShard.answer`."""

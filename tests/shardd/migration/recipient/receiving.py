@@ -16,7 +16,7 @@ from pymongo.errors import OperationFailure
 from tests.shardd.migration.recipient.fake_donor import FakeDonor
 from tests.shardd.mini_cluster import MAJORITY, Client, Member, MiniCluster
 
-SECONDS_MAX = 30.0
+SECONDS_MAX = 60.0
 _GOSSIP = ("$clusterTime", "operationTime")
 _databases = count()
 

@@ -28,14 +28,18 @@ def entered(receiving: Receiving) -> Receiving:
     return receiving
 
 
-def versioned(receiving: Receiving, command: dict[str, Any]) -> dict[str, Any]:
-    return dict(receiving.client[receiving.db].command({**command, "shardVersion": UNSHARDED, "maxTimeMS": 300}))
+def versioned(receiving: Receiving, command: dict[str, Any], **limit: int) -> dict[str, Any]:
+    return dict(receiving.client[receiving.db].command({**command, "shardVersion": UNSHARDED, **limit}))
+
+
+def assert_waits(receiving: Receiving, command: dict[str, Any]) -> None:
+    with pytest.raises(ExecutionTimeout):
+        versioned(receiving, command, maxTimeMS=300)
 
 
 @pytest.mark.parametrize("command", [READ, WRITE])
 def test_operations_wait(entered: Receiving, command: dict[str, Any]) -> None:
-    with pytest.raises(ExecutionTimeout):
-        versioned(entered, command)
+    assert_waits(entered, command)
     entered.release()
     assert versioned(entered, command)["ok"]
 
@@ -46,8 +50,7 @@ def test_the_commit_may_be_repeated(entered: Receiving) -> None:
 
 def test_an_abort_does_not_end_it(entered: Receiving) -> None:
     assert entered.abort()["state"] == "enteredCriticalSection"
-    with pytest.raises(ExecutionTimeout):
-        versioned(entered, READ)
+    assert_waits(entered, READ)
 
 
 def test_the_release_may_be_repeated(entered: Receiving) -> None:
@@ -72,10 +75,8 @@ def test_the_decision_ends_it_too(entered: Receiving) -> None:
 
 @pytest.mark.parametrize("process", ["daemon", "mongod"])
 def test_it_survives_a_restart(entered: Receiving, process: str) -> None:
-    killed = entered.member.daemon if process == "daemon" else entered.member.mongod
-    killed.stop(signal.SIGKILL)
-    killed.start()
-    entered.member.wait_ready()
+    member = entered.member
+    member.restart(member.daemon if process == "daemon" else member.mongod)
     status = entered.wait(entered.status, lambda status: status.get("active"))
     assert status["state"] == "enteredCriticalSection"
     assert (status["sessionId"], status["ns"], status["fromShardId"]) == (
@@ -84,8 +85,7 @@ def test_it_survives_a_restart(entered: Receiving, process: str) -> None:
         "donor",
     )
     assert (status["min"], status["max"]) == (entered.range["min"], entered.range["max"])
-    with pytest.raises(ExecutionTimeout):
-        versioned(entered, READ)
+    assert_waits(entered, READ)
     assert entered.commit()["ok"]
     assert entered.start()["codeName"] == "ConflictingOperationInProgress"
     entered.session_id = status["sessionId"]
@@ -110,8 +110,7 @@ def test_one_that_was_not_completed_does_not_count_as_a_promise(receiving: Recei
     status = receiving.wait(receiving.status, lambda status: status.get("active"))
     assert status["state"] == "fail"
     assert receiving.commit()["code"] == 125
-    with pytest.raises(ExecutionTimeout):
-        versioned(receiving, READ)
+    assert_waits(receiving, READ)
     assert receiving.release() == {"ok": 1.0}
     assert versioned(receiving, READ)["ok"]
 

@@ -1,6 +1,5 @@
 """A clone that was cut off goes on from its checkpoint, if both sides remember the same attempts."""
 
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,30 +11,28 @@ from tests.shardd.migration.recipient.receiving import Receiving, documents, hel
 
 TOTAL = 20_000
 BATCH = 1_000
+HALFWAY = 6
+"""So many batches arrive, and the next one has been asked for."""
 
 
 @contextmanager
 def stopped_halfway(receiving: Receiving) -> Iterator[dict[str, Any]]:
     """The clone has got to a checkpoint and waits for its next batch; yields the checkpoint."""
     donor = receiving.donor
-    donor.documents, donor.batch_documents = documents(TOTAL), BATCH
-    receiving.start()
-    receiving.wait(lambda: len(donor.received("_migrateClone")), lambda count: count > 5)
+    donor.documents, donor.batch_documents, donor.batches_before_hold = documents(TOTAL), BATCH, HALFWAY
     with held(donor, "_migrateClone"):
+        receiving.start()
+        receiving.wait(lambda: len(donor.received("_migrateClone")), lambda count: count > HALFWAY)
         seen = receiving.wait(receiving.checkpoint, lambda each: each is not None and each["clonedUpTo"] is not None)
         yield seen
 
 
 def restart_daemon(receiving: Receiving) -> None:
-    receiving.member.daemon.stop(signal.SIGKILL)
-    receiving.member.daemon.start()
-    receiving.member.wait_ready()
+    receiving.member.restart(receiving.member.daemon)
 
 
 def restart_mongod(receiving: Receiving) -> None:
-    receiving.member.mongod.stop(signal.SIGKILL)
-    receiving.member.mongod.start()
-    receiving.member.wait_ready()
+    receiving.member.restart(receiving.member.mongod)
 
 
 @pytest.mark.parametrize("restart", [restart_daemon, restart_mongod])
