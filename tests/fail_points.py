@@ -8,7 +8,7 @@ from pymongo.errors import OperationFailure, PyMongoError
 
 from tests.local_cluster import Client
 
-ENTER_SECONDS_MAX: Final = 20.0
+ENTER_SECONDS_MAX: Final = 60.0
 
 
 class FailPoint:
@@ -36,9 +36,14 @@ class FailPoint:
         except OperationFailure as error:
             raise AssertionError(f"{self.name} was not reached within {within} s: {error}") from error
 
-    def turn_off(self) -> None:
-        """Let the daemon go on; one that was killed meanwhile has forgotten its fail points anyway."""
-        self._daemon.admin.command("configureFailPoint", self.name, mode="off")
+    def turn_off(self) -> int:
+        """Let the daemon go on; one that was killed meanwhile has forgotten its fail points anyway.
+
+        Returns:
+            How often it has been entered since it was turned on, by a daemon that was not killed.
+        """
+        reply = self._daemon.admin.command("configureFailPoint", self.name, mode="off")
+        return int(reply["count"]) - self._entered
 
 
 @contextmanager

@@ -73,7 +73,7 @@ class ShardedNamespace:
 
     def documents(self, shard: str = "sh0") -> list[dict[str, Any]]:
         """What a shard has, by ``_id``."""
-        reply = self.versioned({"find": self.collection, "sort": {"_id": 1}}, shard)
+        reply = self.versioned({"find": self.collection, "sort": {"_id": 1}, "batchSize": 100_000}, shard)
         assert reply["ok"], reply
         return list(reply["cursor"]["firstBatch"])
 

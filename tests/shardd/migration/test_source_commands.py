@@ -10,6 +10,8 @@ from bson.max_key import MaxKey
 from bson.min_key import MinKey
 from bson.timestamp import Timestamp
 
+from tests.fail_points import fail_point
+from tests.integration.waiting import eventually
 from tests.shardd.mini_cluster import MiniCluster
 from tests.shardd.router_stand_in import ShardedNamespace
 
@@ -24,64 +26,48 @@ def sharded(mini: MiniCluster) -> ShardedNamespace:
     return sharded
 
 
-def switch(sharded: ShardedNamespace, name: str, mode: object) -> int:
-    """Turn a fail point of the donor on or off; how often it was entered before."""
-    reply = sharded.run({"configureFailPoint": name, "mode": mode}, db="admin")
-    assert reply["ok"], reply
-    return int(reply["count"])
+def test_replies_that_are_lost_are_asked_for_again(mini: MiniCluster, sharded: ShardedNamespace) -> None:
+    expected = sharded.documents("sh0")
+    donor = mini.kept_client(mini.shards["sh0"].members[0])
+    with (
+        fail_point(donor, "loseMigrateCloneReply", {"times": 2}) as clone,
+        fail_point(donor, "loseTransferModsReply", {"times": 2}) as mods,
+    ):
+        sharded.move({"a": MinKey()}, {"a": MaxKey()}, "sh1")
+        assert (clone.turn_off(), mods.turn_off()) == (2, 2)
+    assert sharded.documents("sh1") == expected
 
 
-def documents(sharded: ShardedNamespace, shard: str) -> list[dict[str, Any]]:
-    """All that a shard has, in one batch."""
-    reply = sharded.versioned({"find": "c", "sort": {"_id": 1}, "batchSize": 10_000}, shard)
-    assert reply["ok"], reply
-    return list(reply["cursor"]["firstBatch"])
-
-
-def test_replies_that_are_lost_are_asked_for_again(sharded: ShardedNamespace) -> None:
-    expected = documents(sharded, "sh0")
-    before = {}
-    for name in ("loseMigrateCloneReply", "loseTransferModsReply"):
-        before[name] = switch(sharded, name, {"times": 2})
-    sharded.move({"a": MinKey()}, {"a": MaxKey()}, "sh1")
-    for name, entered in before.items():
-        assert switch(sharded, name, "off") == entered + 2
-    assert documents(sharded, "sh1") == expected
-
-
-def test_what_is_handed_out(sharded: ShardedNamespace) -> None:
+def test_what_is_handed_out(mini: MiniCluster, sharded: ShardedNamespace) -> None:
     """The recipient waits after its clone, so that the modifications are there for the test."""
-    mini = sharded.cluster
-    recipient = mini.kept_client(mini.shards["sh1"].members[0]).admin
-    recipient.command({"configureFailPoint": "migrateThreadHangAtStep4", "mode": "alwaysOn"})
+    recipient = mini.kept_client(mini.shards["sh1"].members[0])
     with ThreadPoolExecutor() as executor:
-        moved = executor.submit(sharded.move, {"a": MinKey()}, {"a": MaxKey()}, "sh1")
-        try:
-            recipient.command({"waitForFailPoint": "migrateThreadHangAtStep4", "timesEntered": 1, "maxTimeMS": 30_000})
-            session_id = recipient.command({"_recvChunkStatus": sharded.namespace})["sessionId"]
+        with fail_point(recipient, "migrateThreadHangAtStep4") as cloned:
+            moved = executor.submit(sharded.move, {"a": MinKey()}, {"a": MaxKey()}, "sh1")
+            cloned.wait_entered()
+            session_id = recipient.admin.command({"_recvChunkStatus": sharded.namespace})["sessionId"]
             sharded.versioned({"update": "c", "updates": [{"q": {"_id": 3, "a": 3}, "u": {"$set": {"v": 1}}}]})
             sharded.versioned({"delete": "c", "deletes": [{"q": {"_id": 5, "a": 5}, "limit": 1}]})
 
             def pull(name: str, **fields: object) -> dict[str, Any]:
                 return sharded.run({name: sharded.namespace, "sessionId": session_id, **fields}, db="admin")
 
+            def pull_both() -> dict[str, Any] | None:
+                """The first batch, asked for again until it has what a majority did not have before."""
+                mods = pull("_transferMods", number=Int64(0))
+                return mods if len(mods["deleted"]) + len(mods["reload"]) == 2 else None
+
             clone = pull("_migrateClone")
             assert clone.pop("position") > Timestamp(0, 0)
             assert clone == {"objects": [], "ok": 1.0}
-            mods = pull("_transferMods", number=Int64(0))
-            while not mods["size"]:  # until a majority has the writes
-                mods = pull("_transferMods", number=Int64(0))
-            while len(mods["deleted"]) + len(mods["reload"]) < 2:
-                mods = pull("_transferMods", number=Int64(0))
+            mods = eventually(pull_both, what="both changes are handed out")
             assert mods["deleted"] == [{"_id": 5}]
             assert mods["reload"] == [{"_id": 3, "a": 3, "v": 1}]
             assert mods["position"] > Timestamp(0, 0)
             assert pull("_transferMods", number=Int64(5))["codeName"] == "BadValue"
             assert pull("_transferMods", number="1")["codeName"] == "TypeMismatch"
-        finally:
-            recipient.command({"configureFailPoint": "migrateThreadHangAtStep4", "mode": "off"})
         moved.result()
     # The recipient begins with the same number, so it is handed out again what this test has pulled.
-    found = {each["_id"]: each for each in documents(sharded, "sh1")}
+    found = {each["_id"]: each for each in sharded.documents("sh1")}
     assert len(found) == 1499
     assert found[3] == {"_id": 3, "a": 3, "v": 1}

@@ -8,33 +8,21 @@ from typing import Any, Final
 from bson import MaxKey
 from pymongo.errors import PyMongoError
 
+from tests.fail_points import fail_point
 from tests.shardd.mini_cluster import Client, MiniCluster
 from tests.shardd.router_stand_in import ShardedNamespace
 
 Document = dict[str, Any]
 
-SECONDS_MAX: Final = 30.0
-HIGH: Final = MaxKey()
+MOVE_SECONDS_MAX: Final = 90.0
+LOW: Final[Document] = {"a": 10}
+TOP: Final[Document] = {"a": MaxKey()}
+"""Bounds of what these tests move: the last chunk of a collection, which is on ``sh0``."""
 
 
 def daemon(cluster: MiniCluster, shard: str = "sh0") -> Client:
     """A client of the daemon of a shard."""
     return cluster.kept_client(cluster.shards[shard].members[0])
-
-
-@contextmanager
-def fail_point(client: Client, name: str, mode: object = "alwaysOn", **data: object) -> Iterator[int]:
-    """Turn a fail point on for the length of the block; gives how often it has to be entered to be entered anew."""
-    reply = client.admin.command("configureFailPoint", name, mode=mode, data=data)
-    try:
-        yield int(reply["count"]) + 1
-    finally:
-        client.admin.command("configureFailPoint", name, mode="off")
-
-
-def wait_entered(client: Client, name: str, times: int) -> None:
-    """Wait until a fail point has been entered so often."""
-    client.admin.command("waitForFailPoint", name, timesEntered=times, maxTimeMS=int(SECONDS_MAX * 1000))
 
 
 class Move:
@@ -61,7 +49,7 @@ class Move:
         Raises:
             PyMongoError: it failed.
         """
-        self._thread.join(SECONDS_MAX)
+        self._thread.join(MOVE_SECONDS_MAX)
         assert self.is_over, "a move does not end"
         if self.error is not None:
             raise self.error
@@ -74,6 +62,17 @@ class Move:
                 config.admin.command({**command, "writeConcern": {"w": "majority"}})
         except PyMongoError as error:
             self.error = error
+
+
+@contextmanager
+def stopped_move(
+    sharded: ShardedNamespace, place: str, *, shard: str = "sh0", high: Mapping[str, Any] = TOP
+) -> Iterator[Move]:
+    """A move from `LOW` on to ``sh1`` that stands still at a fail point of a shard until the block ends."""
+    with fail_point(daemon(sharded.cluster, shard), place) as point:
+        move = Move(sharded, LOW, high, "sh1")
+        point.wait_entered()
+        yield move
 
 
 def migrations_left(cluster: MiniCluster, shard: str = "sh0") -> list[Document]:

@@ -3,21 +3,11 @@
 import pytest
 from pymongo.errors import OperationFailure
 
-from tests.shardd.migration.donor.moving import (
-    HIGH,
-    Move,
-    changes,
-    daemon,
-    fail_point,
-    migrations_left,
-    wait_entered,
-)
+from tests.fail_points import fail_point
+from tests.shardd.migration.donor.moving import LOW, TOP, Move, changes, daemon, migrations_left, stopped_move
 from tests.shardd.mini_cluster import MAJORITY, MiniCluster
 from tests.shardd.router_stand_in import ShardedNamespace
 from wire.error_codes import ErrorCode
-
-LOW = {"a": 10}
-TOP = {"a": HIGH}
 
 
 @pytest.fixture
@@ -62,29 +52,24 @@ def test_the_answer_to_the_commit_is_lost(mini: MiniCluster, filled: ShardedName
     assert filled.documents("sh0") == []
 
 
-def test_the_migration_is_killed(mini: MiniCluster, filled: ShardedNamespace) -> None:
-    donor = daemon(mini)
-    with fail_point(donor, "moveChunkHangAtStep4") as times:
-        move = Move(filled, LOW, TOP, "sh1")
-        wait_entered(donor, "moveChunkHangAtStep4", times)
-        [shown] = donor.admin.command("currentOp", desc="MoveChunk")["inprog"]
-        donor.admin.command("killOp", op=shown["opid"])
+@pytest.mark.parametrize(
+    ("shard", "place", "shown_as", "code"),
+    [
+        ("sh0", "moveChunkHangAtStep4", "MoveChunk", ErrorCode.Interrupted),
+        ("sh1", "migrateThreadHangAtStep4", "migrateThread", ErrorCode.OperationFailed),
+    ],
+    ids=["donor", "recipient"],
+)
+def test_the_migration_is_killed(
+    mini: MiniCluster, filled: ShardedNamespace, shard: str, place: str, shown_as: str, code: int
+) -> None:
+    admin = daemon(mini, shard).admin
+    with stopped_move(filled, place, shard=shard) as move:
+        [shown] = admin.command("currentOp", desc=shown_as)["inprog"]
+        admin.command("killOp", op=shown["opid"])
         with pytest.raises(OperationFailure) as failure:
             move.wait()
-    assert failure.value.code == ErrorCode.Interrupted
-    assert_nothing_moved(mini, filled)
-
-
-def test_the_recipient_is_killed(mini: MiniCluster, filled: ShardedNamespace) -> None:
-    recipient = daemon(mini, "sh1")
-    with fail_point(recipient, "migrateThreadHangAtStep4") as times:
-        move = Move(filled, LOW, TOP, "sh1")
-        wait_entered(recipient, "migrateThreadHangAtStep4", times)
-        [shown] = recipient.admin.command("currentOp", desc="migrateThread")["inprog"]
-        recipient.admin.command("killOp", op=shown["opid"])
-        with pytest.raises(OperationFailure) as failure:
-            move.wait()
-    assert failure.value.code == ErrorCode.OperationFailed
+    assert failure.value.code == code
     assert_nothing_moved(mini, filled)
 
 
@@ -104,11 +89,8 @@ def test_the_clone_takes_too_long(mini: MiniCluster, filled: ShardedNamespace) -
 
 
 def test_migrations_are_forbidden_meanwhile(mini: MiniCluster, filled: ShardedNamespace) -> None:
-    donor = daemon(mini)
     allow = {"_configsvrSetAllowMigrations": filled.namespace, "writeConcern": MAJORITY}
-    with mini.config_client() as config, fail_point(donor, "moveChunkHangAtStep3") as times:
-        move = Move(filled, LOW, TOP, "sh1")
-        wait_entered(donor, "moveChunkHangAtStep3", times)
+    with mini.config_client() as config, stopped_move(filled, "moveChunkHangAtStep3") as move:
         config.admin.command({**allow, "allowMigrations": False})
         # The shards have been told, and the migration has ended, when that returns.
         assert migrations_left(mini) == []
@@ -131,10 +113,7 @@ def test_the_recipient_holds_documents_of_the_range(mini: MiniCluster, filled: S
 
 
 def test_a_dropped_collection_has_its_migration_aborted(mini: MiniCluster, filled: ShardedNamespace) -> None:
-    donor = daemon(mini)
-    with fail_point(donor, "moveChunkHangAtStep3") as times:
-        move = Move(filled, LOW, TOP, "sh1")
-        wait_entered(donor, "moveChunkHangAtStep3", times)
+    with stopped_move(filled, "moveChunkHangAtStep3") as move:
         drop = {"_shardsvrDropCollection": filled.collection, "databaseVersion": filled.database_version}
         assert filled.run(drop)["ok"] == 1.0
         with pytest.raises(OperationFailure):

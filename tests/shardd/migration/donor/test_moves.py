@@ -9,21 +9,11 @@ from typing import Any
 import pytest
 from pymongo.errors import OperationFailure
 
-from tests.shardd.migration.donor.moving import (
-    HIGH,
-    Move,
-    changes,
-    daemon,
-    fail_point,
-    migrations_left,
-    wait_entered,
-)
+from tests.integration.raw_client import raw_client
+from tests.shardd.migration.donor.moving import LOW, TOP, Move, changes, daemon, migrations_left, stopped_move
 from tests.shardd.mini_cluster import MiniCluster
 from tests.shardd.router_stand_in import ShardedNamespace
 from wire.error_codes import ErrorCode
-
-LOW = {"a": 10}
-TOP = {"a": HIGH}
 
 
 class Writer:
@@ -114,22 +104,18 @@ def test_a_range_moves_there_and_back_under_writes(mini: MiniCluster, ranged: Sh
 def test_the_same_request_joins_and_another_is_refused(mini: MiniCluster, ranged: ShardedNamespace) -> None:
     ranged.insert({"_id": 1, "a": 11})
     before = len(changes(ranged, "moveChunk.start"))
-    donor = daemon(mini)
     order: dict[str, Any] = {"_shardsvrMoveRange": ranged.namespace, "toShard": "sh1", "min": LOW, "max": TOP}
     order |= {"epoch": ranged.entry()["lastmodEpoch"], "fromShard": "sh0", "maxChunkSizeBytes": 1 << 27}
-    with fail_point(donor, "moveChunkHangAtStep3") as times:
-        first = Move(ranged, LOW, TOP, "sh1")
-        wait_entered(donor, "moveChunkHangAtStep3", times)
-        joined: list[dict[str, Any]] = []
-        second = threading.Thread(target=lambda: joined.append(ranged.run(order, db="admin")), daemon=True)
-        second.start()
-        other = ranged.run({**order, "min": {"a": 12}}, db="admin")
-        assert other["code"] == ErrorCode.ConflictingOperationInProgress
-        assert "currently donating chunk [{ a: 10 }, { a: MaxKey })" in other["errmsg"]
-        assert not first.is_over
-    first.wait()
-    second.join(30)
-    assert joined == [{"ok": 1.0}]
+    with raw_client(mini.shards["sh0"].members[0].address) as second:
+        with stopped_move(ranged, "moveChunkHangAtStep3") as first:
+            # It has arrived before the other one that is answered below, so it is among those that wait for the first.
+            second.send_command(order)
+            other = ranged.run({**order, "min": {"a": 12}}, db="admin")
+            assert other["code"] == ErrorCode.ConflictingOperationInProgress
+            assert "currently donating chunk [{ a: 10 }, { a: MaxKey })" in other["errmsg"]
+            assert not first.is_over
+        first.wait()
+        assert second.receive_reply()["ok"] == 1.0
     assert len(changes(ranged, "moveChunk.start")) == before + 1
 
 
@@ -199,11 +185,8 @@ def test_wait_for_delete(mini: MiniCluster, ranged: ShardedNamespace) -> None:
 
 def test_current_op_shows_the_migration(mini: MiniCluster, ranged: ShardedNamespace) -> None:
     ranged.insert(*({"a": n} for n in range(10, 110)))
-    donor = daemon(mini)
-    with fail_point(donor, "moveChunkHangAtStep4") as times:
-        move = Move(ranged, LOW, TOP, "sh1")
-        wait_entered(donor, "moveChunkHangAtStep4", times)
-        [shown] = donor.admin.command("currentOp", desc="MoveChunk")["inprog"]
+    with stopped_move(ranged, "moveChunkHangAtStep4") as move:
+        [shown] = daemon(mini).admin.command("currentOp", desc="MoveChunk")["inprog"]
         received = list(
             daemon(mini, "sh1").admin.aggregate([{"$currentOp": {}}, {"$match": {"desc": "migrateThread"}}])
         )
@@ -216,11 +199,8 @@ def test_current_op_shows_the_migration(mini: MiniCluster, ranged: ShardedNamesp
     assert received[0]["migration"]["documentsCloned"] == 100
 
 
-def test_a_split_waits_for_the_migration(mini: MiniCluster, ranged: ShardedNamespace) -> None:
-    donor = daemon(mini)
-    with fail_point(donor, "moveChunkHangAtStep3") as times:
-        move = Move(ranged, LOW, {"a": 20}, "sh1")
-        wait_entered(donor, "moveChunkHangAtStep3", times)
+def test_a_split_waits_for_the_migration(ranged: ShardedNamespace) -> None:
+    with stopped_move(ranged, "moveChunkHangAtStep3", high={"a": 20}) as move:
         entry = ranged.entry()
         split = {"splitChunk": ranged.namespace, "from": "sh0", "keyPattern": ranged.key, **_bounds(ranged)}
         split |= {"splitKeys": [{"a": 15}], "epoch": entry["lastmodEpoch"], "timestamp": entry["timestamp"]}

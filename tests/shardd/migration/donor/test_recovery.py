@@ -1,7 +1,6 @@
 """Migrations whose donor or recipient ends on the way, and is started again."""
 
 import signal
-import time
 from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
@@ -11,21 +10,10 @@ from bson.binary import Binary
 from bson.int64 import Int64
 from pymongo.errors import ConnectionFailure, PyMongoError
 
-from tests.shardd.migration.donor.moving import (
-    HIGH,
-    SECONDS_MAX,
-    Move,
-    changes,
-    daemon,
-    fail_point,
-    migrations_left,
-    wait_entered,
-)
+from tests.integration.waiting import eventually
+from tests.shardd.migration.donor.moving import Move, changes, migrations_left, stopped_move
 from tests.shardd.mini_cluster import MAJORITY, MiniCluster, mini_cluster
 from tests.shardd.router_stand_in import ShardedNamespace
-
-LOW = {"a": 10}
-TOP = {"a": HIGH}
 
 
 @pytest.fixture
@@ -39,22 +27,20 @@ def filled(ranged: ShardedNamespace) -> ShardedNamespace:
 def restart(mini: MiniCluster, shard: str) -> None:
     """Kill the daemon of a shard and start it again."""
     member = mini.shards[shard].members[0]
-    member.daemon.stop(signal.SIGKILL)
-    member.daemon.start()
-    member.wait_ready()
+    member.restart(member.daemon)
 
 
 def wait_finished(mini: MiniCluster) -> None:
     """Wait until no migration is left on the donor."""
-    deadline = time.monotonic() + SECONDS_MAX
-    while True:
+
+    def is_finished() -> bool:
         try:
-            if not migrations_left(mini):
-                return
+            return not migrations_left(mini)
         except ConnectionFailure as error:
             print(f"not there yet: {error}")
-        assert time.monotonic() < deadline, migrations_left(mini)
-        time.sleep(0.05)
+            return False
+
+    eventually(is_finished, within=60, what="no migration is left")
 
 
 def end(move: Move) -> None:
@@ -65,58 +51,40 @@ def end(move: Move) -> None:
         print(f"the move failed: {failure}")
 
 
-@pytest.mark.parametrize("step", [2, 3, 4])
-def test_the_donor_ends_before_its_critical_section(mini: MiniCluster, filled: ShardedNamespace, step: int) -> None:
-    donor = daemon(mini)
-    name = f"moveChunkHangAtStep{step}"
-    with fail_point(donor, name) as times:
-        move = Move(filled, LOW, TOP, "sh1")
-        wait_entered(donor, name, times)
+@pytest.mark.parametrize(
+    "place",
+    [*(f"moveChunkHangAtStep{step}" for step in (2, 3, 4)), "hangBeforeLeavingCriticalSection"],
+)
+def test_the_donor_ends_before_its_critical_section_or_after_the_commit(
+    mini: MiniCluster, filled: ShardedNamespace, place: str
+) -> None:
+    with stopped_move(filled, place) as move:
         restart(mini, "sh0")
         end(move)
         wait_finished(mini)
     # The next primary has gone on with it.
     assert filled.chunks()[-1]["shard"] == "sh1"
-    assert len(filled.documents("sh1")) == 101
+    assert len(filled.documents("sh1")) == 8000
     assert filled.documents("sh0") == []
 
 
 def test_the_donor_ends_in_its_critical_section(mini: MiniCluster, filled: ShardedNamespace) -> None:
-    donor = daemon(mini)
-    with fail_point(donor, "moveChunkHangAtStep5") as times:
-        move = Move(filled, LOW, TOP, "sh1")
-        wait_entered(donor, "moveChunkHangAtStep5", times)
+    with stopped_move(filled, "moveChunkHangAtStep5") as move:
         restart(mini, "sh0")
         end(move)
         wait_finished(mini)
     # It was aborted. The config server, which got no answer, may have sent its order again.
     owner, other = ("sh0", "sh1") if filled.chunks()[-1]["shard"] == "sh0" else ("sh1", "sh0")
-    assert len(filled.documents(owner)) == 101
+    assert len(filled.documents(owner)) == 8000
     assert filled.documents(other) == []
 
 
-def test_the_donor_ends_after_the_commit(mini: MiniCluster, filled: ShardedNamespace) -> None:
-    donor = daemon(mini)
-    with fail_point(donor, "hangBeforeLeavingCriticalSection") as times:
-        move = Move(filled, LOW, TOP, "sh1")
-        wait_entered(donor, "hangBeforeLeavingCriticalSection", times)
-        restart(mini, "sh0")
-        end(move)
-        wait_finished(mini)
-    assert filled.chunks()[-1]["shard"] == "sh1"
-    assert len(filled.documents("sh1")) == 101
-    assert filled.documents("sh0") == []
-
-
 def test_the_recipient_ends_while_it_clones(mini: MiniCluster, filled: ShardedNamespace) -> None:
-    recipient = daemon(mini, "sh1")
-    with fail_point(recipient, "migrateThreadHangAtStep4") as times:
-        move = Move(filled, LOW, TOP, "sh1")
-        wait_entered(recipient, "migrateThreadHangAtStep4", times)
+    with stopped_move(filled, "migrateThreadHangAtStep4", shard="sh1") as move:
         restart(mini, "sh1")
         move.wait()
     assert filled.chunks()[-1]["shard"] == "sh1"
-    assert len(filled.documents("sh1")) == 101
+    assert len(filled.documents("sh1")) == 8000
     assert migrations_left(mini) == []
     assert len(changes(filled, "moveChunk.commit")) >= 1
 
@@ -142,7 +110,7 @@ def test_a_commit_that_was_lost_cannot_come_late(mini: MiniCluster, filled: Shar
     }
     with mini.config_client() as config:
         assert config.admin.command({**late, "writeConcern": MAJORITY}, check=False)["ok"] == 0.0
-    assert len(filled.documents("sh0")) == 101
+    assert len(filled.documents("sh0")) == 8000
 
 
 def _coordinator(sharded: ShardedNamespace, chunk: dict[str, Any], version: dict[str, Any]) -> dict[str, Any]:
@@ -171,12 +139,8 @@ def lonely(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MiniCluster]:
 def test_operations_wait_until_the_truth_is_known(lonely: MiniCluster) -> None:
     sharded = ShardedNamespace(lonely, "waiting.c", {"a": 1}, "sh0")
     sharded.insert(*({"_id": n, "a": n} for n in range(10, 110)))
-    low = {"a": 10}
-    donor = daemon(lonely)
     config = lonely.config.members[0]
-    with fail_point(donor, "moveChunkHangAtStep5") as times:
-        move = Move(sharded, low, TOP, "sh1")
-        wait_entered(donor, "moveChunkHangAtStep5", times)
+    with stopped_move(sharded, "moveChunkHangAtStep5") as move:
         version = sharded.version()
         config.daemon.stop(signal.SIGKILL)
         restart(lonely, "sh0")
