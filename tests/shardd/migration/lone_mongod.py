@@ -1,9 +1,10 @@
 """A real mongod that belongs to no shard, as the code of a daemon sees its own."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import trio
 
@@ -14,6 +15,8 @@ from deploy.ports import PortReservation
 from deploy.topology import ProcessPlan, Role
 from wire.transport.client import handshake_document
 from wire.transport.pools import ConnectionPools
+
+TEST_SECONDS_MAX: Final = 60.0
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,16 @@ class LoneMongod:
             nursery.start_soon(pools.run)
             yield LocalMongod(pools, self.socket, self.address)
             nursery.cancel_scope.cancel()
+
+    def run(self, test: Callable[[LocalMongod], Awaitable[None]]) -> None:
+        """Run a test with it, for a minute at the most."""
+
+        async def main() -> None:
+            with trio.fail_after(TEST_SECONDS_MAX):
+                async with self.local() as mongod:
+                    await test(mongod)
+
+        trio.run(main)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from sharding.chunks import ChunkRange
 from sharding.key_order import encode_key
 from sharding.namespace import Namespace
 from sharding.shard_key import ShardKeyPattern
-from tests.shardd.migration.lone_mongod import LoneMongod
+from tests.shardd.migration.lone_mongod import TEST_SECONDS_MAX, LoneMongod
 from wire import rawbson
 
 Document = dict[str, Any]
@@ -208,7 +208,7 @@ def in_world(
     """Run a test with a new collection that has an index on a shard key."""
 
     async def main() -> None:
-        with trio.fail_after(30):
+        with trio.fail_after(TEST_SECONDS_MAX):
             async with lone.local() as mongod:
                 world = World(mongod, Namespace(db, "c"), key, low, high)
                 await world.command({"dropDatabase": 1})

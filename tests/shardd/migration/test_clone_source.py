@@ -569,7 +569,7 @@ async def expect_no_cursors(world: World) -> None:
         ],
         "cursor": {},
     }
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         while (await world.mongod.command("admin", listing))["cursor"]["firstBatch"]:
             pass
 

@@ -1,12 +1,10 @@
 """What a donor tells of retryable writes, from the records and the oplog of a real mongod."""
 
-from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import Any
 
 import bson
 import pytest
-import trio
 from bson.timestamp import Timestamp
 
 from daemon.sidecar.mongod import LocalMongod
@@ -25,15 +23,6 @@ _databases = count()
 @pytest.fixture
 def namespace() -> Namespace:
     return Namespace(f"history{next(_databases)}", "c")
-
-
-def run(lone: LoneMongod, test: Callable[[LocalMongod], Awaitable[None]]) -> None:
-    async def main() -> None:
-        with trio.fail_after(60):
-            async with lone.local() as mongod:
-                await test(mongod)
-
-    trio.run(main)
 
 
 def insert(*keys: int, **fields: Any) -> dict[str, Any]:  # noqa: ANN401 - as in a command
@@ -69,7 +58,7 @@ def test_inserts_out_of_range_are_left_out(lone: LoneMongod, namespace: Namespac
         assert [bson.decode(each.inserted_id or b"") for each in told] == [{"_id": 0}, {"_id": 5}]
         assert [each.image for each in told] == [None, None]
 
-    run(lone, test)
+    lone.run(test)
 
 
 def test_what_updates_and_deletes_found_is_not_known(lone: LoneMongod, namespace: Namespace) -> None:
@@ -86,7 +75,7 @@ def test_what_updates_and_deletes_found_is_not_known(lone: LoneMongod, namespace
         assert (updated.op, updated.statement_id, updated.write.txn_number) == ("u", 0, 7)
         assert (deleted.op, deleted.statement_id) == ("d", 3)
 
-    run(lone, test)
+    lone.run(test)
 
 
 @pytest.mark.parametrize(("direction", "inside"), [(1, [0, 2, 4]), ("hashed", [1, 3, 5])])
@@ -110,7 +99,7 @@ def test_if_the_id_is_the_key_everything_is_known(
         told = ids(of_session(await drained(history), session))
         assert told == inside if direction == 1 else set(told) < set(range(6))
 
-    run(lone, test)
+    lone.run(test)
 
 
 def test_other_collections_are_left_out(lone: LoneMongod, namespace: Namespace) -> None:
@@ -120,7 +109,7 @@ def test_other_collections_are_left_out(lone: LoneMongod, namespace: Namespace) 
         await reply_to(mongod.pool, namespace.db, session.write(1, {**insert(1), "insert": "other"}))
         assert of_session(await drained(await donor_history(mongod, namespace, {"a": 0}, {"a": 10})), session) == []
 
-    run(lone, test)
+    lone.run(test)
 
 
 def test_a_chain_over_more_than_a_second(lone: LoneMongod, namespace: Namespace) -> None:
@@ -138,7 +127,7 @@ def test_a_chain_over_more_than_a_second(lone: LoneMongod, namespace: Namespace)
         (alone,) = of_session(statements, other)
         assert bson.decode(alone.image or b"") == {"_id": 4, "a": 4}
 
-    run(lone, test)
+    lone.run(test)
 
 
 def test_images_of_find_and_modify(lone: LoneMongod, namespace: Namespace) -> None:
@@ -171,7 +160,7 @@ def test_images_of_find_and_modify(lone: LoneMongod, namespace: Namespace) -> No
             history.observe(entry)
         return history
 
-    run(lone, test)
+    lone.run(test)
 
 
 def test_images_in_the_oplog(lone: LoneMongod, namespace: Namespace) -> None:
@@ -189,7 +178,7 @@ def test_images_in_the_oplog(lone: LoneMongod, namespace: Namespace) -> None:
         (told,) = of_session(await drained(await donor_history(mongod, namespace, {"a": 0}, {"a": 10})), session)
         assert (told.image_kind, bson.decode(told.image or b"")) == ("postImage", {"_id": 1, "a": 1, "b": 1})
 
-    run(lone, test)
+    lone.run(test)
 
 
 def test_a_lost_image_is_left_out(lone: LoneMongod, namespace: Namespace) -> None:
@@ -209,7 +198,7 @@ def test_a_lost_image_is_left_out(lone: LoneMongod, namespace: Namespace) -> Non
         (told,) = of_session(await drained(await donor_history(mongod, namespace, {"a": 0}, {"a": 10})), session)
         assert (told.op, told.image, told.image_kind) == ("u", None, None)
 
-    run(lone, test)
+    lone.run(test)
 
 
 def test_truncated_history_is_said_to_be_incomplete(lone: LoneMongod, namespace: Namespace) -> None:
@@ -223,7 +212,7 @@ def test_truncated_history_is_said_to_be_incomplete(lone: LoneMongod, namespace:
         (told,) = of_session(await drained(await donor_history(mongod, namespace, {"a": 0}, {"a": 10})), session)
         assert (told.statement_id, told.write.txn_number) == (INCOMPLETE_HISTORY, 5)
 
-    run(lone, test)
+    lone.run(test)
 
 
 def test_a_transaction_is_said_to_be_incomplete(lone: LoneMongod, namespace: Namespace) -> None:
@@ -244,7 +233,7 @@ def test_a_transaction_is_said_to_be_incomplete(lone: LoneMongod, namespace: Nam
         (observed,) = map(ExecutedStatement.from_bson, await drained(history))
         assert observed.statement_id == INCOMPLETE_HISTORY
 
-    run(lone, test)
+    lone.run(test)
 
 
 @pytest.mark.parametrize("kept_bytes_max", [64 << 20, 1])
@@ -266,7 +255,7 @@ def test_what_is_observed(lone: LoneMongod, namespace: Namespace, kept_bytes_max
         (alone,) = of_session(statements, other)
         assert bson.decode(alone.image or b"") == {"_id": 6, "a": 6}
 
-    run(lone, test)
+    lone.run(test)
 
 
 def test_batches_are_numbered(lone: LoneMongod, namespace: Namespace) -> None:
@@ -285,4 +274,4 @@ def test_batches_are_numbered(lone: LoneMongod, namespace: Namespace) -> None:
             await history.next_batch(3)
         assert caught.value.code_name == "BadValue"
 
-    run(lone, test)
+    lone.run(test)

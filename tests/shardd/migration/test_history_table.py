@@ -22,7 +22,7 @@ from shardd.migration.history.statement import (
 from shardd.migration.history.table import HISTORY, HistoryTable
 from sharding.namespace import Namespace
 from tests.shardd.migration.history_writes import Session, collection_uuid, donor_history, drained, of_session
-from tests.shardd.migration.lone_mongod import LoneMongod
+from tests.shardd.migration.lone_mongod import TEST_SECONDS_MAX, LoneMongod
 from wire.rawbson import encode_document, index
 
 _databases = count()
@@ -45,7 +45,7 @@ def executed(session: Session, number: int, *ids: int, last_use: int = _NOW, key
 
 def run(lone: LoneMongod, test: Callable[[LocalMongod, trio.Nursery], Awaitable[None]]) -> None:
     async def main() -> None:
-        with trio.fail_after(60):
+        with trio.fail_after(TEST_SECONDS_MAX):
             async with lone.local() as mongod, trio.open_nursery() as nursery:
                 await test(mongod, nursery)
                 nursery.cancel_scope.cancel()

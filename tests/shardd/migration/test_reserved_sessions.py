@@ -1,13 +1,13 @@
 """The reserved sessions on a real mongod: what they write, and what becomes of what was cut off."""
 
 import time
-from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID
 
 import bson
 import pytest
 import trio
+import trio.testing
 from bson import Int64, Timestamp
 from bson.binary import Binary
 from pymongo import MongoClient
@@ -23,15 +23,6 @@ Client = MongoClient[dict[str, Any]]
 
 def encoded(*documents: dict[str, Any]) -> list[bytes]:
     return [bson.encode(document) for document in documents]
-
-
-def run(lone: LoneMongod, test: Callable[[LocalMongod], Awaitable[None]]) -> None:
-    async def main() -> None:
-        with trio.fail_after(60):
-            async with lone.local() as mongod:
-                await test(mongod)
-
-    trio.run(main)
 
 
 async def stored(mongod: LocalMongod, namespace: Namespace) -> list[dict[str, Any]]:
@@ -52,7 +43,7 @@ def test_documents_are_inserted_and_deleted(lone: LoneMongod) -> None:
             assert deleted == 1
             assert [each["_id"] for each in await stored(mongod, namespace)] == [1, 3]
 
-    run(lone, test)
+    lone.run(test)
 
 
 def test_documents_are_inserted_just_as_they_are(lone: LoneMongod) -> None:
@@ -72,7 +63,7 @@ def test_documents_are_inserted_just_as_they_are(lone: LoneMongod) -> None:
         kept = await stored(mongod, namespace)
         assert sorted(map(bson.encode, kept)) == sorted(encoded(*documents))
 
-    run(lone, test)
+    lone.run(test)
 
 
 def test_the_databases_of_mongod_itself(lone: LoneMongod) -> None:
@@ -85,7 +76,7 @@ def test_the_databases_of_mongod_itself(lone: LoneMongod) -> None:
             assert await session.delete(namespace, [{"q": {"_id": 2}, "limit": 1}]) == 1
             assert await stored(mongod, namespace) == [{"_id": 1}]
 
-    run(lone, test)
+    lone.run(test)
 
 
 def test_change_events_carry_a_reserved_session(lone: LoneMongod) -> None:
@@ -99,7 +90,7 @@ def test_change_events_carry_a_reserved_session(lone: LoneMongod) -> None:
     with Client(f"mongodb://{lone.address}/", directConnection=True) as client:
         client.watched.create_collection("c")
         with client.watched.c.watch(max_await_time_ms=100) as everything:
-            run(lone, write)
+            lone.run(write)
             events = [everything.next(), everything.next()]
     assert [event["operationType"] for event in events] == ["insert", "delete"]
     ids = [event["lsid"]["id"] for event in events]
@@ -122,7 +113,7 @@ def test_what_fails_leaves_nothing_behind(lone: LoneMongod) -> None:
             await session.insert(namespace, encoded({"_id": 1}))
             assert len(await stored(mongod, namespace)) == 2
 
-    run(lone, test)
+    lone.run(test)
 
 
 def test_several_statements_are_one_transaction(lone: LoneMongod) -> None:
@@ -142,30 +133,32 @@ def test_several_statements_are_one_transaction(lone: LoneMongod) -> None:
                 await session.run("several", [{"insert": "c", "documents": [{"_id": 2}]}, {"insert": "c"}])
             assert await stored(mongod, namespace) == [{"_id": 1, "a": 1}]
 
-    run(lone, test)
+    lone.run(test)
 
 
 def test_there_are_as_many_as_there_are_and_then_one_waits(lone: LoneMongod) -> None:
     async def test(mongod: LocalMongod) -> None:
         sessions = ReservedSessions(mongod)
         async with trio.open_nursery() as nursery:
-            release = trio.Event()
+            release, all_lent = trio.Event(), trio.Event()
             lent: list[object] = []
 
             async def borrow() -> None:
                 async with sessions.session() as session:
                     lent.append(session)
+                    if len(lent) == len(RESERVED_SESSION_IDS):
+                        all_lent.set()
                     await release.wait()
 
             for _ in range(len(RESERVED_SESSION_IDS) + 1):
                 nursery.start_soon(borrow)
-            with trio.move_on_after(0.5):
-                await trio.sleep_forever()
+            await all_lent.wait()
+            await trio.testing.wait_all_tasks_blocked()
             assert len(lent) == len(set(lent)) == len(RESERVED_SESSION_IDS)
             release.set()
         assert len(lent) == len(RESERVED_SESSION_IDS) + 1
 
-    run(lone, test)
+    lone.run(test)
 
 
 def test_a_transaction_that_was_cut_off_is_over_before_the_next_write(lone: LoneMongod) -> None:
@@ -191,7 +184,7 @@ def test_a_transaction_that_was_cut_off_is_over_before_the_next_write(lone: Lone
             await session.insert(namespace, encoded({"_id": 1, "from": "new"}))
         assert await stored(mongod, namespace) == [{"_id": 1, "from": "new"}]
 
-    run(lone, test)
+    lone.run(test)
 
 
 def test_sessions_of_a_former_process_are_settled_too(lone: LoneMongod) -> None:
@@ -207,7 +200,7 @@ def test_sessions_of_a_former_process_are_settled_too(lone: LoneMongod) -> None:
             await session.insert(namespace, documents)
         assert all(document["new"] for document in await stored(mongod, namespace))
 
-    run(lone, test)
+    lone.run(test)
 
 
 def test_numbers_rise_above_those_of_a_primary_whose_clock_was_ahead(lone: LoneMongod) -> None:
@@ -221,4 +214,4 @@ def test_numbers_rise_above_those_of_a_primary_whose_clock_was_ahead(lone: LoneM
             await session.insert(namespace, encoded({"_id": 2}))
         assert len(await stored(mongod, namespace)) == 2
 
-    run(lone, test)
+    lone.run(test)
