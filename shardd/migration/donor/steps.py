@@ -1,11 +1,11 @@
 """The steps of a donation: their times for the changelog, and the fail points after each of them."""
 
-import time
 from typing import Any, Final
 
 from shardd.changelog import log_change
 from shardd.migration.donor.request import MoveRangeRequest
 from shardd.migration.registry import Donation
+from shardd.migration.step_times import StepTimes
 from shardd.shard import Shard
 from wire.errors import CommandError
 from wire.rawbson import raw_document
@@ -14,15 +14,11 @@ STEPS: Final = 6
 """Request read; checked and persisted; recipient started; clone caught up; recipient committed; config committed."""
 
 
-class Steps:
-    """How long each step of one donation took.
-
-    Attributes:
-        done: the number of the last step that is done.
-    """
+class Steps(StepTimes):
+    """The steps of one donation."""
 
     def __init__(self, shard: Shard, donation: Donation, request: MoveRangeRequest) -> None:
-        self.done = 0
+        super().__init__(STEPS)
         self._donation = donation
         self._shard = shard
         self._namespace = str(request.namespace)
@@ -30,8 +26,6 @@ class Steps:
             name: raw_document(bound) for name, bound in (("min", request.min), ("max", request.max)) if bound
         }
         self._recipient = request.recipient
-        self._millis: dict[str, int] = {}
-        self._last = time.monotonic()
 
     def set_bounds(self, low: bytes, high: bytes) -> None:
         """Both bounds of the range have become known."""
@@ -39,11 +33,8 @@ class Steps:
 
     async def finish(self, step: int) -> None:
         """A step is done; tests may have the migration wait here."""
-        now = time.monotonic()
-        self._millis[f"step {step} of {STEPS}"] = round((now - self._last) * 1000)
-        self._last = now
-        self.done = step
-        self._donation.message = f"step {step} of {STEPS}"
+        self.note(step)
+        self._donation.message = self.text
         await self._shard.fail_points.hang_while(f"moveChunkHangAtStep{step}")
 
     async def log(self, what: str, **details: object) -> None:
@@ -56,5 +47,5 @@ class Steps:
         """Write ``moveChunk.from``: the steps that were done, and why it ended if it failed."""
         donor = self._shard.require_identity().shard_name
         end = {"note": "success"} if error is None else {"note": "aborted", "errmsg": error.message}
-        entry = {**self._millis, **self._bounds, "to": self._recipient, "from": donor, **end}
+        entry = {**self.millis, **self._bounds, "to": self._recipient, "from": donor, **end}
         await log_change(self._shard, "moveChunk.from", self._namespace, entry)

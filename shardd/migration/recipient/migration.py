@@ -62,6 +62,7 @@ class RecipientMigration:
     Attributes:
         request: see above.
         status: how far it has come.
+        steps: which of them are done.
         opid: the number under which ``currentOp`` shows it and ``killOp`` takes it.
         began: when.
     """
@@ -69,11 +70,11 @@ class RecipientMigration:
     def __init__(self, shard: Shard, request: ReceiveRequest, on_end: Callable[[], None]) -> None:
         self.request = request
         self.status = ReceiveStatus(request)
+        self.steps = Steps(shard, request)
         self.opid = new_opid()
         self.began = datetime.now(UTC)
         self._shard = shard
         self._on_end = on_end
-        self._steps = Steps(shard, request)
         self._link = DonorLink(shard, request)
         self._progress = Progress(shard, request, self.status)
         self._section = RecipientCriticalSection(shard, _recipient_document(request))
@@ -83,11 +84,6 @@ class RecipientMigration:
         self._commit_requested = trio.Event()
         self._release_requested = trio.Event()
         self._ended = trio.Event()
-
-    @property
-    def steps_done(self) -> int:
-        """The number of the last step that is done."""
-        return self._steps.done
 
     def kill(self) -> None:
         """Somebody wants it to end: it fails, unless its critical section is on, and its donor finds out."""
@@ -103,7 +99,7 @@ class RecipientMigration:
             CommandError: it has failed before anything was known.
         """
         await self._loaded.wait()
-        if self.status.error is not None and not self._steps.done:
+        if self.status.error is not None and not self.steps.done:
             raise self.status.error
         reply: dict[str, Any] = {"started": True}
         resumed = self._progress.resumed
@@ -214,7 +210,7 @@ class RecipientMigration:
             self.status.end()
             self._on_end()
             self._ended.set()
-        await self._steps.log(is_success=self.status.state is ReceiveState.DONE)
+        await self.steps.log(is_success=self.status.state is ReceiveState.DONE)
 
     def _conclude(self, error: CommandError | None) -> None:
         if error is not None:
@@ -247,16 +243,16 @@ class RecipientMigration:
         await run_together(transfer, meanwhile=meanwhile)
         self.status.enter(ReceiveState.ENTERED_CRITICAL_SECTION)
         await self._wait_release()
-        await self._steps.finish(STEPS)
+        await self.steps.finish(STEPS)
 
     async def _prepare(self) -> tuple[DonorCollection, CloneBatch]:
         """Everything before the first document is written: steps 1 to 3."""
         shard, request = self._shard, self.request
         donor = await describe_on_donor(self._link)
         await wait_range_free(shard, request, donor.uuid)
-        await self._steps.finish(1)
+        await self.steps.finish(1)
         await copy_collection(shard, request.namespace, donor)
-        await self._steps.finish(2)
+        await self.steps.finish(2)
         # Only a donor that has this migration under way hands out documents; so an order that was long under way
         # leaves nothing behind.
         first = await self._link.clone_batch(0)
@@ -265,7 +261,7 @@ class RecipientMigration:
         await self._progress.begin(donor.uuid)
         await self._make_room()
         await self._register(donor.uuid)
-        await self._steps.finish(3)
+        await self.steps.finish(3)
         return donor, first
 
     async def _make_room(self) -> None:
@@ -305,7 +301,7 @@ class RecipientMigration:
         cloner = Cloner(self._link, self._shard.reserved_sessions, writer, self.status, self._progress.prefix, load)
         await cloner.run(first)
         await self._progress.save()
-        await self._steps.finish(4)
+        await self.steps.finish(4)
 
     async def _catch_up(self, modifier: Modifier, writer: RangeWriter, history: HistoryPull) -> None:
         """Step 5, and on until the donor wants to commit."""
@@ -315,7 +311,7 @@ class RecipientMigration:
             status.catchup += count
         # As in MongoDB, writes are not made to wait while there is much of the history still to come.
         await run_together(self._shard.wait_majority, history.drain)
-        await self._steps.finish(5)
+        await self.steps.finish(5)
         status.enter(ReceiveState.STEADY)
         while not self._commit_requested.is_set():
             count = await self._apply_next(modifier, writer)
@@ -332,10 +328,10 @@ class RecipientMigration:
             while count := await self._apply_next(modifier, writer):
                 self.status.steady += count
             await modifier.complete()
-            await self._steps.finish(6)
+            await self.steps.finish(6)
 
         await run_together(drain, history.drain, self._section.begin)
-        await self._steps.finish(7)
+        await self.steps.finish(7)
         await self._section.complete()
 
     async def _apply_next(self, modifier: Modifier, writer: RangeWriter) -> int:

@@ -3,8 +3,6 @@
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from shardd.migration.recipient.steps import STEPS
-
 if TYPE_CHECKING:
     from shardd.migration.recipient.migration import RecipientMigration
 
@@ -36,7 +34,7 @@ def recipient_operation(migration: "RecipientMigration", address: str) -> dict[s
             "toShard": request.recipient,
             "sessionId": request.session_id,
         },
-        "msg": f"step {migration.steps_done} of {STEPS}",
+        "msg": migration.steps.text,
         "progress": {"done": status.cloned, "total": status.cloned},
         "migration": {
             "state": str(status.state),

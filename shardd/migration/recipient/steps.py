@@ -1,10 +1,10 @@
 """The steps of a recipient: their times for the changelog, and the fail points after each of them."""
 
-import time
 from typing import Final
 
 from shardd.changelog import log_change
 from shardd.migration.recipient.request import ReceiveRequest
+from shardd.migration.step_times import StepTimes
 from shardd.shard import Shard
 
 STEPS: Final = 8
@@ -12,26 +12,17 @@ STEPS: Final = 8
 critical section left."""
 
 
-class Steps:
-    """How long each step of one attempt took.
-
-    Attributes:
-        done: the number of the last step that is done.
-    """
+class Steps(StepTimes):
+    """The steps of one attempt."""
 
     def __init__(self, shard: Shard, request: ReceiveRequest) -> None:
-        self.done = 0
+        super().__init__(STEPS)
         self._shard = shard
         self._request = request
-        self._millis: dict[str, int] = {}
-        self._last = time.monotonic()
 
     async def finish(self, step: int) -> None:
         """A step is done; tests may have the migration wait here."""
-        now = time.monotonic()
-        self._millis[f"step {step} of {STEPS}"] = round((now - self._last) * 1000)
-        self._last = now
-        self.done = step
+        self.note(step)
         if step < STEPS:
             await self._shard.fail_points.hang_while(f"migrateThreadHangAtStep{step}")
 
@@ -39,7 +30,7 @@ class Steps:
         """Write ``moveChunk.to`` to the changelog, in the form of MongoDB 6.0.5."""
         request = self._request
         details = {
-            **self._millis,
+            **self.millis,
             **request.range.to_document(),
             "to": request.recipient,
             "from": request.donor,
