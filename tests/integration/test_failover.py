@@ -46,14 +46,14 @@ def primary(cluster: RunningCluster) -> int | None:
     return None
 
 
-def wait_for_other_primary(cluster: RunningCluster, old: int) -> int:
-    """Index of the new primary once there is one."""
+def wait_for_primary(cluster: RunningCluster, *, other_than: int | None = None) -> int:
+    """Index of the primary once there is one, or another one than before."""
 
     def new_primary() -> tuple[int] | None:
         index = primary(cluster)
-        return None if index is None or index == old else (index,)
+        return None if index is None or index == other_than else (index,)
 
-    return eventually(new_primary, within=60, what="another member is primary")[0]
+    return eventually(new_primary, within=60, what="a member is primary")[0]
 
 
 def hello_of_whole_set(client: Client) -> Document | None:
@@ -80,12 +80,11 @@ def test_hello_names_daemons_only(replicated: RunningCluster) -> None:
 
 def test_step_down_during_writes(replicated: RunningCluster, collection: Documents) -> None:
     """An election that is called for goes by without an error for writers that retry."""
-    old = primary(replicated)
-    assert old is not None
+    old = wait_for_primary(replicated)
     with running_workload(collection) as workload:
         workload.wait_for_progress()
         step_down(replicated, old)
-        wait_for_other_primary(replicated, old)
+        wait_for_primary(replicated, other_than=old)
         workload.wait_for_progress(50)
     assert workload.errors == []
     workload.check(list(collection.find()))
@@ -95,15 +94,14 @@ def test_step_down_during_writes(replicated: RunningCluster, collection: Documen
 def test_death_of_the_primary_during_writes(
     replicated: RunningCluster, collection: Documents, processes: tuple[str, ...]
 ) -> None:
-    old = primary(replicated)
-    assert old is not None
+    old = wait_for_primary(replicated)
     names = [f"{LOWER}.{old}.{process}" for process in processes]
     with running_workload(collection) as workload:
         workload.wait_for_progress()
         for name in names:
             replicated.kill(name)
         if "mongod" in processes:
-            wait_for_other_primary(replicated, old)
+            wait_for_primary(replicated, other_than=old)
             workload.wait_for_progress(50)
         for name in names:
             replicated.restart(name)

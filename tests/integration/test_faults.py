@@ -12,9 +12,9 @@ from tests.integration.sharded import Document, Documents
 from tests.integration.waiting import eventually
 from tests.local_cluster import Client, RunningCluster
 
-# Takes ten seconds on 50 documents, and can be interrupted after each.
-SLOW = {"$where": "sleep(200) || true"}
-SLEEP = {"body": "function() { sleep(200); return true; }", "args": [], "lang": "js"}
+# Takes half a minute on 50 documents, and can be interrupted after each.
+SLOW = {"$where": "sleep(600) || true"}
+SLEEP = {"body": "function() { sleep(600); return true; }", "args": [], "lang": "js"}
 SLOW_IN_PIPELINE = {"$expr": {"$function": SLEEP}}
 
 
@@ -157,7 +157,7 @@ def test_client_that_leaves_ends_its_get_more(
     cluster: RunningCluster, filled: Documents, lower_mongod: Client, upper_mongod: Client
 ) -> None:
     with raw_client(cluster.address("router.0")) as leaving:
-        slow_after = {"$where": "this.key % 500 < 50 || sleep(200) || true"}
+        slow_after = {"$where": "this.key % 500 < 50 || sleep(600) || true"}
         find = {"find": filled.name, "filter": slow_after, "batchSize": 2}
         cursor = leaving.command(find, db=filled.database.name)["cursor"]
         more = {"getMore": cursor["id"], "collection": filled.name, "batchSize": 80}
@@ -169,7 +169,7 @@ def test_client_that_leaves_ends_its_get_more(
 
 def assert_idle(mongod: Client, namespace: str) -> None:
     """Well before it would end by itself, nothing runs on a collection."""
-    eventually(lambda: not operations_on(mongod, namespace), within=5, what="the operation is gone")
+    eventually(lambda: not operations_on(mongod, namespace), within=15, what="the operation is gone")
 
 
 def test_two_hundred_concurrent_clients(cluster: RunningCluster, ranged: Documents) -> None:

@@ -10,6 +10,8 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from mongosh_compat.runner import run_code
+from tests.fail_points import fail_point
+from tests.integration.raw_client import raw_client
 from tests.integration.sharded import (
     LOWER,
     UPPER,
@@ -21,7 +23,7 @@ from tests.integration.sharded import (
     shard_collection,
 )
 from tests.local_cluster import Client, RunningCluster, shardwright
-from tests.migration.moving import RunningMove
+from tests.migration.moving import RunningMove, moving
 
 DOCUMENTS = 300
 CONFLICT, CHUNK_TOO_BIG, INTERRUPTED = 117, 153, 11601
@@ -46,21 +48,16 @@ def small_chunks(client: Client) -> Iterator[int]:
 @contextmanager
 def standing_still(cluster: RunningCluster, collection: Documents) -> Iterator[RunningMove]:
     """A move of the upper half that stays where its clone has begun until the block ends."""
-    fail_point = "moveChunkHangAtStep3"
-    move = {
-        "moveRange": collection.full_name,
-        **{"min": {"key": DOCUMENTS // 2}, "max": {"key": MaxKey()}, "toShard": UPPER, "$db": "admin"},
-    }
-    with cluster.direct("shard0.0.shardd") as donor:
-        entered = donor.admin.command("configureFailPoint", fail_point, mode="alwaysOn")["count"]
-        moving = RunningMove(cluster.address("router.0"), move)
-        try:
-            donor.admin.command("waitForFailPoint", fail_point, timesEntered=entered + 1, maxTimeMS=30_000)
-            yield moving
-        finally:
-            donor.admin.command("configureFailPoint", fail_point, mode="off")
-            moving.wait()
-            moving.close()
+    upper_half = {"min": {"key": DOCUMENTS // 2}, "max": {"key": MaxKey()}, "toShard": UPPER}
+    with (
+        cluster.direct("shard0.0.shardd") as donor,
+        fail_point(donor, "moveChunkHangAtStep3") as point,
+        moving(cluster.address("router.0"), {"moveRange": collection.full_name, **upper_half}) as move,
+    ):
+        point.wait_entered()
+        yield move
+        point.turn_off()
+        move.wait()
 
 
 def keys_at(mongod: Client, collection: Documents) -> list[int]:
@@ -119,10 +116,10 @@ def test_migrations_are_forbidden_and_allowed(cluster: RunningCluster, client: C
 def test_forbidding_migrations_ends_the_one_under_way(
     cluster: RunningCluster, client: Client, filled: Documents
 ) -> None:
-    with standing_still(cluster, filled) as moving:
+    with standing_still(cluster, filled) as held:
         client.admin.command("setAllowMigrations", filled.full_name, allowMigrations=False)
         # It had been waited for.
-        reply = moving.wait(within=5)
+        reply = held.wait()
     assert reply is not None
     assert reply["code"] == CONFLICT
     assert placement(client, filled.full_name) == [LOWER]
@@ -141,7 +138,7 @@ def test_migrations_of_unsharded_collections(client: Client, database: Database[
 
 
 def test_a_migration_is_seen_and_killed(cluster: RunningCluster, client: Client, filled: Documents) -> None:
-    with standing_still(cluster, filled) as moving:
+    with standing_still(cluster, filled) as held:
         operations = client.admin.command("currentOp", desc="MoveChunk")["inprog"]
         [operation] = [each for each in operations if each["ns"] == filled.full_name]
         assert operation["shard"] == LOWER
@@ -154,7 +151,7 @@ def test_a_migration_is_seen_and_killed(cluster: RunningCluster, client: Client,
         pattern = rf"shard0\.0\.shardd: {filled.full_name} \[150, MaxKey\) shard0 -> shard1: .* of 150 documents"
         assert re.search(pattern, table)
         client.admin.command("killOp", op=operation["opid"])
-        reply = moving.wait(within=10)
+        reply = held.wait()
     assert reply is not None
     assert reply["code"] == INTERRUPTED
     assert cluster.status()["migrations"] == []
@@ -166,17 +163,17 @@ def test_the_same_move_is_joined_and_another_refused(
     cluster: RunningCluster, client: Client, filled: Documents
 ) -> None:
     move = {"moveRange": filled.full_name, "min": {"key": DOCUMENTS // 2}, "max": {"key": MaxKey()}, "toShard": UPPER}
-    with standing_still(cluster, filled) as moving:
-        second = RunningMove(cluster.address("router.1"), {**move, "$db": "admin"})
-        with pytest.raises(OperationFailure) as failure:
-            client.admin.command({**move, "min": {"key": 1}, "max": {"key": 2}})
-        assert failure.value.code == CONFLICT
-        # A client that gives up takes the move from nobody.
-        with pytest.raises(OperationFailure) as failure:
-            client.admin.command({**move, "maxTimeMS": 300})
-        assert failure.value.code == 50
-        assert not moving.is_over
-    replies = [moving.reply, second.wait()]
-    second.close()
-    assert [reply is not None and reply["ok"] for reply in replies] == [1.0, 1.0]
+    with raw_client(cluster.address("router.1")) as second:
+        with standing_still(cluster, filled) as first:
+            second.send_command(move)
+            with pytest.raises(OperationFailure) as failure:
+                client.admin.command({**move, "min": {"key": 1}, "max": {"key": 2}})
+            assert failure.value.code == CONFLICT
+            # A client that gives up takes the move from nobody.
+            with pytest.raises(OperationFailure) as failure:
+                client.admin.command({**move, "maxTimeMS": 300})
+            assert failure.value.code == 50
+            assert not first.is_over
+        assert first.reply is not None
+        assert first.reply["ok"] == second.receive_reply()["ok"] == 1.0
     assert len(changes(client, filled.full_name, "moveChunk.commit")) == 1

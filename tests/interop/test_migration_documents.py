@@ -10,6 +10,7 @@ from bson.int64 import Int64
 from bson.timestamp import Timestamp
 
 from tests.fail_points import fail_point
+from tests.integration.waiting import eventually
 from tests.interop.comparison import assert_same
 from tests.interop.deployment import HIGH, MAJORITY, Deployment, Document
 
@@ -143,11 +144,17 @@ def test_status_of_the_recipient(both: Both) -> None:
     assert_same(both, ask)
 
 
+def changes_of_a_move(deployment: Deployment, namespace: str) -> list[Document]:
+    """What the changelog tells of a move that has succeeded; nothing before both sides have told how long it took."""
+    changes = [change for change in deployment.changes(namespace) if change["what"].startswith("moveChunk")]
+    return changes if {"moveChunk.from", "moveChunk.to"} <= {change["what"] for change in changes} else []
+
+
 def test_changes_in_the_changelog(both: Both) -> None:
     def ask(deployment: Deployment) -> list[Any]:
         namespace = filled_collection(deployment, "logged")
         moved = deployment.move(namespace, RECIPIENT, min={"key": DOCUMENTS // 2}, max={"key": HIGH})
-        changes = [change for change in deployment.changes(namespace) if change["what"].startswith("moveChunk")]
+        changes = eventually(lambda: changes_of_a_move(deployment, namespace), what="both sides have told of the move")
         for change in changes:
             change["clientAddr"], change["_id"] = "somewhere", change["_id"].rpartition("-")[2]
             # How long the steps took.

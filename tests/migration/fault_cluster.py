@@ -88,15 +88,15 @@ class FaultCluster:
         """The names of a shard's mongods."""
         return [name for name in self.names if name.startswith(f"{shard}.") and name.endswith(".mongod")]
 
-    def primary_index(self, shard: str) -> int:
-        """Which member of a shard is primary, waiting until one is."""
+    def primary_index(self, shard: str, *, other_than: int | None = None) -> int:
+        """Which member of a shard is primary, waiting until one is, or until another one is than before."""
 
         def find() -> tuple[int] | None:
             for index in range(len(self.mongods_of(shard))):
                 with suppress(PyMongoError):
                     daemon = self.running.direct(f"{shard}.{index}.shardd", serverSelectionTimeoutMS=500)
                     with daemon as client:
-                        if client.admin.command("hello")["isWritablePrimary"]:
+                        if index != other_than and client.admin.command("hello")["isWritablePrimary"]:
                             return (index,)
             return None
 

@@ -128,7 +128,7 @@ def check_stored(cluster: FaultCluster, namespace: str, model: Mapping[Any, Docu
                 return "" if stored == expected else _described(stored, expected)
 
             # Secondaries apply what the primary has a moment later.
-            eventually(lambda: not differs(), within=10, what=f"{mongod} holds what {shard} owns ({differs()})")
+            eventually(lambda: not differs(), what=f"{mongod} holds what {shard} owns ({differs()})")
 
 
 def wait_clean(cluster: FaultCluster, *, within: float = CLEAN_SECONDS_MAX) -> None:

@@ -1,7 +1,6 @@
 """Ranges that were given away are deleted, later, and nothing else is: on real mongods, with real migrations."""
 
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.request import urlopen
 from uuid import uuid4
@@ -13,10 +12,10 @@ from bson.codec_options import CodecOptions
 from bson.timestamp import Timestamp
 
 from shardd.migration.reserved_sessions import RESERVED_SESSION_IDS
+from tests.fail_points import fail_point
+from tests.integration.waiting import eventually
 from tests.shardd.mini_cluster import Client, MiniCluster, mini_cluster
 from tests.shardd.router_stand_in import ShardedNamespace
-
-WAIT_SECONDS = 20.0
 
 
 @pytest.fixture(scope="module")
@@ -28,13 +27,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MiniCluster]:
 
 @pytest.fixture
 def mongod(cluster: MiniCluster) -> Iterator[Client]:
-    """The mongod of ``sh0``; deletions begin at once and nothing holds them up, afterwards as well."""
+    """The mongod of ``sh0``; deletions begin at once, and have ended afterwards."""
     with cluster.shards["sh0"].members[0].mongod_client() as client:
         client.admin.command("setParameter", 1, orphanCleanupDelaySecs=0, rangeDeleterBatchDelayMS=0)
         yield client
         client.admin.command("setParameter", 1, rangeDeleterBatchSize=2147483647)
-        for name in ("suspendRangeDeletion", "hangBeforeDoingDeletion", "hangAfterDoingDeletion"):
-            fail_point(cluster, name, "off")
         eventually(lambda: not deletions(client))
 
 
@@ -53,30 +50,15 @@ def move(sharded: ShardedNamespace) -> None:
     sharded.move({"a": 0}, {"a": 20}, "sh1")
 
 
-def fail_point(cluster: MiniCluster, name: str, mode: object) -> None:
-    """Turn a fail point of the daemon of ``sh0`` on or off."""
-    cluster.kept_client(cluster.shards["sh0"].members[0]).admin.command("configureFailPoint", name, mode=mode)
+def daemon(cluster: MiniCluster) -> Client:
+    """A client of the daemon of ``sh0``."""
+    return cluster.kept_client(cluster.shards["sh0"].members[0])
 
 
-def wait_for_fail_point(cluster: MiniCluster, name: str, times: int = 1) -> None:
-    """Return once the daemon of ``sh0`` has come by."""
-    client = cluster.kept_client(cluster.shards["sh0"].members[0])
-    client.admin.command("waitForFailPoint", name, timesEntered=times, maxTimeMS=int(WAIT_SECONDS * 1000))
-
-
-def restart(cluster: MiniCluster, number: int = 9) -> None:
+def restart(cluster: MiniCluster) -> None:
     """Kill the daemon of ``sh0`` and start it again."""
     member = cluster.shards["sh0"].members[0]
-    member.daemon.stop(number)
-    member.daemon.start()
-    member.wait_ready()
-
-
-def eventually(is_so: Callable[[], bool]) -> None:
-    """Return once something is so."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not is_so():
-        assert time.monotonic() < deadline, "it has taken too long"
+    member.restart(member.daemon)
 
 
 def deletions(mongod: Client) -> list[dict[str, Any]]:
@@ -110,9 +92,9 @@ def test_an_empty_range_waits_for_nothing(mongod: Client, sharded: ShardedNamesp
 def test_the_document_of_a_deletion_has_the_genuine_form(
     cluster: MiniCluster, mongod: Client, sharded: ShardedNamespace
 ) -> None:
-    fail_point(cluster, "suspendRangeDeletion", "alwaysOn")
-    move(sharded)
-    (document,) = deletions(mongod)
+    with fail_point(daemon(cluster), "suspendRangeDeletion"):
+        move(sharded)
+        (document,) = deletions(mongod)
     identity, timestamp = document.pop("_id"), document.pop("timestamp")
     assert isinstance(timestamp, Timestamp)
     assert identity.version == 4
@@ -135,13 +117,13 @@ def test_the_document_of_a_deletion_has_the_genuine_form(
 
 def test_a_deletion_goes_on_after_a_crash(cluster: MiniCluster, mongod: Client, sharded: ShardedNamespace) -> None:
     mongod.admin.command("setParameter", 1, rangeDeleterBatchSize=3)
-    fail_point(cluster, "hangAfterDoingDeletion", "alwaysOn")
-    move(sharded)
-    wait_for_fail_point(cluster, "hangAfterDoingDeletion")
-    assert len(stored(mongod, sharded)) == len(KEPT) + 17
-    assert [each["numOrphanDocs"] for each in deletions(mongod)] == [17]
-    assert [each["_id"] for each in sharded.documents()] == KEPT
-    restart(cluster)
+    with fail_point(daemon(cluster), "hangAfterDoingDeletion") as point:
+        move(sharded)
+        point.wait_entered()
+        assert len(stored(mongod, sharded)) == len(KEPT) + 17
+        assert [each["numOrphanDocs"] for each in deletions(mongod)] == [17]
+        assert [each["_id"] for each in sharded.documents()] == KEPT
+        restart(cluster)
     eventually(lambda: not deletions(mongod))
     assert stored(mongod, sharded) == KEPT
 
@@ -162,12 +144,11 @@ def test_what_cursors_and_reads_of_before_may_return_stays(
 
 
 def test_cleanup_orphaned_waits(cluster: MiniCluster, mongod: Client, sharded: ShardedNamespace) -> None:
-    fail_point(cluster, "hangBeforeDoingDeletion", "alwaysOn")
-    move(sharded)
     cleanup = {"cleanupOrphaned": sharded.namespace}
-    reply = sharded.run({**cleanup, "maxTimeMS": 100}, db="admin")
-    assert reply["code"] == 50
-    fail_point(cluster, "hangBeforeDoingDeletion", "off")
+    with fail_point(daemon(cluster), "hangBeforeDoingDeletion"):
+        move(sharded)
+        reply = sharded.run({**cleanup, "maxTimeMS": 100}, db="admin")
+        assert reply["code"] == 50
     assert sharded.run(cleanup, db="admin") == {"ok": 1.0}
     assert stored(mongod, sharded) == KEPT
     assert sharded.run({**cleanup, "startingFromKey": {"a": MinKey()}}, db="admin") == {"ok": 1.0}
@@ -191,14 +172,13 @@ def test_a_range_that_is_owned_is_not_deleted(cluster: MiniCluster, mongod: Clie
 def test_a_dropped_collection_needs_no_deletion(
     cluster: MiniCluster, mongod: Client, sharded: ShardedNamespace
 ) -> None:
-    fail_point(cluster, "suspendRangeDeletion", "alwaysOn")
-    move(sharded)
-    wait_for_fail_point(cluster, "suspendRangeDeletion")
-    drop = {"_shardsvrDropCollection": "c", "databaseVersion": sharded.database_version}
-    assert sharded.run(drop)["ok"] == 1.0
-    again = ShardedNamespace(cluster, sharded.namespace, {"a": 1}, "sh0")
-    again.insert(*({"_id": number, "a": number} for number in range(20)))
-    fail_point(cluster, "suspendRangeDeletion", "off")
+    with fail_point(daemon(cluster), "suspendRangeDeletion") as point:
+        move(sharded)
+        point.wait_entered()
+        drop = {"_shardsvrDropCollection": "c", "databaseVersion": sharded.database_version}
+        assert sharded.run(drop)["ok"] == 1.0
+        again = ShardedNamespace(cluster, sharded.namespace, {"a": 1}, "sh0")
+        again.insert(*({"_id": number, "a": number} for number in range(20)))
     eventually(lambda: not deletions(mongod))
     assert stored(mongod, again) == list(range(20))
     assert len(again.documents()) == 20
@@ -246,12 +226,12 @@ def test_the_deleter_uses_the_reserved_sessions(
 
 
 def test_metrics_tell_of_deletions(cluster: MiniCluster, mongod: Client, sharded: ShardedNamespace) -> None:
+    eventually(lambda: _metric(cluster, "range_deletions_pending") == 0, what="earlier deletions are forgotten")
     before = _metric(cluster, "range_deleter_documents_total")
-    fail_point(cluster, "suspendRangeDeletion", "alwaysOn")
-    move(sharded)
-    assert _metric(cluster, "range_deletions_pending") == 1
-    assert _metric(cluster, "orphan_documents") == 20
-    fail_point(cluster, "suspendRangeDeletion", "off")
+    with fail_point(daemon(cluster), "suspendRangeDeletion"):
+        move(sharded)
+        assert _metric(cluster, "range_deletions_pending") == 1
+        assert _metric(cluster, "orphan_documents") == 20
     eventually(lambda: not deletions(mongod))
     eventually(lambda: _metric(cluster, "range_deletions_pending") == 0)
     assert _metric(cluster, "range_deleter_documents_total") - before == 20
