@@ -1,10 +1,10 @@
 """What can be seen of a donation while it is under way: in ``currentOp``, in the metrics and in the log."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from daemon.metrics import Metrics
+from shardd.migration.operation import migration_operation
 from shardd.migration.registry import Donation
 from wire.rawbson import raw_document
 
@@ -20,31 +20,15 @@ def donation_operation(donation: Donation, migration: "DonorMigration | None", a
         migration: what has come of it so far; None before everything has been checked and persisted.
         address: ``host:port`` of this daemon.
     """
-    now = datetime.now(UTC)
-    running = (now - donation.began).total_seconds()
     key = donation.key
     bounds = {name: raw_document(bound) for name, bound in (("min", key.min), ("max", key.max)) if bound is not None}
-    operation: dict[str, Any] = {
-        "type": "op",
-        "host": address,
-        "desc": "MoveChunk",
-        "active": True,
-        "currentOpTime": now.isoformat(timespec="milliseconds"),
-        "opid": donation.opid,
-        "secs_running": int(running),
-        "microsecs_running": int(running * 1_000_000),
-        "op": "command",
-        "ns": key.namespace,
-        "command": {"moveRange": key.namespace, **bounds, "toShard": key.recipient},
-        "msg": donation.message,
-        "numYields": 0,
-        "waitingForLock": False,
-    }
+    command: dict[str, Any] = {"moveRange": key.namespace, **bounds, "toShard": key.recipient}
+    details: dict[str, Any] = {"ns": key.namespace, "command": command, "msg": donation.message}
     if migration is not None:
-        operation["command"] |= migration.coordinator.range.to_document()
-        operation["command"] |= {"fromShard": migration.coordinator.donor, "sessionId": migration.session_id}
-        operation |= _transfer(migration)
-    return operation
+        command |= migration.coordinator.range.to_document()
+        command |= {"fromShard": migration.coordinator.donor, "sessionId": migration.session_id}
+        details |= _transfer(migration)
+    return migration_operation("MoveChunk", address, donation.opid, donation.began, details)
 
 
 def _transfer(migration: "DonorMigration") -> dict[str, Any]:

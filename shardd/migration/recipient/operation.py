@@ -1,7 +1,8 @@
 """What ``currentOp`` shows of a range that is being received."""
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+
+from shardd.migration.operation import migration_operation
 
 if TYPE_CHECKING:
     from shardd.migration.recipient.migration import RecipientMigration
@@ -14,18 +15,8 @@ def recipient_operation(migration: "RecipientMigration", address: str) -> dict[s
         migration: the attempt under way.
         address: ``host:port`` of this daemon.
     """
-    request, status, now = migration.request, migration.status, datetime.now(UTC)
-    running = (now - migration.began).total_seconds()
-    return {
-        "type": "op",
-        "host": address,
-        "desc": "migrateThread",
-        "active": True,
-        "currentOpTime": now.isoformat(timespec="milliseconds"),
-        "opid": migration.opid,
-        "secs_running": int(running),
-        "microsecs_running": int(running * 1_000_000),
-        "op": "command",
+    request, status = migration.request, migration.status
+    details = {
         "ns": str(request.namespace),
         "command": {
             "_recvChunkStart": str(request.namespace),
@@ -43,6 +34,5 @@ def recipient_operation(migration: "RecipientMigration", address: str) -> dict[s
             "bytesCloned": status.cloned_bytes,
             "counts": status.counts(),
         },
-        "numYields": 0,
-        "waitingForLock": False,
     }
+    return migration_operation("migrateThread", address, migration.opid, migration.began, details)
