@@ -52,18 +52,18 @@ FAILED = pytest.StashKey[bool]()
 
 
 @pytest.fixture(scope="module")
-def small_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterHolder]:
-    """Two shards of one member, two routers."""
+def cluster_holder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterHolder]:
+    """Two shards of one member, two routers; modules may have others."""
     holder = ClusterHolder(tmp_path_factory, *NO_DELAY)
     yield holder
     holder.close()
 
 
 @pytest.fixture
-def cluster(request: pytest.FixtureRequest, small_cluster: ClusterHolder) -> Iterator[FaultCluster]:
+def cluster(request: pytest.FixtureRequest, cluster_holder: ClusterHolder) -> Iterator[FaultCluster]:
     """The cluster of the module, or a new one if it was left in doubt by the test before."""
-    yield small_cluster.get()
-    small_cluster.is_suspect = FAILED in request.node.stash
+    yield cluster_holder.get()
+    cluster_holder.is_suspect = FAILED in request.node.stash
 
 
 @pytest.fixture

@@ -2,12 +2,12 @@
 
 import pytest
 
-from tests.fail_points import fail_point
 from tests.integration.sharded import LOWER, UPPER, changes, placement
 from tests.migration.fault_cluster import FaultCluster
-from tests.migration.invariants import check_collection
 from tests.migration.moving import moving
-from tests.migration.places import ABORTABLE_PLACES, Place, middle_to, move_the_middle_on
+from tests.migration.outcome import check_outcome
+from tests.migration.places import ABORTABLE_PLACES, Place, middle_to
+from tests.migration.stopped import stopped_at
 from tests.migration.writers import writing
 
 
@@ -18,16 +18,14 @@ def test_migrations_are_forbidden(cluster: FaultCluster, namespace: str, place: 
     with writing(namespace, routers) as writers:
         writers.wait_for_progress(60)
         with (
-            fail_point(cluster.client(place.daemon), place.name) as point,
-            moving(routers[0], middle_to(UPPER, namespace)) as move,
+            stopped_at(cluster, namespace, place) as (point, move),
+            moving(routers[1], {"setAllowMigrations": namespace, "allowMigrations": False}) as forbidding,
         ):
-            point.wait_entered()
-            with moving(routers[1], {"setAllowMigrations": namespace, "allowMigrations": False}) as forbidding:
-                reply = move.wait()
-                point.turn_off()
-                assert forbidding.wait() == forbidding.reply
-                assert forbidding.reply is not None
-                assert forbidding.reply["ok"] == 1, forbidding.reply
+            reply = move.wait()
+            point.turn_off()
+            assert forbidding.wait() == forbidding.reply
+            assert forbidding.reply is not None
+            assert forbidding.reply["ok"] == 1, forbidding.reply
         assert reply is not None
         assert reply["ok"] == 0, reply
         assert placement(cluster.router(), namespace) == [LOWER, LOWER, UPPER]
@@ -37,10 +35,7 @@ def test_migrations_are_forbidden(cluster: FaultCluster, namespace: str, place: 
         assert refused is not None
         assert (refused["ok"], refused["code"]) == (0, 117), refused
         admin.command("setAllowMigrations", namespace, allowMigrations=True)
-    writers.retry_kept()
-    check_collection(cluster, namespace, writers.model)
-    move_the_middle_on(cluster, namespace)
-    check_collection(cluster, namespace, writers.model)
+    check_outcome(cluster, namespace, writers)
     assert len(changes(cluster.router(), namespace, "moveChunk.commit")) >= 1
 
 
@@ -50,11 +45,7 @@ def test_operation_is_killed(cluster: FaultCluster, namespace: str, place: Place
     routers, admin = cluster.router_addresses, cluster.router(1).admin
     with writing(namespace, routers) as writers:
         writers.wait_for_progress(60)
-        with (
-            fail_point(cluster.client(place.daemon), place.name) as point,
-            moving(routers[0], middle_to(UPPER, namespace)) as move,
-        ):
-            point.wait_entered()
+        with stopped_at(cluster, namespace, place) as (point, move):
             running = admin.command("currentOp", {"$all": True}, ns=namespace)["inprog"]
             found = [each for each in running if "moveRange" in str(each.get("command")) and each["shard"] == LOWER]
             assert len(found) == 1, running
@@ -64,7 +55,4 @@ def test_operation_is_killed(cluster: FaultCluster, namespace: str, place: Place
         assert reply is not None
         assert (reply["ok"], reply["code"]) == (0, 11601), reply
         writers.wait_for_progress(60)
-    writers.retry_kept()
-    check_collection(cluster, namespace, writers.model)
-    move_the_middle_on(cluster, namespace)
-    check_collection(cluster, namespace, writers.model)
+    check_outcome(cluster, namespace, writers)

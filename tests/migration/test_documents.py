@@ -5,32 +5,25 @@ from typing import Any
 import pytest
 from pymongo.errors import OperationFailure
 
-from tests.fail_points import fail_point
 from tests.integration.sharded import LOWER, UPPER, placement
 from tests.migration.fault_cluster import FaultCluster
 from tests.migration.invariants import check_collection, wait_clean
-from tests.migration.moving import moving
-from tests.migration.places import DONOR, RECIPIENT, middle_to
+from tests.migration.places import DONOR, RECIPIENT, Place, middle_to
+from tests.migration.stopped import stopped_at
 
 Document = dict[str, Any]
 
-HELD_AFTER_CLONE = (f"{RECIPIENT}.shardd", "migrateThreadHangAtStep4")
-HELD_BEFORE_COMMIT = (f"{DONOR}.shardd", "moveChunkHangAtStep4")
+HELD_AFTER_CLONE = Place(f"{RECIPIENT}.shardd", "migrateThreadHangAtStep4")
+HELD_BEFORE_COMMIT = Place(f"{DONOR}.shardd", "moveChunkHangAtStep4")
 
 
-@pytest.mark.parametrize(("daemon", "name"), [HELD_AFTER_CLONE, HELD_BEFORE_COMMIT], ids=["recipient", "donor"])
-def test_delete_spares_the_same_id_of_another_range(
-    cluster: FaultCluster, namespace: str, daemon: str, name: str
-) -> None:
+@pytest.mark.parametrize("place", [HELD_AFTER_CLONE, HELD_BEFORE_COMMIT], ids=["recipient", "donor"])
+def test_delete_spares_the_same_id_of_another_range(cluster: FaultCluster, namespace: str, place: Place) -> None:
     """An ``_id`` is unique on each shard only: what came and went on the donor was never the recipient's document."""
     database, _, collection = namespace.partition(".")
     things = cluster.router()[database][collection]
     things.insert_many([{"_id": "same", "key": 700}, {"_id": "other", "key": 400}])
-    with (
-        fail_point(cluster.client(daemon), name) as point,
-        moving(cluster.router_addresses[0], middle_to(UPPER, namespace)) as move,
-    ):
-        point.wait_entered()
+    with stopped_at(cluster, namespace, place) as (point, move):
         things.insert_one({"_id": "same", "key": 450})
         assert things.delete_one({"_id": "same", "key": 450}).deleted_count == 1
         point.turn_off()

@@ -1,50 +1,29 @@
 """Shards of three members, whose primaries change at each step of a migration."""
 
 from collections.abc import Iterator
-from itertools import count
 from typing import Final
 
 import pytest
 from pymongo.errors import AutoReconnect
 
-from tests.fail_points import fail_point
 from tests.integration.sharded import LOWER, UPPER
-from tests.migration.conftest import FAILED, ClusterHolder, shard_in_three
+from tests.migration.conftest import ClusterHolder
 from tests.migration.fault_cluster import NO_DELAY, FaultCluster
-from tests.migration.invariants import check_collection
-from tests.migration.moving import moving
-from tests.migration.places import DONOR_STEPS, RECIPIENT_STEPS, middle_to, move_the_middle_on
+from tests.migration.outcome import check_outcome
+from tests.migration.places import DONOR_STEPS, RECIPIENT_STEPS, Place
+from tests.migration.stopped import stopped_at
 from tests.migration.writers import writing
-
-_numbers = count(1)
 
 STEP_DOWN_SECONDS: Final = 10
 """How long a former primary stays one no more; another is elected at once."""
 
 
 @pytest.fixture(scope="module")
-def replicated_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterHolder]:
+def cluster_holder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterHolder]:
     """Two shards of three members, two routers."""
     holder = ClusterHolder(tmp_path_factory, *NO_DELAY, "--members", "3")
     yield holder
     holder.close()
-
-
-@pytest.fixture
-def cluster(request: pytest.FixtureRequest, replicated_cluster: ClusterHolder) -> Iterator[FaultCluster]:
-    """The cluster of the module, or a new one if it was left in doubt by the test before."""
-    yield replicated_cluster.get()
-    replicated_cluster.is_suspect = FAILED in request.node.stash
-
-
-@pytest.fixture
-def namespace(request: pytest.FixtureRequest, cluster: FaultCluster) -> Iterator[str]:
-    """A collection in three chunks."""
-    name = f"failover_{next(_numbers)}"
-    cluster.router().admin.command("enableSharding", name, primaryShard=LOWER)
-    yield shard_in_three(cluster, f"{name}.things")
-    if FAILED not in request.node.stash:
-        cluster.router().drop_database(name)
 
 
 @pytest.mark.parametrize("side", [LOWER, UPPER], ids=["donor steps down", "recipient steps down"])
@@ -53,19 +32,12 @@ def test_step_down(cluster: FaultCluster, namespace: str, step: str, side: str) 
     holder = cluster.primary_daemon(LOWER if step in DONOR_STEPS else UPPER)
     with writing(namespace, cluster.router_addresses) as writers:
         writers.wait_for_progress(60)
-        with (
-            fail_point(cluster.client(holder), step) as point,
-            moving(cluster.router_addresses[0], middle_to(UPPER, namespace)) as move,
-        ):
-            point.wait_entered()
+        with stopped_at(cluster, namespace, Place(holder, step)) as (point, move):
             step_down(cluster, side)
             point.turn_off()
             move.wait()
         writers.wait_for_progress(60)
-    writers.retry_kept()
-    check_collection(cluster, namespace, writers.model)
-    move_the_middle_on(cluster, namespace)
-    check_collection(cluster, namespace, writers.model)
+    check_outcome(cluster, namespace, writers)
 
 
 @pytest.mark.parametrize("process", ["mongod", "shardd"])
@@ -78,11 +50,7 @@ def test_death_of_a_primary(cluster: FaultCluster, namespace: str, step: str, si
     victim = f"{side}.{index}.{process}"
     with writing(namespace, cluster.router_addresses) as writers:
         writers.wait_for_progress(60)
-        with (
-            fail_point(cluster.client(holder), step) as point,
-            moving(cluster.router_addresses[0], middle_to(UPPER, namespace)) as move,
-        ):
-            point.wait_entered()
+        with stopped_at(cluster, namespace, Place(holder, step)) as (point, move):
             cluster.kill(victim)
             if process == "mongod":
                 cluster.primary_index(side, other_than=index)
@@ -97,10 +65,7 @@ def test_death_of_a_primary(cluster: FaultCluster, namespace: str, step: str, si
                 writers.wait_for_progress(60)
                 cluster.restart(victim)
         writers.wait_for_progress(60)
-    writers.retry_kept()
-    check_collection(cluster, namespace, writers.model)
-    move_the_middle_on(cluster, namespace)
-    check_collection(cluster, namespace, writers.model)
+    check_outcome(cluster, namespace, writers)
 
 
 def step_down(cluster: FaultCluster, shard: str) -> None:

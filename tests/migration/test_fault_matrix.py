@@ -16,7 +16,7 @@ from tests.integration.sharded import LOWER, UPPER
 from tests.migration.conftest import SPLITS
 from tests.migration.fault_cluster import FaultCluster
 from tests.migration.invariants import check_collection
-from tests.migration.moving import moving
+from tests.migration.outcome import check_outcome
 from tests.migration.places import (
     BLOCKED_PLACES,
     DELETION_PLACES,
@@ -26,8 +26,8 @@ from tests.migration.places import (
     VICTIMS,
     Place,
     middle_to,
-    move_the_middle_on,
 )
+from tests.migration.stopped import stopped_at
 from tests.migration.writers import KEYS, writing
 
 READABLE_KEYS = {LOWER: (0, SPLITS[1]), UPPER: (SPLITS[1], KEYS)}
@@ -47,11 +47,7 @@ def test_stop_look_and_go_on(cluster: FaultCluster, namespace: str, place: Place
     things(cluster, 0, namespace).insert_many(still)
     with writing(namespace, routers) as writers:
         writers.wait_for_progress(60)
-        with (
-            fail_point(cluster.client(place.daemon), place.name) as point,
-            moving(routers[0], middle_to(UPPER, namespace)) as move,
-        ):
-            point.wait_entered()
+        with stopped_at(cluster, namespace, place) as (point, move):
             low, high = READABLE_KEYS.get(READABLE_AT.get(place.name, ""), (0, KEYS))
             expected = [document for document in still if low <= document["key"] < high]
             query = {"is_still": True, "key": {"$gte": low, "$lt": high}}
@@ -80,21 +76,14 @@ def test_kill(cluster: FaultCluster, namespace: str, place: Place, victim: str) 
     routers = cluster.router_addresses
     with writing(namespace, routers) as writers:
         writers.wait_for_progress(60)
-        with (
-            fail_point(cluster.client(place.daemon), place.name) as point,
-            moving(routers[0], middle_to(UPPER, namespace)) as move,
-        ):
-            point.wait_entered()
+        with stopped_at(cluster, namespace, place) as (point, move):
             cluster.kill(victim)
             cluster.restart(victim)
             point.turn_off()
             move.wait()
         writers.wait_for_progress(60)
-    writers.retry_kept()
-    check_collection(cluster, namespace, writers.model)
     # It may have ended either way.
-    move_the_middle_on(cluster, namespace)
-    check_collection(cluster, namespace, writers.model)
+    check_outcome(cluster, namespace, writers)
 
 
 @pytest.mark.parametrize("victim", VICTIMS)
@@ -111,11 +100,7 @@ def test_kill_during_the_deletion(cluster: FaultCluster, namespace: str, place: 
             cluster.restart(victim)
             point.turn_off()
         writers.wait_for_progress(60)
-    writers.retry_kept()
-    placement = check_collection(cluster, namespace, writers.model)
-    assert placement.owner({"key": SPLITS[0]}) == UPPER
-    move_the_middle_on(cluster, namespace)
-    check_collection(cluster, namespace, writers.model)
+    assert check_outcome(cluster, namespace, writers).owner({"key": SPLITS[0]}) == UPPER
 
 
 @pytest.mark.parametrize("place", FAILURES, ids=lambda place: place.name)
@@ -123,14 +108,7 @@ def test_failure(cluster: FaultCluster, namespace: str, place: Place) -> None:
     routers = cluster.router_addresses
     with writing(namespace, routers) as writers:
         writers.wait_for_progress(90)
-        with (
-            fail_point(cluster.client(place.daemon), place.name, {"times": 1}) as point,
-            moving(routers[0], middle_to(UPPER, namespace)) as move,
-        ):
-            point.wait_entered()
+        with stopped_at(cluster, namespace, place, {"times": 1}) as (_, move):
             assert move.wait() is not None
         writers.wait_for_progress(60)
-    writers.retry_kept()
-    check_collection(cluster, namespace, writers.model)
-    move_the_middle_on(cluster, namespace)
-    check_collection(cluster, namespace, writers.model)
+    check_outcome(cluster, namespace, writers)

@@ -4,16 +4,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from tests.fail_points import fail_point
 from tests.integration.sharded import UPPER
 from tests.migration.conftest import SPLITS
 from tests.migration.fault_cluster import FaultCluster
 from tests.migration.invariants import check_collection
-from tests.migration.moving import moving
-from tests.migration.places import DONOR, RECIPIENT, middle_to
+from tests.migration.places import DONOR, RECIPIENT, Place
+from tests.migration.stopped import stopped_at
 from tests.migration.writers import writing
 
 SLOW_MILLISECONDS: Final = 1500
+BEFORE_COMMIT: Final = Place(f"{DONOR}.shardd", "moveChunkHangAtStep5")
 
 
 @contextmanager
@@ -30,19 +30,16 @@ def slow_reads(cluster: FaultCluster, mongod: str, namespace: str) -> Iterator[N
 
 def test_recipient_is_released_before_it_has_recovered(cluster: FaultCluster, namespace: str) -> None:
     """The donor commits while the recipient's daemon has not yet read that it is in its critical section."""
-    routers = cluster.router_addresses
-    with writing(namespace, routers) as writers:
+    with writing(namespace, cluster.router_addresses) as writers:
         writers.wait_for_progress(60)
         with (
-            fail_point(cluster.client(f"{DONOR}.shardd"), "moveChunkHangAtStep5") as point,
-            moving(routers[0], middle_to(UPPER, namespace)) as move,
+            stopped_at(cluster, namespace, BEFORE_COMMIT) as (point, move),
+            slow_reads(cluster, f"{RECIPIENT}.mongod", "config.migrationRecipients"),
         ):
-            point.wait_entered()
-            with slow_reads(cluster, f"{RECIPIENT}.mongod", "config.migrationRecipients"):
-                cluster.kill(f"{RECIPIENT}.shardd")
-                cluster.restart(f"{RECIPIENT}.shardd")
-                point.turn_off()
-                reply = move.wait()
+            cluster.kill(f"{RECIPIENT}.shardd")
+            cluster.restart(f"{RECIPIENT}.shardd")
+            point.turn_off()
+            reply = move.wait()
         assert reply is not None
         assert reply["ok"] == 1, reply
         writers.wait_for_progress(60, within=20)
@@ -53,18 +50,15 @@ def test_recipient_is_released_before_it_has_recovered(cluster: FaultCluster, na
 
 def test_donor_is_slow_to_recover(cluster: FaultCluster, namespace: str) -> None:
     """Until it knows that it was about to commit, it lets nobody write."""
-    routers = cluster.router_addresses
-    with writing(namespace, routers) as writers:
+    with writing(namespace, cluster.router_addresses) as writers:
         writers.wait_for_progress(60)
         with (
-            fail_point(cluster.client(f"{DONOR}.shardd"), "moveChunkHangAtStep5") as point,
-            moving(routers[0], middle_to(UPPER, namespace)) as move,
+            stopped_at(cluster, namespace, BEFORE_COMMIT) as (_, move),
+            slow_reads(cluster, f"{DONOR}.mongod", "config.migrationCoordinators"),
         ):
-            point.wait_entered()
-            with slow_reads(cluster, f"{DONOR}.mongod", "config.migrationCoordinators"):
-                cluster.kill(f"{DONOR}.shardd")
-                cluster.restart(f"{DONOR}.shardd")
-                move.wait()
+            cluster.kill(f"{DONOR}.shardd")
+            cluster.restart(f"{DONOR}.shardd")
+            move.wait()
         writers.wait_for_progress(60, within=20)
     writers.retry_kept()
     check_collection(cluster, namespace, writers.model)
