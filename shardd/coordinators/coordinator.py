@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar, Final
 
-from shardd.catalog import MAJORITY
+from shardd.config_collection import ConfigCollection
 from shardd.shard import Shard
 from sharding.namespace import Namespace
 from wire.error_codes import Category, ErrorCode, has_category
 from wire.errors import CommandError
 
-COLLECTION: Final = "system.sharding_ddl_coordinators"
+_COLLECTION: Final = "system.sharding_ddl_coordinators"
 
 _NO_ANSWER: Final = frozenset({ErrorCode.FailedToSatisfyReadPreference, ErrorCode.WriteConcernFailed})
 
@@ -87,14 +87,17 @@ class Coordinator(ABC):
             "phase": phase,
             **self.arguments,
         }
-        update = {"q": {"_id": self.id}, "u": document, "upsert": True}
-        await self.shard.mongod.write("config", {"update": COLLECTION, "updates": [update], "writeConcern": MAJORITY})
+        await coordinator_documents(self.shard).save(document)
 
     async def remove_document(self) -> None:
         """The change is made, or given up: there is nothing left to resume."""
-        delete = {"delete": COLLECTION, "deletes": [{"q": {"_id": self.id}, "limit": 1}], "writeConcern": MAJORITY}
-        await self.shard.mongod.write("config", delete)
+        await coordinator_documents(self.shard).remove(self.id)
         self.phase = None
+
+
+def coordinator_documents(shard: Shard) -> ConfigCollection:
+    """Where the documents of all coordinators are."""
+    return ConfigCollection(shard.mongod, _COLLECTION)
 
 
 def _may_be_done(code: int) -> bool:

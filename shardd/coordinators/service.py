@@ -7,7 +7,7 @@ from typing import Any, Final
 import trio
 
 from daemon.logs import get_logger
-from shardd.coordinators.coordinator import COLLECTION, Coordinator
+from shardd.coordinators.coordinator import Coordinator, coordinator_documents
 from shardd.coordinators.kinds import COORDINATORS
 from shardd.shard import Shard
 from sharding.namespace import Namespace
@@ -44,8 +44,7 @@ class CoordinatorService:
         Args:
             nursery: of the term, in which coordinators run until step-down.
         """
-        reply = await self._shard.mongod.command("config", {"find": COLLECTION, "singleBatch": True})
-        for document in reply["cursor"]["firstBatch"]:
+        for document in await coordinator_documents(self._shard).all():
             logger.info("Resuming a change", id=document["_id"], phase=document["phase"])
             self._start(self._revive(document), nursery)
         self._nursery = nursery

@@ -1,15 +1,15 @@
 """``config.rangeDeletions`` of the own mongod: which ranges of this shard have to be, or may have to be, deleted."""
 
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import bson
 from bson.binary import Binary
-from bson.int64 import Int64
 from bson.timestamp import Timestamp
 
 from daemon.sidecar.mongod import LocalMongod
 from shardd.catalog import MAJORITY
+from shardd.config_collection import ConfigCollection
 from shardd.migration.documents import RANGE_DELETIONS, RangeDeletionTask
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
@@ -26,6 +26,7 @@ class RangeDeletionStore:
 
     def __init__(self, mongod: LocalMongod) -> None:
         self._mongod = mongod
+        self._documents = ConfigCollection(mongod, RANGE_DELETIONS)
 
     async def prepare(self) -> None:
         """Make the index that MongoDB has on the collection.
@@ -43,15 +44,8 @@ class RangeDeletionStore:
             CommandError: one is malformed.
             BackendError: mongod does not answer.
         """
-        command: dict[str, Any] = {"find": RANGE_DELETIONS, "$readPreference": {"mode": "nearest"}}
-        tasks: list[RangeDeletionTask] = []
-        while True:
-            cursor = (await self._mongod.command(_CONFIG, command))["cursor"]
-            batch = cursor.get("firstBatch") or cursor.get("nextBatch") or ()
-            tasks += [RangeDeletionTask.from_document(document) for document in batch]
-            if not cursor["id"]:
-                return tasks
-            command = {"getMore": Int64(cursor["id"]), "collection": RANGE_DELETIONS}
+        documents = await self._documents.all(may_be_secondary=True)
+        return [RangeDeletionTask.from_document(document) for document in documents]
 
     async def insert(self, task: RangeDeletionTask) -> None:
         """Write a new document, on a majority; one that is there already stays as it is.
@@ -88,9 +82,7 @@ class RangeDeletionStore:
         )
         document = reply["value"]
         if document is None:
-            find = {"find": RANGE_DELETIONS, "filter": {"_id": Binary.from_uuid(migration_id)}, "singleBatch": True}
-            found = (await self._mongod.command(_CONFIG, find))["cursor"]["firstBatch"]
-            document = found[0] if found else None
+            document = await self._documents.get(Binary.from_uuid(migration_id))
         return None if document is None else RangeDeletionTask.from_document(document)
 
     async def delete(self, migration_id: UUID) -> None:
@@ -100,8 +92,7 @@ class RangeDeletionStore:
             CommandError: it could not be written.
             BackendError: mongod does not answer.
         """
-        deletes = [{"q": {"_id": Binary.from_uuid(migration_id)}, "limit": 1}]
-        await self._mongod.write(_CONFIG, {"delete": RANGE_DELETIONS, "deletes": deletes, "writeConcern": MAJORITY})
+        await self._documents.remove(Binary.from_uuid(migration_id))
 
     async def add_orphans(self, migration_id: UUID, count: int) -> None:
         """Change how many orphans a document counts.

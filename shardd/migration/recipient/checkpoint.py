@@ -14,7 +14,7 @@ from bson.binary import Binary
 from bson.timestamp import Timestamp
 
 from daemon.sidecar.mongod import LocalMongod
-from shardd.catalog import MAJORITY
+from shardd.config_collection import ConfigCollection
 from shardd.migration.documents import MIGRATION_CHECKPOINTS, KeyRange, MigrationAttempt, attempts_from
 from shardd.migration.recipient.request import ReceiveRequest
 from sharding.catalog.fields import optional, required, required_uuid
@@ -150,27 +150,17 @@ class CheckpointStore:
     """
 
     def __init__(self, mongod: LocalMongod) -> None:
-        self._mongod = mongod
+        self._documents = ConfigCollection(mongod, MIGRATION_CHECKPOINTS)
 
     async def load(self, migration_id: UUID) -> MigrationCheckpoint | None:
         """The checkpoint of a migration, None if there is none."""
-        find = {"find": MIGRATION_CHECKPOINTS, "filter": {"_id": Binary.from_uuid(migration_id)}, "singleBatch": True}
-        reply = await self._mongod.command("config", find)
-        for document in reply["cursor"]["firstBatch"]:
-            return MigrationCheckpoint.from_document(document)
-        return None
+        document = await self._documents.get(Binary.from_uuid(migration_id))
+        return None if document is None else MigrationCheckpoint.from_document(document)
 
     async def save(self, checkpoint: MigrationCheckpoint) -> None:
         """Write a checkpoint in the place of the last one."""
-        document = checkpoint.to_document()
-        update = {"q": {"_id": document["_id"]}, "u": document, "upsert": True}
-        await self._mongod.write(
-            "config", {"update": MIGRATION_CHECKPOINTS, "updates": [update], "writeConcern": MAJORITY}
-        )
+        await self._documents.save(checkpoint.to_document())
 
     async def remove(self, migration_id: UUID) -> None:
         """Nothing is to be resumed any more."""
-        delete = {"q": {"_id": Binary.from_uuid(migration_id)}, "limit": 1}
-        await self._mongod.write(
-            "config", {"delete": MIGRATION_CHECKPOINTS, "deletes": [delete], "writeConcern": MAJORITY}
-        )
+        await self._documents.remove(Binary.from_uuid(migration_id))

@@ -13,6 +13,7 @@ from bson.binary import Binary
 
 from daemon.logs import get_logger
 from shardd.catalog import MAJORITY
+from shardd.config_collection import ConfigCollection
 from shardd.critical_section import CriticalSection
 from shardd.fail_point_names import MIGRATION_RECIPIENT_FAIL_POST_COMMIT_REFRESH
 from shardd.migration.documents import CRITICAL_SECTIONS, MIGRATION_RECIPIENTS, MigrationRecipientDocument
@@ -82,9 +83,8 @@ class RecipientCriticalSection:
         await self._block_writes()
         assert self._section is not None
         self._section.blocks_reads = True
-        find = {"find": CRITICAL_SECTIONS, "filter": {"_id": self._recipient.namespace}, "singleBatch": True}
-        reply = await self._mongod.command("config", find)
-        return any(each["reason"] == self._reason and each["blockReads"] for each in reply["cursor"]["firstBatch"])
+        section = await ConfigCollection(self._mongod, CRITICAL_SECTIONS).get(self._recipient.namespace)
+        return section is not None and section["reason"] == self._reason and bool(section["blockReads"])
 
     async def leave(self) -> None:
         """The decision is made: learn it, and let operations go on.
@@ -99,9 +99,8 @@ class RecipientCriticalSection:
             # Not to be kept waiting by what follows: a crash now would only bring the section back until the donor,
             # which has had no answer, tells again that the decision is made.
             state.release()
-        query = {"_id": self._recipient.namespace, "reason": self._reason}
-        await self._delete(CRITICAL_SECTIONS, query, LOCAL_WRITE_CONCERN)
-        await self._delete(MIGRATION_RECIPIENTS, {"_id": Binary.from_uuid(self._recipient.id)}, MAJORITY)
+        await self._delete_section()
+        await ConfigCollection(self._mongod, MIGRATION_RECIPIENTS).remove(Binary.from_uuid(self._recipient.id))
         self.has_begun = False
 
     async def _refresh(self, state: NamespaceState) -> None:
@@ -131,9 +130,11 @@ class RecipientCriticalSection:
             "config", {"update": CRITICAL_SECTIONS, "updates": [update], "writeConcern": write_concern}
         )
 
-    async def _delete(self, collection: str, query: Mapping[str, Any], write_concern: Mapping[str, Any]) -> None:
-        delete = {"delete": collection, "deletes": [{"q": query, "limit": 1}], "writeConcern": write_concern}
-        await self._mongod.write("config", delete)
+    async def _delete_section(self) -> None:
+        delete = {"q": {"_id": self._recipient.namespace, "reason": self._reason}, "limit": 1}
+        await self._mongod.write(
+            "config", {"delete": CRITICAL_SECTIONS, "deletes": [delete], "writeConcern": LOCAL_WRITE_CONCERN}
+        )
 
 
 async def recipients_left_behind(shard: Shard) -> list[MigrationRecipientDocument]:
@@ -143,5 +144,5 @@ async def recipients_left_behind(shard: Shard) -> list[MigrationRecipientDocumen
         CommandError: mongod refuses.
         BackendError: mongod does not answer.
     """
-    reply = await shard.mongod.command("config", {"find": MIGRATION_RECIPIENTS, "singleBatch": True})
-    return [MigrationRecipientDocument.from_document(each) for each in reply["cursor"]["firstBatch"]]
+    documents = await ConfigCollection(shard.mongod, MIGRATION_RECIPIENTS).all()
+    return [MigrationRecipientDocument.from_document(document) for document in documents]
