@@ -82,8 +82,9 @@ def make_world(
     pattern = ShardKeyPattern.from_mapping(sharded.key)
     bounds = [(chunk["min"], chunk["max"]) for chunk in mine]
     here = [each for each in documents if any(lies_in(pattern, each, *bound) for bound in bounds)]
-    sharded.move(low, high, "sh1")
     stored = mongod[sharded.db][sharded.collection]
+    stored.insert_many(here)
+    sharded.move(low, high, "sh1")
     plain = mongod[sharded.db]["plain"]
     options = stored.options()
     if "collation" in options:
