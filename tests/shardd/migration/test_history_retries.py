@@ -135,6 +135,10 @@ MISFITS = {
     "findAndModify of what was updated, after": Case(update(add(0)), modify(0, update=SET, new=True)),
 }
 
+# Sessions that go on after the move, each in a test of its own.
+GO_ON = {"goes on with a newer number": Case(insert(10)), "goes on with more statements": Case(update(add(0)))}
+
+EXECUTED = {**CASES, **MISFITS, **GO_ON}
 
 LOST = Session()
 """A session whose history is no longer complete when it is moved."""
@@ -221,7 +225,7 @@ async def lose_history(mongod: Connection, session: Session) -> None:
 @pytest.fixture(scope="module")
 def sessions() -> dict[str, tuple[Session, int]]:
     """The session and the first id of each case."""
-    return {name: (Session(), 1000 * position) for position, name in enumerate({**CASES, **MISFITS})}
+    return {name: (Session(), 1000 * position) for position, name in enumerate(EXECUTED)}
 
 
 @pytest.fixture(scope="module")
@@ -232,7 +236,7 @@ def moved(mini: MiniCluster, sessions: dict[str, tuple[Session, int]]) -> Moved:
 
     async def execute_and_move() -> None:
         async with connection(donor.mongod_plan.address) as server:
-            for name, case in {**CASES, **MISFITS}.items():
+            for name, case in EXECUTED.items():
                 session, first = sessions[name]
                 await reply_to(server, NAMESPACE.db, renumbered(insert(*range(10)), first))
                 reply = await reply_to(server, NAMESPACE.db, session.write(5, renumbered(case.original, first)))
@@ -289,7 +293,7 @@ def test_a_retry_of_what_nobody_knows(moved: Moved, command: Command) -> None:
 
 
 def test_a_session_that_has_gone_on_here(moved: Moved, sessions: dict[str, tuple[Session, int]]) -> None:
-    session, first = sessions["insert of one"]
+    session, first = sessions["goes on with a newer number"]
 
     async def main() -> None:
         expected, found = await moved.retry(session.write(6, renumbered(insert(60), first)))
@@ -303,7 +307,7 @@ def test_a_session_that_has_gone_on_here(moved: Moved, sessions: dict[str, tuple
 
 def test_what_the_recipient_executed_itself(moved: Moved, sessions: dict[str, tuple[Session, int]]) -> None:
     """Then the donor does not know it, and the recipient knows both parts."""
-    session, first = sessions["delete of what was updated"]
+    session, first = sessions["goes on with more statements"]
 
     async def main() -> None:
         async with connection(moved.recipient) as recipient:

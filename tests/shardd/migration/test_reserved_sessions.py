@@ -1,6 +1,7 @@
 """The reserved sessions on a real mongod: what they write, and what becomes of what was cut off."""
 
 import time
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -15,7 +16,7 @@ from pymongo import MongoClient
 from daemon.sidecar.mongod import LocalMongod
 from shardd.migration.reserved_sessions import RESERVED_SESSION_IDS, ReservedSessions, Transaction
 from sharding.namespace import Namespace
-from tests.shardd.migration.lone_mongod import LoneMongod
+from tests.shardd.migration.lone_mongod import LoneMongod, lone_mongod
 from wire.errors import CommandError
 
 Client = MongoClient[dict[str, Any]]
@@ -203,7 +204,7 @@ def test_sessions_of_a_former_process_are_settled_too(lone: LoneMongod) -> None:
     lone.run(test)
 
 
-def test_numbers_rise_above_those_of_a_primary_whose_clock_was_ahead(lone: LoneMongod) -> None:
+def test_numbers_rise_above_those_of_a_primary_whose_clock_was_ahead(tmp_path: Path) -> None:
     namespace = Namespace("ahead", "c")
 
     async def test(mongod: LocalMongod) -> None:
@@ -214,4 +215,6 @@ def test_numbers_rise_above_those_of_a_primary_whose_clock_was_ahead(lone: LoneM
             await session.insert(namespace, encoded({"_id": 2}))
         assert len(await stored(mongod, namespace)) == 2
 
-    lone.run(test)
+    # A mongod of its own, because the transactions of all other tests would be too old for this one's sessions.
+    with lone_mongod(tmp_path) as ahead_of_others:
+        ahead_of_others.run(test)
