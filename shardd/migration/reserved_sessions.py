@@ -49,6 +49,7 @@ _FENCE: Final = Namespace("shardwright", "fence")
 """A collection that need not exist: reading it is what an empty transaction does."""
 
 _ENDED: Final = frozenset({ErrorCode.NoSuchTransaction, ErrorCode.TransactionCommitted})
+_NUMBER_IS_TAKEN: Final = frozenset({ErrorCode.TransactionTooOld, ErrorCode.ConflictingOperationInProgress})
 _TRANSIENT: Final = "TransientTransactionError"
 _TRANSIENT_ATTEMPTS_MAX: Final = 10
 _BACKOFF_SECONDS: Final = 0.01
@@ -209,8 +210,8 @@ class ReservedSession:
                 await transaction.commit(write_concern)
             except CommandError as error:
                 await self._end(transaction)
-                if error.code == ErrorCode.TransactionTooOld:
-                    await self._learn_number()
+                if error.code in _NUMBER_IS_TAKEN:
+                    await self._learn_number(leap=1 << attempt)
                 elif _TRANSIENT not in error.labels:
                     raise
                 if attempt == _TRANSIENT_ATTEMPTS_MAX:
@@ -249,12 +250,16 @@ class ReservedSession:
             except (CommandError, BackendError) as error:
                 logger.info("A transaction of a migration is left to be settled", error=str(error))
 
-    async def _learn_number(self) -> None:
-        """Another primary, whose clock was ahead, has used this session: begin above its numbers."""
+    async def _learn_number(self, leap: int) -> None:
+        """Another primary, whose clock was ahead, has used this session: begin above its numbers.
+
+        Args:
+            leap: how far. Stored is the last number that wrote; each time it was settled since has taken another.
+        """
         find_number = {"find": "transactions", "filter": {"_id.id": self._lsid["id"]}, "singleBatch": True}
         reply = await self._mongod.command("config", find_number)
         for entry in reply["cursor"]["firstBatch"]:
-            self._number = max(self._number, entry["txnNum"])
+            self._number = max(self._number, entry["txnNum"] + leap)
 
 
 class ReservedSessions:
