@@ -9,6 +9,7 @@ from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
 from configd.transactions import MAJORITY, Commands, Transaction, check_write_concern, run_transaction
+from daemon.metrics import Counter
 from sharding.catalog.shard_entry import ShardEntry
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
@@ -26,15 +27,17 @@ class Catalog:
     Attributes:
         mongod: runs commands on it.
         cluster_id: which cluster this is.
+        conflicts: counts transactions that collided with other writes and were run again.
     """
 
-    def __init__(self, mongod: Commands, cluster_id: ObjectId) -> None:
+    def __init__(self, mongod: Commands, cluster_id: ObjectId, conflicts: Counter | None = None) -> None:
         self.mongod = mongod
         self.cluster_id = cluster_id
+        self.conflicts = conflicts or Counter()
 
     async def transaction(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
         """The result of ``work``, committed on a majority; see `run_transaction`."""
-        return await run_transaction(self.mongod, work)
+        return await run_transaction(self.mongod, work, self.conflicts)
 
     async def find(
         self, collection: str, query: Mapping[str, Any], *, sort: Mapping[str, int] | None = None

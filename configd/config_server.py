@@ -12,6 +12,7 @@ from configd.primary import Primary
 from configd.shard_clients import ShardClients, handshake
 from configd.shard_hosts import ShardHosts
 from daemon.logs import get_logger
+from daemon.metrics import Counter
 from daemon.sidecar.options import SidecarOptions
 from daemon.sidecar.sidecar import Sidecar
 from daemon.single_flight import SingleFlight
@@ -29,18 +30,25 @@ _RETRY_SECONDS: Final = 0.5
 class ConfigServer:
     """One member of the config servers: a mongod and the daemon in front of it.
 
+    Args:
+        options: how the daemon was started.
+        conflicts: counts changes of the catalog that met others.
+        on_mongod_lost: see `Sidecar`.
+
     Attributes:
+        pools: connections to its own mongod, the shards and the other members.
         sidecar: the daemon's part as a sidecar.
         primary: what there is to work with; None while the mongod is not primary or the catalog not ready.
     """
 
-    def __init__(self, options: SidecarOptions, on_mongod_lost: Callable[[], None]) -> None:
+    def __init__(self, options: SidecarOptions, conflicts: Counter, on_mongod_lost: Callable[[], None]) -> None:
         self.options = options
+        self._conflicts = conflicts
         self.primary: Primary | None = None
-        self._pools = ConnectionPools(handshake)
+        self.pools = ConnectionPools(handshake)
         self._changed = trio.Event()
         self.sidecar = Sidecar(
-            self._pools,
+            self.pools,
             mongod_socket=options.mongod_socket,
             mongod_address=options.mongod_address,
             address=options.address,
@@ -52,7 +60,7 @@ class ConfigServer:
     async def run(self) -> None:
         """Follow the mongod until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._pools.run)
+            nursery.start_soon(self.pools.run)
             nursery.start_soon(self.sidecar.run)
 
     @property
@@ -86,7 +94,7 @@ class ConfigServer:
                 # Nothing else can be done in this term, which ends soon if the mongod is failing.
                 logger.error("The catalog could not be initialized", term=term, error=str(error))
                 await trio.sleep(_RETRY_SECONDS)
-        catalog, shards = Catalog(self.sidecar.mongod, cluster_id), ShardClients(nursery, self._pools)
+        catalog, shards = Catalog(self.sidecar.mongod, cluster_id, self._conflicts), ShardClients(nursery, self.pools)
         shard_hosts = ShardHosts(catalog, shards, nursery)
         nursery.start_soon(shard_hosts.follow_all)
         self.primary = Primary(

@@ -1,9 +1,13 @@
 """What becomes of each request: a command of the config server is run here, everything else is mongod's."""
 
+from typing import Final
+
 from configd.config_server import ConfigServer
 from configd.dispatcher import is_config_command, run_config_command
+from configd.registry import COMMANDS
 from daemon.logs import get_logger
 from daemon.metrics import Metrics
+from daemon.namespaces import namespace_of
 from daemon.sidecar.handler import SidecarHandler
 from daemon.sidecar.upstream import Upstream
 from wire.error_codes import Category, has_category
@@ -16,6 +20,25 @@ from wire.transport.strand import in_own_task
 
 logger = get_logger("configd.operations")
 
+_ABOUT_NAMESPACES: Final = frozenset(
+    {
+        "_configsvrClearJumboFlag",
+        "_configsvrCommitChunkMigration",
+        "_configsvrCommitChunkSplit",
+        "_configsvrCommitChunksMerge",
+        "_configsvrCommitCreateCollection",
+        "_configsvrCommitDropCollection",
+        "_configsvrCommitDropDatabase",
+        "_configsvrCreateDatabase",
+        "_configsvrEnsureChunkVersionIsGreaterThan",
+        "_configsvrMoveRange",
+        "_configsvrRemoveTags",
+        "_configsvrSetAllowMigrations",
+        "_configsvrUpdateZoneKeyRange",
+    }
+)
+"""The commands of the config server whose argument is a collection or a database; others name shards and the like."""
+
 
 class ConfigHandler(SidecarHandler):
     """Handles the requests of all clients of a config daemon (see `wire.transport.server.Handler`)."""
@@ -26,7 +49,7 @@ class ConfigHandler(SidecarHandler):
 
     def namespace_of(self, request: Request) -> str:
         """What a request is about, for the log."""
-        return request.db
+        return namespace_of(request, in_full=_ABOUT_NAMESPACES, without=COMMANDS.keys() - _ABOUT_NAMESPACES)
 
     async def dispatch(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
         """Find out what a request is and answer it (see `SidecarHandler.dispatch`)."""

@@ -7,6 +7,7 @@ import trio
 from configd.config_server import ConfigServer
 from configd.handler import ConfigHandler
 from configd.registry import COMMANDS
+from daemon.connection_metrics import measure_connections
 from daemon.metrics import Metrics
 from daemon.sidecar.options import SidecarOptions
 from wire.hello import HELLO_NAMES
@@ -29,7 +30,13 @@ class ConfigService(ConfigHandler):
 
     def __init__(self, options: SidecarOptions) -> None:
         self.metrics = Metrics("configd", (*COMMANDS, *HELLO_NAMES, *_FORWARDED))
-        self.config_server = ConfigServer(options, self._close_clients)
+        self.config_server = ConfigServer(
+            options,
+            self.metrics.counter(
+                "catalog_conflicts", "Changes begun anew, as what they had read was changed meanwhile"
+            ),
+            self._close_clients,
+        )
         self._server_of_clients: Server | None = None
         self.metrics.gauge("is_primary", "Whether the mongod is primary", lambda: self.config_server.sidecar.is_primary)
         super().__init__(self.config_server, self.metrics)
@@ -44,7 +51,7 @@ class ConfigService(ConfigHandler):
     def serving(self, server: Server) -> None:
         """Called before the first client is served."""
         self._server_of_clients = server
-        self.metrics.gauge("connections", "Open client connections", lambda: len(server.clients))
+        measure_connections(self.metrics, server, self.config_server.pools)
 
     def not_ready_reason(self) -> str | None:
         """Why clients cannot be served at the moment, None when they can."""

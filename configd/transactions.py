@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol, TypeVar
 from bson.int64 import Int64
 
 from daemon.logs import get_logger
+from daemon.metrics import Counter
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 
@@ -132,10 +133,12 @@ class Transaction:
         return documents
 
 
-async def run_transaction(mongod: Commands, work: Callable[[Transaction], Awaitable[T]]) -> T:
+async def run_transaction(
+    mongod: Commands, work: Callable[[Transaction], Awaitable[T]], conflicts: Counter | None = None
+) -> T:
     """The result of ``work``, whose writes a majority of the members has.
 
-    Work that collided with other writes is run again, at most `ATTEMPTS_MAX` times in all.
+    Work that collided with other writes is run again, at most `ATTEMPTS_MAX` times in all; ``conflicts`` counts that.
 
     Raises:
         CommandError: from ``work``, nothing was written; WriteConflict when all attempts collided; else see
@@ -148,6 +151,8 @@ async def run_transaction(mongod: Commands, work: Callable[[Transaction], Awaita
         try:
             await transaction.commit()
         except TransactionConflictError as conflict:
+            if conflicts is not None:
+                conflicts.add()
             logger.info("Running a transaction again", attempt=attempt, ns=str(conflict))
             await wait_for_majority(mongod)
         else:

@@ -11,6 +11,7 @@ import bson
 import trio
 
 import router.commands  # noqa: F401 - registers all commands
+from daemon.namespaces import namespace_of
 from router.operation import Operation
 from router.registry import COMMANDS, Command, Reply
 from router.router import Router
@@ -26,12 +27,27 @@ logger = logging.getLogger("router.commands")
 _RETRYABLE_WRITE_ERROR: Final = "RetryableWriteError"
 _MAX_TIME_MS_LIMIT: Final = 2_147_483_647
 
+_NAMED_IN_FULL: Final = frozenset(
+    {
+        *("dataSize", "datasize", "enableSharding", "enablesharding", "flushRouterConfig", "flushrouterconfig"),
+        *("getShardVersion", "getshardversion", "mergeChunks", "moveChunk", "movechunk", "moveRange"),
+        *("renameCollection", "setAllowMigrations", "shardCollection", "shardcollection", "split"),
+        "updateZoneKeyRange",
+    }
+)
+"""Commands whose argument is ``db.collection``, or a database, whatever database they are run on."""
+
+_NAME_SHARDS: Final = frozenset({"addShard", "addShardToZone", "addshard", "removeShardFromZone"})
+
 
 class Dispatcher:
     """Handles the requests of all clients of a router (see `wire.transport.server.Handler`)."""
 
     def __init__(self, shared: Router) -> None:
         self._router = shared
+        self._stale_version_retries = shared.metrics.counter(
+            "stale_version_retries", "Attempts begun anew because a shard had refused the versions"
+        )
 
     async def handle(self, client: ClientConnection, request: Request) -> bytes | None:
         """Run one command.
@@ -63,6 +79,8 @@ class Dispatcher:
             return _framed(operation, error.reply())
         finally:
             seconds = perf_counter() - started
+            if operation.retries:
+                self._stale_version_retries.add(operation.retries)
             shared.metrics.operations.observe(entry.name if entry is not None else "unknown", outcome, seconds)
             if seconds * 1000 >= shared.options.slow_ms and entry is not None and not _waits(entry):
                 _log_slow(operation, outcome, seconds)
@@ -142,14 +160,12 @@ def _waits(entry: Command) -> bool:
 
 def _log_slow(operation: Operation, outcome: str, seconds: float) -> None:
     request = operation.request
-    first = next(iter(request.fields.values()))
-    namespace = f"{request.db}.{request.get(request.name.encode())}" if first[0] == 2 else request.db
     logger.info(
         "Slow operation",
         extra={
             "connection_id": operation.client.id,
             "command": request.name,
-            "namespace": namespace,
+            "namespace": namespace_of(request, in_full=_NAMED_IN_FULL, without=_NAME_SHARDS),
             "duration_ms": round(seconds * 1000, 1),
             "outcome": outcome,
             "shards": list(operation.targeted),

@@ -2,6 +2,7 @@
 
 import trio
 
+from daemon.connection_metrics import measure_connections
 from daemon.metrics import Metrics
 from router.dispatcher import Dispatcher
 from router.mongos_registration import MongosRegistration
@@ -55,14 +56,8 @@ class RouterService:
         """Show the server's connections and the caches in the metrics."""
         router, metrics = self._router, self._router.metrics
         router.server = server
-        metrics.gauge("open_connections", "Open client connections", lambda: len(server.clients))
+        measure_connections(metrics, server, router.pools)
         metrics.gauge("open_cursors", "Open client cursors", lambda: router.cursors.statistics().open_total)
-        metrics.labelled_gauge(
-            "pool_connections",
-            "Connections to other hosts by use",
-            "state",
-            lambda: _pool_totals(router),
-        )
         routing = router.routing.statistics
         metrics.gauge("full_refreshes", "Routing tables read as a whole", lambda: routing.full_refreshes)
         metrics.gauge(
@@ -82,12 +77,3 @@ class RouterService:
 
     def connection_closed(self, client: ClientConnection) -> None:
         """A client has gone."""
-
-
-def _pool_totals(router: Router) -> dict[str, float]:
-    statistics = router.pools.statistics().values()
-    return {
-        "available": sum(pool.available for pool in statistics),
-        "in_use": sum(pool.in_use for pool in statistics),
-        "waiting": sum(pool.waiting for pool in statistics),
-    }

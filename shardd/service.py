@@ -4,6 +4,7 @@ from typing import Final
 
 import trio
 
+from daemon.connection_metrics import measure_connections
 from daemon.metrics import Metrics
 from shardd.assembly import assemble
 from shardd.handler import ShardHandler
@@ -50,7 +51,7 @@ class ShardService(ShardHandler):
     def serving(self, server: Server) -> None:
         """Called before the first client is served."""
         self._server = server
-        self.metrics.gauge("connections", "Open client connections", lambda: len(server.clients))
+        measure_connections(self.metrics, server, self.shard.pools)
 
     def not_ready_reason(self) -> str | None:
         """Why clients cannot be served at the moment, None when they can."""

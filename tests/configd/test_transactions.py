@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from configd.transactions import ATTEMPTS_MAX, Transaction, run_transaction
+from daemon.metrics import Counter
 from tests.configd.catalog_user import CatalogUser
 from tests.configd.in_process import FaultyMongod, in_process
 from tests.shardd.mini_cluster import Set
@@ -38,11 +39,14 @@ def test_transaction_that_meets_a_change_begins_anew(catalog: CatalogUser, confi
             catalog.config.settings.update_one({"_id": "one"}, {"$inc": {"value": 10}})
         transaction.put("settings", [{**document, "value": document["value"] + 1}])
 
+    conflicts = Counter()
+
     async def body(mongod: FaultyMongod) -> None:
-        await run_transaction(mongod, work)
+        await run_transaction(mongod, work, conflicts)
 
     on_mongod(config_set, body)
     assert seen == [1, 11, 21]
+    assert conflicts.value == 2
     found = catalog.config.settings.find_one({"_id": "one"})
     assert found == {"_id": "one", "value": 22, "list": [1, {"a": None}]}
 

@@ -174,8 +174,19 @@ def test_router_that_is_told_to_end(cluster: RunningCluster, ranged: Documents, 
         assert process.wait(END_SECONDS_MAX) == 0
 
 
-@pytest.mark.parametrize("name", ["router.0", "shard0.0.shardd", "config.0.configd"])
-def test_health_and_metrics(cluster: RunningCluster, client: Client, name: str) -> None:
+MEASURED = ("operations_total{", "operation_duration_seconds_bucket{", "open_connections ", "pool_connections{")
+"""What every daemon measures."""
+
+
+@pytest.mark.parametrize(
+    ("name", "measured"),
+    [
+        ("router.0", ("open_cursors ", "full_refreshes ", "incremental_refreshes ", "stale_version_retries_total ")),
+        ("shard0.0.shardd", ("refreshes_total{",)),
+        ("config.0.configd", ("catalog_conflicts_total ",)),
+    ],
+)
+def test_health_and_metrics(cluster: RunningCluster, client: Client, name: str, measured: tuple[str, ...]) -> None:
     client.admin.command("listShards")
     address = cluster.metrics[name]
     status, body = get(address, "/healthz")
@@ -187,8 +198,8 @@ def test_health_and_metrics(cluster: RunningCluster, client: Client, name: str) 
     assert status == 200
     prefix = f"shardwright_{name.rpartition('.')[2] if name != 'router.0' else 'router'}"
     samples = [line for line in body.splitlines() if line.startswith(prefix)]
-    for part in ("operations_total{", "_bucket{", "connections"):
-        assert any(part in line for line in samples), f"{part} is not among {samples[:5]}"
+    for metric in (*MEASURED, *measured):
+        assert any(line.startswith(f"{prefix}_{metric}") for line in samples), f"{metric} is not among {samples[:5]}"
     assert "process_resident_memory_bytes" in body
 
 

@@ -179,4 +179,4 @@ def test_metrics_and_readiness(member: Member) -> None:
     with urlopen(f"http://127.0.0.1:{member.metrics_port}/metrics") as metrics:
         text = metrics.read().decode()
     assert 'shardwright_shardd_operations_total{command="hello",outcome="ok"}' in text
-    assert "shardwright_shardd_connections" in text
+    assert "shardwright_shardd_open_connections" in text

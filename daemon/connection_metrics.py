@@ -1,0 +1,27 @@
+"""The connections of a daemon, to it and from it, as its metrics show them."""
+
+from daemon.metrics import Metrics
+from wire.transport.pools import ConnectionPools
+from wire.transport.server import Server
+
+
+def measure_connections(metrics: Metrics, server: Server, pools: ConnectionPools) -> None:
+    """Show how many clients are connected, and what the pools of connections to other hosts are doing.
+
+    Args:
+        metrics: of the daemon.
+        server: serves its clients.
+        pools: lend its connections to others.
+    """
+    metrics.gauge("open_connections", "Open client connections", lambda: len(server.clients))
+    metrics.labelled_gauge("pool_connections", "Connections to other hosts by use", "state", lambda: _totals(pools))
+
+
+def _totals(pools: ConnectionPools) -> dict[str, float]:
+    # By state and not by host: hosts come and go, and label values have to be few and known.
+    statistics = pools.statistics().values()
+    return {
+        "available": sum(pool.available for pool in statistics),
+        "in_use": sum(pool.in_use for pool in statistics),
+        "waiting": sum(pool.waiting for pool in statistics),
+    }
