@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 import shardd.commands  # noqa: F401 - registers the commands
 from daemon.logs import get_logger
 from daemon.metrics import LabelledCounter
+from daemon.namespaces import namespace_of as logged_namespace_of
 from daemon.sidecar.handler import SidecarHandler
 from daemon.sidecar.noop_writer import READ_CONCERN
 from daemon.sidecar.upstream import Upstream
@@ -40,6 +41,11 @@ logger = get_logger("shardd.operations")
 _BEGIN_IN_REACTOR: Final = frozenset({"delete", "find", "getMore", "insert", "update"})
 """Commands that hardly ever wait for more than mongod; where they do, they call `in_own_task`."""
 
+_NAMED_IN_FULL: Final = frozenset({"dataSize", "datasize", "splitVector"}).union(
+    command.name for command in COMMANDS.values() if command.admin_only
+)
+"""Commands whose argument is ``db.collection``, or a database, rather than a collection of the command's database."""
+
 Send: TypeAlias = Callable[[bytes, int], Awaitable[bytes | None]]
 """`Upstream.forward` or `Upstream.pass_on`."""
 
@@ -56,7 +62,7 @@ class ShardHandler(SidecarHandler):
 
     def namespace_of(self, request: Request) -> str:
         """What a request is about, for the log."""
-        return namespace_of(request)
+        return logged_namespace_of(request, in_full=_NAMED_IN_FULL)
 
     async def dispatch(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
         """Find out what a request is and answer it (see `SidecarHandler.dispatch`)."""
