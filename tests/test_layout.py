@@ -18,8 +18,10 @@ MAY_IMPORT: Final = {
     "router": {"router", "daemon", "sharding", "wire"},
     "shardd": {"shardd", "daemon", "sharding", "wire"},
     "configd": {"configd", "daemon", "sharding", "wire"},
+    "deploy": {"deploy", "mongosh_compat"},
+    "mongosh_compat": {"mongosh_compat"},
 }
-"""The daemons meet on the wire alone. The launcher and the tools beside it are clients and may use what they like."""
+"""The daemons meet on the wire alone. The launcher and the demo are clients of the processes that they start."""
 
 WITHOUT_IO: Final = ("trio", "socket", "select", "asyncio", "threading", "subprocess")
 """What ``sharding`` never imports, nor ``wire`` outside of ``wire.transport``."""
