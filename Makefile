@@ -19,7 +19,7 @@ $(PYTHON_READY): requirements.lock pyproject.toml
 
 # Install scripts only build optional native add-ons, which nothing here needs.
 $(NODE_READY): package-lock.json package.json
-	@command -v npm >/dev/null || { echo "Node.js 20 or newer with npm is needed for mongosh" >&2; exit 1; }
+	@command -v npm >/dev/null || { echo "Node.js 20.19.2 or newer with npm is needed" >&2; exit 1; }
 	npm ci --ignore-scripts --omit=optional --no-audit --no-fund
 	@touch $@
 
