@@ -47,6 +47,8 @@ async def create_database(operation: Operation) -> dict[str, Any]:
             shard = shard or await _choose_primary(primary)
             entry = await _create(primary, name, shard)
             await _tell_primary(primary, shard, name)
+            # An entry of our own: MongoDB 6.0 notes that databases are dropped, not that they are created.
+            await operation.log_changes("createDatabase", name, {"primary": shard.id})
     return {"databaseVersion": entry.version.to_document()}
 
 

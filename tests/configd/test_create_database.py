@@ -25,6 +25,13 @@ def test_create_database_twice_changes_nothing(catalog: CatalogUser) -> None:
     assert catalog.run({"_configsvrCreateDatabase": "twice"}) == first
 
 
+def test_create_database_leaves_one_entry_in_the_changelog(catalog: CatalogUser) -> None:
+    for _ in range(2):
+        catalog.run({"_configsvrCreateDatabase": "noted", "primaryShardId": "b"})
+    [change] = catalog.changes("noted")
+    assert (change["what"], change["details"], change["shard"]) == ("createDatabase", {"primary": "b"}, "config")
+
+
 def test_create_database_lets_the_primary_know(catalog: CatalogUser, shards: dict[str, FakeShard]) -> None:
     catalog.run({"_configsvrCreateDatabase": "told", "primaryShardId": "a"})
     [told] = shards["a"].received("_flushDatabaseCacheUpdates")
