@@ -1,14 +1,16 @@
 """Ranges on their way between the shards of a small cluster."""
 
+import json
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
 from bson import MaxKey
-from pymongo.errors import PyMongoError
+from pymongo.errors import ConnectionFailure, PyMongoError
 
 from tests.fail_points import fail_point
+from tests.integration.waiting import eventually
 from tests.shardd.mini_cluster import Client, MiniCluster
 from tests.shardd.router_stand_in import ShardedNamespace
 
@@ -78,6 +80,34 @@ def stopped_move(
 def migrations_left(cluster: MiniCluster, shard: str = "sh0") -> list[Document]:
     """The coordinators that a shard has persisted."""
     return list(daemon(cluster, shard).config.migrationCoordinators.find())
+
+
+def wait_finished(cluster: MiniCluster) -> None:
+    """Wait until no migration is left on the donor, which may just have been started."""
+
+    def is_finished() -> bool:
+        try:
+            return not migrations_left(cluster)
+        except ConnectionFailure as error:
+            print(f"not there yet: {error}")
+            return False
+
+    eventually(is_finished, within=60, what="no migration is left")
+
+
+def end(move: Move) -> None:
+    """Wait for the end of a move whose donor was killed, however it ended."""
+    try:
+        move.wait()
+    except PyMongoError as failure:
+        print(f"the move failed: {failure}")
+
+
+def log_lines(cluster: MiniCluster, shard: str, sentence: str, namespace: str) -> list[Document]:
+    """The lines of one kind about a collection that the daemon of a shard has logged."""
+    lines = cluster.shards[shard].members[0].daemon.log.read_text().splitlines()
+    found = [json.loads(line) for line in lines if sentence in line]
+    return [line for line in found if (line["msg"], line.get("namespace")) == (sentence, namespace)]
 
 
 def changes(sharded: ShardedNamespace, what: str) -> list[Document]:

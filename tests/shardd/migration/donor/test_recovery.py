@@ -8,10 +8,8 @@ from uuid import uuid4
 import pytest
 from bson.binary import Binary
 from bson.int64 import Int64
-from pymongo.errors import ConnectionFailure, PyMongoError
 
-from tests.integration.waiting import eventually
-from tests.shardd.migration.donor.moving import Move, changes, migrations_left, stopped_move
+from tests.shardd.migration.donor.moving import changes, end, migrations_left, stopped_move, wait_finished
 from tests.shardd.mini_cluster import MAJORITY, MiniCluster, mini_cluster
 from tests.shardd.router_stand_in import ShardedNamespace
 
@@ -28,27 +26,6 @@ def restart(mini: MiniCluster, shard: str) -> None:
     """Kill the daemon of a shard and start it again."""
     member = mini.shards[shard].members[0]
     member.restart(member.daemon)
-
-
-def wait_finished(mini: MiniCluster) -> None:
-    """Wait until no migration is left on the donor."""
-
-    def is_finished() -> bool:
-        try:
-            return not migrations_left(mini)
-        except ConnectionFailure as error:
-            print(f"not there yet: {error}")
-            return False
-
-    eventually(is_finished, within=60, what="no migration is left")
-
-
-def end(move: Move) -> None:
-    """Wait for the end of a move whose donor was killed, however it ended."""
-    try:
-        move.wait()
-    except PyMongoError as failure:
-        print(f"the move failed: {failure}")
 
 
 @pytest.mark.parametrize(
