@@ -271,6 +271,11 @@ class ReservedSessions:
         self._waiting = trio.lowlevel.ParkingLot()
         self._settling = trio.Lock()
 
+    @property
+    def waiting_count(self) -> int:
+        """How many wait for a session."""
+        return len(self._waiting)
+
     @asynccontextmanager
     async def session(self) -> AsyncIterator[ReservedSession]:
         """A session that nobody else uses now, waiting for one if need be.

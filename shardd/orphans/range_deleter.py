@@ -102,8 +102,8 @@ class RangeDeleter:
     async def _is_empty(self, task: RangeDeletionTask) -> bool:
         """Whether there is nothing to delete, as after a chunk was placed before it was filled.
 
-        Nothing comes into the range any more, so no read can miss anything; and as long as there is a range, reads pay
-        for the filter that hides it.
+        No read can miss anything then; and as long as there is a range, reads pay for the filter that hides it. A move
+        that brings the range back has it hidden anew.
         """
         table = await self._authoritative_table(task)
         if table is None:

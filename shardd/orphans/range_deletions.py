@@ -138,7 +138,7 @@ class RangeDeletions:
 
         Args:
             migration_id: whose range.
-            when: `CLEAN_DELAYED`, ``orphanCleanupDelaySecs`` after that, or `CLEAN_NOW`.
+            when: `CLEAN_DELAYED`, ``orphanCleanupDelaySecs`` after that unless the range is empty, or `CLEAN_NOW`.
 
         Raises:
             CommandError: it could not be persisted; NotWritablePrimary, this is no (recovered) primary.

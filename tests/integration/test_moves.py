@@ -118,7 +118,8 @@ def test_forbidding_migrations_ends_the_one_under_way(
 ) -> None:
     with standing_still(cluster, filled) as held:
         client.admin.command("setAllowMigrations", filled.full_name, allowMigrations=False)
-        # It had been waited for.
+        with cluster.direct(f"{LOWER}.0.mongod") as donor:
+            assert list(donor.config.migrationCoordinators.find()) == []  # it has been waited for
         reply = held.wait()
     assert reply is not None
     assert reply["code"] == CONFLICT

@@ -24,6 +24,7 @@ def ranged(mini: MiniCluster) -> ShardedNamespace:
     sharded = ShardedNamespace(mini, f"ranged{next(_names)}.c", {"a": 1}, "sh0")
     sharded.split([{"a": 0}, {"a": 10}])
     sharded.move({"a": 0}, {"a": 10}, "sh1")
+    assert sharded.run({"cleanupOrphaned": sharded.namespace}, db="admin")["ok"]  # no filter is on from here
     return sharded
 
 

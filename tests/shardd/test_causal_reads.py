@@ -11,7 +11,7 @@ from bson.timestamp import Timestamp
 
 from shardd.causal_reads import CausalReads
 from shardd.namespace_state import NamespaceState
-from tests.shardd.mini_cluster import MAJORITY, mini_cluster
+from tests.shardd.mini_cluster import MAJORITY, MiniCluster, mini_cluster
 from tests.shardd.router_stand_in import ShardedNamespace
 from wire.message import OpMsg, next_request_id, op_msg
 from wire.request import Request
@@ -58,6 +58,22 @@ def test_what_is_known_goes_when_the_entry_has_changed() -> None:
     mongod.entry["enterCriticalSectionCounter"] = 2
     assert not is_known_after(find_after(Timestamp(7, 3)))
     assert is_known_after(find_after(Timestamp(7, 4)))
+
+
+def test_an_idle_primary_gets_to_the_time_of_another_shard(mini: MiniCluster, db: str) -> None:
+    version = ShardedNamespace(mini, f"{db}.c", {"a": 1}, "sh0").version()
+    here, there = (mini.kept_client(mini.shards[shard].members[0]) for shard in ("sh0", "sh1"))
+    with here.start_session() as reading, there.start_session() as writing:
+        writing.advance_cluster_time(here.admin.command("ping")["$clusterTime"])
+        # Each document takes a tick; so many that nothing which is still being done here catches up.
+        insert = {"insert": "c", "documents": [{} for _ in range(1000)], "writeConcern": MAJORITY}
+        written = there[db].command(insert, session=writing)
+        reading.advance_cluster_time(written["$clusterTime"])
+        after = {"readConcern": {"level": "local", "afterClusterTime": written["operationTime"]}}
+        here[db].command({"find": "c", **after, "shardVersion": version}, session=reading)
+    with mini.shards["sh0"].members[0].mongod_client() as mongod:
+        note = {"o.noop write for afterClusterTime read concern": 1, "ts": {"$gte": written["operationTime"]}}
+        assert mongod.local["oplog.rs"].find_one(note)
 
 
 def test_a_secondary_of_the_donor_refuses_a_stale_router(tmp_path: Path) -> None:

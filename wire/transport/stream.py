@@ -22,7 +22,7 @@ _READ_BYTES: Final = 65_536
 _READ_BYTES_MAX: Final = 1 << 20
 _RELAY_BYTES: Final = 1 << 18
 _LOCAL_SEND_BUFFER_BYTES: Final = 1 << 20
-"""What UNIX sockets may hold, whose buffers do not grow by themselves as those of TCP do: some relayed pieces."""
+"""What UNIX sockets may hold, as far as ``net.core.wmem_max`` allows: their buffers do not grow as those of TCP do."""
 _READS_WITHOUT_WAIT_MAX: Final = 16
 """A peer that always has more to say must not keep the other tasks from running."""
 

@@ -156,6 +156,7 @@ def test_there_are_as_many_as_there_are_and_then_one_waits(lone: LoneMongod) -> 
             await all_lent.wait()
             await trio.testing.wait_all_tasks_blocked()
             assert len(lent) == len(set(lent)) == len(RESERVED_SESSION_IDS)
+            assert sessions.waiting_count == 1
             release.set()
         assert len(lent) == len(RESERVED_SESSION_IDS) + 1
 

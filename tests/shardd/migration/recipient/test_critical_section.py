@@ -96,7 +96,7 @@ def test_it_survives_a_restart(entered: Receiving, process: str) -> None:
 
 
 def test_one_that_was_not_completed_does_not_count_as_a_promise(receiving: Receiving) -> None:
-    """The daemon dies while the last modifications are on their way: it must not say afterwards that they are here."""
+    """The daemon dies before its critical section is complete: it must not say afterwards that all has arrived."""
     receiving.start()
     receiving.wait_state("steady")
     with fail_point(receiving.client, BEFORE_COMPLETE):
