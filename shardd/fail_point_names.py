@@ -1,6 +1,6 @@
 """The fail points of the shard daemon, under MongoDB's names where it has such a place."""
 
-from typing import Final
+from typing import Final, NamedTuple
 
 DONOR: Final = tuple(f"moveChunkHangAtStep{step}" for step in range(1, 7))
 """The donor waits after the step of that number."""
@@ -25,6 +25,32 @@ COMMIT: Final = (
     FAIL_MIGRATION_COMMIT,
     MIGRATION_COMMIT_VERSION_ERROR,
     MIGRATION_COMMIT_NETWORK_ERROR,
+)
+
+
+class CompletionPlaces(NamedTuple):
+    """Where the donor waits while it completes what has been decided, in this order.
+
+    Attributes:
+        before_making_decision_durable: operations go on, and nothing on the donor says what has become of it.
+        before_sending_decision: the decision is persisted, and the donor's own range deletion is as it says.
+        before_forgetting_migration: the recipient knows it too.
+    """
+
+    before_making_decision_durable: str
+    before_sending_decision: str
+    before_forgetting_migration: str
+
+
+AFTER_COMMIT: Final = CompletionPlaces(
+    "hangBeforeMakingCommitDecisionDurable",
+    "hangBeforeSendingCommitDecision",
+    "hangBeforeForgettingMigrationAfterCommitDecision",
+)
+AFTER_ABORT: Final = CompletionPlaces(
+    "hangBeforeMakingAbortDecisionDurable",
+    "hangBeforeSendingAbortDecision",
+    "hangBeforeForgettingMigrationAfterAbortDecision",
 )
 
 FAIL_MIGRATION_RECEIVED_OUT_OF_RANGE_OPERATION: Final = "failMigrationReceivedOutOfRangeOperation"
@@ -53,4 +79,6 @@ LOSE_TRANSFER_MODS_REPLY: Final = "loseTransferModsReply"
 
 SOURCE: Final = (LOSE_MIGRATE_CLONE_REPLY, LOSE_TRANSFER_MODS_REPLY)
 
-FAIL_POINT_NAMES: Final = frozenset((*DONOR, *COMMIT, *RECIPIENT, *RECIPIENT_FAILURES, *RANGE_DELETER, *SOURCE))
+FAIL_POINT_NAMES: Final = frozenset(
+    (*DONOR, *COMMIT, *AFTER_COMMIT, *AFTER_ABORT, *RECIPIENT, *RECIPIENT_FAILURES, *RANGE_DELETER, *SOURCE)
+)

@@ -36,6 +36,18 @@ PLACES: Final = (
 )
 """Where a migration waits."""
 
+COMMITTED_PLACES: Final = tuple(
+    Place(f"{DONOR}.shardd", name)
+    for name in (
+        *("hangBeforeMakingCommitDecisionDurable", "hangBeforeSendingCommitDecision"),
+        "hangBeforeForgettingMigrationAfterCommitDecision",
+    )
+)
+"""Where a migration waits that has been committed, in this order, while clients go on."""
+
+ABORTED_PLACES: Final = tuple(Place(place.daemon, place.name.replace("Commit", "Abort")) for place in COMMITTED_PLACES)
+"""Likewise one that has been aborted."""
+
 DELETION_PLACES: Final = tuple(
     Place(f"{DONOR}.shardd", name)
     for name in ("suspendRangeDeletion", "hangBeforeDoingDeletion", "hangAfterDoingDeletion")

@@ -11,18 +11,22 @@ from typing import Any
 import pytest
 from pymongo.collection import Collection
 
-from tests.fail_points import fail_point
+from tests.fail_points import FailPoint, fail_point
 from tests.integration.sharded import LOWER, UPPER
 from tests.migration.conftest import SPLITS
-from tests.migration.fault_cluster import FaultCluster
+from tests.migration.fault_cluster import FaultCluster, catalog_documents
 from tests.migration.invariants import check_collection
 from tests.migration.outcome import check_outcome
 from tests.migration.places import (
+    ABORTED_PLACES,
     BLOCKED_PLACES,
+    COMMITTED_PLACES,
     DELETION_PLACES,
+    DONOR,
     FAILURES,
     PLACES,
     READABLE_AT,
+    RECIPIENT,
     VICTIMS,
     Place,
     middle_to,
@@ -32,6 +36,8 @@ from tests.migration.writers import KEYS, writing
 
 READABLE_KEYS = {LOWER: (0, SPLITS[1]), UPPER: (SPLITS[1], KEYS)}
 """The keys of the documents that only that shard has while the migration is about to commit, or has just done so."""
+
+SHARD_VICTIMS = tuple(victim for victim in VICTIMS if victim.startswith((LOWER, UPPER)))
 
 
 def things(cluster: FaultCluster, router: int, namespace: str) -> Collection[dict[str, Any]]:
@@ -84,6 +90,71 @@ def test_kill(cluster: FaultCluster, namespace: str, place: Place, victim: str) 
         writers.wait_for_progress(60)
     # It may have ended either way.
     check_outcome(cluster, namespace, writers)
+
+
+@pytest.mark.parametrize("victim", [None, *SHARD_VICTIMS])
+@pytest.mark.parametrize("place", COMMITTED_PLACES, ids=lambda place: place.name)
+def test_kill_after_the_commit(cluster: FaultCluster, namespace: str, place: Place, victim: str | None) -> None:
+    """What the config servers have committed is completed, from whatever is written down of it."""
+    with writing(namespace, cluster.router_addresses) as writers:
+        writers.wait_for_progress(60)
+        with stopped_at(cluster, namespace, place) as (point, move):
+            check_completed(cluster, namespace, "committed", COMMITTED_PLACES.index(place))
+            go_on_without(cluster, victim, point)
+            reply = move.wait()
+        writers.wait_for_progress(60)
+    assert reply is not None
+    assert reply["ok"] == 1, reply
+    assert check_outcome(cluster, namespace, writers).owner({"key": SPLITS[0]}) == UPPER
+
+
+@pytest.mark.parametrize("victim", [None, f"{DONOR}.shardd", f"{RECIPIENT}.shardd"])
+@pytest.mark.parametrize("place", ABORTED_PLACES, ids=lambda place: place.name)
+def test_kill_after_the_abort(cluster: FaultCluster, namespace: str, place: Place, victim: str | None) -> None:
+    """The next migration of the range finds nothing of the aborted one in its way.
+
+    That may be the same request: the config daemon sends it again to a donor that was not there to answer it.
+    """
+    failure = fail_point(cluster.client(place.daemon), "failMigrationCommit", {"times": 1})
+    with writing(namespace, cluster.router_addresses) as writers:
+        writers.wait_for_progress(60)
+        with failure, stopped_at(cluster, namespace, place) as (point, move):
+            check_completed(cluster, namespace, "aborted", ABORTED_PLACES.index(place))
+            go_on_without(cluster, victim, point)
+            reply = move.wait()
+        writers.wait_for_progress(60)
+    assert reply is not None
+    if victim != f"{DONOR}.shardd":
+        assert reply["ok"] == 0, reply
+    expected = UPPER if reply["ok"] else LOWER
+    assert check_outcome(cluster, namespace, writers).owner({"key": SPLITS[0]}) == expected
+
+
+def go_on_without(cluster: FaultCluster, victim: str | None, point: FailPoint) -> None:
+    """End a process and turn the fail point off; a recipient is away while the donor goes on."""
+    if victim is not None:
+        cluster.kill(victim)
+    if victim is None or victim.startswith(RECIPIENT):
+        point.turn_off()
+    if victim is not None:
+        cluster.restart(victim)
+        point.turn_off()
+
+
+def check_completed(cluster: FaultCluster, namespace: str, decision: str, place: int) -> None:
+    """The completion of a migration is as it must be where it waits.
+
+    Args:
+        decision: what has become of the migration.
+        place: the first, the second or the third in which it may wait.
+    """
+    (coordinator,) = catalog_documents(cluster.client(f"{DONOR}.mongod"), "migrationCoordinators", {"nss": namespace})
+    assert coordinator.get("decision") == (decision if place else None)
+    pending = [
+        bool(catalog_documents(cluster.client(mongod), "rangeDeletions", {"nss": namespace, "pending": True}))
+        for mongod in (f"{DONOR}.mongod", f"{RECIPIENT}.mongod")
+    ]
+    assert pending == [place < 1, place < 2]
 
 
 @pytest.mark.parametrize("victim", VICTIMS)

@@ -12,6 +12,7 @@ from bson.binary import Binary
 
 from daemon.logs import get_logger
 from shardd.catalog import MAJORITY
+from shardd.fail_point_names import AFTER_ABORT, AFTER_COMMIT
 from shardd.migration.documents import ABORTED, CLEAN_DELAYED, CLEAN_NOW, COMMITTED, MigrationCoordinatorDocument
 from shardd.migration.donor.store import DonorStore
 from shardd.migration.network import is_transient
@@ -33,6 +34,7 @@ async def decide(
     shard: Shard, coordinator: MigrationCoordinatorDocument, *, is_committed: bool
 ) -> MigrationCoordinatorDocument:
     """Persist what has become of a migration, as often as it takes; returns its document with the decision."""
+    await shard.fail_points.hang_while((AFTER_COMMIT if is_committed else AFTER_ABORT).before_making_decision_durable)
     decided = replace(coordinator, decision=COMMITTED if is_committed else ABORTED)
     store, pause = DonorStore(shard.mongod), _RETRY_SECONDS_MIN
     while True:
@@ -64,6 +66,7 @@ class Completion:
         self._session_id = session_id
         self._when = CLEAN_NOW if waits_for_delete else CLEAN_DELAYED
         self._store = DonorStore(shard.mongod)
+        self._places = AFTER_COMMIT if coordinator.decision == COMMITTED else AFTER_ABORT
 
     async def run(self, nursery: trio.Nursery) -> None:
         """Do it; what does not succeed within reasonable time goes on in ``nursery``."""
@@ -81,9 +84,12 @@ class Completion:
             pause = min(pause * 2, _RETRY_SECONDS_MAX)
 
     async def _try(self) -> bool:
+        fail_points = self._shard.fail_points
         try:
             await self._complete_here()
+            await fail_points.hang_while(self._places.before_sending_decision)
             await self._complete_on_recipient()
+            await fail_points.hang_while(self._places.before_forgetting_migration)
             await self._store.forget(self._coordinator.id)
         except (CommandError, BackendError) as error:
             logger.warning("Could not complete a migration", error=str(error), **self._about)

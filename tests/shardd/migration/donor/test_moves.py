@@ -10,7 +10,16 @@ import pytest
 from pymongo.errors import OperationFailure
 
 from tests.integration.raw_client import raw_client
-from tests.shardd.migration.donor.moving import LOW, TOP, Move, changes, daemon, migrations_left, stopped_move
+from tests.shardd.migration.donor.moving import (
+    LOW,
+    TOP,
+    Move,
+    changes,
+    daemon,
+    migrations_left,
+    stopped_move,
+    wait_finished,
+)
 from tests.shardd.mini_cluster import MiniCluster
 from tests.shardd.router_stand_in import ShardedNamespace
 from wire.error_codes import ErrorCode
@@ -99,6 +108,16 @@ def test_a_range_moves_there_and_back_under_writes(mini: MiniCluster, ranged: Sh
             assert migrations_left(mini, "sh0") == migrations_left(mini, "sh1") == []
     assert owned(ranged) == sorted(writer.model.values(), key=lambda each: each["_id"])
     assert [each["note"] for each in changes(ranged, "moveChunk.from")[-3:]] == ["success"] * 3
+
+
+def test_nobody_waits_for_a_completion_that_takes_long(mini: MiniCluster, ranged: ShardedNamespace) -> None:
+    ranged.insert({"_id": 1, "a": 11})
+    with stopped_move(ranged, "hangBeforeSendingCommitDecision") as move:
+        move.wait()
+        (left,) = migrations_left(mini)
+        assert (left["nss"], left["decision"]) == (ranged.namespace, "committed")
+        assert ranged.documents("sh1") == [{"_id": 1, "a": 11}]
+    wait_finished(mini)
 
 
 def test_the_same_request_joins_and_another_is_refused(mini: MiniCluster, ranged: ShardedNamespace) -> None:
