@@ -7,6 +7,7 @@ import pytest
 from bson import Int64, MaxKey, MinKey
 from bson.binary import Binary
 
+from tests.fail_points import fail_point
 from tests.shardd.migration.recipient.conftest import Receive
 from tests.shardd.migration.recipient.receiving import Receiving, documents, held
 
@@ -215,6 +216,24 @@ def test_modifications_never_touch_documents_of_another_range(
     assert receiving.commit()["ok"]
     assert receiving.stored() == [*donor.documents[1:], {"_id": 50, "a": inside[0]}, *others]
     assert receiving.status()["counts"]["steady"] == 3 + len(others)
+
+
+def test_modifications_of_documents_outside_of_the_range_are_passed_over(receive: Receive) -> None:
+    """A donor of MongoDB's hands out what has left the range as it is now; ours says that it is gone from there."""
+    receiving = receive(high=10)
+    receiving.donor.documents = documents(2)
+    receiving.donor.modifications = [([], [{"_id": 0, "a": 10}, {"_id": 2, "a": 2}])]
+    assert received_until_steady(receiving)["state"] == "steady"
+    assert receiving.stored() == [{"_id": 1, "a": 1}, {"_id": 2, "a": 2}]
+
+
+def test_a_modification_outside_of_the_range_may_fail_it(receive: Receive) -> None:
+    receiving = receive(high=10)
+    receiving.donor.modifications = [([], [{"_id": 0, "a": 10}])]
+    with fail_point(receiving.client, "failMigrationReceivedOutOfRangeOperation"):
+        status = received_until_steady(receiving)
+    assert status["state"] == "fail"
+    assert "Migration received a document out of range: { _id: 0, a: 10 } is not in" in status["errmsg"]
 
 
 def test_modifications_replace_documents(receiving: Receiving) -> None:
