@@ -78,8 +78,7 @@ class RecipientLink:
             "shardKeyPattern": raw_document(plan.table.key_pattern.document),
             "secondaryThrottle": plan.request.secondary_throttle,
             "writeConcern": dict(plan.request.write_concern),
-            # No MongoDB has these three. They are what a recipient needs to resume.
-            "migrationId": Binary.from_uuid(coordinator.id),
+            # No MongoDB has these two. They are what a recipient needs to resume.
             "collectionUUID": Binary.from_uuid(coordinator.collection_uuid),
             "attempts": [attempt.to_document() for attempt in attempts.attempts],
         }
