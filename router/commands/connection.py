@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bson.int64 import Int64
+from bson.objectid import ObjectId
 
 from router.operation import Operation
 from router.registry import Reply, command
@@ -52,7 +53,7 @@ async def build_info(operation: Operation) -> Reply:
 @command("features")
 async def features(operation: Operation) -> Reply:
     """A relic that old shells ask for."""
-    return {"js": {"utf8": True}, "oidMachine": 0}
+    return {"js": {"utf8": True}, "oidMachine": int.from_bytes(ObjectId().binary[4:7])}
 
 
 @command("connectionStatus", api_versions=("1",))

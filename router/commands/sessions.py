@@ -5,19 +5,18 @@ keeps a session alive, or ends it, is passed on to all shards.
 """
 
 from collections.abc import Collection
-from typing import Any, Final
+from typing import Final
 from uuid import uuid4
 
 import bson
 import trio
 from bson.binary import Binary
 
+from router import session_arguments
 from router.operation import Operation
 from router.registry import Reply, command
 from router.scatter import raise_worst, scatter
 from router.shard_reply import ShardReply
-from wire.error_codes import ErrorCode
-from wire.errors import CommandError
 from wire.limits import LOGICAL_SESSION_TIMEOUT_MINUTES
 from wire.message import next_request_id, op_msg
 
@@ -33,7 +32,7 @@ async def start_session(operation: Operation) -> Reply:
 @command("refreshSessions", api_versions=("1",))
 async def refresh_sessions(operation: Operation) -> Reply:
     """Keeps sessions from expiring."""
-    _session_ids(operation)
+    session_arguments.sessions(operation.request)
     await _tell_all_shards(operation)
     return {}
 
@@ -41,7 +40,7 @@ async def refresh_sessions(operation: Operation) -> Reply:
 @command("endSessions", api_versions=("1",))
 async def end_sessions(operation: Operation) -> Reply:
     """Ends sessions, and their cursors with them."""
-    operation.router.cursors.kill_sessions(_session_ids(operation))
+    operation.router.cursors.kill_sessions(session_arguments.sessions(operation.request))
     await _tell_all_shards(operation)
     return {}
 
@@ -49,7 +48,7 @@ async def end_sessions(operation: Operation) -> Reply:
 @command("killSessions")
 async def kill_sessions(operation: Operation) -> Reply:
     """Ends sessions together with the operations that run in them; with none named, all sessions."""
-    _kill_cursors(operation, _session_ids(operation))
+    _kill_cursors(operation, session_arguments.sessions(operation.request) or None)
     await _on_all_shards(operation)
     return {}
 
@@ -57,7 +56,8 @@ async def kill_sessions(operation: Operation) -> Reply:
 @command("killAllSessions")
 async def kill_all_sessions(operation: Operation) -> Reply:
     """Ends the sessions of the users named, or all."""
-    operation.router.cursors.kill_all()
+    # No session here is a user's, since nobody is authenticated.
+    _kill_cursors(operation, () if session_arguments.users(operation.request) else None)
     await _on_all_shards(operation)
     return {}
 
@@ -65,41 +65,17 @@ async def kill_all_sessions(operation: Operation) -> Reply:
 @command("killAllSessionsByPattern")
 async def kill_all_sessions_by_pattern(operation: Operation) -> Reply:
     """Ends the sessions that match a pattern, or all."""
-    patterns = operation.argument(b"killAllSessionsByPattern") or []
-    identified = [_raw_id(pattern["lsid"]) for pattern in patterns if "lsid" in pattern]
-    _kill_cursors(operation, identified if len(identified) == len(patterns) else ())
+    _kill_cursors(operation, session_arguments.patterns(operation.request))
     await _on_all_shards(operation)
     return {}
 
 
-def _kill_cursors(operation: Operation, sessions: Collection[bytes]) -> None:
-    """Kill the cursors of some sessions, or of all when none is named."""
-    if sessions:
-        operation.router.cursors.kill_sessions(sessions)
-    else:
+def _kill_cursors(operation: Operation, sessions: Collection[bytes] | None) -> None:
+    """Kill the cursors of some sessions; None stands for all of them."""
+    if sessions is None:
         operation.router.cursors.kill_all()
-
-
-def _session_ids(operation: Operation) -> Collection[bytes]:
-    """The ``id`` of each session that a command names, as raw UUID bytes.
-
-    Raises:
-        CommandError: TypeMismatch, they are no array of session ids.
-    """
-    name = operation.request.name
-    sessions = operation.argument(name.encode())
-    if not isinstance(sessions, list):
-        raise CommandError(
-            ErrorCode.TypeMismatch, f"BSON field '{name}.{name}FromClient' is the wrong type, expected type 'array'"
-        )
-    return {_raw_id(session) for session in sessions}
-
-
-def _raw_id(session: Any) -> bytes:  # noqa: ANN401 - whatever a client sent
-    identifier = session.get("id") if isinstance(session, dict) else None
-    if not isinstance(identifier, Binary):
-        raise CommandError(ErrorCode.TypeMismatch, "a logical session id is a document with a UUID as its id")
-    return bytes(identifier)
+    else:
+        operation.router.cursors.kill_sessions(sessions)
 
 
 async def _on_all_shards(operation: Operation) -> None:

@@ -1,0 +1,250 @@
+"""Commands that drivers hardly ever send: what the router answers, and what a mongod does where it has the command."""
+
+from collections.abc import Iterator
+from datetime import datetime
+from hashlib import sha256
+from typing import Any, Final
+from uuid import UUID
+
+import pytest
+from bson.binary import Binary
+from bson.int64 import Int64
+from pymongo import MongoClient
+from pymongo.errors import OperationFailure
+
+from tests.local_cluster import Client, RunningCluster
+
+Command = dict[str, Any]
+
+DB: Final = "rare_commands"
+
+SESSION: Final = {"id": Binary.from_uuid(UUID(int=7))}
+NOBODY: Final = Binary(sha256(b"").digest())
+"""The digest that stands for the user of sessions without one."""
+
+VOLATILE: Final = frozenset({"$clusterTime", "operationTime", "electionId", "opTime", "lsid", "$readPreference"})
+
+
+@pytest.fixture(scope="module")
+def router(cluster: RunningCluster) -> Iterator[Client]:
+    with MongoClient[dict[str, Any]](cluster.address("router.0"), directConnection=True) as connected:
+        yield connected
+        connected.drop_database(DB)
+
+
+@pytest.fixture(scope="module")
+def plain(cluster: RunningCluster) -> Iterator[Client]:
+    """A mongod without a router; its own database of the same name would be the router's."""
+    with MongoClient[dict[str, Any]](cluster.address("config.0.mongod"), directConnection=True) as connected:
+        yield connected
+        connected.drop_database(DB)
+
+
+def run(client: Client, command: Command, db: str = "admin") -> Command:
+    """The reply, failed or not, less what differs from run to run."""
+    try:
+        reply: Command = client[db].command(command)
+    except OperationFailure as error:
+        reply = dict(error.details or {})
+    return {name: value for name, value in reply.items() if name not in VOLATILE}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        {"atlasVersion": 1},  # mongosh asks at connect; only Atlas knows it
+        {"killSessions": []},
+        *[
+            {name: argument}
+            for name in ("refreshSessions", "endSessions", "killSessions")
+            for argument in (
+                [SESSION],
+                [{**SESSION, "uid": NOBODY}],
+                5,
+                [5],
+                [{}],
+                [{"id": 5}],
+                [{"id": Binary(b"short")}],
+                [{"id": Binary(b"short", 4)}],
+                [{**SESSION, "uid": 5}],
+                [{**SESSION, "unknown": 1}],
+            )
+        ],
+        *[
+            {"killAllSessions": argument}
+            for argument in ([], 5, [5], [{}], [{"user": "u"}], [{"user": 5, "db": "d"}], [{"user": "u", "db": "d"}])
+        ],
+        *[
+            {"killAllSessionsByPattern": argument}
+            for argument in (
+                [],
+                [{}],
+                [{"lsid": {**SESSION, "uid": NOBODY}}],
+                [{"uid": NOBODY}],
+                [{"users": []}],
+                5,
+                [5],
+                [{"unknown": 1}],
+                [{"uid": 5}],
+                [{"lsid": 5}],
+                [{"lsid": {}}],
+                [{"lsid": SESSION}],
+                [{"lsid": {"id": 5, "uid": NOBODY}}],
+            )
+        ],
+    ],
+    ids=str,
+)
+def test_as_a_mongod_answers(router: Client, plain: Client, command: Command) -> None:
+    assert run(router, command) == run(plain, command)
+
+
+@pytest.mark.parametrize("db", ["admin", DB])
+def test_echo(router: Client, db: str) -> None:
+    echo = run(router, {"echo": 1, "list": [1, {"a": "b"}]}, db)["echo"]
+    assert {name: value for name, value in echo.items() if name not in VOLATILE} == {
+        "echo": 1,
+        "list": [1, {"a": "b"}],
+        "$db": db,
+    }
+
+
+@pytest.mark.parametrize("command", ["features", "startSession"])
+def test_form_is_that_of_a_mongod(router: Client, plain: Client, command: str) -> None:
+    ours, theirs = run(router, {command: 1}), run(plain, {command: 1})
+    assert [(name, type(value)) for name, value in ours.items() if name != "oidMachine"] == [
+        (name, type(value)) for name, value in theirs.items() if name != "oidMachine"
+    ]
+    assert ours.keys() == theirs.keys()
+    if command == "features":
+        assert isinstance(ours["oidMachine"], int)
+        assert ours["oidMachine"] > 0
+        assert run(router, {command: 1}) == ours
+    else:
+        assert run(router, {command: 1})["id"] != ours["id"]
+
+
+def test_refusals_of_mongos(router: Client) -> None:
+    assert run(router, {"replSetGetStatus": 1}) == {
+        "info": "mongos",
+        "ok": 0.0,
+        "errmsg": "replSetGetStatus is not supported through mongos",
+    }
+    refused = run(router, {"setFreeMonitoring": 1, "action": "enable"})
+    assert (refused["ok"], refused["code"], refused["codeName"]) == (0.0, 125, "CommandFailed")
+    assert "not supported on mongos" in refused["errmsg"]
+
+
+@pytest.mark.parametrize(
+    "command", [{"replSetGetStatus": 1}, {"setFreeMonitoring": 1, "action": "enable"}, {"getShardMap": 1}], ids=str
+)
+def test_admin_only(router: Client, plain: Client, command: Command) -> None:
+    refused = run(router, command, DB)
+    assert (refused["code"], refused["codeName"]) == (13, "Unauthorized")
+    assert refused == run(plain, command, DB)
+
+
+def test_get_shard_map(router: Client, cluster: RunningCluster) -> None:
+    strings = {"config": f"config/{cluster.address('config.0.configd')}", **cluster.shards}
+    assert run(router, {"getShardMap": 1}) == {
+        "map": strings,
+        "hosts": {string.partition("/")[2]: shard for shard, string in strings.items()},
+        "connStrings": {string: shard for shard, string in strings.items()},
+        "ok": 1.0,
+    }
+
+
+def test_set_index_commit_quorum(router: Client, plain: Client, cluster: RunningCluster) -> None:
+    """There is no index build that it could be set for: the refusal is the shard's, told as a command of several is."""
+    for client in (router, plain):
+        client[DB].quorum.create_index("a")
+    for command in (
+        {"setIndexCommitQuorum": "quorum", "indexNames": ["a_1"], "commitQuorum": "majority"},
+        {"setIndexCommitQuorum": "missing", "indexNames": ["a_1"], "commitQuorum": "majority"},
+        {"setIndexCommitQuorum": "quorum"},
+    ):
+        ours = run(router, command, DB)
+        raw = ours.pop("raw")
+        assert ours == run(plain, command, DB)
+        assert raw.keys() < set(cluster.shards.values())
+        assert [{name: value for name, value in reply.items() if name not in VOLATILE} for reply in raw.values()] == [
+            ours
+        ]
+
+
+@pytest.fixture
+def balancer(router: Client) -> Iterator[None]:
+    """The balancer's switch, which is left as it was."""
+    before = run(router, {"balancerStatus": 1})["mode"]
+    yield
+    run(router, {"balancerStop" if before == "off" else "balancerStart": 1})
+
+
+@pytest.mark.usefixtures("balancer")
+def test_balancer_start_and_stop(router: Client) -> None:
+    for command, mode in (("balancerStart", "full"), ("balancerStop", "off"), ("balancerStart", "full")):
+        assert run(router, {command: 1, "maxTimeMS": 60_000}) == {"ok": 1.0}
+        status = run(router, {"balancerStatus": 1})
+        assert list(status) == ["mode", "inBalancerRound", "numBalancerRounds", "term", "ok"]
+        assert (status["mode"], status["inBalancerRound"]) == (mode, False)
+        switch = router.config.settings.find_one({"_id": "balancer"})
+        assert switch == {"_id": "balancer", "mode": mode, "stopped": mode == "off"}
+        assert run(router, {command: 1}, DB)["code"] == 13
+
+
+@pytest.mark.parametrize("everything", [{"killAllSessions": []}, {"killAllSessionsByPattern": []}], ids=str)
+def test_killing_all_sessions_kills_cursors(router: Client, everything: Command) -> None:
+    collection = router[DB].killed
+    collection.drop()
+    collection.insert_many({"_id": number} for number in range(10))
+    opened = router[DB].command({"find": "killed", "batchSize": 2})["cursor"]["id"]
+    assert run(router, everything) == {"ok": 1.0}
+    assert run(router, {"getMore": Int64(opened), "collection": "killed"}, DB)["code"] == 43
+
+
+def test_killing_sessions_by_pattern_kills_their_cursors_only(router: Client) -> None:
+    collection = router[DB].killed_by_pattern
+    collection.drop()
+    collection.insert_many({"_id": number} for number in range(10))
+    with router.start_session() as killed, router.start_session() as spared:
+        cursors = {
+            session.session_id["id"]: (
+                session,
+                router[DB].command({"find": collection.name, "batchSize": 2}, session=session)["cursor"]["id"],
+            )
+            for session in (killed, spared)
+        }
+        pattern = {"lsid": {**killed.session_id, "uid": NOBODY}}
+        assert run(router, {"killAllSessionsByPattern": [pattern]}) == {"ok": 1.0}
+        session, cursor = cursors[spared.session_id["id"]]
+        more = {"getMore": Int64(cursor), "collection": collection.name}
+        assert len(router[DB].command(more, session=session)["cursor"]["nextBatch"]) == 8
+        session, cursor = cursors[killed.session_id["id"]]
+        more = {"getMore": Int64(cursor), "collection": collection.name}
+        with pytest.raises(OperationFailure, match="not found"):
+            router[DB].command(more, session=session)
+
+
+def test_time_series_collection_that_is_not_sharded(router: Client, plain: Client) -> None:
+    when = datetime(2020, 1, 1)
+    for command in (
+        {"create": "series", "timeseries": {"timeField": "t", "metaField": "m"}},
+        {"insert": "series", "documents": [{"_id": n, "t": when, "m": n % 2, "v": n} for n in range(4)]},
+        {"find": "series", "filter": {"m": 1}, "sort": {"_id": 1}},
+        {"aggregate": "series", "pipeline": [{"$group": {"_id": "$m", "v": {"$sum": "$v"}}}, {"$sort": {"_id": 1}}]}
+        | {"cursor": {}},
+        {"distinct": "series", "key": "m"},
+        {"listCollections": 1, "filter": {"name": "series"}},
+        {"listIndexes": "series"},
+        {"delete": "series", "deletes": [{"q": {"m": 1}, "limit": 0}]},
+        {"find": "series", "sort": {"_id": 1}},
+    ):
+        ours = run(router, command, DB)
+        assert ours["ok"] == 1.0
+        assert ours == run(plain, command, DB), command
+    count = {"count": "series"}
+    assert run(router, count, DB)["n"] == run(plain, count, DB)["n"] == 2
+    other = {"create": "series", "timeseries": {"timeField": "other"}}
+    assert run(router, other, DB)["code"] == run(plain, other, DB)["code"] == 48
+    for client in (router, plain):
+        assert run(client, {"drop": "series"}, DB)["ok"] == 1.0
