@@ -10,9 +10,12 @@ from tests.integration.sharded import LOWER, UPPER
 from tests.migration.conftest import ClusterHolder
 from tests.migration.fault_cluster import NO_DELAY, FaultCluster
 from tests.migration.outcome import check_outcome
-from tests.migration.places import DONOR_STEPS, RECIPIENT_STEPS, Place
+from tests.migration.places import COMMITTED_PLACES, DONOR_STEPS, RECIPIENT_STEPS, Place
 from tests.migration.stopped import stopped_at
 from tests.migration.writers import writing
+
+DONOR_PLACES: Final = (*DONOR_STEPS, "hangBeforeLeavingCriticalSection", COMMITTED_PLACES[1].name)
+"""The last one is where the decision has been persisted, and the recipient does not know it."""
 
 STEP_DOWN_SECONDS: Final = 10
 """How long a former primary stays one no more; another is elected at once."""
@@ -27,12 +30,12 @@ def cluster_holder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster
 
 
 @pytest.mark.parametrize("side", [LOWER, UPPER], ids=["donor steps down", "recipient steps down"])
-@pytest.mark.parametrize("step", [*DONOR_STEPS, *RECIPIENT_STEPS])
-def test_step_down(cluster: FaultCluster, namespace: str, step: str, side: str) -> None:
-    holder = cluster.primary_daemon(LOWER if step in DONOR_STEPS else UPPER)
+@pytest.mark.parametrize("place", [*DONOR_PLACES, *RECIPIENT_STEPS])
+def test_step_down(cluster: FaultCluster, namespace: str, place: str, side: str) -> None:
+    holder = cluster.primary_daemon(LOWER if place in DONOR_PLACES else UPPER)
     with writing(namespace, cluster.router_addresses) as writers:
         writers.wait_for_progress(60)
-        with stopped_at(cluster, namespace, Place(holder, step)) as (point, move):
+        with stopped_at(cluster, namespace, Place(holder, place)) as (point, move):
             step_down(cluster, side)
             point.turn_off()
             move.wait()
