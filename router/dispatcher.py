@@ -124,7 +124,7 @@ async def _run_within(max_time_ms: int, entry: Command, operation: Operation) ->
 def _framed(operation: Operation, document: dict[str, object]) -> bytes:
     document.setdefault("ok", 1.0)
     document.update(operation.router.gossip())
-    return reply(operation.request.message.request_id, bson.encode(document))
+    return reply(operation.response_to, bson.encode(document))
 
 
 def _max_time_ms(request: Request) -> int:

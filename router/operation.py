@@ -20,9 +20,10 @@ class Operation:
     Attributes:
         targeted: the shards that it was sent to so far, for the log.
         retries: how often it was started anew because a routing table was stale, for the log.
+        response_to: the message that the next reply answers: the request, in an exhaust stream the reply before.
     """
 
-    __slots__ = ("_namespace", "client", "request", "retries", "router", "targeted")
+    __slots__ = ("_namespace", "client", "request", "response_to", "retries", "router", "targeted")
 
     def __init__(self, router: "Router", client: ClientConnection, request: Request) -> None:
         self.router = router
@@ -30,6 +31,7 @@ class Operation:
         self.request = request
         self.targeted: tuple[str, ...] = ()
         self.retries = 0
+        self.response_to = request.message.request_id
         self._namespace: str | None = None
 
     @property

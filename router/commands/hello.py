@@ -43,7 +43,6 @@ async def hello(operation: Operation) -> Reply:
     if wanted.compression is not None:
         client.compressors = tuple(compression.negotiate(wanted.compression))
     client.allow_interruption()
-    response_to = request.message.request_id
     while True:
         document = await _answer(operation, wanted)
         if not wanted.exhaust_allowed or wanted.topology_version is None:
@@ -52,9 +51,9 @@ async def hello(operation: Operation) -> Reply:
         document["ok"] = 1.0
         document.update(operation.router.gossip())
         await client.send(
-            op_msg(bson.encode(document), request_id=reply_id, response_to=response_to, flags=MORE_TO_COME)
+            op_msg(bson.encode(document), request_id=reply_id, response_to=operation.response_to, flags=MORE_TO_COME)
         )
-        response_to = reply_id
+        operation.response_to = reply_id
         wanted = wanted.following(operation.router.topology_version)
 
 

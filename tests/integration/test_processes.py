@@ -4,10 +4,6 @@ import http.client
 import json
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -15,34 +11,12 @@ from bson.int64 import Int64
 from pymongo import MongoClient
 from pymongo.errors import AutoReconnect, OperationFailure
 
-from deploy.ports import PortReservation
 from mongosh_compat.runner import run_code
 from tests.integration.raw_client import RawClient, raw_client
+from tests.integration.routers import END_SECONDS_MAX, extra_router
 from tests.integration.sharded import LOWER, UPPER, Documents
 from tests.integration.waiting import eventually
 from tests.local_cluster import Client, RunningCluster
-
-END_SECONDS_MAX = 30.0
-
-
-@contextmanager
-def extra_router(cluster: RunningCluster, *options: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """A router of one's own: its address and its process; ended after the block."""
-    with PortReservation() as ports:
-        port = ports.hold_free()
-    command = [sys.executable, "-m", "router.main", "--configdb", f"config/{cluster.address('config.0.configd')}"]
-    process = subprocess.Popen([*command, "--port", str(port), *options], stderr=subprocess.DEVNULL)
-    address = f"127.0.0.1:{port}"
-    try:
-        eventually(lambda: worker_of(address), what="the router answers")
-        yield address, process
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(END_SECONDS_MAX)
-        finally:
-            process.kill()
-            process.wait()
 
 
 def get(address: str, path: str) -> tuple[int, str]:
@@ -54,15 +28,6 @@ def get(address: str, path: str) -> tuple[int, str]:
         return response.status, response.read().decode()
     finally:
         connection.close()
-
-
-def worker_of(address: str) -> int | None:
-    """The pid of the worker that gets a new connection to a router, None if there is no router yet."""
-    try:
-        with raw_client(address) as client:
-            return int(client.command({"serverStatus": 1})["pid"])
-    except ConnectionRefusedError:
-        return None
 
 
 def connect_to_all(address: str, workers: int, connections: int) -> list[RawClient]:

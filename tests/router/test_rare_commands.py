@@ -49,49 +49,44 @@ def run(client: Client, command: Command, db: str = "admin") -> Command:
     return {name: value for name, value in reply.items() if name not in VOLATILE}
 
 
+OF_SESSIONS: Final[list[Any]] = [
+    [SESSION],
+    [{**SESSION, "uid": NOBODY}],
+    5,
+    [5],
+    [{}],
+    [{"id": 5}],
+    [{"id": Binary(b"short")}],
+    [{"id": Binary(b"short", 4)}],
+    [{**SESSION, "uid": 5}],
+    [{**SESSION, "unknown": 1}],
+]
+OF_USERS: Final[list[Any]] = [[], 5, [5], [{}], [{"user": "u"}], [{"user": 5, "db": "d"}], [{"user": "u", "db": "d"}]]
+OF_PATTERNS: Final[list[Any]] = [
+    [],
+    [{}],
+    [{"lsid": {**SESSION, "uid": NOBODY}}],
+    [{"uid": NOBODY}],
+    [{"users": []}],
+    5,
+    [5],
+    [{"unknown": 1}],
+    [{"uid": 5}],
+    [{"lsid": 5}],
+    [{"lsid": {}}],
+    [{"lsid": SESSION}],
+    [{"lsid": {"id": 5, "uid": NOBODY}}],
+]
+
+
 @pytest.mark.parametrize(
     "command",
     [
         {"atlasVersion": 1},  # mongosh asks at connect; only Atlas knows it
         {"killSessions": []},
-        *[
-            {name: argument}
-            for name in ("refreshSessions", "endSessions", "killSessions")
-            for argument in (
-                [SESSION],
-                [{**SESSION, "uid": NOBODY}],
-                5,
-                [5],
-                [{}],
-                [{"id": 5}],
-                [{"id": Binary(b"short")}],
-                [{"id": Binary(b"short", 4)}],
-                [{**SESSION, "uid": 5}],
-                [{**SESSION, "unknown": 1}],
-            )
-        ],
-        *[
-            {"killAllSessions": argument}
-            for argument in ([], 5, [5], [{}], [{"user": "u"}], [{"user": 5, "db": "d"}], [{"user": "u", "db": "d"}])
-        ],
-        *[
-            {"killAllSessionsByPattern": argument}
-            for argument in (
-                [],
-                [{}],
-                [{"lsid": {**SESSION, "uid": NOBODY}}],
-                [{"uid": NOBODY}],
-                [{"users": []}],
-                5,
-                [5],
-                [{"unknown": 1}],
-                [{"uid": 5}],
-                [{"lsid": 5}],
-                [{"lsid": {}}],
-                [{"lsid": SESSION}],
-                [{"lsid": {"id": 5, "uid": NOBODY}}],
-            )
-        ],
+        *[{name: each} for name in ("refreshSessions", "endSessions", "killSessions") for each in OF_SESSIONS],
+        *[{"killAllSessions": each} for each in OF_USERS],
+        *[{"killAllSessionsByPattern": each} for each in OF_PATTERNS],
     ],
     ids=str,
 )
@@ -227,21 +222,23 @@ def test_killing_sessions_by_pattern_kills_their_cursors_only(router: Client) ->
 
 def test_time_series_collection_that_is_not_sharded(router: Client, plain: Client) -> None:
     when = datetime(2020, 1, 1)
-    for command in (
+    commands: list[Command] = [
         {"create": "series", "timeseries": {"timeField": "t", "metaField": "m"}},
         {"insert": "series", "documents": [{"_id": n, "t": when, "m": n % 2, "v": n} for n in range(4)]},
         {"find": "series", "filter": {"m": 1}, "sort": {"_id": 1}},
         {"aggregate": "series", "pipeline": [{"$group": {"_id": "$m", "v": {"$sum": "$v"}}}, {"$sort": {"_id": 1}}]}
         | {"cursor": {}},
-        {"distinct": "series", "key": "m"},
         {"listCollections": 1, "filter": {"name": "series"}},
         {"listIndexes": "series"},
         {"delete": "series", "deletes": [{"q": {"m": 1}, "limit": 0}]},
         {"find": "series", "sort": {"_id": 1}},
-    ):
+    ]
+    for command in commands:
         ours = run(router, command, DB)
         assert ours["ok"] == 1.0
         assert ours == run(plain, command, DB), command
+    distinct = {"distinct": "series", "key": "_id"}
+    assert sorted(run(router, distinct, DB)["values"]) == sorted(run(plain, distinct, DB)["values"]) == [0, 2]
     count = {"count": "series"}
     assert run(router, count, DB)["n"] == run(plain, count, DB)["n"] == 2
     other = {"create": "series", "timeseries": {"timeField": "other"}}

@@ -1,0 +1,43 @@
+"""Routers of a test's own, beside those of the cluster."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from deploy.ports import PortReservation
+from tests.integration.raw_client import raw_client
+from tests.integration.waiting import eventually
+from tests.local_cluster import RunningCluster
+
+END_SECONDS_MAX = 30.0
+
+
+@contextmanager
+def extra_router(cluster: RunningCluster, *options: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A router of one's own: its address and its process; ended after the block."""
+    with PortReservation() as ports:
+        port = ports.hold_free()
+    command = [sys.executable, "-m", "router.main", "--configdb", f"config/{cluster.address('config.0.configd')}"]
+    process = subprocess.Popen([*command, "--port", str(port), *options], stderr=subprocess.DEVNULL)
+    address = f"127.0.0.1:{port}"
+    try:
+        eventually(lambda: worker_of(address), what="the router answers")
+        yield address, process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(END_SECONDS_MAX)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def worker_of(address: str) -> int | None:
+    """The pid of the worker that gets a new connection to a router, None if there is no router yet."""
+    try:
+        with raw_client(address) as client:
+            return int(client.command({"serverStatus": 1})["pid"])
+    except ConnectionRefusedError:
+        return None
