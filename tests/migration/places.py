@@ -64,9 +64,7 @@ FAILURES: Final = (
 
 
 ABORTABLE_PLACES: Final = tuple(
-    place
-    for place in PLACES
-    if place.name not in ("moveChunkHangAtStep6", "hangBeforeLeavingCriticalSection", "migrateThreadHangAtStep7")
+    place for place in PLACES if place.name not in ("moveChunkHangAtStep6", "hangBeforeLeavingCriticalSection")
 )
 """Those that a migration passes before its commit."""
 
