@@ -151,7 +151,7 @@ class Donations:
             await self._store.save_coordinator(coordinator)
             await self._shard.range_deletions.register(await self._range_deletion(coordinator, request))
             with donation.abortable():
-                await steps.finish(2)
+                await steps.finish(2, session=coordinator.session_id)
         except (CommandError, BackendError) as error:
             await self._finish(coordinator, attempts, steps, Outcome(as_command_error(error)))
             raise

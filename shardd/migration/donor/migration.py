@@ -4,7 +4,6 @@ What is persisted before and after is the work of `donations` and `completion`. 
 MongoDB's ``MigrationSourceManager``.
 """
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -20,6 +19,7 @@ from shardd.migration.donor.backlog import BacklogLimit
 from shardd.migration.donor.critical_section import DonorCriticalSection
 from shardd.migration.donor.outcome import commit_on_config, wait_outcome
 from shardd.migration.donor.plan import MovePlan
+from shardd.migration.donor.progress import progress_fields
 from shardd.migration.donor.recipient_link import RecipientLink, RecipientLostError, RecipientStatus
 from shardd.migration.donor.steps import Steps
 from shardd.migration.donor.store import DonorStore
@@ -39,6 +39,9 @@ ATTEMPTS_MAX: Final = 5
 
 COMMIT_SECONDS_MAX: Final = 30.0
 """How long the recipient may take for what is left while writes wait, as in MongoDB."""
+
+PROGRESS_SECONDS: Final = 10.0
+"""How often the log tells of a clone or catching up that takes long."""
 
 _POLL_SECONDS_MIN: Final = 0.001
 _POLL_SECONDS_MAX: Final = 1.024
@@ -115,6 +118,7 @@ class DonorMigration:
         self._source_changed = trio.lowlevel.ParkingLot()
         self._is_over = False
         self._cloned = (0, 0)
+        self._next_progress = trio.current_time() + PROGRESS_SECONDS
 
     # For others
 
@@ -193,11 +197,11 @@ class DonorMigration:
         await self._begin_attempt()
         try:
             source = await self._start_source()
-            await self.steps.finish(3)
+            await self._finish_step(3)
             await self._wait_caught_up(source)
-            await self.steps.finish(4)
+            await self._finish_step(4)
             await self._block_writes(section, source)
-            await self.steps.finish(5)
+            await self._finish_step(5)
         except RecipientLostError as lost:
             logger.warning("Lost the recipient of a migration", reason=str(lost), **self._about)
             return False
@@ -242,12 +246,13 @@ class DonorMigration:
         """Poll the recipient until next to nothing is left."""
         limit, pause = BacklogLimit(), _POLL_SECONDS_MIN
         while True:
-            asked = time.monotonic()
+            asked = trio.current_time()
             self.status = await self.recipient.status(self.session_id)
             if self.status.state == _STEADY and limit.is_met(source):
                 return
+            self._maybe_log_progress()
             # The answer may have come late because the recipient waited for news, which is as good as a pause here.
-            await trio.sleep(max(asked + pause - time.monotonic(), _POLL_SECONDS_MIN))
+            await trio.sleep(max(asked + pause - trio.current_time(), _POLL_SECONDS_MIN))
             pause = min(pause * 2, _POLL_SECONDS_MAX)
 
     async def _block_writes(self, section: DonorCriticalSection, source: CloneSource) -> None:
@@ -290,7 +295,7 @@ class DonorMigration:
             await self._shard.fail_points.hang_while(HANG_BEFORE_LEAVING_CRITICAL_SECTION)
             section.leave()
         if failure is None:
-            await self.steps.finish(6)
+            await self._finish_step(6)
         return failure
 
     async def _release_recipient(self) -> None:
@@ -300,6 +305,16 @@ class DonorMigration:
                 await self.recipient.release(self.session_id)
         except CommandError as error:
             logger.warning("Could not release the recipient", error=str(error), **self._about)
+
+    async def _finish_step(self, step: int) -> None:
+        await self.steps.finish(step, **self._about, **progress_fields(self))
+
+    def _maybe_log_progress(self) -> None:
+        """Tell the log how far it is, unless it has been told a moment ago."""
+        now = trio.current_time()
+        if now >= self._next_progress:
+            self._next_progress = now + PROGRESS_SECONDS
+            logger.info("A migration is under way", **self._about, **progress_fields(self))
 
     def _log_success(self, section: DonorCriticalSection, outcome: Outcome) -> None:
         counts = {name: int(count) for name, count in outcome.counts.items()}

@@ -48,6 +48,22 @@ def _transfer(migration: "DonorMigration") -> dict[str, Any]:
     }
 
 
+def progress_fields(migration: "DonorMigration") -> dict[str, object]:
+    """How far a migration has come, as the log says it. What former attempts have cloned counts as well."""
+    source, status = migration.source, migration.status
+    counts = {} if status is None else status.counts
+    cloned = int(counts.get("cloned", 0))
+    return {
+        "attempt": len(migration.attempts.attempts),
+        "documents_cloned": cloned,
+        "documents_estimated": max(migration.documents_estimated, cloned),
+        "bytes_cloned": int(counts.get("clonedBytes", 0)),
+        "documents_queued": 0 if source is None else source.queued_ids,
+        "bytes_queued": 0 if source is None else source.queued_bytes,
+        "recipient_state": "" if status is None else status.state,
+    }
+
+
 class DonorMetrics:
     """Counters of the donations of one daemon, and gauges of the one under way.
 

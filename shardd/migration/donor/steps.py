@@ -1,14 +1,18 @@
-"""The steps of a donation: their times for the changelog, and the fail points after each of them."""
+"""The steps of a donation: their times for the changelog and the log, and the fail points after each of them."""
 
 from typing import Any, Final
 
+from daemon.logs import get_logger
 from shardd.changelog import log_change
 from shardd.migration.donor.request import MoveRangeRequest
 from shardd.migration.registry import Donation
 from shardd.migration.step_times import StepTimes
 from shardd.shard import Shard
+from sharding.bson_text import document_text
 from wire.errors import CommandError
 from wire.rawbson import raw_document
+
+logger = get_logger("shardd.migration.donor")
 
 STEPS: Final = 6
 """Request read; checked and persisted; recipient started; clone caught up; recipient committed; config committed."""
@@ -26,15 +30,24 @@ class Steps(StepTimes):
             name: raw_document(bound) for name, bound in (("min", request.min), ("max", request.max)) if bound
         }
         self._recipient = request.recipient
+        self._about: dict[str, object] = {"namespace": self._namespace, "recipient": request.recipient}
 
     def set_bounds(self, low: bytes, high: bytes) -> None:
         """Both bounds of the range have become known."""
         self._bounds = {"min": raw_document(low), "max": raw_document(high)}
+        self._about["range"] = f"[{document_text(low)}, {document_text(high)})"
 
-    async def finish(self, step: int) -> None:
-        """A step is done; tests may have the migration wait here."""
+    async def finish(self, step: int, **details: object) -> None:
+        """A step is done; tests may have the migration wait here.
+
+        Args:
+            step: which.
+            details: what the log says of it beside its time, and namespace, recipient and range as far as known.
+        """
         self.note(step)
         self._donation.message = self.text
+        fields = {"step": step, "ms": self.millis[self.text], **self._about, **details}
+        logger.info("A step of a migration is done", **fields)
         await self._shard.fail_points.hang_while(f"moveChunkHangAtStep{step}")
 
     async def log(self, what: str, **details: object) -> None:

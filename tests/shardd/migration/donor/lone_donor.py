@@ -1,0 +1,185 @@
+"""A donation without servers: mongod and recipient are played, and time passes when nobody has anything to do."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+from uuid import uuid4
+
+import trio
+from bson import Int64, ObjectId, Timestamp
+from trio.testing import MockClock
+
+from daemon.fail_points import FailPoints
+from shardd.fail_point_names import FAIL_POINT_NAMES
+from shardd.migration.documents import KeyRange, MigrationCoordinatorDocument
+from shardd.migration.donor.attempts import MigrationAttempts
+from shardd.migration.donor.migration import DonorMigration, Outcome
+from shardd.migration.donor.recipient_link import RecipientLink, RecipientStatus
+from shardd.migration.donor.request import MoveRangeRequest
+from shardd.migration.donor.steps import Steps
+from shardd.migration.parameters import MigrationParameters
+from shardd.migration.registry import Donation
+from shardd.namespace_state import NamespaceState
+from sharding.chunks import ChunkRange
+from sharding.namespace import Namespace
+from sharding.shard_key import ShardKeyPattern
+from sharding.versions import ChunkVersion
+from wire.rawbson import encode_document
+
+if TYPE_CHECKING:
+    from shardd.migration.donor.plan import MovePlan
+    from shardd.shard import Shard
+
+NAMESPACE = Namespace.parse("db.c")
+PATTERN = ShardKeyPattern.from_mapping({"a": 1})
+LOW, HIGH = encode_document({"a": 0}), encode_document({"a": 10})
+ESTIMATE = 1000
+
+
+class Source:
+    """What a recipient would pull from: all of it has been pulled, and nothing changes any more."""
+
+    documents_cloned = ESTIMATE
+    bytes_cloned = 100 * ESTIMATE
+    queued_ids = 3
+    queued_bytes = 300
+    is_clone_exhausted = True
+
+    async def start(self) -> None:
+        """There is nothing to be opened."""
+
+    async def run(self) -> None:
+        """There is nothing to be followed."""
+
+    async def wait_followed(self, time: Timestamp) -> None:
+        """Nothing is written."""
+
+    def close(self) -> None:
+        """There is nothing to be closed."""
+
+
+class Recipient:
+    """A recipient that is steady from the beginning and has what it needs to commit; tests make it worse.
+
+    Attributes:
+        starts: how often it was told to start.
+    """
+
+    def __init__(self) -> None:
+        self.starts = 0
+
+    async def start(self, attempts: MigrationAttempts) -> dict[str, Any]:
+        """``_recvChunkStart``."""
+        self.starts += 1
+        assert len(attempts.attempts) == self.starts
+        return {"started": True}
+
+    async def status(self, session_id: str) -> RecipientStatus:
+        """``_recvChunkStatus``."""
+        return self.in_state("steady", ESTIMATE)
+
+    async def commit(self, session_id: str) -> RecipientStatus:
+        """``_recvChunkCommit``."""
+        return self.in_state("enteredCriticalSection", ESTIMATE)
+
+    @staticmethod
+    def in_state(state: str, cloned: int) -> RecipientStatus:
+        """An answer."""
+        counts = {"cloned": Int64(cloned), "clonedBytes": Int64(100 * cloned), "catchup": Int64(0), "steady": Int64(0)}
+        return RecipientStatus(state, counts, None)
+
+
+class Mongod:
+    """A mongod that remembers what was written.
+
+    Attributes:
+        written: the documents that were saved last, by collection.
+    """
+
+    def __init__(self) -> None:
+        self.written: dict[str, Mapping[str, Any]] = {}
+
+    async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
+        """Answer a ``ping``."""
+        assert command == {"ping": 1}
+        return {"operationTime": Timestamp(1, 1)}
+
+    async def write(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
+        """Save a document."""
+        [update] = command["updates"]
+        self.written[command["update"]] = update["u"]
+        return {"n": 1}
+
+
+class LoneDonor:
+    """One donation.
+
+    Attributes:
+        mongod: the donor's.
+        recipient: see above.
+        state: what the donor knows of the collection.
+        outcome: how the migration ended.
+        seconds: how long it took.
+    """
+
+    def __init__(self, recipient: Recipient) -> None:
+        self.mongod = Mongod()
+        self.recipient = recipient
+        self.state = NamespaceState(str(NAMESPACE), "sh0")
+        self.outcome = Outcome()
+        self.seconds = 0.0
+
+    def run(self, beside: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Run the migration to its end, and ``beside`` beside it."""
+
+        async def main() -> None:
+            async with trio.open_nursery() as nursery:
+                if beside is not None:
+                    nursery.start_soon(beside)
+                migration = self._make(nursery)
+                began = trio.current_time()
+                self.outcome = await migration.run()
+                self.seconds = trio.current_time() - began
+
+        trio.run(main, clock=MockClock(autojump_threshold=0))
+
+    def _make(self, nursery: trio.Nursery) -> DonorMigration:
+        async def count_critical_section(namespace: str) -> None:
+            """Tells secondaries, of which there are none."""
+
+        shard = cast(
+            "Shard",
+            SimpleNamespace(
+                mongod=self.mongod,
+                migrations=SimpleNamespace(parameters=MigrationParameters()),
+                fail_points=FailPoints(FAIL_POINT_NAMES),
+                store=SimpleNamespace(count_critical_section=count_critical_section),
+                namespace=lambda namespace: self.state,
+            ),
+        )
+        request = MoveRangeRequest(NAMESPACE, LOW, HIGH, "sh1", ObjectId())
+        plan = SimpleNamespace(
+            range=ChunkRange.of(PATTERN, LOW, HIGH),
+            request=request,
+            new_source=lambda shard, session, observe: Source(),
+            new_history=lambda shard: SimpleNamespace(observe=None),
+        )
+        coordinator = MigrationCoordinatorDocument(
+            id=uuid4(),
+            session_id=f"sh0_sh1_{ObjectId()}",
+            lsid={},
+            txn_number=0,
+            namespace=str(NAMESPACE),
+            collection_uuid=uuid4(),
+            donor="sh0",
+            recipient="sh1",
+            range=KeyRange(LOW, HIGH),
+            chunk_version=ChunkVersion(1, 0, request.epoch, Timestamp(1, 1)),
+        )
+        steps = Steps(shard, Donation(request.key), request)
+        steps.set_bounds(LOW, HIGH)
+        attempts = MigrationAttempts(coordinator.id, request)
+        migration = DonorMigration(shard, cast("MovePlan", plan), coordinator, attempts, steps, nursery)
+        migration.documents_estimated = ESTIMATE
+        migration.recipient = cast("RecipientLink", self.recipient)
+        return migration
