@@ -1,0 +1,77 @@
+"""Daemons that are told to end, by SIGTERM, in the middle of a migration."""
+
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from shardd.service import SHUTDOWN_SECONDS
+from tests.shardd.migration.donor.moving import (
+    LOW,
+    TOP,
+    Move,
+    daemon,
+    end,
+    migrations_left,
+    stopped_move,
+    wait_finished,
+)
+from tests.shardd.mini_cluster import Member, MiniCluster
+from tests.shardd.router_stand_in import ShardedNamespace
+
+PROMPT_SECONDS = SHUTDOWN_SECONDS + 3
+"""What is under way may go on for a while; then it is cut off."""
+
+COUNT = 100
+
+
+@pytest.fixture
+def filled(mini: MiniCluster, ranged: ShardedNamespace) -> Iterator[ShardedNamespace]:
+    """The collection with documents in the range that is to be moved, which can move back soon."""
+    ranged.insert(*({"_id": n, "a": n} for n in range(10, 10 + COUNT)))
+    admins = [daemon(mini, shard).admin for shard in ("sh0", "sh1")]
+    delays = [admin.command("setParameter", 1, orphanCleanupDelaySecs=0)["was"] for admin in admins]
+    yield ranged
+    for admin, delay in zip(admins, delays, strict=True):
+        admin.command("setParameter", 1, orphanCleanupDelaySecs=delay)
+
+
+def terminate(member: Member) -> float:
+    """Tell a daemon to end, and start it again; returns how long it took to end."""
+    began = time.monotonic()
+    member.daemon.stop(signal.SIGTERM)
+    seconds = time.monotonic() - began
+    member.daemon.start()
+    member.wait_ready()
+    return seconds
+
+
+def assert_nothing_lost(mini: MiniCluster, sharded: ShardedNamespace) -> None:
+    """Every document is visible once, and either shard is free for the next move."""
+    wait_finished(mini)
+    owner = sharded.chunks()[-1]["shard"]
+    other = "sh0" if owner == "sh1" else "sh1"
+    assert len(sharded.documents(owner)) == COUNT
+    assert sharded.documents(other) == []
+    sharded.insert({"_id": 1000, "a": 1000}, shard=owner)
+    Move(sharded, LOW, TOP, other).wait()
+    assert len(sharded.documents(other)) == COUNT + 1
+    assert sharded.documents(owner) == []
+    assert migrations_left(mini, "sh0") == migrations_left(mini, "sh1") == []
+
+
+def test_the_donor_is_told_to_end(mini: MiniCluster, filled: ShardedNamespace) -> None:
+    with stopped_move(filled, "moveChunkHangAtStep4") as move:
+        seconds = terminate(mini.shards["sh0"].members[0])
+        end(move)
+    assert seconds < PROMPT_SECONDS
+    assert_nothing_lost(mini, filled)
+
+
+def test_the_recipient_is_told_to_end(mini: MiniCluster, filled: ShardedNamespace) -> None:
+    with stopped_move(filled, "moveChunkHangAtStep4") as move:
+        seconds = terminate(mini.shards["sh1"].members[0])
+    end(move)
+    assert seconds < PROMPT_SECONDS
+    assert_nothing_lost(mini, filled)
