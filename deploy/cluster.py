@@ -192,16 +192,16 @@ class LocalCluster:
                 "see `shardwright status`, or end it with `shardwright down`"
             )
         self._check_same(options, state)
+        workers = options.workers or state.workers
         for plan in state.topology.processes:
-            for port in (plan.port, plan.metrics_port):
-                if port is not None:
-                    ports.hold(port)
+            for port in plan.ports(workers):
+                ports.hold(port)
         self._steps.say(f"bringing back the cluster in {self._layout.root}")
         return ClusterState(
             state.topology,
             mongod,
             options.cache_gb or state.cache_gb,
-            options.workers or state.workers,
+            workers,
             {**state.parameters, **options.parameters},
         )
 
@@ -233,11 +233,12 @@ class LocalCluster:
 
         if first:
             ports.hold(first)
-        topology = Topology.plan(options.size(), router_port=router_port, free_port=ports.hold_free)
-        self._steps.say(f"starting a cluster in {self._layout.root}")
-        return ClusterState(
-            topology, mongod, options.cache_gb or DEFAULT_CACHE_GB, options.workers or 1, options.parameters
+        workers = options.workers or 1
+        topology = Topology.plan(
+            options.size(), router_port=router_port, free_ports=ports.hold_free_run, workers=workers
         )
+        self._steps.say(f"starting a cluster in {self._layout.root}")
+        return ClusterState(topology, mongod, options.cache_gb or DEFAULT_CACHE_GB, workers, options.parameters)
 
     def _start(self, state: ClusterState, supervisor: Supervisor, ports: PortReservation, deadline: float) -> None:
         topology = state.topology
@@ -245,9 +246,8 @@ class LocalCluster:
         def start_all(*roles: Role) -> None:
             plans = topology.of_role(*roles)
             for plan in plans:
-                for port in (plan.port, plan.metrics_port):
-                    if port is not None:
-                        ports.release(port)
+                for port in plan.ports(state.workers):
+                    ports.release(port)
                 supervisor.start(plan)
             supervisor.wait_ready(plans, deadline)
 

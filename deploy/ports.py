@@ -59,6 +59,26 @@ class PortReservation:
                 return port
         raise DeployError(f"every port from {FREE_PORTS.start} to {FREE_PORTS.stop - 1} on {LOOPBACK} is in use")
 
+    def hold_free_run(self, count: int) -> int:
+        """Reserve ``count`` consecutive free ports of `FREE_PORTS`, somewhere, and return the first.
+
+        Raises:
+            DeployError: there are no so many in a row.
+        """
+        for first in random.sample(FREE_PORTS, len(FREE_PORTS)):
+            run: dict[int, socket.socket] = {}
+            for port in range(first, min(first + count, FREE_PORTS.stop)):
+                held = _bind(port, reuse=False)
+                if held is None:
+                    break
+                run[port] = held
+            if len(run) == count:
+                self._held |= run
+                return first
+            for held in run.values():
+                held.close()
+        raise DeployError(f"no {count} ports in a row are free from {FREE_PORTS.start} to {FREE_PORTS.stop - 1}")
+
     def release(self, port: int) -> None:
         """Give ``port`` up, to the process that is about to listen on it."""
         self._held.pop(port).close()

@@ -30,7 +30,8 @@ class ProcessPlan:
 
     Attributes:
         replica_set: the set it belongs to, a shard's id or ``config``; ``None`` for routers.
-        metrics_port: where a daemon serves ``/metrics`` and ``/readyz``; ``None`` for mongods.
+        metrics_port: where a daemon serves ``/metrics`` and ``/readyz``; ``None`` for mongods. The further workers of a
+            router have the ports after it.
     """
 
     name: str
@@ -48,6 +49,12 @@ class ProcessPlan:
     def metrics_address(self) -> str | None:
         """``host:port`` of its metrics endpoint."""
         return None if self.metrics_port is None else f"{LOOPBACK}:{self.metrics_port}"
+
+    def ports(self, workers: int) -> list[int]:
+        """All the ports it listens on, if routers have so many workers."""
+        if self.metrics_port is None:
+            return [self.port]
+        return [self.port, *(self.metrics_port + index for index in range(workers if self.role is Role.ROUTER else 1))]
 
 
 @dataclass(frozen=True)
@@ -85,26 +92,29 @@ class Topology:
     processes: tuple[ProcessPlan, ...]
 
     @classmethod
-    def plan(cls, size: Size, *, router_port: Callable[[int], int], free_port: Callable[[], int]) -> Self:
+    def plan(
+        cls, size: Size, *, router_port: Callable[[int], int], free_ports: Callable[[int], int], workers: int = 1
+    ) -> Self:
         """Lay out a new cluster.
 
         Args:
             router_port: the port of the router with this index.
-            free_port: a port nobody uses, a new one on every call.
+            free_ports: the first of so many consecutive ports that nobody uses, new ones on every call.
+            workers: processes per router.
         """
         sets = {CONFIG_SET: size.config_members} | {f"shard{i}": size.members for i in range(size.shards)}
         positions = [(name, index) for name, members in sets.items() for index in range(members)]
         mongods = [
-            ProcessPlan(f"{replica_set}.{index}.mongod", Role.MONGOD, free_port(), replica_set)
+            ProcessPlan(f"{replica_set}.{index}.mongod", Role.MONGOD, free_ports(1), replica_set)
             for replica_set, index in positions
         ]
         sidecars = [
-            ProcessPlan(f"{replica_set}.{index}.{role}", role, free_port(), replica_set, free_port())
+            ProcessPlan(f"{replica_set}.{index}.{role}", role, free_ports(1), replica_set, free_ports(1))
             for replica_set, index in positions
             for role in [Role.CONFIGD if replica_set == CONFIG_SET else Role.SHARDD]
         ]
         routers = [
-            ProcessPlan(f"router.{index}", Role.ROUTER, router_port(index), metrics_port=free_port())
+            ProcessPlan(f"router.{index}", Role.ROUTER, router_port(index), metrics_port=free_ports(workers))
             for index in range(size.routers)
         ]
         return cls(size, (*mongods, *sidecars, *routers))

@@ -8,14 +8,18 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
 
 import pytest
 from pymongo import MongoClient
 
 from deploy.layout import Layout
 from deploy.processes import ProcessIdentity
+from tests.integration.waiting import eventually
 from tests.local_cluster import COMMAND_TIMEOUT, RunningCluster, running_cluster, shardwright
 
 SMALL = ("--shards", "1")
@@ -206,3 +210,31 @@ def without_pids(document: dict[str, Any]) -> dict[str, Any]:
     """``document`` with every pid left out."""
     processes = [{key: value for key, value in process.items() if key != "pid"} for process in document["processes"]]
     return {**document, "processes": processes}
+
+
+def test_each_worker_of_a_router_has_metrics(tmp_path: Path) -> None:
+    """Worker i on the port of the router's metrics and i more, also when the cluster comes back."""
+    with running_cluster(tmp_path / "cluster", *SMALL, "--workers", "3") as running:
+        check_metrics_of_workers(running, 3)
+        running.down()
+        completed = shardwright("up", "--detach", "--dir", str(running.directory))
+        assert completed.returncode == 0, completed.stderr
+        check_metrics_of_workers(running, 3)
+
+
+def check_metrics_of_workers(running: RunningCluster, workers: int) -> None:
+    """See that each worker of the first router shows its metrics, once it has started."""
+    host, _, port = running.metrics["router.0"].rpartition(":")
+    for worker in range(workers):
+        address = f"http://{host}:{int(port) + worker}/metrics"
+        text = eventually(partial(answer_of, address), what=f"{address} answers")
+        assert "shardwright_router_open_connections" in text
+
+
+def answer_of(address: str) -> str | None:
+    """The body of an HTTP reply, None while there is nobody to give one."""
+    try:
+        with urlopen(address, timeout=10) as reply:
+            return str(reply.read(), "utf-8")
+    except URLError:
+        return None

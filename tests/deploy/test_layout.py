@@ -13,7 +13,7 @@ from deploy.topology import Size, Topology
 @pytest.fixture
 def state() -> ClusterState:
     ports = count(20_000)
-    topology = Topology.plan(Size(), router_port=lambda _: 27_017, free_port=lambda: next(ports))
+    topology = Topology.plan(Size(), router_port=lambda _: 27_017, free_ports=lambda _: next(ports))
     return ClusterState(topology, "/usr/bin/mongod", 0.25, 1)
 
 

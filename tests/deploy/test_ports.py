@@ -19,6 +19,20 @@ def test_held_port_is_not_chosen_by_another() -> None:
         assert others.hold_free(preferred=[port]) != port
 
 
+def test_ports_in_a_row_are_held_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deploy.ports.FREE_PORTS", range(FREE_PORTS.start, FREE_PORTS.start + 40))
+    with PortReservation() as ours, PortReservation() as others:
+        first = ours.hold_free_run(5)
+        for port in range(first, first + 5):
+            with pytest.raises(DeployError):
+                others.hold(port)
+        free = others.hold_free_run(1)
+        others.release(free)
+        with pytest.raises(DeployError, match="no 40 ports in a row are free"):
+            others.hold_free_run(40)
+        ours.hold(free)  # what was tried in vain is held no longer
+
+
 def test_released_port_can_be_listened_on() -> None:
     with PortReservation() as ports:
         port = ports.hold_free()

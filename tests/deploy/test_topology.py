@@ -1,4 +1,4 @@
-from itertools import count
+from itertools import count, islice
 
 import pytest
 
@@ -8,7 +8,7 @@ from deploy.topology import Role, Size, Topology
 
 def plan(size: Size) -> Topology:
     ports = count(20_000)
-    return Topology.plan(size, router_port=lambda index: 27_017 + index, free_port=lambda: next(ports))
+    return Topology.plan(size, router_port=lambda index: 27_017 + index, free_ports=lambda _: next(ports))
 
 
 def test_names_and_starting_order() -> None:
@@ -26,6 +26,25 @@ def test_no_port_is_used_twice() -> None:
     processes = plan(Size(shards=3, members=3, config_members=3, routers=2)).processes
     ports = [port for process in processes for port in (process.port, process.metrics_port) if port is not None]
     assert len(ports) == len(set(ports))
+
+
+def test_workers_of_a_router_have_ports_of_their_own() -> None:
+    ports = count(20_000)
+
+    def free_ports(number: int) -> int:
+        first, *_ = islice(ports, number)
+        return first
+
+    topology = Topology.plan(
+        Size(routers=2), router_port=lambda index: 27_017 + index, free_ports=free_ports, workers=3
+    )
+    taken = [port for process in topology.processes for port in process.ports(3)]
+    assert len(taken) == len(set(taken))
+    router = topology.named("router.1")
+    assert router.metrics_port is not None
+    assert router.ports(3) == [27_018, *range(router.metrics_port, router.metrics_port + 3)]
+    assert len(topology.named("shard0.0.shardd").ports(3)) == 2
+    assert len(topology.named("shard0.0.mongod").ports(3)) == 1
 
 
 def test_connection_strings_name_daemons() -> None:
