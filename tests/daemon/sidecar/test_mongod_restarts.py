@@ -26,7 +26,7 @@ def wait_until_writable(client: Client) -> None:
 def test_clients_are_closed_with_the_mongod_and_served_when_it_is_back(tmp_path: Path, number: signal.Signals) -> None:
     with replica_set(tmp_path) as alone:
         (member,) = alone.members
-        with alone.client(retryReads=False, retryWrites=False) as client:
+        with alone.client(retryReads=False, retryWrites=False, serverSelectionTimeoutMS=2_000) as client:
             client.db.c.insert_one({"_id": "before"})
             member.mongod.stop(number)
             with pytest.raises(AutoReconnect):
