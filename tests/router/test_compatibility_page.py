@@ -1,6 +1,7 @@
 """``docs/compatibility.md`` says of each command what is true."""
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import router.commands  # noqa: F401 - registers all commands
@@ -23,6 +24,17 @@ def rows() -> list[tuple[set[str], str]]:
 def test_every_command_of_the_router_is_on_the_page() -> None:
     named = {name for names, state in rows() if state != "no" for name in names}
     assert {entry.name for entry in COMMANDS.values()} <= named
+
+
+def test_every_alias_is_on_the_page() -> None:
+    """But for those that differ from a name on the page in case alone, such as ``isMaster`` and ``ismaster``."""
+    named = {name.lower() for names, state in rows() if state != "no" for name in names}
+    assert {name.lower() for name in COMMANDS} <= named
+
+
+def test_no_command_is_on_the_page_twice() -> None:
+    counts = Counter(name for names, _ in rows() for name in names)
+    assert [name for name, count in counts.items() if count > 1] == []
 
 
 def test_nothing_on_the_page_is_missing_in_the_router() -> None:
