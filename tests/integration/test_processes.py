@@ -187,6 +187,10 @@ def test_slow_operations_are_logged(cluster: RunningCluster, ranged: Documents) 
     slow = [entry for entry in entries if entry["msg"] == "Slow operation" and entry.get("command") == "find"]
     assert (slow[-1]["namespace"], slow[-1]["shards"]) == (ranged.full_name, [LOWER])
     assert slow[-1]["duration_ms"] >= 150
+    entries = [json.loads(line) for line in cluster.log(f"{LOWER}.0.shardd").splitlines()]
+    slow = [entry for entry in entries if entry["msg"] == "Slow operation" and entry.get("command") == "find"]
+    assert (slow[-1]["namespace"], slow[-1]["outcome"]) == (ranged.full_name, "ok")
+    assert slow[-1]["duration_ms"] >= 150
 
 
 def test_errors_of_unknown_commands(client: Client) -> None:

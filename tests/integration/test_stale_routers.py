@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from urllib.request import urlopen
 
 import pytest
 from pymongo import InsertOne, UpdateOne
@@ -48,6 +49,20 @@ def test_insert_goes_where_the_chunk_is(moved: Documents, lower_mongod: Client, 
     moved.insert_one({"key": 700})
     assert stored(lower_mongod, moved, {"key": 700}) == 1
     assert stored(upper_mongod, moved) == 0
+
+
+def test_attempts_begun_anew_are_counted(cluster: RunningCluster, moved: Documents) -> None:
+    def retries() -> float:
+        with urlopen(f"http://{cluster.metrics['router.1']}/metrics") as metrics:
+            lines = metrics.read().decode().splitlines()
+        [line] = [line for line in lines if line.startswith("shardwright_router_stale_version_retries_total ")]
+        return float(line.split()[1])
+
+    before = retries()
+    moved.insert_one({"key": 700})
+    assert retries() == before + 1
+    moved.insert_one({"key": 701})
+    assert retries() == before + 1
 
 
 def test_divided_batch_goes_where_the_chunks_are(moved: Documents, lower_mongod: Client, upper_mongod: Client) -> None:
