@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pytest
+from bson import Int64
 from pymongo.collection import Collection
 from pymongo.errors import BulkWriteError, DuplicateKeyError, OperationFailure
 
@@ -12,6 +13,7 @@ from sharding.shard_key import ShardKeyPattern
 from tests.integration.sharded import LOWER, UPPER, chunks
 from tests.migration.fault_cluster import FaultCluster
 from tests.migration.invariants import Placement, check_collection
+from wire.rawbson import encode_document
 
 Document = dict[str, Any]
 
@@ -38,6 +40,12 @@ class Kind:
     splits: tuple[Document, ...]
     unique: tuple[str, ...] | None = None
 
+    def bound(self, key: int) -> Document:
+        """A bound between chunks for each value of a shard key; those of a hashed one are anywhere among the hashes."""
+        if "hashed" in self.key.values():
+            return {"k": Int64((key + 1) * (1 << 64) // (KEYS + 1) - (1 << 63))}
+        return dict.fromkeys(self.key, key)
+
 
 KINDS: Final = (
     Kind("ranged", {"k": 1}, ({"k": 8}, {"k": 16})),
@@ -53,12 +61,14 @@ class PropertyWorld:
     Attributes:
         model: every document that must be there, by ``_id``.
         is_changing: whether chunks may change their owners at this moment.
+        is_reshaping: whether chunks may be split or merged at this moment.
     """
 
     def __init__(self, cluster: FaultCluster, kind: Kind, namespace: str) -> None:
         self.cluster, self.kind, self.namespace = cluster, kind, namespace
         self.model: dict[int, Document] = {}
         self.is_changing = False
+        self.is_reshaping = False
         self._next = 0
         database, _, name = namespace.partition(".")
         self._routers: list[Collection[Document]] = [cluster.router(index)[database][name] for index in range(2)]
@@ -81,6 +91,11 @@ class PropertyWorld:
     def chunks(self) -> list[Document]:
         """The chunks as they are now."""
         return chunks(self.cluster.router(), self.namespace)
+
+    def is_at_least(self, bound: Document, other: Document) -> bool:
+        """Whether a bound between chunks is not below another one."""
+        first, second = (self._pattern.key_bytes(encode_document(each)) for each in (bound, other))
+        return first >= second
 
     def check(self) -> None:
         """All that must be so when no migration is under way.
@@ -149,14 +164,14 @@ class PropertyWorld:
         result = self._collection().update_many({"k": {"$gte": low, "$lt": high}}, {"$inc": {"v": 1}})
         for document in matched:
             document["v"] += 1
-        assert (result.matched_count, result.modified_count) == (len(matched), len(matched))
+        assert (result.matched_count, result.modified_count) == (len(matched), len(matched)), result.raw_result
 
     def update_everything(self) -> None:
         """Change all documents by a filter that says nothing of the shard key."""
         result = self._collection().update_many({"v": {"$gte": 0}}, {"$inc": {"v": 1}})
         for document in self.model.values():
             document["v"] += 1
-        assert result.modified_count == len(self.model)
+        assert (result.matched_count, result.modified_count) == (len(self.model), len(self.model)), result.raw_result
 
     def delete_one(self, choice: int) -> None:
         """Delete one document."""
