@@ -70,10 +70,12 @@ class Migrations:
     async def move_range(self, request: "MoveRangeRequest") -> None:
         """Give a range to another shard, or wait for the end of the same migration if it is under way.
 
+        A new primary finds out first which migrations are under way.
+
         Raises:
-            CommandError: it failed; NotWritablePrimary, the daemon is not (yet) recovered as primary;
-                ConflictingOperationInProgress, another migration is under way.
+            CommandError: it failed; NotWritablePrimary; ConflictingOperationInProgress, another migration is under way.
         """
+        await self._shard.recovery_gate.wait_open()
         if self._donations is None:
             raise CommandError(ErrorCode.NotWritablePrimary, "not primary")
         donation = self._donations.start(request)

@@ -125,7 +125,7 @@ class RangeDeletions:
         self._adopt(task)
         logger.info("Registered a range deletion", **_about(task))
         state = self._shard.namespace(task.namespace)
-        if state.orphans is not None:
+        if state.orphans is not None or not state.is_known:
             with trio.move_on_after(OLDER_OPERATIONS_SECONDS_MAX) as patience:
                 await self._deleter.wait_older_operations(task.namespace)
             if patience.cancelled_caught:
