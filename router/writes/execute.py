@@ -84,7 +84,7 @@ class _Execution:
 
     async def _round(self, run: WriteRun, routing: CollectionRouting) -> None:
         destinations = self._targets(routing)
-        all_shards = await self._router.shards.all_ids() if destinations.has_broadcasts else ()
+        all_shards = await self._router.shards.all_ids() if destinations.has_broadcasts or run.has_broadcasts else ()
         parts = {part.shard: part for part in run.next_round(destinations.by_statement, all_shards)}
         messages = {
             shard: shard_message(

@@ -14,7 +14,7 @@ from router.writes.merge import combined_error, error_document
 from router.writes.outcome import BatchOutcome
 from router.writes.owning_shard import move_refused
 from router.writes.reply import WriteReply
-from router.writes.targeting import Destination
+from router.writes.targeting import ALL_SHARDS, Destination
 from wire.error_codes import Category, ErrorCode, has_category
 from wire.errors import CommandError
 
@@ -77,6 +77,14 @@ class WriteRun:
         """Whether nothing is left to be sent."""
         return self._is_stopped or not self._open
 
+    @property
+    def has_broadcasts(self) -> bool:
+        """Whether a statement was sent to all shards.
+
+        It stays such a one: a shard that has executed it does not get it again only because it would be the only one.
+        """
+        return bool(self._broadcasts)
+
     # What to send
 
     def next_round(self, destinations: Sequence[Destination], all_shards: Collection[str]) -> list[ShardBatch]:
@@ -88,6 +96,11 @@ class WriteRun:
         """
         self._rounds += 1
         self.refusals = set()
+        if self.has_broadcasts:
+            destinations = [
+                ALL_SHARDS if position in self._broadcasts else destination
+                for position, destination in enumerate(destinations)
+            ]
         return (
             self._ordered_round(destinations, all_shards)
             if self._batch.is_ordered

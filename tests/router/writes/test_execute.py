@@ -99,6 +99,23 @@ def test_broadcast_goes_to_all_shards_of_the_cluster_with_versions_ignored() -> 
     assert all(received.document["shardVersion"] == IGNORED.to_document() for _, received in router.sent)
 
 
+def test_broadcast_stays_one_when_a_single_shard_is_left() -> None:
+    """The shard that has executed it must not do so again only because it would be sent to no other one now."""
+    refused: set[str] = set()
+
+    def answer(shard: str, received: Request) -> Answer:
+        if shard == "north" and shard not in refused:
+            refused.add(shard)
+            return {"n": 0, "nModified": 0, "writeErrors": [STALE], "ok": 1.0}
+        return {"n": 1, "nModified": 1, "ok": 1.0}
+
+    all_on_west = table({"k": 1}, [{"k": 0}, {"k": 100}], ("west", "west", "west"))
+    router = FakeRouter([BY_K, all_on_west], answer)
+    update = {"q": {}, "u": {"$inc": {"x": 1}}, "multi": True}
+    assert run(router, WriteKind.UPDATE, [update]) == {"nModified": 4, "n": 4}
+    assert sorted(shard for shard, _ in router.sent) == sorted((*ALL_SHARDS, "north"))
+
+
 def test_refused_statements_go_where_they_are_now() -> None:
     def answer(shard: str, received: Request) -> Answer:
         if shard == "west":
