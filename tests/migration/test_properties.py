@@ -49,8 +49,8 @@ STEPS: Final[st.SearchStrategy[Step]] = st.one_of(
 MULTI_WRITES: Final = ("update_many", "update_everything", "delete_many")
 """Writes that go to several shards, whatever versions these have. As in MongoDB, one that runs while a move commits may
 find a document on both shards or on neither (which the later ``pauseMigrationsDuringMultiUpdates`` prevents). They do
-not run beside splits and merges either: one of them once counted otherwise than the model. A fault of the router that may
-have been the reason is mended since (a broadcast executed twice), but that it was the reason is not proven."""
+not run beside splits and merges either: one of them once counted otherwise than the model. A fault of the router that
+may have been the reason is mended since (a broadcast executed twice), but that it was the reason is not proven."""
 
 HOLDS: Final = (
     *(("shard0", f"moveChunkHangAtStep{step}") for step in (2, 3, 4)),
