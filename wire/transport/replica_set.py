@@ -1,7 +1,7 @@
 """Commands to a replica set as a whole: the member that may answer is found, and found again when it changes."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import bson
 import trio
@@ -16,6 +16,8 @@ from wire.transport.monitor import ReplicaSetMonitor
 from wire.transport.pool import Asked
 from wire.transport.pools import ConnectionPools
 from wire.transport.strand import in_own_task
+
+Result = TypeVar("Result")
 
 SELECTION_SECONDS_MAX: Final = 20.0
 """As mongos's default for finding a host (``defaultFindReplicaSetHostTimeoutMS``, 15 s) plus a slow election."""
@@ -106,24 +108,14 @@ class ReplicaSetClient:
             BackendError: the last try met a broken connection.
         """
         body = bson.encode({**command, "$db": db})
-        for attempt in range(1, _ATTEMPTS_MAX + 1):
-            address = await self.select(preference)
-            try:
-                frame = await self.exchange_with(address, op_msg(body, request_id=next_request_id()))
-            except BackendError as error:
-                if attempt == _ATTEMPTS_MAX or (error.sent and not is_idempotent):
-                    raise
-                continue
-            reply = decode_reply(frame)
-            if reply.get("ok"):
-                return reply
-            failure = CommandError.from_reply(reply)
-            if not has_category(failure.code, Category.NOT_PRIMARY):
-                raise failure
-            self.on_failure(address)
-            if attempt == _ATTEMPTS_MAX:
-                raise failure
-        raise AssertionError("unreachable")
+
+        async def run(address: str) -> dict[str, Any]:
+            reply = decode_reply(await self.exchange_with(address, op_msg(body, request_id=next_request_id())))
+            if not reply.get("ok"):
+                raise CommandError.from_reply(reply)
+            return reply
+
+        return await self._repeated(run, preference, is_idempotent=is_idempotent)
 
     async def find_raw(
         self, db: str, command: Mapping[str, Any], *, preference: ReadPreference = PRIMARY
@@ -136,34 +128,39 @@ class ReplicaSetClient:
             CommandError: the command or a ``getMore`` failed, or no member was suitable in time.
             BackendError: the last try met a broken connection.
         """
+
+        async def read(address: str) -> list[bytes]:
+            documents: list[bytes] = []
+            body = bson.encode({**command, "$db": db})
+            while True:
+                reply = response_body(await self.exchange_with(address, op_msg(body, request_id=next_request_id())))
+                batch, cursor_id, namespace = _read_cursor(reply)
+                documents += batch
+                if not cursor_id:
+                    return documents
+                collection = namespace.partition(".")[2]
+                body = bson.encode({"getMore": bson.Int64(cursor_id), "collection": collection, "$db": db})
+
+        return await self._repeated(read, preference, is_idempotent=True)
+
+    async def _repeated(
+        self, ask: Callable[[str], Awaitable[Result]], preference: ReadPreference, *, is_idempotent: bool
+    ) -> Result:
+        """What ``ask`` gets from a member, or from another one after the failures that `command` names."""
         for attempt in range(1, _ATTEMPTS_MAX + 1):
+            address = await self.select(preference)
             try:
-                return await self._find_once(db, command, preference)
-            except BackendError:
+                return await ask(address)
+            except BackendError as error:
+                if attempt == _ATTEMPTS_MAX or (error.sent and not is_idempotent):
+                    raise
+            except CommandError as failure:
+                if not has_category(failure.code, Category.NOT_PRIMARY):
+                    raise
+                self.on_failure(address)
                 if attempt == _ATTEMPTS_MAX:
                     raise
-            except CommandError as failure:
-                if attempt == _ATTEMPTS_MAX or not has_category(failure.code, Category.NOT_PRIMARY):
-                    raise
         raise AssertionError("unreachable")
-
-    async def _find_once(self, db: str, command: Mapping[str, Any], preference: ReadPreference) -> list[bytes]:
-        address = await self.select(preference)
-        documents: list[bytes] = []
-        body = bson.encode({**command, "$db": db})
-        while True:
-            reply = response_body(await self.exchange_with(address, op_msg(body, request_id=next_request_id())))
-            try:
-                batch, cursor_id, namespace = _read_cursor(reply)
-            except CommandError as failure:
-                if has_category(failure.code, Category.NOT_PRIMARY):
-                    self.on_failure(address)
-                raise
-            documents += batch
-            if not cursor_id:
-                return documents
-            collection = namespace.partition(".")[2]
-            body = bson.encode({"getMore": bson.Int64(cursor_id), "collection": collection, "$db": db})
 
 
 def _read_cursor(reply: bytes) -> tuple[Sequence[bytes], int, str]:
