@@ -3,15 +3,12 @@
 from collections.abc import Mapping
 from typing import Final
 
-from router.arguments import MISSING_FIELD
+from router.reads.arguments import UNKNOWN_FIELD, missing_field, wrong_type
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 from wire.rawbson import ARRAY, BINARY, OBJECT, STRING, InvalidBSONError, Span, index, spans
 from wire.request import Request
 from wire.type_names import type_name
-
-_UNKNOWN_FIELD: Final = 40415
-"""The bare number by which MongoDB's command parser refuses a field that it does not know."""
 
 _UUID: Final = 4
 _BINARY_SUBTYPES: Final = {
@@ -90,12 +87,12 @@ def _objects(request: Request, array: str, elements: str) -> list[dict[bytes, Sp
     body = request.body
     argument = next(iter(request.fields.values()))
     if argument[0] != ARRAY:
-        raise _wrong_type(array, argument[0], ARRAY)
+        raise wrong_type(array, argument[0], type_name(ARRAY))
     found = []
     try:
         for position, element in spans(body, argument[2]):
             if element[0] != OBJECT:
-                raise _wrong_type(f"{elements}.{position.decode()}", element[0], OBJECT)
+                raise wrong_type(f"{elements}.{position.decode()}", element[0], type_name(OBJECT))
             found.append(index(body, element[2]))
     except InvalidBSONError as error:
         raise CommandError(ErrorCode.InvalidBSON, str(error)) from error
@@ -106,14 +103,14 @@ def _check_fields(fields: _Fields, known: Mapping[bytes, int], path: str) -> Non
     for name, span in fields.items():
         field = f"{path}.{name.decode(errors='replace')}"
         if name not in known:
-            raise CommandError(_UNKNOWN_FIELD, f"BSON field '{field}' is an unknown field.")
+            raise CommandError(UNKNOWN_FIELD, f"BSON field '{field}' is an unknown field.")
         if span[0] != known[name]:
-            raise _wrong_type(field, span[0], known[name])
+            raise wrong_type(field, span[0], type_name(known[name]))
 
 
 def _required(fields: _Fields, name: bytes, path: str) -> Span:
     if name not in fields:
-        raise CommandError(MISSING_FIELD, f"BSON field '{path}.{name.decode()}' is missing but a required field")
+        raise missing_field(f"{path}.{name.decode()}")
     return fields[name]
 
 
@@ -130,10 +127,3 @@ def _uuid(body: bytes, fields: _Fields, path: str) -> bytes:
     if len(value) != _UUID_BYTES:
         raise CommandError(ErrorCode.InvalidUUID, "uuid must be a 16-byte binary field with UUID (4) subtype")
     return value
-
-
-def _wrong_type(field: str, kind: int, expected: int) -> CommandError:
-    return CommandError(
-        ErrorCode.TypeMismatch,
-        f"BSON field '{field}' is the wrong type '{type_name(kind)}', expected type '{type_name(expected)}'",
-    )
