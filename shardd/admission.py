@@ -46,7 +46,7 @@ _READS: Final = frozenset(
         "splitVector",
     }
 )
-_NAMED_IN_FULL: Final = frozenset({"dataSize", "datasize", "splitVector"})
+NAMED_IN_FULL: Final = frozenset({"dataSize", "datasize", "splitVector"})
 """Versioned commands whose argument is ``db.collection`` rather than a collection of the command's database."""
 
 _FILTERED_READS: Final = frozenset({"find", "aggregate", "count", "distinct"})
@@ -66,7 +66,7 @@ def namespace_of(request: Request) -> str:
     if kind != STRING:
         return request.db
     name = body[start + 4 : end - 1].decode(errors="replace")
-    return name if request.name in _NAMED_IN_FULL else f"{request.db}.{name}"
+    return name if request.name in NAMED_IN_FULL else f"{request.db}.{name}"
 
 
 class Admission:

@@ -14,7 +14,7 @@ from daemon.namespaces import namespace_of as logged_namespace_of
 from daemon.sidecar.handler import SidecarHandler
 from daemon.sidecar.noop_writer import READ_CONCERN
 from daemon.sidecar.upstream import Upstream
-from shardd.admission import Admission, is_read, namespace_of
+from shardd.admission import NAMED_IN_FULL, Admission, is_read, namespace_of
 from shardd.causal_reads import CausalReads
 from shardd.command_runner import run_command
 from shardd.current_op import with_own_operations
@@ -41,9 +41,7 @@ logger = get_logger("shardd.operations")
 _BEGIN_IN_REACTOR: Final = frozenset({"delete", "find", "getMore", "insert", "update"})
 """Commands that hardly ever wait for more than mongod; where they do, they call `in_own_task`."""
 
-_NAMED_IN_FULL: Final = frozenset({"dataSize", "datasize", "splitVector"}).union(
-    command.name for command in COMMANDS.values() if command.admin_only
-)
+_NAMED_IN_FULL: Final = NAMED_IN_FULL.union(command.name for command in COMMANDS.values() if command.admin_only)
 """Commands whose argument is ``db.collection``, or a database, rather than a collection of the command's database."""
 
 Send: TypeAlias = Callable[[bytes, int], Awaitable[bytes | None]]
