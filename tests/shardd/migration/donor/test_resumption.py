@@ -100,8 +100,9 @@ def change_documents(sharded: ShardedNamespace) -> list[Document]:
     return list(expected.values())
 
 
-def assert_resumed(sharded: ShardedNamespace, before: Document) -> None:
+def assert_resumed(clone: Halfway, kept: dict[int, int]) -> None:
     """The second attempt, which has just caught up, has cloned what was missing after the first, and nothing else."""
+    sharded, before = clone.sharded, clone.checkpoint
     cluster = sharded.cluster
     donor, recipient = shown(cluster, "sh0", "MoveChunk"), shown(cluster, "sh1", "migrateThread")
     with recipient_of(sharded).mongod_client() as mongod:
@@ -115,6 +116,8 @@ def assert_resumed(sharded: ShardedNamespace, before: Document) -> None:
     assert TOTAL - 2 <= recipient["documentsCloned"] <= TOTAL
     [resuming] = log_lines(cluster, "sh0", "Resuming a migration", sharded.namespace)
     assert resuming["session"] == second["sessionId"]
+    assert clone.record_ids() == kept
+    assert len(kept) >= 1
 
 
 def shown(cluster: MiniCluster, shard: str, description: str) -> Document:
@@ -133,9 +136,7 @@ def test_a_recipient_that_is_killed_goes_on_from_its_checkpoint(mini: MiniCluste
         expected = change_documents(filled)
         recipient.daemon.start()
         caught_up.wait_entered()
-        assert_resumed(filled, clone.checkpoint)
-        assert clone.record_ids() == kept
-        assert len(kept) >= 1
+        assert_resumed(clone, kept)
     clone.move.wait()
     assert filled.chunks()[-1]["shard"] == "sh1"
     assert visible(filled, "sh1") == expected
@@ -153,9 +154,7 @@ def test_a_donor_that_is_killed_goes_on_from_the_checkpoint(mini: MiniCluster, f
             expected = change_documents(filled)
             clone.hold.turn_off()
             caught_up.wait_entered()
-            assert_resumed(filled, clone.checkpoint)
-            assert clone.record_ids() == kept
-            assert len(kept) >= 1
+            assert_resumed(clone, kept)
         end(clone.move)
         wait_finished(mini)
     assert filled.chunks()[-1]["shard"] == "sh1"
