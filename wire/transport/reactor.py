@@ -12,6 +12,7 @@ its epoll descriptor (`_epoll_descriptor`); without it, or if nobody calls `Reac
 import logging
 import select
 import socket
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
@@ -31,8 +32,8 @@ _EVENTS_MAX: Final = 64
 """In one batch, so that a busy reactor does not keep trio from looking after its own."""
 
 
-class Reactor(trio.abc.Instrument):
-    """Calls back when a socket has become readable.
+class Reactor(threading.local, trio.abc.Instrument):
+    """Calls back when a socket has become readable; in each thread, where trio runs on its own, it is another one.
 
     Attributes:
         is_running: whether it does; if not, nothing may be watched.
@@ -128,4 +129,4 @@ def _wake() -> None:
 
 
 REACTOR: Final = Reactor()
-"""That of this process."""
+"""That of this thread."""

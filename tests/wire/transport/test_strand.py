@@ -1,6 +1,7 @@
 """Strands run in the reactor while they wait for sockets, and in their task for everything else."""
 
 import socket
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -297,3 +298,37 @@ def test_a_receiver_that_is_slow_is_waited_for_in_the_task() -> None:
         assert places == [True]
 
     run(main)
+
+
+def test_strands_of_another_thread_have_nothing_to_do_with_this_reactor() -> None:
+    places: list[bool] = []
+    received: list[bytes | None] = []
+
+    async def elsewhere(there: Peer, nursery: trio.Nursery) -> None:
+        async def step() -> bool:
+            places.append(is_in_task())
+            received.append(await there.stream.receive())
+            await in_own_task()
+            places.append(is_in_task())
+            return False
+
+        nursery.start_soon(Strand(step).run)
+        await settled()
+        await there.trio.send_all(frame())
+
+    async def main(there: Peer, nursery: trio.Nursery) -> None:
+        async def step() -> bool:
+            await there.stream.receive()
+            thread = threading.Thread(target=run, args=(elsewhere,), kwargs={"starts_reactor": False})
+            thread.start()
+            thread.join()
+            places.append(is_in_task())
+            return False
+
+        nursery.start_soon(Strand(step).run)
+        await settled()
+        await there.trio.send_all(frame())
+
+    run(main)
+    assert received == [frame()]
+    assert places == [True, True, False]
