@@ -36,6 +36,18 @@ class SingleFlight(Generic[Key, Value]):
             raise flight.error
         return flight.values[0]
 
+    async def run_anew(self, key: Key, work: Callable[[], Awaitable[Value]]) -> Value:
+        """As `run`, but with work that begins after this call, so that it sees all that was there before.
+
+        Raises:
+            CommandError: as `run`.
+        """
+        await in_own_task()
+        earlier = self._flights.get(key)
+        if earlier is not None:
+            await earlier.landed.wait()
+        return await self.run(key, work)
+
     async def _fly(self, key: Key, flight: "_Flight[Value]", work: Callable[[], Awaitable[Value]]) -> None:
         try:
             flight.values.append(await work())

@@ -62,7 +62,7 @@ class Router:
             options.config_set, options.config_hosts, _handshake, on_member_down=self.pools.close_idle
         )
         self.catalog = CatalogClient(ReplicaSetClient(monitor, self.pools))
-        self.shards = ShardRegistry(self.catalog, self.pools, _handshake, nursery)
+        self.shards = ShardRegistry(self.catalog, self.pools, _handshake, nursery, self.clock)
         self.routing = RoutingCache(self.catalog, nursery)
         self.cursors = CursorManager(
             self.pools,

@@ -8,9 +8,11 @@ import trio
 from daemon.single_flight import SingleFlight
 from router.catalog_client import CatalogClient
 from sharding.catalog.reads import read_shards
-from sharding.catalog.shard_entry import ShardEntry
+from sharding.catalog.shard_entry import ShardEntry, topology_time
+from sharding.clock import VectorClock
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
+from wire.read_preference import PRIMARY
 from wire.transport.monitor import ReplicaSetMonitor
 from wire.transport.pools import ConnectionPools
 from wire.transport.replica_set import ReplicaSetClient
@@ -19,7 +21,7 @@ CONFIG_SHARD: Final = "config"
 """The name by which the config servers are addressed as if they were a shard."""
 
 RELOAD_SECONDS: Final = 30.0
-"""As mongos's ``ShardRegistry``: the list is read again this often, and whenever a name in it is not known."""
+"""As mongos's ``ShardRegistry``: the list is read again this often, and whenever it is seen to be out of date."""
 
 
 class Shard:
@@ -43,7 +45,12 @@ class Shard:
 
 
 class ShardRegistry:
-    """All shards by name. `run` must be running while it is used."""
+    """All shards by name. `run` must be running while it is used.
+
+    Attributes:
+        topology_time: when a shard was last added or removed, as of the list that was read; packed, see
+            `pack_timestamp`.
+    """
 
     def __init__(
         self,
@@ -51,14 +58,17 @@ class ShardRegistry:
         pools: ConnectionPools,
         handshake: Callable[[], Mapping[str, Any]],
         nursery: trio.Nursery,
+        clock: VectorClock,
     ) -> None:
         self._catalog = catalog
         self._pools = pools
         self._handshake = handshake
         self._nursery = nursery
+        self._clock = clock
         self._loads: SingleFlight[str, None] = SingleFlight(nursery)
         self._config = Shard(CONFIG_SHARD, catalog.client, trio.CancelScope())
         self._shards: dict[str, Shard] = {}
+        self.topology_time = 0
 
     async def run(self) -> None:
         """Read the list again from time to time, until cancelled. A read that fails is made up for by the next."""
@@ -67,12 +77,12 @@ class ShardRegistry:
             await self._catalog.attempt(self.reload)
 
     async def reload(self) -> None:
-        """Read the list of shards now; concurrent callers share one read.
+        """Read the list of shards as it is now; concurrent callers share one read.
 
         Raises:
             CommandError: the config servers did not answer.
         """
-        await self._loads.run("shards", self._load)
+        await self._loads.run_anew("shards", self._load)
 
     async def get(self, shard_id: str) -> Shard:
         """The shard of a name, reading the list again if it is not known.
@@ -105,8 +115,26 @@ class ShardRegistry:
         return None
 
     async def all_ids(self) -> tuple[str, ...]:
-        """The names of all shards in order, without the config servers; read from the catalog if none is known."""
-        if not self._shards:
+        """The names of all shards in order, without the config servers, as the catalog has them now.
+
+        While there is no primary config server, which may take long, those that are known.
+
+        Raises:
+            CommandError: the config servers do not answer, and none is known.
+        """
+        if self._config.client.monitor.select(PRIMARY) is not None:
+            await self._catalog.attempt(self.reload)
+        return await self.ids_as_told()
+
+    async def ids_as_told(self) -> tuple[str, ...]:
+        """The names of all shards in order, without the config servers, as of the latest change that shards told of.
+
+        That takes no time, unless there was one since the list was read.
+
+        Raises:
+            CommandError: there was, and the config servers do not answer.
+        """
+        if not self._shards or self._clock.time.topology_time > self.topology_time:
             await self.reload()
         return tuple(sorted(self._shards))
 
@@ -121,6 +149,7 @@ class ShardRegistry:
         for shard_id, entry in entries.items():
             if shard_id not in self._shards:
                 self._shards[shard_id] = self._start(entry)
+        self.topology_time = topology_time(entries.values())
 
     def _start(self, entry: ShardEntry) -> Shard:
         set_name, _, hosts = entry.host.partition("/")

@@ -8,7 +8,7 @@ from bson.timestamp import Timestamp
 
 from daemon.single_flight import SingleFlight
 from sharding.catalog.reads import CatalogRead, CatalogReads, Result, read_shards
-from sharding.catalog.shard_entry import ShardEntry
+from sharding.catalog.shard_entry import ShardEntry, topology_time
 from wire.error_codes import ErrorCode
 from wire.errors import BackendError, CommandError
 from wire.transport.replica_set import ReplicaSetClient
@@ -18,10 +18,16 @@ MAJORITY: Final[Mapping[str, Any]] = {"w": "majority", "wtimeout": 60_000}
 
 
 class Catalog:
-    """Reads and changes of the catalog through the primary config server."""
+    """Reads and changes of the catalog through the primary config server.
+
+    Attributes:
+        topology_time: when a shard was last added or removed, as far as this daemon has read; packed, see
+            `pack_timestamp`, and 0 before it has.
+    """
 
     def __init__(self, client: ReplicaSetClient, nursery: trio.Nursery) -> None:
         self.client = client
+        self.topology_time = 0
         self._shards: dict[str, ShardEntry] = {}
         self._shard_loads: SingleFlight[None, None] = SingleFlight(nursery)
 
@@ -93,11 +99,12 @@ class Catalog:
 
     async def shards(self) -> dict[str, ShardEntry]:
         """All shards by id, read now."""
-        await self._shard_loads.run(None, self._load_shards)
+        await self._shard_loads.run_anew(None, self._load_shards)
         return self._shards
 
     async def _load_shards(self) -> None:
         self._shards = {entry.id: entry for entry in await self.read(read_shards())}
+        self.topology_time = topology_time(self._shards.values())
 
     async def _find(self, wanted: CatalogRead) -> list[bytes]:
         try:

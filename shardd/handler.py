@@ -27,6 +27,7 @@ from shardd.shard import Shard
 from shardd.sharded_operations import SHARDED_OPERATIONS, ShardedOperation
 from shardd.sharding_fields import without_sharding_fields
 from shardd.stale_errors import StaleError, stale_reply
+from shardd.topology_gossip import is_for_all_shards, run_telling
 from shardd.views import CHANGES_OF_VIEWS, READS_OF_VIEWS
 from sharding.namespace import Namespace
 from sharding.versions import DATABASE_VERSION, SHARD_VERSION
@@ -73,7 +74,11 @@ class ShardHandler(SidecarHandler):
         if request.name == "aggregate":
             request = hiding_moves(request)
         if SHARD_VERSION in fields or DATABASE_VERSION in fields:
-            return await self._run_versioned(client, upstream, request)
+            if is_for_all_shards(request):
+                await in_own_task()
+                run = partial(self._run_versioned, client, upstream, upstream.forward, request)
+                return await run_telling(self._shard, request, run)
+            return await self._run_versioned(client, upstream, upstream.pass_on, request)
         if request.name in HELLO_NAMES:
             return await self._shard.sidecar.answer_hello(client, upstream, request)
         # A direct connection. Mongod itself ends what is useless without its client.
@@ -85,7 +90,9 @@ class ShardHandler(SidecarHandler):
             if request.name in CHANGES_OF_VIEWS:
                 self._shard.views.forget()
 
-    async def _run_versioned(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
+    async def _run_versioned(
+        self, client: ClientConnection, upstream: Upstream, send: Send, request: Request
+    ) -> bytes | None:
         is_write = not is_read(request)
         if self._shard.identity is None:
             await self._shard.load_identity()
@@ -116,7 +123,7 @@ class ShardHandler(SidecarHandler):
                 reply = await answer_retried_write(self._shard, request, run)
                 if reply is not None:
                     return reply
-            return await self._run_admitted(upstream, state, orphans, upstream.pass_on, request)
+            return await self._run_admitted(upstream, state, orphans, send, request)
         finally:
             state.exit(operations, is_write=is_write)
             if request.name in CHANGES_OF_VIEWS:

@@ -195,6 +195,7 @@ class Shard:
         self._forget_metadata()
 
     def _forget_metadata(self) -> None:
+        self._catalog = None
         self.views.forget()
         for state in self.namespaces.values():
             state.forget()

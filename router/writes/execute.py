@@ -9,7 +9,7 @@ from router.scatter import scatter
 from router.shard_reply import INTERNAL_REPLY_FIELDS, ShardReply
 from router.writes.batch import WriteBatch
 from router.writes.kind import WriteKind
-from router.writes.messages import IGNORED_VERSION_ELEMENT, message_with_versions, shard_message
+from router.writes.messages import broadcast_elements, message_with_versions, shard_message
 from router.writes.reply import CLIENT_HIDDEN_FIELDS, WriteReply
 from router.writes.run import ShardBatch, WriteRun, is_routing_refusal
 from router.writes.targeting import Destinations, target_batch
@@ -84,12 +84,13 @@ class _Execution:
 
     async def _round(self, run: WriteRun, routing: CollectionRouting) -> None:
         destinations = self._targets(routing)
-        all_shards = await self._router.shards.all_ids() if destinations.has_broadcasts or run.has_broadcasts else ()
+        registry = self._router.shards
+        is_broadcast = destinations.has_broadcasts or run.has_broadcasts
+        all_shards = await registry.ids_as_told() if is_broadcast else ()
+        broadcast = broadcast_elements(registry.topology_time)
         parts = {part.shard: part for part in run.next_round(destinations.by_statement, all_shards)}
         messages = {
-            shard: shard_message(
-                self._batch, part, IGNORED_VERSION_ELEMENT if part.is_broadcast else routing.versions_for(shard)
-            )
+            shard: shard_message(self._batch, part, broadcast if part.is_broadcast else routing.versions_for(shard))
             for shard, part in parts.items()
         }
         replies = await scatter(self._operation, messages, may_repeat=self._batch.is_retryable)
@@ -97,7 +98,8 @@ class _Execution:
             _raise_if_refused_as_a_whole(replies)
         for reply in replies:
             self._record(run, parts[reply.shard_id], reply)
-        run.end_round(self._namespace)
+        # A shard that was added meanwhile may have got documents which were not changed where they came from.
+        run.end_round(self._namespace, await registry.ids_as_told() if is_broadcast else ())
 
     def _record(self, run: WriteRun, part: ShardBatch, reply: ShardReply) -> None:
         """Take note of what came from a shard.

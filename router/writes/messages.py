@@ -5,12 +5,12 @@ from typing import Final
 
 from router.writes.batch import WriteBatch
 from router.writes.run import ShardBatch
+from sharding.clock import VectorTime
 from sharding.versions import IGNORED, shard_version_element
 from wire.message import CHECKSUM_PRESENT, OpMsg, encode_sequence, op_msg
 from wire.rawbson import ARRAY, INT32, append, element, from_elements
 
-IGNORED_VERSION_ELEMENT: Final = shard_version_element(IGNORED)
-"""Goes with statements that all shards get: each may own matches or not, so none of them checks."""
+_IGNORED_VERSION_ELEMENT: Final = shard_version_element(IGNORED)
 
 _BODY_FIRST: Final = 0
 _INT32_TYPE: Final = bytes((INT32,))
@@ -33,6 +33,15 @@ def message_with_versions(message: OpMsg, versions: bytes, body: bytes | None = 
     else:
         sections = b"".join([sequence.section() for sequence in message.sequences])
     return op_msg(append(body or message.body, versions), request_id=message.request_id, sections=sections)
+
+
+def broadcast_elements(topology_time: int) -> bytes:
+    """What goes with statements that all shards get, in place of versions: each may own matches or not, so none checks.
+
+    Args:
+        topology_time: of the shards that get them; one that knows of a later change of that set tells in its reply.
+    """
+    return _IGNORED_VERSION_ELEMENT + VectorTime(topology_time=topology_time).internal_elements()
 
 
 def shard_message(batch: WriteBatch, part: ShardBatch, versions: bytes) -> bytes:

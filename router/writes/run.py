@@ -215,10 +215,15 @@ class WriteRun:
         for position in batch.positions[:1] if self._batch.is_ordered else batch.positions:
             self._note_error(batch, position, error.code, document)
 
-    def end_round(self, namespace: str) -> None:
-        """Draw the conclusions once all shards of a round have answered."""
+    def end_round(self, namespace: str, all_shards: Collection[str] = ()) -> None:
+        """Draw the conclusions once all shards of a round have answered.
+
+        Args:
+            namespace: of the batch, for the error if there has been no progress for too long.
+            all_shards: every shard of the cluster as it is known now, if the round had broadcasts.
+        """
         for position in self._sent_broadcasts:
-            self._conclude_broadcast(position)
+            self._conclude_broadcast(position, all_shards)
         self._sent_broadcasts = []
         self._open.extendleft(sorted(self._reopened, reverse=True))
         self._reopened = []
@@ -244,12 +249,12 @@ class WriteRun:
         while self._open and not self._is_stopped:
             self._fail(self._open.popleft(), document)
 
-    def _conclude_broadcast(self, position: int) -> None:
-        """Settle a statement that all its shards have answered, or open it again for those that refused it."""
+    def _conclude_broadcast(self, position: int, all_shards: Collection[str]) -> None:
+        """Settle a statement that all shards have answered, or open it again for those that refused it or are new."""
         broadcast = self._broadcasts[position]
         if broadcast.errors:
             self._fail(position, combined_error(broadcast.errors))
-        elif broadcast.is_refused:
+        elif broadcast.is_refused or not broadcast.done.issuperset(all_shards):
             broadcast.is_refused = False
             self._reopened.append(position)
         else:

@@ -1,12 +1,13 @@
 """One document of ``config.shards``."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from bson.timestamp import Timestamp
 
 from sharding.catalog.fields import optional, required
+from sharding.timestamps import pack_timestamp
 
 SHARD_AWARE: Final = 1
 """``state`` of a shard that knows that it is one."""
@@ -72,3 +73,11 @@ class ShardEntry:
     def members(self) -> tuple[str, ...]:
         """The members that ``host`` names, ``host:port`` each."""
         return tuple(self.host.partition("/")[2].split(","))
+
+
+def topology_time(shards: Iterable[ShardEntry]) -> int:
+    """When the set of shards became what it is, given all of them; packed, see `pack_timestamp`, and 0 if unknown.
+
+    Whoever removes a shard writes the time of that into the entry of another, so that the latest one tells.
+    """
+    return max((pack_timestamp(each.topology_time) for each in shards if each.topology_time is not None), default=0)

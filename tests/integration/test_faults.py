@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import pymongo
 import pytest
 from pymongo.errors import AutoReconnect, ExecutionTimeout, OperationFailure, PyMongoError
 
@@ -127,6 +128,8 @@ def test_dead_config_server_does_not_stop_what_is_known(cluster: RunningCluster,
     with dead(cluster, "config.0.configd"):
         assert filled.count_documents({}) == 100
         filled.insert_one({"_id": "meanwhile", "key": 700})
+        with pymongo.timeout(5):
+            assert "map" in filled.database.client.admin.command("getShardMap")
     assert filled.find_one({"_id": "meanwhile"}) is not None
     eventually(works(lambda: filled.database.client.admin.command("balancerStatus")))
 

@@ -61,14 +61,12 @@ class PropertyWorld:
     Attributes:
         model: every document that must be there, by ``_id``.
         is_changing: whether chunks may change their owners at this moment.
-        is_reshaping: whether chunks may be split or merged at this moment.
     """
 
     def __init__(self, cluster: FaultCluster, kind: Kind, namespace: str) -> None:
         self.cluster, self.kind, self.namespace = cluster, kind, namespace
         self.model: dict[int, Document] = {}
         self.is_changing = False
-        self.is_reshaping = False
         self._next = 0
         database, _, name = namespace.partition(".")
         self._routers: list[Collection[Document]] = [cluster.router(index)[database][name] for index in range(2)]

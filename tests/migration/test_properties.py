@@ -48,9 +48,7 @@ STEPS: Final[st.SearchStrategy[Step]] = st.one_of(
 
 MULTI_WRITES: Final = ("update_many", "update_everything", "delete_many")
 """Writes that go to several shards, whatever versions these have. As in MongoDB, one that runs while a move commits may
-find a document on both shards or on neither (which the later ``pauseMigrationsDuringMultiUpdates`` prevents). They do
-not run beside splits and merges either: one of them once counted otherwise than the model. A fault of the router that
-may have been the reason is mended since (a broadcast executed twice), but that it was the reason is not proven."""
+find a document on both shards or on neither (which the later ``pauseMigrationsDuringMultiUpdates`` prevents)."""
 
 HOLDS: Final = (
     *(("shard0", f"moveChunkHangAtStep{step}") for step in (2, 3, 4)),
@@ -104,7 +102,7 @@ def test_writes_during_moves(cluster: FaultCluster, kind: Kind) -> None:
 def do(world: PropertyWorld, steps: list[Step]) -> None:
     """Do steps to the collection and to the model."""
     for name, arguments in steps:
-        if not ((world.is_changing or world.is_reshaping) and name in MULTI_WRITES):
+        if not (world.is_changing and name in MULTI_WRITES):
             getattr(world, name)(*arguments)
 
 
@@ -154,13 +152,11 @@ def reshaping(world: PropertyWorld, shapes: list[Shape], *, without: Document | 
     commands = [command for shape in shapes if (command := shape_command(world, shape, without)) is not None]
     with ExitStack() as running:
         changes = [running.enter_context(moving(address, command)) for command in commands]
-        world.is_reshaping = bool(changes)
         yield
         for command, change in zip(commands, changes, strict=True):
             reply = change.wait()
             assert reply is not None
             assert reply["ok"] == 1 or is_out_of_date(reply), (command, reply)
-        world.is_reshaping = False
 
 
 def is_out_of_date(reply: Document) -> bool:

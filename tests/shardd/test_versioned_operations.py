@@ -56,6 +56,16 @@ def test_the_ignored_version_passes(ranged: ShardedNamespace) -> None:
     assert ranged.versioned(delete, version=IGNORED.to_document()) == {"n": 0, "ok": 1.0}
 
 
+def test_a_router_that_does_not_know_all_shards_is_told(ranged: ShardedNamespace, mini: MiniCluster) -> None:
+    shards = mini.kept_client(mini.config.members[0]).config.shards.find()
+    latest = max(shard["topologyTime"] for shard in shards)
+    delete = {"delete": "c", "deletes": [{"q": {}, "limit": 0}]}
+    for known, told in [(latest, {}), (Timestamp(1, 1), {"$topologyTime": latest})]:
+        gossiping = {**delete, "$topologyTime": known}
+        assert ranged.versioned(gossiping, version=IGNORED.to_document()) == {"n": 0, "ok": 1.0, **told}
+        assert ranged.versioned(gossiping) == {"n": 0, "ok": 1.0}
+
+
 def test_a_minor_version_of_another_router_passes(ranged: ShardedNamespace) -> None:
     before = ranged.version()
     assert ranged.split([{"a": 20}], low={"a": 10})["ok"] == 1.0

@@ -13,6 +13,7 @@ from router.shard_reply import ShardReply
 from router.writes.execute import execute
 from router.writes.kind import WriteKind
 from sharding.routing_table import RoutingTable
+from sharding.timestamps import pack_timestamp
 from sharding.versions import DatabaseVersion
 from tests.router.writes.builders import NAMESPACE, request
 from wire.errors import CommandError
@@ -21,6 +22,9 @@ from wire.request import Request
 
 ALL_SHARDS = ("east", "north", "south", "west")
 """``south`` owns no chunk."""
+
+TOPOLOGY_TIME = Timestamp(7, 7)
+"""Since when these are all."""
 
 OK = {"n": 1, "ok": 1.0}
 
@@ -39,6 +43,7 @@ class FakeRouter:
     Attributes:
         sent: every request, with the shard it went to.
         log: what else was done.
+        shard_ids: the shards of the cluster, `ALL_SHARDS` unless a test changes them.
     """
 
     def __init__(
@@ -49,6 +54,8 @@ class FakeRouter:
         self.sent: list[tuple[str, Request]] = []
         self.may_repeat: list[bool] = []
         self.log: list[str] = []
+        self.shard_ids: tuple[str, ...] = ALL_SHARDS
+        self.topology_time = pack_timestamp(TOPOLOGY_TIME)
         self._tables = list(tables)
         self._answer = answer
 
@@ -86,8 +93,8 @@ class FakeRouter:
 
     # As the shard registry
 
-    async def all_ids(self) -> tuple[str, ...]:
-        return ALL_SHARDS
+    async def ids_as_told(self) -> tuple[str, ...]:
+        return self.shard_ids
 
     # As the router
 

@@ -13,7 +13,7 @@ from router.registry import Reply
 from router.writes.kind import WriteKind
 from sharding.versions import IGNORED, UNSHARDED
 from tests.router.writes.builders import request, table
-from tests.router.writes.fake_router import ALL_SHARDS, OK, Answer, FakeRouter, statements_sent
+from tests.router.writes.fake_router import ALL_SHARDS, OK, TOPOLOGY_TIME, Answer, FakeRouter, statements_sent
 from wire.errors import CommandError
 from wire.message import OpMsg
 from wire.request import Request
@@ -97,6 +97,17 @@ def test_broadcast_goes_to_all_shards_of_the_cluster_with_versions_ignored() -> 
     assert run(router, WriteKind.DELETE, [{"q": {}, "limit": 0}]) == {"n": 4}
     assert sorted(shard for shard, _ in router.sent) == list(ALL_SHARDS)
     assert all(received.document["shardVersion"] == IGNORED.to_document() for _, received in router.sent)
+    assert all(received.document["$topologyTime"] == TOPOLOGY_TIME for _, received in router.sent)
+
+
+def test_broadcast_goes_to_a_shard_that_it_was_told_of_too() -> None:
+    def answer(shard: str, received: Request) -> Answer:
+        router.shard_ids = (*ALL_SHARDS, "up")
+        return {"n": 1, "ok": 1.0}
+
+    router = FakeRouter([BY_K], answer)
+    assert run(router, WriteKind.DELETE, [{"q": {}, "limit": 0}]) == {"n": 5}
+    assert sorted(shard for shard, _ in router.sent) == sorted((*ALL_SHARDS, "up"))
 
 
 def test_broadcast_stays_one_when_a_single_shard_is_left() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from router.writes import batch as batch_module
 from router.writes.batch import WriteBatch
 from router.writes.kind import WriteKind
-from router.writes.messages import IGNORED_VERSION_ELEMENT, shard_message
+from router.writes.messages import broadcast_elements, shard_message
 from router.writes.reply import WriteReply
 from router.writes.run import ShardBatch, WriteRun
 from router.writes.targeting import target_batch
@@ -361,7 +361,7 @@ class Shards:
         run = WriteRun(writes)
         while not run.is_finished:
             for part in next_round(run, writes).values():
-                versions = IGNORED_VERSION_ELEMENT if part.is_broadcast else b""
+                versions = broadcast_elements(0) if part.is_broadcast else b""
                 self._send(run, part, Request(OpMsg(shard_message(writes, part, versions))))
             run.end_round(NAMESPACE)
         return decoded(run.reply())

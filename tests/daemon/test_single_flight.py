@@ -1,0 +1,54 @@
+"""One run of a piece of work for all who ask at the same time, and a later one for those who ask for that."""
+
+import trio
+import trio.testing
+
+from daemon.single_flight import SingleFlight
+
+
+class Work:
+    """Returns how many times it has begun, once it may end."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.may_end = trio.Event()
+
+    async def __call__(self) -> int:
+        self.begun += 1
+        mine = self.begun
+        await self.may_end.wait()
+        return mine
+
+
+def results(*ways: str) -> list[int]:
+    """What callers get who ask in these ways, one after another, while the work of the first is under way."""
+    found: dict[int, int] = {}
+
+    async def main() -> None:
+        work = Work()
+        async with trio.open_nursery() as nursery:
+            flights: SingleFlight[str, int] = SingleFlight(nursery)
+            methods = {"run": flights.run, "anew": flights.run_anew}
+
+            async def ask(number: int, way: str) -> None:
+                found[number] = await methods[way]("key", work)
+
+            for number, way in enumerate(ways):
+                nursery.start_soon(ask, number, way)
+                await trio.testing.wait_all_tasks_blocked()
+            work.may_end.set()
+
+    trio.run(main)
+    return [found[number] for number in range(len(ways))]
+
+
+def test_who_asks_meanwhile_gets_the_result_of_the_run_under_way() -> None:
+    assert results("run", "run", "run") == [1, 1, 1]
+
+
+def test_who_asks_anew_gets_the_result_of_one_run_that_begins_later() -> None:
+    assert results("run", "anew", "run", "anew") == [1, 2, 1, 2]
+
+
+def test_asking_anew_begins_at_once_when_nothing_is_under_way() -> None:
+    assert results("anew", "run") == [1, 1]

@@ -1,0 +1,62 @@
+"""A shard that was added through one router belongs to what another router sends to all shards."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from bson.max_key import MaxKey
+from bson.min_key import MinKey
+from pymongo import MongoClient
+
+from tests.local_cluster import Client, RunningCluster, running_cluster
+from tests.shardd.mini_cluster import replica_set
+
+DB = "added"
+
+
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
+    """A cluster of two shards to which ``third`` has been added since the second router has read which there are.
+
+    ``added.c``, sharded by ``k``, has documents on all three.
+    """
+    options = ("--routers", "2", "--orphan-cleanup-delay", "0")
+    with (
+        running_cluster(tmp_path_factory.mktemp("cluster"), *options) as cluster,
+        replica_set(tmp_path_factory.mktemp("third")) as third,
+        third.client() as alone,
+        router(cluster, 0) as first,
+        router(cluster, 1) as second,
+    ):
+        low, high = cluster.shards
+        first.admin.command("enableSharding", DB, primaryShard=low)
+        first.admin.command("shardCollection", f"{DB}.c", key={"k": 1})
+        first.admin.command("split", f"{DB}.c", middle={"k": 0})
+        first.admin.command("moveChunk", f"{DB}.c", bounds=[{"k": 0}, {"k": MaxKey()}], to=high)
+        second[DB].c.insert_many([{"_id": k, "k": k} for k in range(-10, 10)])
+        assert second[DB].c.update_many({}, {"$set": {"x": 0}}).modified_count == 20
+        alone["found"].c.insert_one({})
+        first.admin.command("addShard", third.connection_string, name="third")
+        first.admin.command("moveChunk", f"{DB}.c", bounds=[{"k": MinKey()}, {"k": 0}], to="third")
+        yield cluster
+
+
+def router(cluster: RunningCluster, index: int) -> Client:
+    return MongoClient[dict[str, Any]](f"mongodb://{cluster.address(f'router.{index}')}")
+
+
+def test_multi_writes_reach_it(grown: RunningCluster) -> None:
+    with router(grown, 1) as client:
+        updated = client[DB].c.update_many({}, {"$inc": {"x": 1}})
+        assert (updated.matched_count, updated.modified_count) == (20, 20)
+        assert {document["x"] for document in client[DB].c.find()} == {1}
+
+
+def test_its_databases_are_listed(grown: RunningCluster) -> None:
+    with router(grown, 1) as client:
+        assert "found" in client.list_database_names()
+
+
+def test_the_map_of_shards_has_it(grown: RunningCluster) -> None:
+    with router(grown, 1) as client:
+        assert client.admin.command("getShardMap")["map"].keys() == {"config", "third", *grown.shards}
