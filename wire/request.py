@@ -20,6 +20,7 @@ from wire.rawbson import (
     index,
     spans,
 )
+from wire.shapes import SHAPES
 from wire.type_names import type_name
 
 _ABSENT: Final = object()
@@ -47,6 +48,11 @@ class Request:
         """
         self.message = message
         self.body = body = message.body
+        self._document: dict[str, Any] | None = None
+        shape = SHAPES.find(body)
+        if shape is not None:
+            self.fields, self.name, self.db = shape.fields, shape.name, shape.db
+            return
         try:
             self.fields = fields = index(body)
         except InvalidBSONError as error:
@@ -62,7 +68,7 @@ class Request:
                 ErrorCode.TypeMismatch, "BSON field 'OP_MSG.$db' is the wrong type, expected type 'string'"
             )
         self.db = body[db[2] + 4 : db[3] - 1].decode(errors="replace")
-        self._document: dict[str, Any] | None = None
+        SHAPES.learn(body, fields, self.name, self.db)
 
     @property
     def document(self) -> dict[str, Any]:

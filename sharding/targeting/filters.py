@@ -50,6 +50,23 @@ class KeyRanges:
 EVERYTHING: Final = KeyRanges(ALL)
 
 
+def only_key(filter_document: bytes, pattern: ShardKeyPattern) -> bytes | None:
+    """The key bytes for a filter that is just ``{<the key>: <plain value>}``, by far the most frequent one; else None.
+
+    It is what `key_ranges` says of such a filter, for the simple collation, in a fraction of the time.
+
+    Raises:
+        InvalidBSONError: the filter is not well-formed BSON.
+    """
+    if len(pattern.fields) > 1 or filter_document[4] not in _PLAIN:
+        return None
+    field = pattern.fields[0]
+    span = rawbson.index(filter_document).get(field.name)
+    if span is None or span[1] != 4 or span[3] != len(filter_document) - 1:
+        return None
+    return field.key_bytes(filter_document, span) if field.hashed else encode_value(filter_document, span)
+
+
 def key_ranges(filter_document: bytes, pattern: ShardKeyPattern, *, simple_collation: bool = True) -> KeyRanges:
     """The keys that matches of a filter can have.
 
@@ -63,30 +80,12 @@ def key_ranges(filter_document: bytes, pattern: ShardKeyPattern, *, simple_colla
         CommandError: Overflow for a value that is nested too deep.
         InvalidBSONError: the filter is not well-formed BSON.
     """
-    fields = pattern.fields
-    if simple_collation and len(fields) == 1:
-        key = _only_equality(filter_document, fields[0])
-        if key is not None:
-            return KeyRanges(((key, key + AFTER),), key)
     boxes = _FilterReader(pattern, simple_collation).document(filter_document, 0, 0)
     if len(boxes) == 1 and all(len(values) == 1 and is_point(values[0]) for values in boxes[0]):
         key = b"".join([values[0][0] for values in boxes[0]])
         return KeyRanges(((key, key + AFTER),), key)
     ranges = union(tuple(compound_ranges(box)) for box in boxes)
     return EVERYTHING if ranges == ALL else KeyRanges(ranges)
-
-
-def _only_equality(filter_document: bytes, field: ShardKeyField) -> bytes | None:
-    """The key bytes for a filter that is just ``{<field>: <plain value>}``: by far the most frequent one."""
-    name = field.name
-    value_start = len(name) + 6
-    if filter_document[5:value_start] != name + b"\0" or filter_document[4] not in _PLAIN:
-        return None
-    elements = rawbson.spans(filter_document)
-    _, span = next(elements)
-    if next(elements, None) is not None:
-        return None
-    return field.key_bytes(filter_document, span) if field.hashed else encode_value(filter_document, span)
 
 
 class _FilterReader:

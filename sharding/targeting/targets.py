@@ -6,7 +6,7 @@ from typing import Protocol
 from sharding.bson_text import document_text
 from sharding.shard_key import ShardKeyPattern
 from sharding.targeting.collation import uncollated_field
-from sharding.targeting.filters import KeyRanges, key_ranges
+from sharding.targeting.filters import KeyRanges, key_ranges, only_key
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 
@@ -38,9 +38,15 @@ def target_filter(filter_document: bytes, placement: Placement, *, simple_collat
         simple_collation: whether the effective collation compares strings as bytes.
 
     Raises:
+        CommandError: Overflow for a value that is nested too deep.
         InvalidBSONError: the filter is not well-formed BSON.
     """
-    ranges = key_ranges(filter_document, placement.key_pattern, simple_collation=simple_collation)
+    pattern = placement.key_pattern
+    if simple_collation:
+        key = only_key(filter_document, pattern)
+        if key is not None:
+            return {placement.shard_for_key(key)}
+    ranges = key_ranges(filter_document, pattern, simple_collation=simple_collation)
     return target_ranges(ranges, placement)
 
 

@@ -168,6 +168,12 @@ def test_health_and_metrics(cluster: RunningCluster, client: Client, name: str, 
     assert "process_resident_memory_bytes" in body
 
 
+def test_daemons_give_way_to_what_is_running(cluster: RunningCluster) -> None:
+    for process in cluster.document["processes"]:
+        expected = os.SCHED_OTHER if process["role"] == "mongod" else os.SCHED_BATCH
+        assert os.sched_getscheduler(process["pid"]) == expected, process["name"]
+
+
 def test_metrics_count(cluster: RunningCluster, ranged: Documents) -> None:
     def finds() -> float:
         lines = get(cluster.metrics["router.0"], "/metrics")[1].splitlines()

@@ -106,7 +106,9 @@ class Connection:
         stream = self._stream
         complete = False
         try:
-            await stream.send(frame)
+            rest = stream.send_now(frame)
+            if rest is not None:
+                await stream.send_rest(rest)
             reply = await stream.receive()
             if reply is None:
                 raise ConnectionClosedError(self.address, "closed the connection", sent=True)
@@ -141,7 +143,9 @@ class Connection:
         """
         complete = False
         try:
-            await self._stream.send(frame)
+            rest = self._stream.send_now(frame)
+            if rest is not None:
+                await self._stream.send_rest(rest)
             complete = True
         except OSError as error:
             raise ConnectionClosedError(self.address, f"connection broke: {error}", sent=True) from error

@@ -246,7 +246,9 @@ class Server:
             client.is_answered_verbatim = False
             reply = await self._answer(client, frame)
         if reply is not None:
-            await stream.send(reply)
+            rest = stream.send_now(reply)
+            if rest is not None:
+                await stream.send_rest(rest)
         client.is_busy = client.is_interruptible = False
         return not (self.is_draining or client.is_finished)
 

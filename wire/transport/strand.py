@@ -32,12 +32,13 @@ class _Wish(Enum):
 async def in_own_task() -> None:
     """Leave the reactor, if this is run by it: what follows in this step takes a task."""
     if REACTOR.strand is not None:
-        await _give_way(_Wish.TASK)
+        await _until_in_task()
 
 
-async def until_resumed() -> None:
+@coroutine
+def until_resumed() -> Generator[_Wish, None, None]:
     """Leave the reactor until the strand is resumed; for those who have seen to that."""
-    await _give_way(_Wish.SOCKET)
+    yield _Wish.SOCKET
 
 
 class Strand:
@@ -120,8 +121,8 @@ class Strand:
 
 
 @coroutine
-def _give_way(wish: _Wish) -> Generator[_Wish, None, None]:
-    yield wish
+def _until_in_task() -> Generator[_Wish, None, None]:
+    yield _Wish.TASK
 
 
 @coroutine

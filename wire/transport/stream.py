@@ -88,7 +88,13 @@ class FrameStream:
             OSError: the connection broke.
         """
         if self._reader.is_between_frames:
-            data = await self._receive_some()
+            while True:
+                await self._wait_readable()
+                try:
+                    data = self._socket.recv(_READ_BYTES)
+                except BlockingIOError:
+                    continue  # the news was of bytes that the last frame took along
+                break
             if not data:
                 return None
             if is_whole_frame(data) or (len(data) >= HEADER_BYTES and frame_length(data) > _RELAY_BYTES):
@@ -130,14 +136,6 @@ class FrameStream:
             raise
         self._has_news = True
         return None
-
-    async def _receive_some(self) -> bytes:
-        """What has come, once something has; nothing when the peer has closed."""
-        while True:
-            await self._wait_readable()
-            # The news may be of bytes that the last frame took along.
-            with suppress(BlockingIOError):
-                return self._socket.recv(_READ_BYTES)
 
     async def _receive_exactly(self, count: int) -> bytes:
         rest = memoryview(bytearray(count))
@@ -181,10 +179,8 @@ class FrameStream:
             reader.feed(data)
         return frame
 
-    async def send(self, frame: bytes | memoryview) -> None:
-        """Write one frame, or a piece of one, waiting while the peer does not read.
-
-        Cancelled on the way, it leaves the connection unusable; the caller closes it.
+    def send_now(self, frame: bytes | memoryview) -> memoryview | None:
+        """Write one frame, or a piece of one, as far as it goes; returns the rest, which `send_rest` has to write.
 
         Raises:
             OSError: the connection broke.
@@ -193,14 +189,31 @@ class FrameStream:
             sent = self._socket.send(frame)
         except BlockingIOError:
             sent = 0
-        if sent == len(frame):
-            return
+        return None if sent == len(frame) else memoryview(frame)[sent:]
+
+    async def send_rest(self, rest: memoryview) -> None:
+        """Write what `send_now` has left, waiting while the peer does not read.
+
+        Cancelled on the way, it leaves the connection unusable; the caller closes it.
+
+        Raises:
+            OSError: the connection broke.
+        """
         await in_own_task()
-        rest = memoryview(frame)[sent:]
         while rest:
             await wait_writable(self._socket)
             with suppress(BlockingIOError):
                 rest = rest[self._socket.send(rest) :]
+
+    async def send(self, frame: bytes | memoryview) -> None:
+        """`send_now`, and `send_rest` if need be; for those who do not send all the time.
+
+        Raises:
+            OSError: the connection broke.
+        """
+        rest = self.send_now(frame)
+        if rest is not None:
+            await self.send_rest(rest)
 
     def break_off(self) -> None:
         """Have the peer find the connection closed, and every later read and write fail; it is still to be closed."""

@@ -13,7 +13,7 @@ from pymongo.errors import OperationFailure
 from sharding.shard_key import ShardKeyPattern
 from sharding.targeting.exact_key import exact_shard_key
 from sharding.targeting.filters import key_ranges
-from sharding.targeting.targets import target_ranges
+from sharding.targeting.targets import target_filter, target_ranges
 from tests.sharding.targeting.filters_and_documents import PATTERNS, Palette
 from tests.sharding.targeting.placements import split_at
 from wire.errors import CommandError
@@ -66,8 +66,9 @@ def test_targeted_shards_include_every_match(
             continue  # mongod refuses the filter, and would on a shard
         raw = bson.encode(tried)
         ranges = key_ranges(raw, pattern, simple_collation=collation is None)
-        shards = target_ranges(ranges, table)
+        shards = target_filter(raw, table, simple_collation=collation is None)
         assert shards
+        assert shards == target_ranges(ranges, table), tried
         for match in matches:
             found = pattern.key_bytes_of_document(bson.encode(match))
             assert any(low <= found < high for low, high in ranges.ranges), (tried, match)

@@ -1,0 +1,113 @@
+"""Commands that are alike have their fields in the same places; whatever is not alike is walked over."""
+
+from typing import Any
+
+import bson
+import pytest
+from bson import Int64, Regex
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.wire.test_rawbson import documents
+from wire import shapes
+from wire.message import OpMsg, op_msg
+from wire.rawbson import index
+from wire.request import Request
+from wire.shapes import SHAPES, Shapes
+
+
+def command(fields: dict[str, Any], *, name: str = "find", db: str = "shop") -> bytes:
+    return bson.encode({name: "orders", **fields, "$db": db})
+
+
+def learned(body: bytes) -> Shapes:
+    """With the shape of a command, which was seen often enough."""
+    found = Shapes()
+    fields = index(body)
+    for _ in range(2):
+        assert found.find(body) is None
+        found.learn(body, fields, "find", "shop")
+    return found
+
+
+@given(documents, st.lists(st.tuples(st.integers(0, 400), st.binary(min_size=1, max_size=8)), max_size=4))
+def test_what_has_a_known_shape_has_its_fields_there(fields: dict[str, Any], changes: list[tuple[int, bytes]]) -> None:
+    body = command(fields)
+    known = learned(body)
+    changed = bytearray(body)
+    for at, written in changes:
+        end = min(at + len(written), len(body))
+        changed[at:end] = written[: max(end - at, 0)]
+    assert len(changed) == len(body)
+    shape = known.find(bytes(changed))
+    if shape is not None:
+        assert index(bytes(changed)) == shape.fields
+        assert bytes(changed[5:10] + changed[-6:-1]) == b"find\0shop\0"
+    else:
+        assert changed != body
+
+
+def test_values_do_not_matter() -> None:
+    known = learned(command({"filter": {"a": 1}, "limit": 1, "comment": "one"}))
+    alike = command({"filter": {"b": 2}, "limit": 2, "comment": "two"})
+    shape = known.find(alike)
+    assert shape is not None
+    assert (shape.fields, shape.name, shape.db) == (index(alike), "find", "shop")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        command({"filter": {"a": 1}, "skip_": 1}),
+        command({"filter": {"a": 1}, "limit": 1.0}),
+        command({"filter": {"a": "x"}, "limit": 1}),
+        command({"filter": {"a": 1}, "limit": 1, "skip": 1}),
+        command({"limit": 1, "filter": {"a": 1}}),
+        command({"filter": {"a": 1}, "limit": 1}, db="shoe"),
+        command({"filter": {"a": 1}, "limit": 1}, name="fine"),
+    ],
+)
+def test_names_types_and_lengths_matter(other: bytes) -> None:
+    assert learned(command({"filter": {"a": 1}, "limit": 1})).find(other) is None
+
+
+def test_a_length_of_a_document_that_is_not_its_own_matters() -> None:
+    body = command({"limit": 1})
+    known = learned(body)
+    assert known.find(body[:-1]) is None
+    assert known.find(body + b"\0") is None
+
+
+def test_values_that_end_where_they_say_themselves_are_walked_over() -> None:
+    known = Shapes()
+    body = command({"hint": Regex("abc", "i")})
+    for _ in range(3):
+        known.learn(body, index(body), "find", "shop")
+        assert known.find(body) is None
+
+
+def test_long_commands_are_walked_over() -> None:
+    known = Shapes()
+    body = command({"filter": {"a": "x" * 2_000}})
+    for _ in range(3):
+        known.learn(body, index(body), "find", "shop")
+        assert known.find(body) is None
+
+
+def test_there_is_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shapes, "_SHAPES_MAX", 2)
+    known = learned(command({"limit": 1}))
+    for name in ("count", "distinct"):
+        other = command({}, name=name)
+        known.learn(other, index(other), name, "shop")
+    assert known.find(command({"limit": 1})) is None
+
+
+def test_requests_know_themselves_by_their_shape() -> None:
+    for number in range(3):
+        body = command({"getMore": Int64(number), "lsid": {"id": number}})
+        request = Request(OpMsg(op_msg(body, request_id=number)))
+        assert (request.name, request.db, request.collection) == ("find", "shop", "orders")
+        assert request.get(b"getMore") == number
+        assert request.fields == index(body)
+    assert SHAPES.find(body) is not None
