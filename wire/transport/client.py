@@ -106,7 +106,7 @@ class Connection:
         stream = self._stream
         complete = False
         try:
-            rest = stream.send_now(frame)
+            rest = stream.post(frame)
             if rest is not None:
                 await stream.send_rest(rest)
             reply = await stream.receive()
@@ -143,7 +143,7 @@ class Connection:
         """
         complete = False
         try:
-            rest = self._stream.send_now(frame)
+            rest = self._stream.post(frame)
             if rest is not None:
                 await self._stream.send_rest(rest)
             complete = True

@@ -38,11 +38,13 @@ class Reactor(threading.local, trio.abc.Instrument):
     Attributes:
         is_running: whether it does; if not, nothing may be watched.
         strand: what it is running at this moment; None in all code that trio runs.
+        afterwards: what a strand leaves to be done once everything that has come is worked on.
     """
 
     def __init__(self) -> None:
         self.is_running = False
         self.strand: Strand | None = None
+        self.afterwards: list[Callable[[], None]] = []
         self._callbacks: dict[int, Callable[[int], None]] = {}
         self._has_trio_work = False
 
@@ -90,6 +92,7 @@ class Reactor(threading.local, trio.abc.Instrument):
         poll, callbacks = self._epoll.poll, self._callbacks
         is_polling = timeout <= 0
         deadline = monotonic() + timeout
+        self._do_what_was_left()
         while True:
             is_trio_ready = False
             for descriptor, events in poll(timeout, _EVENTS_MAX):
@@ -97,6 +100,7 @@ class Reactor(threading.local, trio.abc.Instrument):
                     is_trio_ready = True
                 elif descriptor in callbacks:  # not so if a callback before has just closed it
                     callbacks[descriptor](events)
+            self._do_what_was_left()
             if is_polling:
                 return
             timeout = deadline - monotonic()
@@ -107,9 +111,16 @@ class Reactor(threading.local, trio.abc.Instrument):
             if is_trio_ready:
                 return
 
+    def _do_what_was_left(self) -> None:
+        while self.afterwards:
+            left, self.afterwards = self.afterwards, []
+            for do in left:
+                do()
+
     def after_run(self) -> None:
         """Called by trio when it has ended."""
         self.is_running = False
+        self.afterwards.clear()
         self._callbacks.clear()
         self._epoll.close()
 

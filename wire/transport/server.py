@@ -245,12 +245,13 @@ class Server:
         else:
             client.is_answered_verbatim = False
             reply = await self._answer(client, frame)
+        is_last = self.is_draining or client.is_finished
         if reply is not None:
-            rest = stream.send_now(reply)
+            rest = stream.send_now(reply) if is_last else stream.post(reply)
             if rest is not None:
                 await stream.send_rest(rest)
         client.is_busy = client.is_interruptible = False
-        return not (self.is_draining or client.is_finished)
+        return not is_last
 
     async def _answer(self, client: ClientConnection, frame: bytes) -> bytes | None:
         opcode = frame[12] | frame[13] << 8

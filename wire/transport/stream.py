@@ -1,7 +1,7 @@
 """Whole frames over a non-blocking socket.
 
 A frame is written with one call, and read with one where it can be: a wait costs a turn of the event loop, which is
-most of what a hop costs. A read is tried before waiting only in the middle of a frame; between frames, where a daemon
+most of what a hop costs. Those that the reactor's strands write it writes together (`FrameStream.post`). A read is tried before waiting only in the middle of a frame; between frames, where a daemon
 waits for a client's next request or a backend's reply, the try would nearly always fail and cost more than it saves.
 """
 
@@ -23,6 +23,8 @@ _READ_BYTES_MAX: Final = 1 << 20
 _RELAY_BYTES: Final = 1 << 18
 _LOCAL_SEND_BUFFER_BYTES: Final = 1 << 20
 """What UNIX sockets may hold, as far as ``net.core.wmem_max`` allows: their buffers do not grow as those of TCP do."""
+_POSTED_BYTES_MAX: Final = 1 << 16
+"""Longer frames have something to do for their peer at once."""
 _READS_WITHOUT_WAIT_MAX: Final = 16
 """A peer that always has more to say must not keep the other tasks from running."""
 
@@ -33,7 +35,7 @@ class FrameStream:
     One task may receive and one may send at a time.
     """
 
-    __slots__ = ("_has_news", "_is_hung_up", "_is_watched", "_reader", "_socket", "_waiting", "is_closed")
+    __slots__ = ("_has_news", "_is_hung_up", "_is_watched", "_posted", "_reader", "_socket", "_waiting", "is_closed")
 
     def __init__(self, connected: socket.socket) -> None:
         connected.setblocking(False)
@@ -48,6 +50,7 @@ class FrameStream:
         self._has_news = False
         self._is_hung_up = False
         self._waiting: Strand | None = None
+        self._posted = b""
         self.is_closed = False
 
     @property
@@ -179,12 +182,33 @@ class FrameStream:
             reader.feed(data)
         return frame
 
+    def post(self, frame: bytes) -> memoryview | None:
+        """As `send_now`; but in the reactor, the frame is written once all that has come to this process is worked on.
+
+        That wakes the peers once for all that there is for them, and lets nobody who is woken take the processor from
+        whoever has more to tell him. Who posts has to go on to receive: there an error is raised, if it comes to one,
+        and the rest is written that does not fit into the socket.
+
+        Raises:
+            OSError: the connection broke.
+        """
+        if REACTOR.strand is None or len(frame) > _POSTED_BYTES_MAX:
+            return self.send_now(frame)
+        if self._posted:
+            self._posted += frame
+        else:
+            self._posted = frame
+            REACTOR.afterwards.append(self._write_posted)
+        return None
+
     def send_now(self, frame: bytes | memoryview) -> memoryview | None:
         """Write one frame, or a piece of one, as far as it goes; returns the rest, which `send_rest` has to write.
 
         Raises:
             OSError: the connection broke.
         """
+        if self._posted:
+            frame, self._posted = b"".join((self._posted, frame)), b""
         try:
             sent = self._socket.send(frame)
         except BlockingIOError:
@@ -221,18 +245,47 @@ class FrameStream:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close at once; a task that waits on the socket gets `trio.ClosedResourceError`."""
+        """Close at once; a task that waits on the socket gets `trio.ClosedResourceError`.
+
+        What was posted is sent before, as far as it goes.
+        """
         if not self.is_closed:
             self.is_closed = True
+            if self._posted:
+                with suppress(OSError):
+                    self.send_now(b"")
             if self._is_watched:
                 REACTOR.unwatch(self._socket)
             trio.lowlevel.notify_closing(self._socket)
             self._socket.close()
 
+    def _write_posted(self) -> None:
+        posted = self._posted
+        if not posted:
+            return
+        try:
+            sent = self._socket.send(posted)
+        except OSError:
+            sent = 0  # no room, or an error that is met again by who is to know of it
+        if sent == len(posted):
+            self._posted = b""
+            return
+        self._posted = posted[sent:]
+        strand, self._waiting = self._waiting, None
+        if strand is not None:
+            strand.resume()
+
+    async def _send_posted(self) -> None:
+        rest = self.send_now(b"")
+        if rest is not None:
+            await self.send_rest(rest)
+
     async def _wait_readable(self) -> None:
         """Return when something may have come, or the peer has closed."""
         strand = REACTOR.strand
         if strand is None:
+            if self._posted:
+                await self._send_posted()
             await wait_readable(self._socket)
             self._has_news = self._is_hung_up
         elif self._has_news:
@@ -243,6 +296,9 @@ class FrameStream:
                 self._is_watched = True
             self._waiting = strand
             await until_resumed()
+            if self._posted:
+                self._waiting = None
+                await self._send_posted()
             if REACTOR.strand is None:  # its task has taken over
                 self._waiting = None
                 await wait_readable(self._socket)

@@ -1,0 +1,159 @@
+"""What is posted in the reactor goes out once everything that has come is worked on, whole and in order."""
+
+import socket
+from contextlib import suppress
+
+import pytest
+import trio
+
+from tests.wire.transport.test_strand import Peer, frame, is_in_task, peer, run, settled
+from wire.transport.strand import Strand, in_own_task
+
+_ROOM_BYTES = 8_000_000
+"""More than any socket here holds."""
+
+
+def arrived(there: Peer) -> bytes:
+    """What the peer can read now."""
+    there.socket.setblocking(False)
+    found = b""
+    with suppress(BlockingIOError):
+        while piece := there.socket.recv(1 << 20):
+            found += piece
+    return found
+
+
+def fill(there: Peer) -> int:
+    """Send as much as the socket takes; returns how many bytes that are."""
+    rest = there.stream.send_now(bytes(_ROOM_BYTES))
+    assert rest is not None
+    return _ROOM_BYTES - len(rest)
+
+
+def test_it_goes_out_when_all_that_has_come_is_worked_on() -> None:
+    async def main(first: Peer, nursery: trio.Nursery) -> None:
+        seen: list[tuple[bytes, bytes]] = []
+        async with peer() as second, trio.open_nursery() as answering:
+            both = (first, second)
+
+            def answers(there: Peer) -> Strand:
+                async def step() -> bool:
+                    await there.stream.receive()
+                    there.stream.post(frame(200))
+                    seen.append((arrived(first), arrived(second)))
+                    return True
+
+                return Strand(step)
+
+            for there in both:
+                answering.start_soon(answers(there).run)
+            await settled()
+            for there in both:
+                there.socket.send(frame())
+            await settled()
+            assert seen == [(b"", b"")] * 2
+            assert [arrived(there) for there in both] == [frame(200)] * 2
+            answering.cancel_scope.cancel()
+
+    run(main)
+
+
+def test_in_a_task_it_goes_out_at_once() -> None:
+    async def main(there: Peer, nursery: trio.Nursery) -> None:
+        assert there.stream.post(frame()) is None
+        assert arrived(there) == frame()
+
+    run(main)
+
+
+def test_frames_keep_their_order() -> None:
+    async def main(there: Peer, nursery: trio.Nursery) -> None:
+        async def step() -> bool:
+            await there.stream.receive()
+            for length in (100, 101):
+                there.stream.post(frame(length))
+            await there.stream.send(frame(102))
+            there.stream.post(frame(103))
+            await in_own_task()
+            there.stream.post(frame(104))
+            return False
+
+        there.socket.send(frame())
+        await Strand(step).run()
+        assert arrived(there) == b"".join([frame(length) for length in range(100, 105)])
+
+    run(main)
+
+
+def test_what_finds_no_room_is_written_when_there_is_some() -> None:
+    async def main(there: Peer, nursery: trio.Nursery) -> None:
+        received: list[tuple[bytes | None, bool]] = []
+
+        async def step() -> bool:
+            await there.stream.receive()
+            filled.append(fill(there))
+            there.stream.post(frame(200))
+            received.append((await there.stream.receive(), is_in_task()))
+            return False
+
+        filled: list[int] = []
+        nursery.start_soon(Strand(step).run)
+        await settled()
+        there.socket.send(frame())
+        await settled()
+        found = arrived(there)
+        await settled()
+        found += arrived(there)
+        assert found == bytes(filled[0]) + frame(200)
+        there.socket.send(frame(101))
+        await settled()
+        assert received == [(frame(101), True)]
+
+    run(main)
+
+
+def test_who_waits_for_the_answer_meets_the_error() -> None:
+    async def main(there: Peer, nursery: trio.Nursery) -> None:
+        async def step() -> bool:
+            await there.stream.receive()
+            there.stream.socket.shutdown(socket.SHUT_WR)
+            there.stream.post(frame())
+            await there.stream.receive()
+            return False
+
+        there.socket.send(frame())
+        with pytest.raises(BrokenPipeError):
+            await Strand(step).run()
+
+    run(main)
+
+
+def test_closing_sends_it() -> None:
+    async def main(there: Peer, nursery: trio.Nursery) -> None:
+        async def step() -> bool:
+            await there.stream.receive()
+            there.stream.post(frame(200))
+            there.stream.close()
+            return False
+
+        there.socket.send(frame())
+        await Strand(step).run()
+        assert arrived(there) == frame(200)
+
+    run(main)
+
+
+def test_who_is_cancelled_has_sent_it() -> None:
+    async def main(there: Peer, nursery: trio.Nursery) -> None:
+        async def step() -> bool:
+            there.stream.post(frame(200))
+            scope.cancel()
+            await there.stream.receive()
+            return True
+
+        with trio.CancelScope() as scope:
+            await Strand(step).run()
+        assert scope.cancelled_caught
+        assert arrived(there) == frame(200)
+
+    run(main)
