@@ -1,8 +1,9 @@
 """Whole frames over a non-blocking socket.
 
 A frame is written with one call, and read with one where it can be: a wait costs a turn of the event loop, which is
-most of what a hop costs. Those that the reactor's strands write it writes together (`FrameStream.post`). A read is tried before waiting only in the middle of a frame; between frames, where a daemon
-waits for a client's next request or a backend's reply, the try would nearly always fail and cost more than it saves.
+most of what a hop costs. What strands send is written together (`FrameStream.post`). A read is tried before waiting
+only in the middle of a frame; between frames, where a daemon waits for a client's next request or a backend's reply,
+the try would nearly always fail and cost more than it saves.
 """
 
 import socket
