@@ -1,5 +1,6 @@
 """Arguments of commands, checked as MongoDB's command parser checks them."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 from uuid import UUID
 
@@ -24,7 +25,7 @@ class Arguments:
     ``maybe_`` give None for a field that is missing.
     """
 
-    def __init__(self, document: bytes, path: str, fields: dict[bytes, rawbson.Span] | None = None) -> None:
+    def __init__(self, document: bytes, path: str, fields: Mapping[bytes, rawbson.Span] | None = None) -> None:
         self._document = document
         self._path = path
         self._fields = rawbson.index(document) if fields is None else fields

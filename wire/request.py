@@ -1,5 +1,6 @@
 """A command as it came: the body read once into spans, everything else decoded only when asked for."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import bson
@@ -38,6 +39,8 @@ class Request:
     """
 
     __slots__ = ("_document", "body", "db", "fields", "message", "name")
+
+    fields: Mapping[bytes, Span]
 
     def __init__(self, message: OpMsg) -> None:
         """Read the top level of the body.

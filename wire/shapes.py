@@ -7,6 +7,7 @@ once, as one long integer with the other bytes masked out: a tenth of the time t
 would take twice, in the router and on the shard.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 from wire.rawbson import (
@@ -46,7 +47,7 @@ class Shape:
 
     __slots__ = ("_length", "_mask", "_masked", "db", "fields", "name")
 
-    def __init__(self, body: bytes, mask: int, fields: dict[bytes, Span], name: str, db: str) -> None:
+    def __init__(self, body: bytes, mask: int, fields: Mapping[bytes, Span], name: str, db: str) -> None:
         self._length = len(body)
         self._mask = mask
         self._masked = int.from_bytes(body, "little") & mask
@@ -70,7 +71,7 @@ class Shapes:
         shape = self._shapes.get(body[:_BEGINNING_BYTES])
         return shape if shape is not None and shape.is_of(body) else None
 
-    def learn(self, body: bytes, fields: dict[bytes, Span], name: str, db: str) -> None:
+    def learn(self, body: bytes, fields: Mapping[bytes, Span], name: str, db: str) -> None:
         """Take note of a well-formed command whose shape is not known; the second time that one begins so, it is.
 
         Of several that begin alike the first stays, so that commands which take turns do not drive each other out.
