@@ -117,10 +117,10 @@ class ShardRegistry:
     async def all_ids(self) -> tuple[str, ...]:
         """The names of all shards in order, without the config servers, as the catalog has them now.
 
-        While there is no primary config server, which may take long, those that are known.
+        While there is no primary config server, or it does not answer, those that are known.
 
         Raises:
-            CommandError: the config servers do not answer, and none is known.
+            CommandError: none is known, or shards have told of others, and the config servers do not answer.
         """
         if self._config.client.monitor.select(PRIMARY) is not None:
             await self._catalog.attempt(self.reload)

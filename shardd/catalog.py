@@ -21,12 +21,15 @@ class Catalog:
     """Reads and changes of the catalog through the primary config server.
 
     Attributes:
+        knows_shards: whether the list of shards was read in this term: who gave a part of a collection to a shard
+            has read that it is there, but it may have been another member.
         topology_time: when a shard was last added or removed, as far as this daemon has read; packed, see
             `pack_timestamp`, and 0 before it has.
     """
 
     def __init__(self, client: ReplicaSetClient, nursery: trio.Nursery) -> None:
         self.client = client
+        self.knows_shards = False
         self.topology_time = 0
         self._shards: dict[str, ShardEntry] = {}
         self._shard_loads: SingleFlight[None, None] = SingleFlight(nursery)
@@ -105,6 +108,7 @@ class Catalog:
     async def _load_shards(self) -> None:
         self._shards = {entry.id: entry for entry in await self.read(read_shards())}
         self.topology_time = topology_time(self._shards.values())
+        self.knows_shards = True
 
     async def _find(self, wanted: CatalogRead) -> list[bytes]:
         try:

@@ -195,7 +195,8 @@ class Shard:
         self._forget_metadata()
 
     def _forget_metadata(self) -> None:
-        self._catalog = None
+        if self._catalog is not None:
+            self._catalog.knows_shards = False
         self.views.forget()
         for state in self.namespaces.values():
             state.forget()

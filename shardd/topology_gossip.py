@@ -8,7 +8,7 @@ shard; so it tells in its reply, as genuine servers do with all replies, when th
 from collections.abc import Awaitable, Callable
 
 from shardd.shard import Shard
-from sharding.clock import TOPOLOGY_TIME, VectorTime
+from sharding.clock import TOPOLOGY_TIME, VectorTime, topology_time_element
 from sharding.versions import IGNORED, SHARD_VERSION
 from wire.message import Header, OpMsg, op_msg
 from wire.rawbson import append
@@ -38,13 +38,12 @@ async def run_telling(shard: Shard, request: Request, run: Callable[[], Awaitabl
     """
     known = VectorTime.from_message(request.body, request.fields).topology_time
     catalog = await shard.catalog()
-    if not catalog.topology_time:
+    if not catalog.knows_shards:
         await catalog.shards()
     reply = await run()
     # As of now: documents that have left while the request waited are not changed by it.
     if reply is None or catalog.topology_time <= known:
         return reply
     header = Header(reply)
-    told = VectorTime(topology_time=catalog.topology_time).internal_elements()
-    body = append(OpMsg(reply).body, told)
+    body = append(OpMsg(reply).body, topology_time_element(catalog.topology_time))
     return op_msg(body, request_id=header.request_id, response_to=header.response_to)

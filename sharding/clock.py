@@ -109,7 +109,7 @@ class VectorTime:
         if self.config_time:
             elements += rawbson.element(CONFIG_TIME, rawbson.TIMESTAMP, _pack_uint64(self.config_time))
         if self.topology_time:
-            elements += rawbson.element(TOPOLOGY_TIME, rawbson.TIMESTAMP, _pack_uint64(self.topology_time))
+            elements += topology_time_element(self.topology_time)
         return elements
 
 
@@ -169,6 +169,11 @@ class VectorClock:
         span = fields.get(CLUSTER_TIME)
         if span is not None and _is_cluster_time_after(document, span, self._time.cluster_time):
             self.advance(VectorTime(_read_cluster_time(document, span)))
+
+
+def topology_time_element(topology_time: int) -> bytes:
+    """``$topologyTime``, ready for `rawbson.append`, given the packed time."""
+    return rawbson.element(TOPOLOGY_TIME, rawbson.TIMESTAMP, _pack_uint64(topology_time))
 
 
 def signed_cluster_time(cluster_time: Timestamp) -> dict[str, Any]:

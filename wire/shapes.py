@@ -28,8 +28,9 @@ _BEGINNING_BYTES: Final = 24
 """How much of commands finds those that may be alike: their length, their name, and some of the collection's."""
 
 _BYTES_MAX: Final = 1_024
-"""Longer commands are walked over, which takes no more time for them."""
+"""Longer commands are walked over: there is less to be won, and their shapes would take up memory."""
 
+_FIELDS_MAX: Final = 40
 _SHAPES_MAX: Final = 2_048
 
 _LENGTH_PREFIXED: Final = frozenset({STRING, OBJECT, ARRAY, BINARY, CODE, SYMBOL, CODE_WITH_SCOPE})
@@ -78,7 +79,7 @@ class Shapes:
         """
         beginning = body[:_BEGINNING_BYTES]
         if beginning not in self._shapes:
-            if len(body) > _BYTES_MAX:
+            if len(body) > _BYTES_MAX or len(fields) > _FIELDS_MAX:
                 return
             if len(self._shapes) >= _SHAPES_MAX:
                 self._shapes.clear()

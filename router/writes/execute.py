@@ -85,8 +85,14 @@ class _Execution:
     async def _round(self, run: WriteRun, routing: CollectionRouting) -> None:
         destinations = self._targets(routing)
         registry = self._router.shards
-        is_broadcast = destinations.has_broadcasts or run.has_broadcasts
-        all_shards = await registry.ids_as_told() if is_broadcast else ()
+        was_broadcast = run.has_broadcasts
+        try:
+            all_shards = await registry.ids_as_told() if destinations.has_broadcasts or was_broadcast else ()
+        except CommandError as error:
+            if not run.settled and not was_broadcast:
+                raise
+            run.fail_rest(error)
+            return
         broadcast = broadcast_elements(registry.topology_time)
         parts = {part.shard: part for part in run.next_round(destinations.by_statement, all_shards)}
         messages = {
@@ -94,12 +100,17 @@ class _Execution:
             for shard, part in parts.items()
         }
         replies = await scatter(self._operation, messages, may_repeat=self._batch.is_retryable)
-        if not run.settled:
+        if not run.settled and not was_broadcast:
             _raise_if_refused_as_a_whole(replies)
         for reply in replies:
             self._record(run, parts[reply.shard_id], reply)
-        # A shard that was added meanwhile may have got documents which were not changed where they came from.
-        run.end_round(self._namespace, await registry.ids_as_told() if is_broadcast else ())
+        if any(part.is_broadcast for part in parts.values()):
+            # A shard that was added meanwhile may have got documents which were not changed where they came from.
+            try:
+                all_shards = await registry.ids_as_told()
+            except CommandError as error:
+                run.record_missed_shards(error)
+        run.end_round(self._namespace, all_shards)
 
     def _record(self, run: WriteRun, part: ShardBatch, reply: ShardReply) -> None:
         """Take note of what came from a shard.

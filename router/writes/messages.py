@@ -5,7 +5,7 @@ from typing import Final
 
 from router.writes.batch import WriteBatch
 from router.writes.run import ShardBatch
-from sharding.clock import VectorTime
+from sharding.clock import topology_time_element
 from sharding.versions import IGNORED, shard_version_element
 from wire.message import CHECKSUM_PRESENT, OpMsg, encode_sequence, op_msg
 from wire.rawbson import ARRAY, INT32, append, element, from_elements
@@ -39,9 +39,10 @@ def broadcast_elements(topology_time: int) -> bytes:
     """What goes with statements that all shards get, in place of versions: each may own matches or not, so none checks.
 
     Args:
-        topology_time: of the shards that get them; one that knows of a later change of that set tells in its reply.
+        topology_time: of the shards that get them, packed, 0 if unknown; one that knows of a later change of that set
+            tells in its reply.
     """
-    return _IGNORED_VERSION_ELEMENT + VectorTime(topology_time=topology_time).internal_elements()
+    return _IGNORED_VERSION_ELEMENT + topology_time_element(topology_time)
 
 
 def shard_message(batch: WriteBatch, part: ShardBatch, versions: bytes) -> bytes:

@@ -215,6 +215,12 @@ class WriteRun:
         for position in batch.positions[:1] if self._batch.is_ordered else batch.positions:
             self._note_error(batch, position, error.code, document)
 
+    def record_missed_shards(self, error: CommandError) -> None:
+        """Take note that the statements which all shards have just got may concern others, which are not known."""
+        document = error_document(error)
+        for position in self._sent_broadcasts:
+            self._broadcasts[position].errors.append(document)
+
     def end_round(self, namespace: str, all_shards: Collection[str] = ()) -> None:
         """Draw the conclusions once all shards of a round have answered.
 

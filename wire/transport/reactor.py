@@ -93,6 +93,8 @@ class Reactor(threading.local, trio.abc.Instrument):
         is_polling = timeout <= 0
         deadline = monotonic() + timeout
         self._do_what_was_left()
+        if self._has_trio_work:
+            timeout = 0
         while True:
             is_trio_ready = False
             for descriptor, events in poll(timeout, _EVENTS_MAX):

@@ -177,7 +177,11 @@ class Server:
         self.is_draining = True
         self._accepting.cancel()
         for client in list(self.clients):
-            if client.is_waiting_for_news or not client.is_busy:
+            if client.is_busy and not client.is_waiting_for_news:
+                continue
+            if client.stream.is_sending:
+                client.stream.when_sent(client.scope.cancel)
+            else:
                 client.scope.cancel()
         with trio.move_on_after(seconds):
             if self.clients:
@@ -245,13 +249,13 @@ class Server:
         else:
             client.is_answered_verbatim = False
             reply = await self._answer(client, frame)
-        is_last = self.is_draining or client.is_finished
         if reply is not None:
+            is_last = self.is_draining or client.is_finished
             rest = stream.send_now(reply) if is_last else stream.post(reply)
             if rest is not None:
                 await stream.send_rest(rest)
         client.is_busy = client.is_interruptible = False
-        return not is_last
+        return not (self.is_draining or client.is_finished)
 
     async def _answer(self, client: ClientConnection, frame: bytes) -> bytes | None:
         opcode = frame[12] | frame[13] << 8

@@ -7,6 +7,7 @@ the try would nearly always fail and cost more than it saves.
 """
 
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -36,7 +37,17 @@ class FrameStream:
     One task may receive and one may send at a time.
     """
 
-    __slots__ = ("_has_news", "_is_hung_up", "_is_watched", "_posted", "_reader", "_socket", "_waiting", "is_closed")
+    __slots__ = (
+        "_has_news",
+        "_is_hung_up",
+        "_is_watched",
+        "_posted",
+        "_reader",
+        "_socket",
+        "_waiting",
+        "_when_sent",
+        "is_closed",
+    )
 
     def __init__(self, connected: socket.socket) -> None:
         connected.setblocking(False)
@@ -52,6 +63,7 @@ class FrameStream:
         self._is_hung_up = False
         self._waiting: Strand | None = None
         self._posted = b""
+        self._when_sent: Callable[[], object] | None = None
         self.is_closed = False
 
     @property
@@ -188,18 +200,23 @@ class FrameStream:
 
         That wakes the peers once for all that there is for them, and lets nobody who is woken take the processor from
         whoever has more to tell him. Who posts has to go on to receive: there an error is raised, if it comes to one,
-        and the rest is written that does not fit into the socket.
+        and the rest is written that does not fit into the socket. So only what will be waited for is posted: not if
+        the peer has sent more already, or has closed.
 
         Raises:
             OSError: the connection broke.
         """
-        if REACTOR.strand is None or len(frame) > _POSTED_BYTES_MAX:
+        if (
+            REACTOR.strand is None
+            or self._posted
+            or self._has_news
+            or self.is_closed
+            or not self._reader.is_between_frames
+            or len(frame) > _POSTED_BYTES_MAX
+        ):
             return self.send_now(frame)
-        if self._posted:
-            self._posted += frame
-        else:
-            self._posted = frame
-            REACTOR.afterwards.append(self._write_posted)
+        self._posted = frame
+        REACTOR.afterwards.append(self._write_posted)
         return None
 
     def send_now(self, frame: bytes | memoryview) -> memoryview | None:
@@ -215,6 +232,15 @@ class FrameStream:
         except BlockingIOError:
             sent = 0
         return None if sent == len(frame) else memoryview(frame)[sent:]
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether something is posted that has not gone out."""
+        return bool(self._posted)
+
+    def when_sent(self, do: Callable[[], object]) -> None:
+        """Call back once what is posted has gone out, and whenever that is so again."""
+        self._when_sent = do
 
     async def send_rest(self, rest: memoryview) -> None:
         """Write what `send_now` has left, waiting while the peer does not read.
@@ -268,18 +294,25 @@ class FrameStream:
             sent = self._socket.send(posted)
         except OSError:
             sent = 0  # no room, or an error that is met again by who is to know of it
-        if sent == len(posted):
-            self._posted = b""
-            return
         self._posted = posted[sent:]
+        if not self._posted:
+            self._tell_sent()
+            return
         strand, self._waiting = self._waiting, None
         if strand is not None:
             strand.resume()
 
     async def _send_posted(self) -> None:
-        rest = self.send_now(b"")
-        if rest is not None:
-            await self.send_rest(rest)
+        await in_own_task()
+        while self._posted:
+            await wait_writable(self._socket)
+            with suppress(BlockingIOError):
+                self._posted = self._posted[self._socket.send(self._posted) :]
+        self._tell_sent()
+
+    def _tell_sent(self) -> None:
+        if self._when_sent is not None:
+            self._when_sent()
 
     async def _wait_readable(self) -> None:
         """Return when something may have come, or the peer has closed."""

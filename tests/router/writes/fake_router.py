@@ -43,7 +43,7 @@ class FakeRouter:
     Attributes:
         sent: every request, with the shard it went to.
         log: what else was done.
-        shard_ids: the shards of the cluster, `ALL_SHARDS` unless a test changes them.
+        shard_ids: the shards of the cluster, `ALL_SHARDS` unless a test changes them; an error if they cannot be read.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class FakeRouter:
         self.sent: list[tuple[str, Request]] = []
         self.may_repeat: list[bool] = []
         self.log: list[str] = []
-        self.shard_ids: tuple[str, ...] = ALL_SHARDS
+        self.shard_ids: tuple[str, ...] | CommandError = ALL_SHARDS
         self.topology_time = pack_timestamp(TOPOLOGY_TIME)
         self._tables = list(tables)
         self._answer = answer
@@ -94,6 +94,8 @@ class FakeRouter:
     # As the shard registry
 
     async def ids_as_told(self) -> tuple[str, ...]:
+        if isinstance(self.shard_ids, CommandError):
+            raise self.shard_ids
         return self.shard_ids
 
     # As the router

@@ -14,6 +14,7 @@ from router.writes.kind import WriteKind
 from sharding.versions import IGNORED, UNSHARDED
 from tests.router.writes.builders import request, table
 from tests.router.writes.fake_router import ALL_SHARDS, OK, TOPOLOGY_TIME, Answer, FakeRouter, statements_sent
+from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 from wire.message import OpMsg
 from wire.request import Request
@@ -108,6 +109,43 @@ def test_broadcast_goes_to_a_shard_that_it_was_told_of_too() -> None:
     router = FakeRouter([BY_K], answer)
     assert run(router, WriteKind.DELETE, [{"q": {}, "limit": 0}]) == {"n": 5}
     assert sorted(shard for shard, _ in router.sent) == sorted((*ALL_SHARDS, "up"))
+
+
+def no_config_servers() -> CommandError:
+    return CommandError(ErrorCode.HostUnreachable, "the config servers are not reachable")
+
+
+def test_broadcast_that_was_executed_is_told_even_if_others_cannot_be_known() -> None:
+    def answer(shard: str, received: Request) -> Answer:
+        router.shard_ids = no_config_servers()
+        return counting(shard, received)
+
+    for ordered in (True, False):
+        router = FakeRouter([BY_K], answer)
+        reply = run(router, WriteKind.DELETE, [{"q": {}, "limit": 0}, {"q": {"x": 1}, "limit": 0}], ordered=ordered)
+        executed = 1 if ordered else 2
+        assert reply["n"] == 4 * executed
+        assert [(error["index"], error["code"]) for error in reply["writeErrors"]] == [(n, 6) for n in range(executed)]
+        assert len(router.sent) == 4
+
+
+def test_broadcast_whose_shards_cannot_be_known_fails() -> None:
+    router = FakeRouter([BY_K], counting)
+    router.shard_ids = no_config_servers()
+    with pytest.raises(CommandError, match="not reachable"):
+        run(router, WriteKind.DELETE, [{"q": {}, "limit": 0}])
+    assert router.sent == []
+
+
+def test_broadcast_that_a_new_shard_fails_is_told_with_what_the_others_did() -> None:
+    def answer(shard: str, received: Request) -> Answer:
+        router.shard_ids = (*ALL_SHARDS, "up")
+        return CommandError(ErrorCode.HostUnreachable, "gone") if shard == "up" else {"n": 1, "ok": 1.0}
+
+    router = FakeRouter([BY_K], answer)
+    reply = run(router, WriteKind.DELETE, [{"q": {}, "limit": 0}])
+    assert reply["n"] == 4
+    assert [(error["index"], error["code"]) for error in reply["writeErrors"]] == [(0, 6)]
 
 
 def test_broadcast_stays_one_when_a_single_shard_is_left() -> None:

@@ -112,6 +112,62 @@ def test_what_finds_no_room_is_written_when_there_is_some() -> None:
     run(main)
 
 
+def test_room_that_there_is_only_later_is_waited_for_at_once() -> None:
+    """The strand begins in its task, so that the frame is written when the reactor is about to wait for long."""
+
+    async def main(there: Peer, nursery: trio.Nursery) -> None:
+        async def step() -> bool:
+            there.stream.post(frame(200))
+            await there.stream.receive()
+            return False
+
+        filled = fill(there)
+        nursery.start_soon(Strand(step).run)
+        found = await trio.to_thread.run_sync(read, there, filled + 200)
+        assert found == bytes(filled) + frame(200)
+        there.socket.send(frame())
+
+    def read(there: Peer, count: int) -> bytes:
+        there.socket.setblocking(True)
+        there.socket.settimeout(5)
+        found = b""
+        while len(found) < count:
+            found += there.socket.recv(1 << 20)
+        return found
+
+    run(main)
+
+
+def test_who_sends_more_than_it_reads_is_waited_for() -> None:
+    count, length = 10, 20_000
+
+    async def main(there: Peer, nursery: trio.Nursery) -> None:
+        served: list[bool] = []
+
+        async def step() -> bool:
+            await there.stream.receive()
+            rest = there.stream.post(frame(length))
+            if rest is not None:
+                await there.stream.send_rest(rest)
+            served.append(True)
+            return True
+
+        there.stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+        nursery.start_soon(Strand(step).run)
+        for _ in range(count):
+            await there.trio.send_all(frame())
+            await settled()
+        assert len(served) < count
+        received = 0
+        while received < count * length:
+            received += len(await there.trio.receive_some())
+        await settled()
+        assert len(served) == count
+        nursery.cancel_scope.cancel()
+
+    run(main)
+
+
 def test_who_waits_for_the_answer_meets_the_error() -> None:
     async def main(there: Peer, nursery: trio.Nursery) -> None:
         async def step() -> bool:

@@ -1,11 +1,13 @@
 """The server: what clients do wrong stays with them, what they do right is answered in order, and it ends in order."""
 
+import socket
 import struct
 from typing import Any
 
 import bson
 import pytest
 import trio
+from trio.lowlevel import wait_readable
 
 from tests.wire.transport.serving import Serving, answer_ok, serving
 from wire import compression
@@ -252,6 +254,27 @@ def test_drain_does_not_wait_for_those_who_wait_for_news() -> None:
             await begun.wait()
             await served.server.drain(3600)
             assert await client.receive() is None
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize("length", [60_000, 100_000])
+def test_drain_lets_a_client_that_reads_slowly_have_its_reply(length: int) -> None:
+    async def answer_at_length(client: ClientConnection, request: Request) -> dict[str, Any]:
+        client.stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+        return {"text": "x" * length, "ok": 1.0}
+
+    async def main() -> None:
+        async with serving(answer_at_length) as served:
+            client = await served.connect()
+            client.stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            await client.send(ping())
+            await wait_readable(client.stream.socket)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(served.server.drain, 3600)
+                await trio.sleep(0.01)
+                assert len((await client.receive_document())["text"]) == length
+                assert await client.receive() is None
 
     trio.run(main)
 
