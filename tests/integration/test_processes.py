@@ -169,7 +169,7 @@ def test_health_and_metrics(cluster: RunningCluster, client: Client, name: str, 
 
 
 def test_daemons_give_way_to_what_is_running(cluster: RunningCluster) -> None:
-    for process in cluster.document["processes"]:
+    for process in cluster.status()["processes"]:
         expected = os.SCHED_OTHER if process["role"] == "mongod" else os.SCHED_BATCH
         assert os.sched_getscheduler(process["pid"]) == expected, process["name"]
 
