@@ -64,7 +64,7 @@ class _Execution:
             return {} if self._batch.is_unacknowledged else reply.for_client(HIDDEN_FIELDS)
         run = WriteRun(self._batch)
         self._record(run, run.whole_round(shard), reply)
-        run.end_round(self._namespace)
+        run.end_round(self._namespace, ())
         return await self._finish(run, routing)
 
     async def _finish(self, run: WriteRun, routing: CollectionRouting) -> Reply:
@@ -93,10 +93,13 @@ class _Execution:
                 raise
             run.fail_rest(error)
             return
-        broadcast = broadcast_elements(registry.topology_time)
         parts = {part.shard: part for part in run.next_round(destinations.by_statement, all_shards)}
         messages = {
-            shard: shard_message(self._batch, part, broadcast if part.is_broadcast else routing.versions_for(shard))
+            shard: shard_message(
+                self._batch,
+                part,
+                broadcast_elements(registry.topology_time) if part.is_broadcast else routing.versions_for(shard),
+            )
             for shard, part in parts.items()
         }
         replies = await scatter(self._operation, messages, may_repeat=self._batch.is_retryable)

@@ -42,12 +42,11 @@ class ShardBatch:
 class _Broadcast:
     """What is known of a statement that several shards have to execute."""
 
-    __slots__ = ("done", "errors", "is_refused")
+    __slots__ = ("done", "errors")
 
     def __init__(self) -> None:
         self.done: set[str] = set()
         self.errors: list[bytes] = []
-        self.is_refused = False
 
 
 class WriteRun:
@@ -221,12 +220,12 @@ class WriteRun:
         for position in self._sent_broadcasts:
             self._broadcasts[position].errors.append(document)
 
-    def end_round(self, namespace: str, all_shards: Collection[str] = ()) -> None:
+    def end_round(self, namespace: str, all_shards: Collection[str]) -> None:
         """Draw the conclusions once all shards of a round have answered.
 
         Args:
             namespace: of the batch, for the error if there has been no progress for too long.
-            all_shards: every shard of the cluster as it is known now, if the round had broadcasts.
+            all_shards: every shard of the cluster as it is known now; of no concern if the round had no broadcasts.
         """
         for position in self._sent_broadcasts:
             self._conclude_broadcast(position, all_shards)
@@ -256,12 +255,11 @@ class WriteRun:
             self._fail(self._open.popleft(), document)
 
     def _conclude_broadcast(self, position: int, all_shards: Collection[str]) -> None:
-        """Settle a statement that all shards have answered, or open it again for those that refused it or are new."""
+        """Settle a statement that all shards have executed, or open it again for those that refused it or are new."""
         broadcast = self._broadcasts[position]
         if broadcast.errors:
             self._fail(position, combined_error(broadcast.errors))
-        elif broadcast.is_refused or not broadcast.done.issuperset(all_shards):
-            broadcast.is_refused = False
+        elif not broadcast.done.issuperset(all_shards):
             self._reopened.append(position)
         else:
             self.settled += 1
@@ -274,9 +272,7 @@ class WriteRun:
 
     def _note_refusal(self, batch: ShardBatch, position: int, code: int) -> None:
         self.refusals.add(code)
-        if batch.is_broadcast:
-            self._broadcasts[position].is_refused = True
-        else:
+        if not batch.is_broadcast:
             self._reopened.append(position)
 
     def _note_error(self, batch: ShardBatch, position: int, code: int, document: bytes) -> None:

@@ -71,7 +71,7 @@ def test_ordered_rounds_take_the_longest_run_for_one_shard() -> None:
         for part in parts.values():
             taken.append((part.shard, part.positions))
             run.record(part, reply_of({"n": len(part.positions)}))
-        run.end_round(NAMESPACE)
+        run.end_round(NAMESPACE, SHARDS)
     assert taken == [("west", [0, 1]), ("east", [2, 3]), ("west", [4])]
     assert run.reply() == {"n": 5}
 
@@ -90,7 +90,7 @@ def test_broadcast_goes_alone_in_an_ordered_batch() -> None:
     writes = deletes({"k": 1}, {}, {"k": 2})
     run = WriteRun(writes)
     assert list(next_round(run, writes)) == ["west"]
-    run.end_round(NAMESPACE)
+    run.end_round(NAMESPACE, SHARDS)
     parts = next_round(run, writes)
     assert {shard: (part.positions, part.is_broadcast) for shard, part in parts.items()} == {
         shard: ([1], True) for shard in SHARDS
@@ -103,12 +103,12 @@ def test_broadcasts_wait_for_the_rest_in_an_unordered_batch() -> None:
     first = next_round(run, writes)
     assert [(part.shard, part.positions, part.is_broadcast) for part in first.values()] == [("west", [1], False)]
     run.record(first["west"], reply_of({"n": 1}))
-    run.end_round(NAMESPACE)
+    run.end_round(NAMESPACE, SHARDS)
     second = next_round(run, writes)
     assert {shard: part.positions for shard, part in second.items()} == {shard: [0, 2] for shard in SHARDS}
     for part in second.values():
         run.record(part, reply_of({"n": 2}))
-    run.end_round(NAMESPACE)
+    run.end_round(NAMESPACE, SHARDS)
     assert run.is_finished
     assert run.reply() == {"n": 7}
 
@@ -120,7 +120,7 @@ def test_messages_are_limited_in_size(monkeypatch: pytest.MonkeyPatch, ordered: 
     monkeypatch.setattr(batch_module, "MESSAGE_BYTES_MAX", room + batch_module._COMMAND_BYTES_RESERVED)
     run = WriteRun(writes)
     assert next_round(run, writes)["west"].positions == [0, 1]
-    run.end_round(NAMESPACE)
+    run.end_round(NAMESPACE, SHARDS)
     assert next_round(run, writes)["west"].positions == [2, 3]
 
 
@@ -133,7 +133,7 @@ def test_nothing_overtakes_what_had_no_room(monkeypatch: pytest.MonkeyPatch) -> 
     taken = []
     while not run.is_finished:
         taken.append(next_round(run, writes)["west"].positions)
-        run.end_round(NAMESPACE)
+        run.end_round(NAMESPACE, SHARDS)
     assert taken == [[0], [1], [2]]
 
 
@@ -152,13 +152,13 @@ def test_refused_statements_are_sent_again() -> None:
     writes = inserts(1, 2, 3)
     run = WriteRun(writes)
     run.record(next_round(run, writes)["west"], reply_of({"n": 1, "writeErrors": [{"index": 1, **STALE}]}))
-    run.end_round(NAMESPACE)
+    run.end_round(NAMESPACE, SHARDS)
     assert run.refusals == {13388}
     assert not run.is_finished
     part = next_round(run, writes)["west"]
     assert part.positions == [1, 2]
     run.record(part, reply_of({"n": 2}))
-    run.end_round(NAMESPACE)
+    run.end_round(NAMESPACE, SHARDS)
     assert run.reply() == {"n": 3}
 
 
@@ -168,7 +168,7 @@ def test_whole_command_refused() -> None:
     parts = next_round(run, writes)
     run.record(parts["east"], reply_of({"n": 1}))
     run.record_failure(parts["west"], CommandError(249, "stale database"))
-    run.end_round(NAMESPACE)
+    run.end_round(NAMESPACE, SHARDS)
     assert run.refusals == {249}
     assert {shard: part.positions for shard, part in next_round(run, writes).items()} == {"west": [0]}
 
@@ -180,12 +180,12 @@ def test_broadcast_is_not_repeated_where_it_was_done() -> None:
     run.record(parts["west"], reply_of({"n": 3}))
     run.record_failure(parts["east"], CommandError(13388, "stale"))
     run.record(parts["north"], reply_of({"n": 0, "writeErrors": [{"index": 0, **STALE}]}))
-    run.end_round(NAMESPACE)
+    run.end_round(NAMESPACE, SHARDS)
     again = next_round(run, writes)
     assert sorted(again) == ["east", "north"]
     for part in again.values():
         run.record(part, reply_of({"n": 1}))
-    run.end_round(NAMESPACE)
+    run.end_round(NAMESPACE, SHARDS)
     assert run.is_finished
     assert run.reply() == {"n": 5}
 
@@ -197,10 +197,10 @@ def test_broadcast_to_a_shard_that_was_removed() -> None:
     run.record(parts["west"], reply_of({"n": 3}))
     run.record(parts["east"], reply_of({"n": 2}))
     run.record_failure(parts["north"], CommandError(70, "Shard north not found"))
-    run.end_round(NAMESPACE)
+    run.end_round(NAMESPACE, SHARDS)
     destinations = target_batch(writes, ROUTING, "west").by_statement
     assert run.next_round(destinations, ("west", "east")) == []
-    run.end_round(NAMESPACE)
+    run.end_round(NAMESPACE, ("west", "east"))
     assert run.is_finished
     assert run.reply() == {"n": 5}
 
@@ -212,7 +212,7 @@ def test_broadcast_with_different_errors() -> None:
     run.record(parts["west"], reply_of({"n": 0, "writeErrors": [{"index": 0, "code": 2, "errmsg": "bad"}]}))
     run.record(parts["east"], reply_of({"n": 4}))
     run.record_failure(parts["north"], CommandError(6, "gone"))
-    run.end_round(NAMESPACE)
+    run.end_round(NAMESPACE, SHARDS)
     assert run.is_finished
     reply = decoded(run.reply())
     assert reply["n"] == 4
@@ -223,7 +223,7 @@ def test_ordered_failure_of_a_shard_fails_its_first_statement_only() -> None:
     writes = inserts(1, 2, 6)
     run = WriteRun(writes)
     run.record_failure(next_round(run, writes)["west"], CommandError(13, "not authorized"))
-    run.end_round(NAMESPACE)
+    run.end_round(NAMESPACE, SHARDS)
     assert run.is_finished
     assert decoded(run.reply()) == {
         "n": 0,
@@ -237,7 +237,7 @@ def test_unordered_failure_of_a_shard_fails_all_its_statements() -> None:
     parts = next_round(run, writes)
     run.record_failure(parts["west"], CommandError(6, "gone"))
     run.record(parts["east"], reply_of({"n": 1}))
-    run.end_round(NAMESPACE)
+    run.end_round(NAMESPACE, SHARDS)
     assert [error["index"] for error in decoded(run.reply())["writeErrors"]] == [0, 2]
 
 
@@ -245,9 +245,9 @@ def test_statement_that_cannot_be_targeted_ends_an_ordered_batch() -> None:
     writes = batch(WriteKind.INSERT, [{"k": 1}, {"k": [1]}, {"k": 2}])
     run = WriteRun(writes)
     run.record(next_round(run, writes)["west"], reply_of({"n": 1}))
-    run.end_round(NAMESPACE)
+    run.end_round(NAMESPACE, SHARDS)
     assert next_round(run, writes) == {}
-    run.end_round(NAMESPACE)
+    run.end_round(NAMESPACE, SHARDS)
     assert run.is_finished
     reply = decoded(run.reply())
     assert reply["n"] == 1
@@ -260,7 +260,7 @@ def test_no_progress_gives_up() -> None:
     for _ in range(6):
         assert not run.is_finished
         run.record_failure(next_round(run, writes)["west"], CommandError(13388, "stale"))
-        run.end_round(NAMESPACE)
+        run.end_round(NAMESPACE, SHARDS)
     assert run.is_finished
     errors = decoded(run.reply())["writeErrors"]
     assert [(error["index"], error["code"]) for error in errors] == [(0, 82), (1, 82)]
@@ -277,7 +277,7 @@ def test_move_to_another_shard_is_refused() -> None:
         run = WriteRun(writes)
         part = next_round(run, writes)["west"]
         run.record(part, reply_of({"n": 0, "nModified": 0, "writeErrors": [{"index": 0, **would_change}]}))
-        run.end_round(NAMESPACE)
+        run.end_round(NAMESPACE, SHARDS)
         reply = decoded(run.reply())
         assert [(error["index"], error["code"]) for error in reply["writeErrors"]] == [(0, code)]
         assert "preImage" not in reply["writeErrors"][0]
@@ -294,7 +294,7 @@ def test_write_concern_error_beside_item_errors(ordered: bool, told: bool) -> No
     run.record(
         next_round(run, writes)["west"], reply_of({"n": 1, "writeErrors": [failed], "writeConcernError": CONCERN})
     )
-    run.end_round(NAMESPACE)
+    run.end_round(NAMESPACE, SHARDS)
     assert ("writeConcernError" in run.reply()) is told
 
 
@@ -304,7 +304,7 @@ def test_retried_statements_are_told_together() -> None:
     parts = next_round(run, writes)
     run.record(parts["west"], reply_of({"n": 1, "retriedStmtIds": [1]}))
     run.record(parts["east"], reply_of({"n": 1, "retriedStmtIds": [0]}))
-    run.end_round(NAMESPACE)
+    run.end_round(NAMESPACE, SHARDS)
     assert run.reply() == {"n": 2, "retriedStmtIds": [0, 1]}
 
 
@@ -312,7 +312,7 @@ def test_unacknowledged_batch_is_told_nothing() -> None:
     writes = inserts(1, writeConcern={"w": 0})
     run = WriteRun(writes)
     run.record(next_round(run, writes)["west"], reply_of({"n": 1}))
-    run.end_round(NAMESPACE)
+    run.end_round(NAMESPACE, SHARDS)
     assert run.reply() == {}
 
 
@@ -363,7 +363,7 @@ class Shards:
             for part in next_round(run, writes).values():
                 versions = broadcast_elements(0) if part.is_broadcast else b""
                 self._send(run, part, Request(OpMsg(shard_message(writes, part, versions))))
-            run.end_round(NAMESPACE)
+            run.end_round(NAMESPACE, SHARDS)
         return decoded(run.reply())
 
     def _send(self, run: WriteRun, part: ShardBatch, sent: Request) -> None:
