@@ -188,6 +188,14 @@ def find(document: bytes, name: bytes, start: int = 0) -> Span | None:
     return None
 
 
+def deciding_bytes(kind: int) -> int | None:
+    """How many bytes at the beginning of a value of a type say how long it is; None if it has to be read to its end."""
+    size = _SIZES[kind]
+    if size >= 0:
+        return 0
+    return None if size == _REGEX else _INT32.size
+
+
 def document_length(document: bytes, start: int = 0) -> int:
     """The length in bytes that the document at ``start`` gives itself, checked against the bytes that are there."""
     return _document_end(document, start) - start

@@ -10,19 +10,7 @@ would take twice, in the router and on the shard.
 from collections.abc import Mapping
 from typing import Final
 
-from wire.rawbson import (
-    ARRAY,
-    BINARY,
-    CODE,
-    CODE_WITH_SCOPE,
-    DB_POINTER,
-    OBJECT,
-    REGEX,
-    STRING,
-    SYMBOL,
-    Span,
-    spans,
-)
+from wire.rawbson import Span, deciding_bytes, spans
 
 _BEGINNING_BYTES: Final = 24
 """How much of commands finds those that may be alike: their length, their name, and some of the collection's."""
@@ -33,8 +21,8 @@ _BYTES_MAX: Final = 1_024
 _FIELDS_MAX: Final = 40
 _SHAPES_MAX: Final = 2_048
 
-_LENGTH_PREFIXED: Final = frozenset({STRING, OBJECT, ARRAY, BINARY, CODE, SYMBOL, CODE_WITH_SCOPE})
-_INT32_BYTES: Final = 4
+_LENGTH_BYTES: Final = 4
+"""Those that a document begins with."""
 
 
 class Shape:
@@ -97,11 +85,12 @@ SHAPES: Final = Shapes()
 def _mask(body: bytes, db: Span) -> int:
     """The bytes of a command that decide where its fields are, its name and its database; 0 if values do too."""
     decides = bytearray(len(body))
-    _mark(decides, 0, _INT32_BYTES)
+    _mark(decides, 0, _LENGTH_BYTES)
     for _, (kind, element_start, value_start, _) in spans(body):
-        if kind in (REGEX, DB_POINTER):
+        deciding = deciding_bytes(kind)
+        if deciding is None:
             return 0
-        _mark(decides, element_start, value_start + (_INT32_BYTES if kind in _LENGTH_PREFIXED else 0))
+        _mark(decides, element_start, value_start + deciding)
     _mark(decides, db[2], db[3])
     _mark(decides, len(body) - 1, len(body))
     return int.from_bytes(decides, "little")
