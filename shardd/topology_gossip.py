@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from shardd.shard import Shard
 from sharding.clock import TOPOLOGY_TIME, VectorTime, topology_time_element
 from sharding.versions import IGNORED, SHARD_VERSION
-from wire.message import Header, OpMsg, op_msg
+from wire.message import OpMsg, op_msg
 from wire.rawbson import append
 from wire.request import Request
 
@@ -44,6 +44,6 @@ async def run_telling(shard: Shard, request: Request, run: Callable[[], Awaitabl
     # As of now: documents that have left while the request waited are not changed by it.
     if reply is None or catalog.topology_time <= known:
         return reply
-    header = Header(reply)
-    body = append(OpMsg(reply).body, topology_time_element(catalog.topology_time))
-    return op_msg(body, request_id=header.request_id, response_to=header.response_to)
+    message = OpMsg(reply)
+    body = append(message.body, topology_time_element(catalog.topology_time))
+    return op_msg(body, request_id=message.request_id, response_to=message.response_to)

@@ -1,14 +1,12 @@
 """A shard that was added through one router belongs to what another router sends to all shards."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from bson.max_key import MaxKey
 from bson.min_key import MinKey
-from pymongo import MongoClient
 
-from tests.local_cluster import Client, RunningCluster, running_cluster
+from tests.local_cluster import RunningCluster, running_cluster
 from tests.shardd.mini_cluster import replica_set
 
 DB = "added"
@@ -25,8 +23,8 @@ def grown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
         running_cluster(tmp_path_factory.mktemp("cluster"), *options) as cluster,
         replica_set(tmp_path_factory.mktemp("third")) as third,
         third.client() as alone,
-        router(cluster, 0) as first,
-        router(cluster, 1) as second,
+        cluster.direct("router.0") as first,
+        cluster.direct("router.1") as second,
     ):
         low, high = cluster.shards
         first.admin.command("enableSharding", DB, primaryShard=low)
@@ -41,22 +39,18 @@ def grown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
         yield cluster
 
 
-def router(cluster: RunningCluster, index: int) -> Client:
-    return MongoClient[dict[str, Any]](f"mongodb://{cluster.address(f'router.{index}')}")
-
-
 def test_multi_writes_reach_it(grown: RunningCluster) -> None:
-    with router(grown, 1) as client:
+    with grown.direct("router.1") as client:
         updated = client[DB].c.update_many({}, {"$inc": {"x": 1}})
         assert (updated.matched_count, updated.modified_count) == (20, 20)
         assert {document["x"] for document in client[DB].c.find()} == {1}
 
 
 def test_its_databases_are_listed(grown: RunningCluster) -> None:
-    with router(grown, 1) as client:
+    with grown.direct("router.1") as client:
         assert "found" in client.list_database_names()
 
 
 def test_the_map_of_shards_has_it(grown: RunningCluster) -> None:
-    with router(grown, 1) as client:
+    with grown.direct("router.1") as client:
         assert client.admin.command("getShardMap")["map"].keys() == {"config", "third", *grown.shards}
