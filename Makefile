@@ -6,7 +6,7 @@ BIN := .venv/bin
 PYTHON_READY := .venv/.ready
 NODE_READY := node_modules/.ready
 
-.PHONY: setup demo test check pytest bench chaos lock clean
+.PHONY: setup demo test test-all check pytest bench chaos lock clean
 
 setup: $(PYTHON_READY) $(NODE_READY)
 
@@ -35,6 +35,10 @@ check: $(PYTHON_READY)
 
 pytest: setup
 	$(BIN)/pytest
+
+# All of every matrix and every long property run, some of which "make test" samples or leaves out.
+test-all: check setup
+	$(BIN)/pytest --all
 
 bench: setup
 	$(BIN)/python -m bench

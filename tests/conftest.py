@@ -3,12 +3,14 @@
 import os
 import signal
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import settings
 
 from deploy.mongod import find_mongod
 from tests.local_cluster import Client, RunningCluster, running_cluster
+from tests.sampling import sampled
 
 # How long one example takes says nothing where a cluster runs at the same time. Continuous integration tries
 # the same examples each time; whoever works on the code tries new ones, and a failure prints how to see it again.
@@ -19,6 +21,35 @@ settings.load_profile("shardwright")
 def pytest_configure() -> None:
     """Let SIGTERM end the run as Ctrl-C does, so that fixtures stop the processes they started."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--all`` for what takes too long for every run; ``--sample-seed`` to choose the same sample again."""
+    parser.addoption("--all", action="store_true", help="run all of every matrix, and the tests marked exhaustive")
+    parser.addoption(
+        "--sample-seed",
+        type=int,
+        default=datetime.now(UTC).date().toordinal(),
+        help="chooses the sample of each matrix (default: by the day)",
+    )
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """How to see the same sample again."""
+    return "all of every matrix" if config.option.all else f"a sample of each matrix: --sample-seed {_seed(config)}"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the long part out, unless tests were named one by one."""
+    if config.option.all or any("::" in argument for argument in config.args):
+        return
+    items[:], left_out = sampled(items, _seed(config))
+    config.hook.pytest_deselected(items=left_out)
+
+
+def _seed(config: pytest.Config) -> int:
+    seed: int = config.option.sample_seed
+    return seed
 
 
 @pytest.fixture(scope="session")

@@ -29,6 +29,7 @@ def cluster_holder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster
     holder.close()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("side", [LOWER, UPPER], ids=["donor steps down", "recipient steps down"])
 @pytest.mark.parametrize("place", [*DONOR_PLACES, *RECIPIENT_STEPS])
 def test_step_down(cluster: FaultCluster, namespace: str, place: str, side: str) -> None:
@@ -43,6 +44,7 @@ def test_step_down(cluster: FaultCluster, namespace: str, place: str, side: str)
     check_outcome(cluster, namespace, writers)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("process", ["mongod", "shardd"])
 @pytest.mark.parametrize("side", [LOWER, UPPER], ids=["donor", "recipient"])
 @pytest.mark.parametrize("step", [DONOR_STEPS[3], DONOR_STEPS[4], RECIPIENT_STEPS[3]])

@@ -76,6 +76,7 @@ def test_stop_look_and_go_on(cluster: FaultCluster, namespace: str, place: Place
     assert placement.owner({"key": SPLITS[0]}) == UPPER
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("victim", VICTIMS)
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
 def test_kill(cluster: FaultCluster, namespace: str, place: Place, victim: str) -> None:
@@ -92,6 +93,7 @@ def test_kill(cluster: FaultCluster, namespace: str, place: Place, victim: str) 
     check_outcome(cluster, namespace, writers)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("victim", [None, *SHARD_VICTIMS])
 @pytest.mark.parametrize("place", COMMITTED_PLACES, ids=lambda place: place.name)
 def test_kill_after_the_commit(cluster: FaultCluster, namespace: str, place: Place, victim: str | None) -> None:
@@ -108,6 +110,7 @@ def test_kill_after_the_commit(cluster: FaultCluster, namespace: str, place: Pla
     assert check_outcome(cluster, namespace, writers).owner({"key": SPLITS[0]}) == UPPER
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("victim", [None, f"{DONOR}.shardd", f"{RECIPIENT}.shardd"])
 @pytest.mark.parametrize("place", ABORTED_PLACES, ids=lambda place: place.name)
 def test_kill_after_the_abort(cluster: FaultCluster, namespace: str, place: Place, victim: str | None) -> None:
@@ -157,6 +160,7 @@ def check_completed(cluster: FaultCluster, namespace: str, decision: str, place:
     assert pending == [place < 1, place < 2]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("victim", VICTIMS)
 @pytest.mark.parametrize("place", DELETION_PLACES, ids=lambda place: place.name)
 def test_kill_during_the_deletion(cluster: FaultCluster, namespace: str, place: Place, victim: str) -> None:

@@ -1,0 +1,56 @@
+"""Which tests of a large matrix a quick run keeps.
+
+A test marked ``matrix`` runs, in ``make test``, for a few combinations of its parameters only: as few as it takes for
+every value of every parameter to occur. Which ones they are changes with the seed, so that over time all of them run.
+"""
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import pytest
+
+
+def covering_sample(rows: Sequence[tuple[str, ...]], seed: int) -> list[int]:
+    """The indices of a few rows in which every value of every column occurs, in ascending order.
+
+    Args:
+        rows: one tuple of values for each row, all of the same length.
+        seed: the same seed gives the same sample.
+    """
+    order = list(range(len(rows)))
+    random.Random(seed).shuffle(order)
+    missing = {cell for row in rows for cell in enumerate(row)}
+    kept = []
+    while missing:
+        # The row with the most values that are still missing, the first of the shuffled order among equals.
+        best = max(order, key=lambda index: len(missing.intersection(enumerate(rows[index]))))
+        order.remove(best)
+        missing.difference_update(enumerate(rows[best]))
+        kept.append(best)
+    return sorted(kept)
+
+
+def sampled(items: Iterable[pytest.Item], seed: int) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """Tests to run and tests to leave out.
+
+    Args:
+        items: all tests that were collected.
+        seed: chooses the sample of each matrix.
+    """
+    matrices: dict[str, list[pytest.Function]] = defaultdict(list)
+    left_out: set[pytest.Item] = set()
+    items = list(items)
+    for item in items:
+        if item.get_closest_marker("exhaustive") is not None:
+            left_out.add(item)
+        elif isinstance(item, pytest.Function) and item.get_closest_marker("matrix") is not None:
+            matrices[f"{item.path}::{item.originalname}"].append(item)
+    for cases in matrices.values():
+        kept = covering_sample([_parameters(case) for case in cases], seed)
+        left_out.update(case for index, case in enumerate(cases) if index not in kept)
+    return [item for item in items if item not in left_out], [item for item in items if item in left_out]
+
+
+def _parameters(case: pytest.Function) -> tuple[str, ...]:
+    return tuple(str(value) for _, value in sorted(case.callspec.params.items()))
