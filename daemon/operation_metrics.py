@@ -12,7 +12,8 @@ from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 
-OK: Final = "ok"
+from daemon.outcomes import OK
+
 UNKNOWN_COMMAND: Final = "unknown"
 OTHER_OUTCOME: Final = "other"
 
@@ -85,7 +86,7 @@ class OperationMetrics:
         self._series: dict[str, _Series] = {}
 
     def observe(self, command: str, outcome: str, seconds: float) -> None:
-        """Count one operation: ``outcome`` is `OK` or the ``codeName`` of its error."""
+        """Count one operation: ``outcome`` is one of `daemon.outcomes`."""
         series = self._series.get(command)
         if series is None:
             series = self._series_of(command)

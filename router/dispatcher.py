@@ -12,11 +12,12 @@ import trio
 
 import router.commands  # noqa: F401 - registers all commands
 from daemon.namespaces import namespace_of
+from daemon.outcomes import OK, outcome_of_failure, outcome_of_success
 from router.operation import Operation
 from router.registry import COMMANDS, Command, Reply
 from router.router import Router
 from wire.error_codes import Category, ErrorCode, has_category
-from wire.errors import CommandError
+from wire.errors import RETRYABLE_WRITE_ERROR, CommandError
 from wire.message import reply
 from wire.request import Request
 from wire.transport.server import ClientConnection
@@ -24,7 +25,6 @@ from wire.transport.strand import in_own_task
 
 logger = logging.getLogger("router.commands")
 
-_RETRYABLE_WRITE_ERROR: Final = "RetryableWriteError"
 _MAX_TIME_MS_LIMIT: Final = 2_147_483_647
 
 _NAMED_IN_FULL: Final = frozenset(
@@ -59,7 +59,7 @@ class Dispatcher:
         started = perf_counter()
         operation = Operation(shared, client, request)
         entry = COMMANDS.get(request.name)
-        outcome = "ok"
+        outcome = OK
         try:
             if entry is None:
                 raise CommandError(ErrorCode.CommandNotFound, f"no such command: '{request.name}'")
@@ -70,6 +70,8 @@ class Dispatcher:
             if not entry.begins_in_reactor:
                 await in_own_task()
             result = await (_run_within(max_time_ms, entry, operation) if max_time_ms else entry.handler(operation))
+            if client.is_disconnected:
+                outcome = outcome_of_success(client, request)
             if result is None or isinstance(result, bytes):
                 return result
             return _framed(operation, result)
@@ -77,6 +79,9 @@ class Dispatcher:
             outcome = error.code_name
             _label(operation, error)
             return _framed(operation, error.reply())
+        except BaseException as error:
+            outcome = outcome_of_failure(error, client)
+            raise
         finally:
             seconds = perf_counter() - started
             if operation.retries:
@@ -147,10 +152,10 @@ def _label(operation: Operation, error: CommandError) -> None:
     """Tell drivers which failed writes they may send again (the retryable writes specification)."""
     if (
         operation.is_retryable_write
-        and _RETRYABLE_WRITE_ERROR not in error.labels
+        and RETRYABLE_WRITE_ERROR not in error.labels
         and has_category(error.code, Category.RETRYABLE)
     ):
-        error.labels = (*error.labels, _RETRYABLE_WRITE_ERROR)
+        error.labels = (*error.labels, RETRYABLE_WRITE_ERROR)
 
 
 def _waits(entry: Command) -> bool:

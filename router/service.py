@@ -45,18 +45,26 @@ class RouterService:
         return self._router.shutdown_seconds
 
     def not_ready_reason(self) -> str | None:
-        """The router can serve while it knows a primary of the config servers and is not shutting down."""
+        """The router can serve once it knows the shards, until it shuts down.
+
+        It does not matter whether the config servers have a primary: what is known goes on being routed without them,
+        and a load balancer that took all routers away would make an outage out of it. That has a metric of its own.
+        """
         if self._router.is_shutting_down:
             return "shutting down"
-        if self._router.catalog.client.monitor.primary is None:
-            return "no primary of the config servers is known"
-        return None
+        return None if self._router.shards.is_known else "the shards of the cluster are not known yet"
 
     def serving(self, server: Server) -> None:
         """Show the server's connections and the caches in the metrics."""
         router, metrics = self._router, self._router.metrics
         router.server = server
         measure_connections(metrics, server, router.pools)
+        config_servers = router.catalog.client.monitor
+        metrics.gauge(
+            "config_primary_known",
+            "Whether the config servers have a primary; without one, only what is known already can be used",
+            lambda: config_servers.primary is not None,
+        )
         metrics.gauge("open_cursors", "Open client cursors", lambda: router.cursors.statistics().open_total)
         routing = router.routing.statistics
         metrics.gauge("full_refreshes", "Routing tables read as a whole", lambda: routing.full_refreshes)

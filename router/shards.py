@@ -23,6 +23,8 @@ CONFIG_SHARD: Final = "config"
 RELOAD_SECONDS: Final = 30.0
 """As mongos's ``ShardRegistry``: the list is read again this often, and whenever it is seen to be out of date."""
 
+_FIRST_READ_RETRY_SECONDS: Final = 0.5
+
 
 class Shard:
     """One shard: its catalog document, and a client that finds its members."""
@@ -50,6 +52,7 @@ class ShardRegistry:
     Attributes:
         topology_time: when a shard was last added or removed, as of the list that was read; packed, see
             `pack_timestamp`.
+        is_known: whether the list was ever read.
     """
 
     def __init__(
@@ -69,12 +72,17 @@ class ShardRegistry:
         self._config = Shard(CONFIG_SHARD, catalog.client, trio.CancelScope())
         self._shards: dict[str, Shard] = {}
         self.topology_time = 0
+        self.is_known = False
 
     async def run(self) -> None:
-        """Read the list again from time to time, until cancelled. A read that fails is made up for by the next."""
+        """Read the list at once and again from time to time, until cancelled.
+
+        A read that fails is made up for by the next; the first one, before which nothing can be routed, by one that
+        follows soon.
+        """
         while True:
-            await trio.sleep(RELOAD_SECONDS)
             await self._catalog.attempt(self.reload)
+            await trio.sleep(RELOAD_SECONDS if self.is_known else _FIRST_READ_RETRY_SECONDS)
 
     async def reload(self) -> None:
         """Read the list of shards as it is now; concurrent callers share one read.
@@ -150,6 +158,7 @@ class ShardRegistry:
             if shard_id not in self._shards:
                 self._shards[shard_id] = self._start(entry)
         self.topology_time = topology_time(entries.values())
+        self.is_known = True
 
     def _start(self, entry: ShardEntry) -> Shard:
         set_name, _, hosts = entry.host.partition("/")

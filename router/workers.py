@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from time import monotonic
 from typing import Final
 
 import trio
@@ -21,13 +22,14 @@ from daemon.logs import configure_logs, get_logger
 from router.cursors.ids import WORKERS_MAX, worker_of
 from router.operation import Operation
 from router.options import RouterOptions
+from router.worker_crashes import CrashRate
 from wire.error_codes import ErrorCode
 from wire.errors import BackendError, CommandError
 
 logger = get_logger("router.workers")
 
-_CRASHES_MAX: Final = 10
-"""After so many crashes in all no worker is started again: something is wrong that a restart will not mend."""
+_INTERPRETER: Final = (sys.executable, "-P")
+"""With -P no folder of the working directory is imported in place of one of our packages."""
 
 
 def add_worker_options(parser: argparse.ArgumentParser) -> None:
@@ -98,23 +100,25 @@ class _Supervisor:
             signal.signal(received, lambda number, _: self._stop(number))
         for index in range(self._parsed.workers):
             self._start(index)
-        crashes = 0
+        crashes = CrashRate()
+        has_failed = False
         while self._processes:
             pid, status = os.wait()
             index, _ = self._processes.pop(pid)
             code = os.waitstatus_to_exitcode(status)
             if self._is_stopping:
                 continue
-            crashes += 1
+            crashes.note(monotonic())
             logger.error("A worker ended unexpectedly", worker=index, exit_code=code)
-            if crashes > _CRASHES_MAX or code == 1:  # 1: it could not even start
+            if crashes.is_too_high or code == 1:  # 1: it could not even start
+                has_failed = True
                 self._stop(signal.SIGTERM)
             else:
                 self._start(index)
-        return 1 if crashes else 0
+        return 1 if has_failed else 0
 
     def _start(self, index: int) -> None:
-        command = [sys.executable, "-m", "router.main", *self._arguments]
+        command = [*_INTERPRETER, "-m", "router.main", *self._arguments]
         command += ["--worker-index", str(index), "--worker-directory", self._directory]
         if self._parsed.metrics_port:
             command += ["--metrics-port", str(self._parsed.metrics_port + index)]

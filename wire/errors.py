@@ -9,9 +9,12 @@ Four families, kept apart because they are handled in different places:
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from wire.error_codes import code_name
+
+RETRYABLE_WRITE_ERROR: Final = "RetryableWriteError"
+"""The label of an error after which a driver may send a retryable write again."""
 
 
 class CommandError(Exception):

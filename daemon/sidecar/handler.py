@@ -8,10 +8,10 @@ import bson
 
 from daemon.logs import Logger
 from daemon.metrics import Metrics
-from daemon.operation_metrics import OK
+from daemon.outcomes import HOST_UNREACHABLE, OK, outcome_of_failure, outcome_of_success
 from daemon.sidecar.sidecar import Sidecar
 from daemon.sidecar.upstream import Upstream
-from wire.errors import BackendError, CommandError
+from wire.errors import BackendError
 from wire.hello import HELLO_NAMES
 from wire.request import Request
 from wire.transport.server import ClientConnection
@@ -60,15 +60,17 @@ class SidecarHandler(ABC):
             reply = await self.dispatch(client, client.state, request)
             if reply is not None and reply.startswith(_FAILED, _BODY_ELEMENTS_AT):
                 outcome = _code_name(reply)
+            elif client.is_disconnected:
+                outcome = outcome_of_success(client, request)
             return reply
-        except CommandError as error:
-            outcome = error.code_name
-            raise
         except BackendError:
             # The client is to find its connection broken, as it would if the mongod itself had gone.
-            outcome = "connection lost"
+            outcome = HOST_UNREACHABLE
             client.is_finished = True
             return None
+        except BaseException as error:
+            outcome = outcome_of_failure(error, client)
+            raise
         finally:
             seconds = perf_counter() - started
             self._observe(request.name, outcome, seconds)

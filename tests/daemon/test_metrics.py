@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from daemon.metrics import Metrics
-from daemon.operation_metrics import BUCKET_BOUNDS_SECONDS, OK, OTHER_OUTCOME, OUTCOMES_MAX, OperationMetrics
+from daemon.operation_metrics import BUCKET_BOUNDS_SECONDS, OTHER_OUTCOME, OUTCOMES_MAX, OperationMetrics
+from daemon.outcomes import OK
 
 durations = st.floats(min_value=0, max_value=100)
 

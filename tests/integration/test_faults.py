@@ -3,11 +3,13 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 
 import pymongo
 import pytest
 from pymongo.errors import AutoReconnect, ExecutionTimeout, OperationFailure, PyMongoError
 
+from tests.integration.health import http_get, sample
 from tests.integration.raw_client import raw_client
 from tests.integration.sharded import Document, Documents
 from tests.integration.waiting import eventually
@@ -130,8 +132,12 @@ def test_dead_config_server_does_not_stop_what_is_known(cluster: RunningCluster,
         filled.insert_one({"_id": "meanwhile", "key": 700})
         with pymongo.timeout(5):
             assert "map" in filled.database.client.admin.command("getShardMap")
+        metrics = cluster.metrics["router.0"]
+        eventually(lambda: sample(metrics, "config_primary_known") == 0, what="the router misses the config servers")
+        assert http_get(metrics, "/readyz")[0] == HTTPStatus.OK
     assert filled.find_one({"_id": "meanwhile"}) is not None
     eventually(works(lambda: filled.database.client.admin.command("balancerStatus")))
+    eventually(lambda: sample(metrics, "config_primary_known") == 1)
 
 
 @pytest.mark.parametrize(
@@ -149,9 +155,13 @@ def test_client_that_leaves_ends_its_operation(
     cluster: RunningCluster, filled: Documents, lower_mongod: Client, upper_mongod: Client, command: Document
 ) -> None:
     filled.insert_many({"key": 10} for _ in range(50))
+    metrics = cluster.metrics["router.0"]
+    left = f'operations_total{{command="{next(iter(command))}",outcome="ClientDisconnect"}}'
+    left_before = sample(metrics, left)
     with raw_client(cluster.address("router.0")) as leaving:
         leaving.send_command(command, db=filled.database.name)
         eventually(lambda: operations_on(lower_mongod, filled.full_name), what="the shard is at work")
+    eventually(lambda: sample(metrics, left) == left_before + 1, what="the operation counts as left")
     for mongod in (lower_mongod, upper_mongod):
         assert_idle(mongod, filled.full_name)
 

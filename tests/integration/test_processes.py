@@ -1,6 +1,5 @@
 """Single processes: direct connections to daemons, routers of several workers, orderly ends, metrics and health."""
 
-import http.client
 import json
 import os
 import signal
@@ -12,22 +11,12 @@ from pymongo import MongoClient
 from pymongo.errors import AutoReconnect, OperationFailure
 
 from mongosh_compat.runner import run_code
+from tests.integration.health import http_get
 from tests.integration.raw_client import RawClient, raw_client
 from tests.integration.routers import END_SECONDS_MAX, extra_router
 from tests.integration.sharded import LOWER, UPPER, Documents
 from tests.integration.waiting import eventually
 from tests.local_cluster import Client, RunningCluster
-
-
-def get(address: str, path: str) -> tuple[int, str]:
-    """Status and body of an HTTP GET."""
-    connection = http.client.HTTPConnection(address, timeout=10)
-    try:
-        connection.request("GET", path)
-        response = connection.getresponse()
-        return response.status, response.read().decode()
-    finally:
-        connection.close()
 
 
 def connect_to_all(address: str, workers: int, connections: int) -> list[RawClient]:
@@ -154,12 +143,12 @@ MEASURED = ("operations_total{", "operation_duration_seconds_bucket{", "open_con
 def test_health_and_metrics(cluster: RunningCluster, client: Client, name: str, measured: tuple[str, ...]) -> None:
     client.admin.command("listShards")
     address = cluster.metrics[name]
-    status, body = get(address, "/healthz")
+    status, body = http_get(address, "/healthz")
     assert (status, json.loads(body)["status"]) == (200, "ok")
-    status, body = get(address, "/readyz")
+    status, body = http_get(address, "/readyz")
     assert (status, json.loads(body)["status"]) == (200, "ready")
-    assert get(address, "/nothing")[0] == 404
-    status, body = get(address, "/metrics")
+    assert http_get(address, "/nothing")[0] == 404
+    status, body = http_get(address, "/metrics")
     assert status == 200
     prefix = f"shardwright_{name.rpartition('.')[2] if name != 'router.0' else 'router'}"
     samples = [line for line in body.splitlines() if line.startswith(prefix)]
@@ -176,7 +165,7 @@ def test_daemons_give_way_to_what_is_running(cluster: RunningCluster) -> None:
 
 def test_metrics_count(cluster: RunningCluster, ranged: Documents) -> None:
     def finds() -> float:
-        lines = get(cluster.metrics["router.0"], "/metrics")[1].splitlines()
+        lines = http_get(cluster.metrics["router.0"], "/metrics")[1].splitlines()
         counts = [line for line in lines if "operations_total{" in line and 'command="find"' in line]
         return sum(float(line.rpartition(" ")[2]) for line in counts if "ok" in line)
 

@@ -18,7 +18,7 @@ from trio.lowlevel import wait_readable
 
 from wire import compression, legacy
 from wire.error_codes import ErrorCode
-from wire.errors import CommandError, RemoteProtocolError
+from wire.errors import RETRYABLE_WRITE_ERROR, CommandError, RemoteProtocolError
 from wire.limits import CONNECTIONS_MAX
 from wire.message import (
     CHECKSUM_PRESENT,
@@ -36,6 +36,7 @@ from wire.message import (
 from wire.rawbson import InvalidBSONError, append, encode_elements
 from wire.request import Request
 from wire.transport.disconnects import DisconnectWatcher
+from wire.transport.refusals import RefusalLog
 from wire.transport.strand import Strand
 from wire.transport.stream import FrameStream
 
@@ -43,6 +44,8 @@ logger = logging.getLogger("wire.server")
 
 _ACCEPT_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 _ACCEPT_PAUSE_SECONDS: Final = 0.1
+_INTERRUPTION_SECONDS_MAX: Final = 1.0
+"""How long operations that are interrupted at shutdown have to clean up behind them."""
 
 # Nearly every message is recognised by this, with no more than a look.
 _OP_MSG: Final = OP_MSG.to_bytes(4, "little")
@@ -65,6 +68,7 @@ class ClientConnection:
         is_answered_verbatim: the reply to the running request is sent as the handler gives it, neither compressed nor
             with a checksum added; so the handler may as well write it to the stream itself.
         is_finished: nothing more is to be read from it after the running request.
+        unanswered: the request that the handler works on, if its client waits for a reply.
         state: whatever the handler keeps with this connection.
     """
 
@@ -82,6 +86,7 @@ class ClientConnection:
         "scope",
         "state",
         "stream",
+        "unanswered",
     )
 
     def __init__(self, stream: FrameStream, peer: str) -> None:
@@ -96,6 +101,7 @@ class ClientConnection:
         self.is_disconnected = False
         self.is_waiting_for_news = False
         self.is_finished = False
+        self.unanswered: Request | None = None
         self.scope = trio.CancelScope()
         self.state: Any = None
 
@@ -147,8 +153,14 @@ class Server:
         self._stopped = trio.Event()
         self.clients: set[ClientConnection] = set()
         self.connections_created = 0
-        self.connections_refused = 0
+        self._refusals = RefusalLog()
         self.is_draining = False
+        self.is_interrupting = False
+
+    @property
+    def connections_refused(self) -> int:
+        """How many clients were turned away because there were too many."""
+        return self._refusals.refused
 
     async def serve(
         self,
@@ -160,6 +172,7 @@ class Server:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watcher.run)
+                nursery.start_soon(self._refusals.run)
                 task_status.started()
                 with self._accepting:
                     async with trio.open_nursery() as acceptors:
@@ -173,7 +186,10 @@ class Server:
             _close_all(listeners)
 
     async def drain(self, seconds: float) -> None:
-        """Accept no more, close idle connections, give running operations so long to end, then close the rest."""
+        """Accept no more, close idle connections, give running operations so long to end, then interrupt the rest.
+
+        What is interrupted is answered with InterruptedAtShutdown.
+        """
         self.is_draining = True
         self._accepting.cancel()
         for client in list(self.clients):
@@ -183,10 +199,18 @@ class Server:
                 client.stream.when_sent(client.scope.cancel)
             else:
                 client.scope.cancel()
+        await self._wait_for_clients(seconds)
+        self.is_interrupting = True
+        for client in list(self.clients):
+            client.scope.cancel()
+        await self._wait_for_clients(_INTERRUPTION_SECONDS_MAX)
+        self._stopped.set()
+
+    async def _wait_for_clients(self, seconds: float) -> None:
+        """Return once all clients have gone, at the latest after so long."""
         with trio.move_on_after(seconds):
             if self.clients:
                 await self._clients_gone.wait()
-        self._stopped.set()
 
     async def _accept(self, listener: socket.socket, nursery: trio.Nursery) -> None:
         while True:
@@ -203,11 +227,7 @@ class Server:
                 continue
             peer = f"{address[0]}:{address[1]}" if accepted.family != socket.AF_UNIX else "anonymous unix socket"
             if len(self.clients) >= self.connections_max:
-                self.connections_refused += 1
-                logger.warning(
-                    "Connection refused because there are too many open connections",
-                    extra={"remote": peer, "connection_count": len(self.clients)},
-                )
+                self._refusals.note(peer, len(self.clients))
                 accepted.close()
                 continue
             self.connections_created += 1
@@ -220,6 +240,8 @@ class Server:
         try:
             with client.scope:
                 await Strand(partial(self._serve_request, client)).run()
+            if self.is_interrupting:
+                _answer_interrupted(client)
         except RemoteProtocolError as error:
             logger.warning(
                 "Closing a connection that broke the protocol",
@@ -249,6 +271,7 @@ class Server:
         else:
             client.is_answered_verbatim = False
             reply = await self._answer(client, frame)
+        client.unanswered = None
         if reply is not None:
             is_last = self.is_draining or client.is_finished
             rest = stream.send_now(reply) if is_last else stream.post(reply)
@@ -273,7 +296,9 @@ class Server:
 
     async def _answer_op_msg(self, client: ClientConnection, message: OpMsg) -> bytes | None:
         try:
-            reply = await self._handler.handle(client, Request(message))
+            request = Request(message)
+            client.unanswered = None if message.flags & MORE_TO_COME else request
+            reply = await self._handler.handle(client, request)
         except CommandError as error:
             reply = error_reply(message.request_id, error)
         except (RemoteProtocolError, OSError):
@@ -305,6 +330,16 @@ class Server:
         message = OpMsg(op_msg(body, request_id=next_request_id()))
         reply = await self._answer_op_msg(client, message)
         return None if reply is None else legacy.op_reply(query.request_id, OpMsg(reply).body)
+
+
+def _answer_interrupted(client: ClientConnection) -> None:
+    """Tell a client whose operation was interrupted at shutdown, as far as that takes no waiting."""
+    request = client.unanswered
+    if request is None:
+        return
+    labels = (RETRYABLE_WRITE_ERROR,) if b"txnNumber" in request.fields else ()
+    error = CommandError(ErrorCode.InterruptedAtShutdown, "interrupted at shutdown", labels=labels)
+    client.stream.send_now(error_reply(request.message.request_id, error))
 
 
 def _close_all(listeners: Sequence[socket.socket]) -> None:

@@ -234,6 +234,38 @@ def test_drain_does_not_wait_for_ever() -> None:
             await waiting.begun.wait()
             await served.server.drain(0.01)
             await waiting.cancelled.wait()
+            reply = await busy.receive_document()
+            assert (reply["code"], reply["codeName"], reply["ok"]) == (11600, "InterruptedAtShutdown", 0)
+            assert "errorLabels" not in reply
+            assert await busy.receive() is None
+
+    trio.run(main)
+
+
+def test_a_retryable_write_that_drain_interrupts_may_be_sent_again() -> None:
+    async def main() -> None:
+        waiting = Waiting(interruptible=False)
+        async with serving(waiting.answer) as served:
+            busy = await served.connect()
+            write = {"insert": "c", "txnNumber": bson.Int64(1), "$db": "d"}
+            await busy.send(op_msg(bson.encode(write), request_id=7))
+            await waiting.begun.wait()
+            await served.server.drain(0.01)
+            reply = await busy.receive_document()
+            assert (reply["code"], reply["errorLabels"]) == (11600, ["RetryableWriteError"])
+
+    trio.run(main)
+
+
+def test_drain_says_nothing_to_a_client_that_waits_for_no_reply() -> None:
+    async def main() -> None:
+        waiting = Waiting(interruptible=False)
+        async with serving(waiting.answer) as served:
+            busy = await served.connect()
+            write = {"insert": "c", "$db": "d"}
+            await busy.send(op_msg(bson.encode(write), request_id=7, flags=MORE_TO_COME))
+            await waiting.begun.wait()
+            await served.server.drain(0.01)
             assert await busy.receive() is None
 
     trio.run(main)

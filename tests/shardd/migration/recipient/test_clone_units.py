@@ -16,7 +16,8 @@ from bson.timestamp import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.operation_metrics import OK, OperationMetrics
+from daemon.operation_metrics import OperationMetrics
+from daemon.outcomes import OK
 from shardd.migration.client_load import HEAVY_OPERATIONS_PER_SECOND, ClientLoad
 from shardd.migration.documents import MigrationAttempt
 from shardd.migration.recipient.checkpoint import MigrationCheckpoint

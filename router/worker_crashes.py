@@ -1,0 +1,33 @@
+"""How often workers may crash before their supervisor takes it for something that a restart will not mend."""
+
+from collections import deque
+from typing import Final
+
+CRASHES_MAX: Final = 10
+WINDOW_SECONDS: Final = 60.0
+
+
+class CrashRate:
+    """The crashes of the last minute, of all workers of a router.
+
+    A router lives for years, and each worker may crash now and then; it is many crashes in a short time that tell of a
+    fault in the machine or in the configuration.
+    """
+
+    def __init__(self) -> None:
+        self._times: deque[float] = deque()
+
+    def note(self, now: float) -> None:
+        """A worker has crashed.
+
+        Args:
+            now: in seconds, on a clock that is never set back.
+        """
+        self._times.append(now)
+        while self._times[0] <= now - WINDOW_SECONDS:
+            self._times.popleft()
+
+    @property
+    def is_too_high(self) -> bool:
+        """Whether there were more than `CRASHES_MAX` within `WINDOW_SECONDS`, up to the latest one."""
+        return len(self._times) > CRASHES_MAX

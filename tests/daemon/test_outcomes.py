@@ -1,0 +1,84 @@
+"""What metrics and the log of slow operations call the end of an operation."""
+
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+
+import bson
+import pytest
+import trio
+
+from daemon.outcomes import outcome_of_failure, outcome_of_success
+from wire.errors import BackendError, CommandError, RemoteProtocolError
+from wire.message import MORE_TO_COME, OpMsg, op_msg
+from wire.request import Request
+from wire.transport.server import ClientConnection
+from wire.transport.stream import FrameStream
+
+
+@pytest.fixture
+def client() -> Iterator[ClientConnection]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ClientConnection(FrameStream(ours), "a client")
+
+
+def ping(flags: int = 0) -> Request:
+    return Request(OpMsg(op_msg(bson.encode({"ping": 1, "$db": "admin"}), request_id=1, flags=flags)))
+
+
+@pytest.mark.parametrize(
+    ("failure", "outcome"),
+    [
+        (CommandError(50, "too slow"), "MaxTimeMSExpired"),
+        (BackendError("host:1", "closed the connection", sent=True), "HostUnreachable"),
+        (RemoteProtocolError("nonsense"), "ProtocolError"),
+        (BrokenPipeError("the client's"), "ClientDisconnect"),
+        (ZeroDivisionError("oh"), "InternalError"),
+        (BaseExceptionGroup("", [BaseExceptionGroup("", [CommandError(50, "too slow")])]), "MaxTimeMSExpired"),
+    ],
+)
+def test_failures_have_outcomes_of_their_own(client: ClientConnection, failure: Exception, outcome: str) -> None:
+    assert outcome_of_failure(failure, client) == outcome
+
+
+async def cancelled(client: ClientConnection, found: list[str]) -> None:
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        try:
+            await trio.lowlevel.checkpoint()
+        except BaseException as failure:
+            found.append(outcome_of_failure(failure, client))
+            raise
+
+
+async def cancelled_in_nursery(client: ClientConnection, found: list[str]) -> None:
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.sleep_forever)
+                nursery.start_soon(trio.sleep_forever)
+        except BaseException as failure:
+            found.append(outcome_of_failure(failure, client))
+            raise
+
+
+@pytest.mark.parametrize("cancel", [cancelled, cancelled_in_nursery])
+@pytest.mark.parametrize(("is_disconnected", "outcome"), [(True, "ClientDisconnect"), (False, "InterruptedAtShutdown")])
+def test_cancelled_operation_was_left_or_interrupted(
+    client: ClientConnection,
+    cancel: Callable[[ClientConnection, list[str]], Awaitable[None]],
+    is_disconnected: bool,
+    outcome: str,
+) -> None:
+    client.is_disconnected = is_disconnected
+    found: list[str] = []
+    trio.run(cancel, client, found)
+    assert found == [outcome]
+
+
+def test_reply_that_nobody_waits_for_any_more_is_no_success(client: ClientConnection) -> None:
+    assert outcome_of_success(client, ping()) == "ok"
+    client.is_disconnected = True
+    assert outcome_of_success(client, ping()) == "ClientDisconnect"
+    assert outcome_of_success(client, ping(MORE_TO_COME)) == "ok"

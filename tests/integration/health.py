@@ -1,0 +1,21 @@
+"""What daemons tell over HTTP."""
+
+import http.client
+
+
+def http_get(address: str, path: str) -> tuple[int, str]:
+    """Status and body of an HTTP GET."""
+    connection = http.client.HTTPConnection(address, timeout=10)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+    finally:
+        connection.close()
+
+
+def sample(address: str, name: str, *, daemon: str = "router") -> float:
+    """The value of one sample of a daemon's metrics, without the prefix that all have; 0 if it is not there."""
+    beginning = f"shardwright_{daemon}_{name} "
+    lines = http_get(address, "/metrics")[1].splitlines()
+    return next((float(line[len(beginning) :]) for line in lines if line.startswith(beginning)), 0.0)

@@ -1,0 +1,53 @@
+"""The process that keeps the workers of a router running."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploy.ports import PortReservation
+from router.worker_crashes import CRASHES_MAX, WINDOW_SECONDS, CrashRate
+from tests.integration.routers import END_SECONDS_MAX, worker_of
+from tests.integration.waiting import eventually
+
+
+def test_crashes_that_are_far_apart_are_no_reason_to_give_up() -> None:
+    crashes = CrashRate()
+    for number in range(10 * CRASHES_MAX):
+        crashes.note(number * WINDOW_SECONDS / CRASHES_MAX)
+        assert not crashes.is_too_high
+
+
+def test_many_crashes_in_a_short_time_are() -> None:
+    crashes = CrashRate()
+    for number in range(CRASHES_MAX):
+        crashes.note(1_000 + number / 10)
+        assert not crashes.is_too_high
+    crashes.note(1_002)
+    assert crashes.is_too_high
+
+
+@pytest.mark.parametrize("workers", [2])
+def test_folder_of_the_working_directory_is_not_imported(tmp_path: Path, workers: int) -> None:
+    """Workers run our package, whatever folder called ``router`` lies where the router was started."""
+    (tmp_path / "router").mkdir()
+    marker = tmp_path / "executed"
+    (tmp_path / "router" / "__init__.py").write_text(f"open({str(marker)!r}, 'w')\nraise SystemExit(1)\n")
+    with PortReservation() as ports:
+        port, nobody = ports.hold_free(), ports.hold_free()
+    command = [sys.executable, "-P", "-m", "router.main", "--port", str(port), "--workers", str(workers)]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+    process = subprocess.Popen(
+        [*command, "--configdb", f"config/127.0.0.1:{nobody}"],
+        cwd=tmp_path,
+        env=environment,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        eventually(lambda: marker.exists() or worker_of(f"127.0.0.1:{port}"), what="a worker runs")
+        assert not marker.exists()
+    finally:
+        process.terminate()
+        assert process.wait(END_SECONDS_MAX) == 0

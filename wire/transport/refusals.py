@@ -1,0 +1,58 @@
+"""Connections that are refused, in the log: at most one line a second, with how many there were.
+
+A burst of thousands would otherwise fill the log at the moment at which somebody needs to read it.
+"""
+
+import logging
+from typing import Final
+
+import trio
+
+logger = logging.getLogger("wire.server")
+
+_INTERVAL_SECONDS: Final = 1.0
+
+
+class RefusalLog:
+    """Counts refused connections and logs them while `run` is running.
+
+    Attributes:
+        refused: how many there were in all.
+    """
+
+    def __init__(self) -> None:
+        self.refused = 0
+        self._logged = 0
+        self._latest: tuple[str, int] = ("", 0)
+        self._noted = trio.Event()
+
+    def note(self, peer: str, open_connections: int) -> None:
+        """A connection was refused.
+
+        Args:
+            peer: ``ip:port`` of the client.
+            open_connections: how many there are, which are as many as there may be.
+        """
+        self.refused += 1
+        self._latest = (peer, open_connections)
+        self._noted.set()
+
+    async def run(self) -> None:
+        """Log until cancelled."""
+        while True:
+            await self._noted.wait()
+            self._noted = trio.Event()
+            self._log()
+            await trio.sleep(_INTERVAL_SECONDS)
+
+    def _log(self) -> None:
+        peer, open_connections = self._latest
+        logger.warning(
+            "Connections refused because there are too many open connections",
+            extra={
+                "refused_count": self.refused - self._logged,
+                "remote": peer,
+                "connection_count": open_connections,
+            },
+        )
+        self._logged = self.refused
