@@ -9,6 +9,7 @@ from daemon.logs import get_logger
 from daemon.metrics import Metrics
 from daemon.namespaces import namespace_of
 from daemon.sidecar.handler import SidecarHandler
+from daemon.sidecar.log_rotation import LOG_ROTATE, rotate_both_logs
 from daemon.sidecar.upstream import Upstream
 from wire.error_codes import Category, has_category
 from wire.errors import CommandError
@@ -58,6 +59,8 @@ class ConfigHandler(SidecarHandler):
             return await self._run_config_command(client, request)
         if request.name in HELLO_NAMES:
             return await self._server.sidecar.answer_hello(client, upstream, request)
+        if request.name == LOG_ROTATE:
+            return await rotate_both_logs(upstream, request)
         # Mongod itself ends what is useless without its client.
         client.allow_interruption()
         await self._server.sidecar.prepare(request)

@@ -7,12 +7,14 @@ fields as ``extra``; both ways end in the same form.
 
 import json
 import logging
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, Final, Protocol
 
+from daemon.log_file import LogFile, LogRotation
 from daemon.recent_log import RecentLog
 
 LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -72,6 +74,9 @@ def get_logger(component: str) -> Logger:
     return Logger(component)
 
 
+_logger: Final = get_logger("daemon.logs")
+
+
 class JSONFormatter(logging.Formatter):
     """A log record as one line of JSON. What JSON cannot say is written as its string."""
 
@@ -95,17 +100,22 @@ class JSONFormatter(logging.Formatter):
         return json.dumps(line, default=str, ensure_ascii=False, separators=(",", ":"))
 
 
+class LineWriter(Protocol):
+    """What lines are written to: a standard stream, or a `LogFile`."""
+
+    def write(self, text: str, /) -> object:
+        """Append ``text``."""
+
+    def flush(self) -> object:
+        """Let nothing be held back."""
+
+
 class LogSink(logging.Handler):
-    """Writes each line to a stream and remembers it in a `RecentLog`.
+    """Writes each line to a stream and remembers it in a `RecentLog`; closing it closes a `LogFile`."""
 
-    Args:
-        owns_stream: closing the sink closes the stream.
-    """
-
-    def __init__(self, stream: TextIO, recent_log: RecentLog, *, owns_stream: bool = False) -> None:
+    def __init__(self, stream: LineWriter, recent_log: RecentLog) -> None:
         super().__init__()
         self._stream = stream
-        self._owns_stream = owns_stream
         self._recent = recent_log
         self.setFormatter(JSONFormatter())
 
@@ -119,28 +129,64 @@ class LogSink(logging.Handler):
         except (OSError, ValueError):
             self.handleError(record)
 
+    @property
+    def file(self) -> LogFile | None:
+        """What is written to, if it is a file."""
+        return self._stream if isinstance(self._stream, LogFile) else None
+
     def close(self) -> None:
         """Let go of the stream; called by the standard library at exit."""
-        if self._owns_stream:
-            self._stream.close()
+        if self.file is not None:
+            self.file.close()
         super().close()
 
 
-def configure_logs(level: str = "info", file: Path | None = None) -> None:
+def configure_logs(level: str = "info", file: Path | None = None, rotation: LogRotation = LogRotation.RENAME) -> None:
     """Send the lines of all components to standard error, or append them to ``file``. Called once at start.
 
     Raises:
         OSError: the file cannot be opened.
     """
-    stream = sys.stderr if file is None else file.open("a", encoding="utf-8")
+    stream = sys.stderr if file is None else LogFile(file, rotation)
     root = logging.getLogger()
     for handler in root.handlers[:]:
         root.removeHandler(handler)
         if isinstance(handler, LogSink):
             handler.close()
-    root.addHandler(LogSink(stream, recent, owns_stream=file is not None))
+    root.addHandler(LogSink(stream, recent))
     root.setLevel(LEVELS[level])
     logging.captureWarnings(True)
+
+
+def rotate_logs() -> None:
+    """Begin a new log file, as the option ``--log-rotate`` says; nothing is done when the log is no file.
+
+    Raises:
+        OSError: it failed, and the log goes on in the old file; a line in it says so.
+    """
+    suffix = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S")
+    _logger.info("Log rotation initiated", suffix=suffix)
+    _change_files(lambda file: file.rotate(suffix))
+
+
+def reopen_logs() -> None:
+    """Go on in the file that has the log's name now, after another process has rotated it.
+
+    Raises:
+        OSError: as `rotate_logs`.
+    """
+    _change_files(LogFile.reopen)
+
+
+def _change_files(change: Callable[[LogFile], None]) -> None:
+    try:
+        for handler in logging.getLogger().handlers:
+            if isinstance(handler, LogSink) and handler.file is not None:
+                change(handler.file)
+    except OSError as error:
+        _logger.error("The log could not be rotated", error=str(error))
+        raise
+    _logger.info("Log file opened", pid=os.getpid())
 
 
 def set_level(level: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
+from daemon.log_file import LogRotation
 from daemon.logs import LEVELS
 
 Value = TypeVar("Value")
@@ -122,6 +123,13 @@ def add_daemon_options(parser: argparse.ArgumentParser, *, default_port: int) ->
     parser.add_argument("--log-level", choices=tuple(LEVELS), default="info", help="(default: %(default)s)")
     parser.add_argument(
         "--log-file", type=Path, metavar="PATH", help="append the log to this file (default: standard error)"
+    )
+    parser.add_argument(
+        "--log-rotate",
+        type=LogRotation,
+        choices=tuple(LogRotation),
+        default=LogRotation.RENAME,
+        help="what logRotate and SIGUSR1 do with the log file (default: %(default)s)",
     )
     parser.add_argument(
         "--slow-ms",

@@ -1,10 +1,9 @@
-"""The life of a daemon process: logs, listening sockets, serving, metrics, and an orderly end at SIGTERM or SIGINT."""
+"""The life of a daemon process: logs, listening sockets, serving, metrics, and an orderly end at a signal."""
 
 import argparse
 import gc
 import os
 import resource
-import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,9 +13,10 @@ from typing import Final, Protocol
 import trio
 
 from daemon.http import HealthServer, serve_http
-from daemon.logs import configure_logs, get_logger
+from daemon.logs import configure_logs, get_logger, rotate_logs
 from daemon.metrics import Metrics
 from daemon.options import known_address
+from daemon.signals import LogAction, obey_log_signals, wait_for_end
 from wire.limits import CONNECTIONS_MAX
 from wire.transport.local_sockets import LOCAL_SOCKETS, socket_path
 from wire.transport.reactor import REACTOR
@@ -60,6 +60,7 @@ def run_daemon(
     *,
     reuse_port: bool = False,
     unix_socket: str | None = None,
+    on_log_signal: LogAction = rotate_logs,
 ) -> int:
     """Run a daemon until it is told to end; returns the exit code of the process.
 
@@ -69,6 +70,7 @@ def run_daemon(
         start: makes the daemon; its background tasks belong into the nursery given, which is cancelled at the end.
         reuse_port: several processes share the port, and the kernel spreads connections over them.
         unix_socket: path of a UNIX socket to serve clients on as well.
+        on_log_signal: what is done at SIGUSR1.
     """
     unix_sockets = [] if unix_socket is None else [Path(unix_socket)]
     if arguments.unix_socket_directory is not None:
@@ -76,7 +78,8 @@ def run_daemon(
         if not reuse_port:
             unix_sockets.append(socket_path(arguments.unix_socket_directory, known_address(arguments)))
     try:
-        configure_logs(arguments.log_level, arguments.log_file)
+        configure_logs(arguments.log_level, arguments.log_file, arguments.log_rotate)
+        obey_log_signals(on_log_signal)
         listeners = open_listeners(arguments.bind_ip.split(","), arguments.port, reuse_port=reuse_port)
         listeners += map(_open_unix_listener, unix_sockets)
     except OSError as error:
@@ -168,16 +171,9 @@ async def _main(
 ) -> None:
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
-        await nursery.start(_wait_for_signal, stop)
+        await nursery.start(wait_for_end, stop)
         nursery.start_soon(_live, component, arguments, start, listeners, stop, nursery.cancel_scope)
     logger.info("Stopped", daemon=component)
-
-
-async def _wait_for_signal(stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        task_status.started()
-        async for _ in signals:
-            stop.set()
 
 
 async def _live(

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
+from daemon.logs import reopen_logs, rotate_logs
 from daemon.options import HostList, add_daemon_options, argument, known_address, parse_host_list
 from daemon.run import run_daemon
 from router.options import RouterOptions
@@ -28,14 +29,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments=("shardwright-router", *given),
         worker_index=parsed.worker_index or 0,
         worker_sockets=worker_sockets(parsed),
+        supervisor=parsed.worker_supervisor,
         slow_ms=parsed.slow_ms,
     )
+    is_worker = parsed.worker_index is not None
     return run_daemon(
         "shardwright-router",
         parsed,
         partial(RouterService.start, options),
         reuse_port=parsed.workers > 1,
         unix_socket=options.worker_sockets[options.worker_index] if options.worker_sockets else None,
+        # The process that started the workers rotates the log that they share.
+        on_log_signal=reopen_logs if is_worker else rotate_logs,
     )
 
 

@@ -16,6 +16,7 @@ class RouterOptions:
         arguments: the command line, for ``getCmdLineOpts``.
         worker_index: which of several processes that share the port this one is.
         worker_sockets: paths of the UNIX sockets of all of them by index; empty for a single process.
+        supervisor: pid of the process that started it, if it is one of several.
         slow_ms: operations that take longer are logged.
         pool: bounds of the connection pools to shards.
     """
@@ -26,5 +27,6 @@ class RouterOptions:
     arguments: tuple[str, ...] = ()
     worker_index: int = 0
     worker_sockets: tuple[str, ...] = ()
+    supervisor: int | None = None
     slow_ms: float = 100.0
     pool: PoolOptions = field(default_factory=PoolOptions)

@@ -12,13 +12,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 from typing import Final
 
 import trio
 
-from daemon.logs import configure_logs, get_logger
+from daemon.logs import configure_logs, get_logger, rotate_logs
+from daemon.signals import ending_signals, log_signal_held_back, obey_log_signals
 from router.cursors.ids import WORKERS_MAX, worker_of
 from router.operation import Operation
 from router.options import RouterOptions
@@ -39,6 +41,7 @@ def add_worker_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--worker-index", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--worker-directory", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--worker-supervisor", type=int, help=argparse.SUPPRESS)
 
 
 def worker_sockets(parsed: argparse.Namespace) -> tuple[str, ...]:
@@ -50,7 +53,11 @@ def worker_sockets(parsed: argparse.Namespace) -> tuple[str, ...]:
 
 def run_workers(parsed: argparse.Namespace, arguments: Sequence[str]) -> int:
     """Run the workers until a signal ends them; returns the exit code."""
-    configure_logs(parsed.log_level, parsed.log_file)
+    try:
+        configure_logs(parsed.log_level, parsed.log_file, parsed.log_rotate)
+    except OSError as error:
+        print(f"shardwright-router: {error}", file=sys.stderr)
+        return 1
     with tempfile.TemporaryDirectory(prefix="shardwright-router-") as directory:
         return _Supervisor(parsed, arguments, directory).run()
 
@@ -62,6 +69,12 @@ async def end_with_supervisor() -> None:
     await trio.lowlevel.wait_readable(standard_input)
     logger.warning("The process that keeps the workers running has gone")
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+def tell_supervisor_log_was_rotated(options: RouterOptions) -> None:
+    """In a worker: have the process that started it open the log again, and its other workers too."""
+    if options.supervisor is not None and os.getppid() == options.supervisor:
+        os.kill(options.supervisor, signal.SIGUSR1)
 
 
 def holder_socket(options: RouterOptions, cursor_id: int) -> str | None:
@@ -96,8 +109,9 @@ class _Supervisor:
         self._is_stopping = False
 
     def run(self) -> int:
-        for received in (signal.SIGTERM, signal.SIGINT):
+        for received in ending_signals():
             signal.signal(received, lambda number, _: self._stop(number))
+        obey_log_signals(self._rotate_logs)
         for index in range(self._parsed.workers):
             self._start(index)
         crashes = CrashRate()
@@ -120,16 +134,30 @@ class _Supervisor:
     def _start(self, index: int) -> None:
         command = [*_INTERPRETER, "-m", "router.main", *self._arguments]
         command += ["--worker-index", str(index), "--worker-directory", self._directory]
+        command += ["--worker-supervisor", str(os.getpid())]
         if self._parsed.metrics_port:
             command += ["--metrics-port", str(self._parsed.metrics_port + index)]
         # The worker's end of the pipe tells it when this process is gone, however it went.
-        process = subprocess.Popen(command, process_group=0, stdin=subprocess.PIPE)
+        with log_signal_held_back():
+            process = subprocess.Popen(command, process_group=0, stdin=subprocess.PIPE)
         self._processes[process.pid] = (index, process)
+
+    def _rotate_logs(self) -> None:
+        """Rotate the log, unless a worker has done so already, and have the workers go on in the new file."""
+        try:
+            rotate_logs()
+        finally:
+            self._signal_workers(signal.SIGUSR1)
 
     def _stop(self, number: int) -> None:
         self._is_stopping = True
-        for _, process in self._processes.values():
-            process.send_signal(number)
+        self._signal_workers(number)
+
+    def _signal_workers(self, number: int) -> None:
+        for pid in self._processes:
+            # Not Popen's own way, which would take the exit status of a worker that has just ended from `run`.
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
 
 def _worker_count(text: str) -> int:

@@ -12,6 +12,7 @@ from daemon.logs import get_logger
 from daemon.metrics import LabelledCounter
 from daemon.namespaces import namespace_of as logged_namespace_of
 from daemon.sidecar.handler import SidecarHandler
+from daemon.sidecar.log_rotation import LOG_ROTATE, rotate_both_logs
 from daemon.sidecar.noop_writer import READ_CONCERN
 from daemon.sidecar.upstream import Upstream
 from shardd.admission import NAMED_IN_FULL, Admission, is_read, namespace_of
@@ -81,6 +82,8 @@ class ShardHandler(SidecarHandler):
             return await self._run_versioned(client, upstream, upstream.pass_on, request)
         if request.name in HELLO_NAMES:
             return await self._shard.sidecar.answer_hello(client, upstream, request)
+        if request.name == LOG_ROTATE:
+            return await rotate_both_logs(upstream, request)
         # A direct connection. Mongod itself ends what is useless without its client.
         client.allow_interruption()
         await self._shard.sidecar.prepare(request)

@@ -1,0 +1,115 @@
+"""The file that a daemon's log is appended to, and its rotation."""
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+_MODE: Final = 0o644
+_STANDARD_STREAMS: Final = (1, 2)
+
+
+class LogRotation(StrEnum):
+    """What a rotation does with the file, as mongod's ``--logRotate`` names it."""
+
+    RENAME = "rename"
+    """The file gets the time as a suffix, and a new one takes its place."""
+    REOPEN = "reopen"
+    """The file is closed and opened again: another program has moved it."""
+
+
+class LogFile:
+    """A file that is appended to, one whole line per system call.
+
+    Several processes may write to the same file, and another program may move it or cut it to nothing at any time.
+
+    Args:
+        path: which file; it is opened at once.
+        rotation: what `rotate` does.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+
+    def __init__(self, path: Path, rotation: LogRotation = LogRotation.RENAME) -> None:
+        self._path = path.absolute()
+        self._rotation = rotation
+        self._descriptor = self._open()
+
+    def write(self, text: str) -> None:
+        """Append ``text``.
+
+        Raises:
+            OSError: it cannot be written, or not all of it.
+        """
+        left = text.encode("utf-8", "backslashreplace")
+        while left:
+            left = left[os.write(self._descriptor, left) :]
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def rotate(self, suffix: str) -> None:
+        """Begin a new file, or go on in the one that another program or process has put in its place.
+
+        Args:
+            suffix: follows the name of the file that is finished, after a dot.
+
+        Raises:
+            OSError: the file cannot be renamed, or a new one cannot be opened; the old one remains in use.
+        """
+        with self._locked():
+            if self._rotation is LogRotation.RENAME and self.is_in_place():
+                finished = self._path.with_name(f"{self._path.name}.{suffix}")
+                if finished.exists():  # of a rotation within the same second
+                    raise FileExistsError(errno.EEXIST, f"cannot rename the log: {finished} exists already")
+                self._path.rename(finished)
+        self.reopen()
+
+    def reopen(self) -> None:
+        """Go on in the file that has the log's name now.
+
+        Raises:
+            OSError: it cannot be opened; the old one remains in use.
+        """
+        opened = self._open()
+        for stream in _STANDARD_STREAMS:
+            if _is_same_file(stream, self._descriptor):
+                os.dup2(opened, stream)  # or the finished file would take up space for as long as this process runs
+        # The number stays the same: a signal may have interrupted a write that is about to use it.
+        os.dup2(opened, self._descriptor, inheritable=False)
+        os.close(opened)
+
+    def is_in_place(self) -> bool:
+        """Whether the file still has its name."""
+        try:
+            return os.path.samestat(self._path.stat(), os.fstat(self._descriptor))
+        except FileNotFoundError:
+            return False
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep the other processes that write to the same file from renaming it at the same time."""
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def _open(self) -> int:
+        return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, _MODE)
+
+
+def _is_same_file(first: int, second: int) -> bool:
+    try:
+        return os.path.samestat(os.fstat(first), os.fstat(second))
+    except OSError:
+        return False  # a standard stream may be closed

@@ -1,0 +1,57 @@
+"""The signals that a daemon obeys: those of mongod, with mongod's meanings.
+
+SIGTERM, SIGINT and SIGHUP end it in order, SIGUSR1 rotates its log, SIGUSR2 writes stack traces to the log.
+"""
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TypeAlias
+
+import trio
+
+from daemon.stack_traces import log_stack_traces
+
+LogAction: TypeAlias = Callable[[], None]
+"""`daemon.logs.rotate_logs` or `daemon.logs.reopen_logs`."""
+
+
+def obey_log_signals(on_log_signal: LogAction) -> None:
+    """Obey SIGUSR1 and SIGUSR2 from here on, whatever the tasks of the process are doing.
+
+    Args:
+        on_log_signal: what is done at SIGUSR1.
+    """
+    signal.signal(signal.SIGUSR1, lambda _, frame: run_log_action(on_log_signal))
+    signal.signal(signal.SIGUSR2, lambda _, frame: log_stack_traces(frame))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
+
+
+@contextmanager
+def log_signal_held_back() -> Iterator[None]:
+    """Start a process in the block, and SIGUSR1 reaches it only when it calls `obey_log_signals`."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
+
+
+def ending_signals() -> list[signal.Signals]:
+    """Those that end a daemon. SIGHUP is not, where the process was started to survive its terminal, as by nohup."""
+    numbers = [signal.SIGTERM, signal.SIGINT]
+    return numbers if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [*numbers, signal.SIGHUP]
+
+
+async def wait_for_end(stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    """Set ``stop`` at the first signal to end; runs until cancelled, so that further ones change nothing."""
+    with trio.open_signal_receiver(*ending_signals()) as signals:
+        task_status.started()
+        async for _ in signals:
+            stop.set()
+
+
+def run_log_action(action: LogAction) -> None:
+    """Rotate or reopen the log. The log says when that failed, and whoever sent the signal hears nothing anyway."""
+    with suppress(OSError):
+        action()

@@ -1,0 +1,48 @@
+"""``logRotate``: a new log file for this router, all its processes included."""
+
+from typing import Final
+
+from daemon.log_rotation import FAILED, rotate_logs_for_client
+from router.operation import Operation
+from router.reads.arguments import UNKNOWN_FIELD, wrong_type
+from router.registry import Reply, command
+from router.workers import tell_supervisor_log_was_rotated
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
+from wire.rawbson import BOOL, DECIMAL128, DOUBLE, INT32, INT64, STRING
+from wire.request import Request
+from wire.type_names import type_name
+
+_NAME: Final = b"logRotate"
+_KINDS: Final = frozenset({BOOL, INT32, INT64, DOUBLE, DECIMAL128, STRING})
+_SERVER: Final = "server"
+"""The one log that there is; a genuine server may have one for audits too."""
+
+_GENERIC: Final = frozenset(
+    {
+        *(b"apiDeprecationErrors", b"apiStrict", b"apiVersion", b"comment", b"lsid", b"maxTimeMS", b"readConcern"),
+        *(b"txnNumber", b"writeConcern"),
+    }
+)
+
+
+@command("logRotate", admin_only=True)
+async def log_rotate(operation: Operation) -> Reply:
+    """Rotates the log file."""
+    _check(operation.request)
+    rotate_logs_for_client()
+    tell_supervisor_log_was_rotated(operation.router.options)
+    return {}
+
+
+def _check(request: Request) -> None:
+    kind = request.fields[_NAME][0]
+    if kind not in _KINDS:
+        raise wrong_type("logRotate.logRotate", kind, type_name(BOOL), type_name(STRING))
+    for name in request.fields:
+        if name != _NAME and name not in _GENERIC and not name.startswith(b"$"):
+            raise CommandError(
+                UNKNOWN_FIELD, f"BSON field 'logRotate.{name.decode(errors='replace')}' is an unknown field."
+            )
+    if kind == STRING and request.get(_NAME) != _SERVER:
+        raise CommandError(ErrorCode.NoSuchKey, FAILED)

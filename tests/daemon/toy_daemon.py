@@ -1,0 +1,56 @@
+"""A daemon that answers every command with ``ok: 1``, for tests of what all daemons have in common."""
+
+import argparse
+import sys
+from typing import Any
+
+import trio
+
+from daemon.metrics import Metrics
+from daemon.options import add_daemon_options
+from daemon.run import run_daemon
+from wire.message import reply_document
+from wire.request import Request
+from wire.transport.server import ClientConnection, Server
+
+
+class ToyDaemon:
+    """A `daemon.run.Daemon`."""
+
+    shutdown_seconds = 5.0
+
+    def __init__(self) -> None:
+        self.metrics = Metrics("toy", ["ping"])
+
+    @classmethod
+    async def start(cls, nursery: trio.Nursery) -> "ToyDaemon":
+        """Make it; a task that waits for ever is in the background."""
+        nursery.start_soon(trio.sleep_forever)
+        return cls()
+
+    async def handle(self, client: ClientConnection, request: Request) -> bytes:
+        """Answer ``ok: 1``."""
+        reply: dict[str, Any] = {"ok": 1.0}
+        return reply_document(request.message.request_id, reply)
+
+    def connection_opened(self, client: ClientConnection) -> None:
+        """A client has connected."""
+
+    def connection_closed(self, client: ClientConnection) -> None:
+        """A client has gone."""
+
+    def not_ready_reason(self) -> str | None:
+        """Always ready."""
+        return None
+
+    def serving(self, server: Server) -> None:
+        """Called before the first client is served."""
+
+    def begin_shutdown(self) -> None:
+        """Called when the signal to end has come."""
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    add_daemon_options(parser, default_port=0)
+    sys.exit(run_daemon("toy", parser.parse_args(), ToyDaemon.start))
