@@ -3,9 +3,14 @@
 `try_admit` is the path of nearly every operation, two look-ups and a comparison of bytes. `admit` is for the rest: it
 finds out what does not match, has the shard refresh if it may be the stale one, and waits as long as the operation's
 ``maxTimeMS`` allows.
+
+An operation that involves several namespaces is let in to all of them at once: it waits while any of them has a
+critical section that blocks it, holding none, and then is counted in everywhere without a pause in between. So no two
+operations and sections can wait for each other.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import trio
@@ -13,7 +18,9 @@ import trio
 from shardd.arguments import seconds_allowed
 from shardd.critical_section import CriticalSection
 from shardd.database_state import DatabaseState
+from shardd.involvement import InvolvedNamespace, Involvement, InvolvementFinder
 from shardd.namespace_state import NamespaceState
+from shardd.operation_generation import OperationGeneration
 from shardd.recovery_gate import RecoveryGate
 from shardd.refresh import MetadataRefresher
 from shardd.stale_errors import StaleError
@@ -69,6 +76,27 @@ def namespace_of(request: Request) -> str:
     return name if request.name in NAMED_IN_FULL else f"{request.db}.{name}"
 
 
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An operation that has been counted in to one more namespace than its own."""
+
+    state: NamespaceState
+    operations: OperationGeneration
+    is_write: bool
+
+    @classmethod
+    def to(cls, involved: InvolvedNamespace) -> "Entry":
+        """Count it in; no critical section may block it."""
+        state = involved.state
+        entry = cls(state, state.operations, involved.is_written)
+        state.enter(is_write=involved.is_written)
+        return entry
+
+    def leave(self) -> None:
+        """Count it out."""
+        self.state.exit(self.operations, is_write=self.is_write)
+
+
 class Admission:
     """Compares the versions of operations with what the shard knows.
 
@@ -77,6 +105,7 @@ class Admission:
         database: the state of a database, likewise.
         refresher: brings states up to date.
         gate: closed while critical sections are missing that a former primary had begun.
+        involvements: finds out which further namespaces an operation involves.
     """
 
     def __init__(
@@ -85,11 +114,13 @@ class Admission:
         database: Callable[[str], DatabaseState],
         refresher: MetadataRefresher,
         gate: RecoveryGate,
+        involvements: InvolvementFinder,
     ) -> None:
         self._namespace = namespace
         self._database = database
         self._refresher = refresher
         self._gate = gate
+        self._involvements = involvements
 
     def try_admit(self, request: Request, *, is_write: bool) -> NamespaceState | None:
         """The state of the namespace with the operation counted in, None if there is more to be looked at."""
@@ -110,54 +141,73 @@ class Admission:
                 return None
             if database.critical_section is not None:
                 return None
+        if not is_write and self._involvements.is_needed(request, state):
+            return None
         state.enter(is_write=is_write)
         return state
 
-    async def admit(self, request: Request, *, is_write: bool) -> NamespaceState:
-        """As `try_admit`, doing whatever it takes.
+    async def admit(self, request: Request, *, is_write: bool) -> tuple[NamespaceState, Sequence[Entry]]:
+        """As `try_admit`, doing whatever it takes; with the entries to the further namespaces that are involved.
 
         Raises:
             StaleError: the versions do not match.
             CommandError: MaxTimeMSExpired, waiting took too long; TypeMismatch, a version is malformed;
-                NotWritablePrimary, a write on a secondary; and what a refresh may raise.
+                NotWritablePrimary, a write on a secondary; CommandOnShardedViewNotSupportedOnMongod and
+                CommandNotSupported, what is involved is not all here; and what a refresh may raise.
         """
         await in_own_task()
         with trio.move_on_after(seconds_allowed(request)):
             return await self._admit(request, is_write=is_write)
         raise CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit")
 
-    async def _admit(self, request: Request, *, is_write: bool) -> NamespaceState:
+    async def _admit(self, request: Request, *, is_write: bool) -> tuple[NamespaceState, Sequence[Entry]]:
         state = self._namespace(namespace_of(request))
+        involvement = Involvement.none()
         refreshed: set[str] = set()
         while True:
-            if is_write and not self._gate.is_open:
+            if self._involvements.is_needed(request, state) and not self._involvements.is_current(involvement):
+                involvement = await self._involvements.find(request, state)
+                continue
+            if (is_write or involvement.writes) and not self._gate.is_open:
                 await self._gate.wait_open()
-            section = self._blocking_section(request, state, is_write=is_write)
+                continue
+            section = self._blocking_section(request, state, involvement, is_write=is_write)
             if section is not None:
                 await section.wait_released()
                 continue
             try:
                 self._check(request, state)
+                for involved in involvement.namespaces:
+                    involved.check(request.body, state.shard)
             except StaleError as error:
                 # Refreshed once and still apart: now it is the router's turn.
-                what = "database" if error.code == ErrorCode.StaleDbVersion else "collection"
-                if not error.may_shard_be_stale or what in refreshed:
+                stale = error.subject
+                if not error.may_shard_be_stale or stale in refreshed:
                     raise
-                refreshed.add(what)
-                if what == "database":
-                    await self._refresher.refresh_database(self._database(request.db))
+                refreshed.add(stale)
+                if error.code == ErrorCode.StaleDbVersion:
+                    await self._refresher.refresh_database(self._database(stale))
                 else:
-                    await self._refresher.refresh_collection(state)
+                    await self._refresher.refresh_collection(self._namespace(stale))
                 continue
+            except CommandError as error:
+                if error.code == ErrorCode.CommandOnShardedViewNotSupportedOnMongod:
+                    await self._involvements.check_collation(request, state)
+                raise
             state.enter(is_write=is_write)
-            return state
+            return state, [Entry.to(each) for each in involvement.namespaces]
 
-    def _blocking_section(self, request: Request, state: NamespaceState, *, is_write: bool) -> CriticalSection | None:
-        """The critical section that an operation has to wait for, if there is one."""
-        sections = [state.critical_section]
+    def _blocking_section(
+        self, request: Request, state: NamespaceState, involvement: Involvement, *, is_write: bool
+    ) -> CriticalSection | None:
+        """A critical section that an operation has to wait for, if there is one."""
+        sections = [(state.critical_section, is_write)]
         if DATABASE_VERSION in request.fields:
-            sections.append(self._database(request.db).critical_section)
-        return next((each for each in sections if each is not None and each.blocks(is_write=is_write)), None)
+            sections.append((self._database(request.db).critical_section, is_write))
+        for each in involvement.namespaces:
+            sections.append((each.state.critical_section, each.is_written))
+            sections.append((each.database.critical_section, each.is_written))
+        return next((each for each, writes in sections if each is not None and each.blocks(is_write=writes)), None)
 
     def _check(self, request: Request, state: NamespaceState) -> None:
         """Compare both versions, the database's first, as it is taken first on a shard."""

@@ -3,7 +3,7 @@
 Most requests are versioned operations; what is done for one of them is `_run_versioned` and no more.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -15,10 +15,11 @@ from daemon.sidecar.handler import SidecarHandler
 from daemon.sidecar.log_rotation import LOG_ROTATE, rotate_both_logs
 from daemon.sidecar.noop_writer import READ_CONCERN
 from daemon.sidecar.upstream import Upstream
-from shardd.admission import NAMED_IN_FULL, Admission, is_read, namespace_of
+from shardd.admission import NAMED_IN_FULL, Admission, Entry, is_read, namespace_of
 from shardd.causal_reads import CausalReads
 from shardd.command_runner import run_command
 from shardd.current_op import with_own_operations
+from shardd.involvement import InvolvementFinder
 from shardd.migration.history.retried_writes import TXN_NUMBER, answer_retried_write
 from shardd.namespace_state import NamespaceState
 from shardd.orphans.filtered_commands import hiding_moves, without_orphans
@@ -29,7 +30,9 @@ from shardd.sharded_operations import SHARDED_OPERATIONS, ShardedOperation
 from shardd.sharding_fields import without_sharding_fields
 from shardd.stale_errors import StaleError, stale_reply
 from shardd.topology_gossip import is_for_all_shards, run_telling
-from shardd.views import CHANGES_OF_VIEWS, READS_OF_VIEWS
+from shardd.views import CHANGES_OF_VIEWS
+from shardd.writing_pipelines import executed_at_once, is_writing
+from sharding.involved_namespaces import INVOLVED_NAMESPACES
 from sharding.namespace import Namespace
 from sharding.versions import DATABASE_VERSION, SHARD_VERSION
 from wire.hello import HELLO_NAMES
@@ -55,7 +58,13 @@ class ShardHandler(SidecarHandler):
 
     def __init__(self, shard: Shard, stale_errors: LabelledCounter) -> None:
         self._shard = shard
-        self._admission = Admission(shard.namespace, shard.database, shard.refresher, shard.recovery_gate)
+        self._admission = Admission(
+            shard.namespace,
+            shard.database,
+            shard.refresher,
+            shard.recovery_gate,
+            InvolvementFinder(shard.namespace, shard.database, shard.refresher, shard.views),
+        )
         self._causal_reads = CausalReads(shard.mongod)
         self._stale_errors = stale_errors
         super().__init__(shard.sidecar, shard.metrics, shard.options.slow_ms, logger)
@@ -74,7 +83,7 @@ class ShardHandler(SidecarHandler):
             return await run_command(command, self._shard, client, request)
         if request.name == "aggregate":
             request = hiding_moves(request)
-        if SHARD_VERSION in fields or DATABASE_VERSION in fields:
+        if SHARD_VERSION in fields or DATABASE_VERSION in fields or INVOLVED_NAMESPACES in fields:
             if is_for_all_shards(request):
                 await in_own_task()
                 run = partial(self._run_versioned, client, upstream, upstream.forward, request)
@@ -99,7 +108,9 @@ class ShardHandler(SidecarHandler):
         is_write = not is_read(request)
         if self._shard.identity is None:
             await self._shard.load_identity()
-        if not is_write:
+        if is_writing(request):
+            request = executed_at_once(request)
+        elif not is_write:
             client.allow_interruption()
         if READ_CONCERN in request.fields:
             # The time that it waits for comes before versions are compared, as on a genuine shard: what is known of the
@@ -108,10 +119,11 @@ class ShardHandler(SidecarHandler):
             if not self._shard.is_primary:
                 await self._causal_reads.prepare(request, self._shard.namespace(namespace_of(request)))
         admission = self._admission
+        involved: Sequence[Entry] = ()
         state = admission.try_admit(request, is_write=is_write)
         if state is None:
             try:
-                state = await admission.admit(request, is_write=is_write)
+                state, involved = await admission.admit(request, is_write=is_write)
             except StaleError as error:
                 self._stale_errors.add(error.code_name)
                 return reply_document(request.message.request_id, stale_reply(request, error))
@@ -129,6 +141,8 @@ class ShardHandler(SidecarHandler):
             return await self._run_admitted(upstream, state, orphans, send, request)
         finally:
             state.exit(operations, is_write=is_write)
+            for entry in involved:
+                entry.leave()
             if request.name in CHANGES_OF_VIEWS:
                 self._shard.views.forget()
 
@@ -149,7 +163,4 @@ class ShardHandler(SidecarHandler):
                 reply = await special(ShardedOperation(self._shard, upstream, request, state))
                 if reply is not None:
                     return reply
-        elif request.name in READS_OF_VIEWS and not self._shard.views.is_known_collection(state.namespace):
-            await in_own_task()
-            await self._shard.views.check_read(state.namespace)
         return await send(without_sharding_fields(request), request.message.flags)

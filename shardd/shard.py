@@ -26,6 +26,7 @@ from shardd.refresh import MetadataRefresher
 from shardd.remote_sets import RemoteSets
 from shardd.update_preview import UpdatePreviews
 from shardd.views import Views
+from sharding.involved_namespaces import INVOLVED_NAMESPACES
 from wire.error_codes import ErrorCode
 from wire.errors import BackendError, CommandError
 from wire.transport.client import Connection, handshake_document
@@ -101,6 +102,7 @@ class Shard:
             handshake=_handshake,
             hooks=self,
             on_mongod_lost=on_mongod_lost,
+            extensions=(INVOLVED_NAMESPACES.decode(),),
         )
         self.mongod = self.sidecar.mongod
         self.previews = UpdatePreviews(self.mongod)
@@ -113,9 +115,7 @@ class Shard:
             nursery,
             metrics.labelled_counter("refreshes", "Refreshes of what the shard knows of the catalog", "kind"),
         )
-        self.views = Views(
-            self.mongod, self.namespace, self.refresher.refresh_collection, lambda: self.sidecar.is_primary
-        )
+        self.views = Views(self.mongod, lambda: self.sidecar.is_primary)
         self._cache_watch = CacheWatch(
             self.sidecar.mirror,
             partial(Connection.open, options.mongod_socket, handshake=_handshake()),

@@ -2,18 +2,20 @@
 
 from typing import Final
 
+from sharding.involved_namespaces import INVOLVED_NAMESPACES
 from sharding.versions import DATABASE_VERSION, SHARD_VERSION
 from wire.message import CHECKSUM_PRESENT, OpMsg, op_msg
 from wire.rawbson import from_elements, without
 from wire.request import Request
 
-_SHARDING_FIELDS: Final = frozenset({SHARD_VERSION, DATABASE_VERSION})
+_SHARDING_FIELDS: Final = frozenset({SHARD_VERSION, DATABASE_VERSION, INVOLVED_NAMESPACES})
 
 
 def without_sharding_fields(request: Request) -> bytes:
-    """The request's frame less ``shardVersion`` and ``databaseVersion``, with its id, flags and other sections.
+    """The request's frame less the fields about versions, with its id, flags and other sections.
 
-    Routers put the two at the end of the body, where one cut takes them off; from elsewhere they are cut out as well.
+    Routers put ``shardVersion`` and ``databaseVersion`` at the end of the body, where one cut takes them off; from
+    elsewhere they are cut out as well.
     """
     body, fields = request.body, request.fields
     last = len(body) - 1
@@ -25,7 +27,11 @@ def without_sharding_fields(request: Request) -> bytes:
         cut = shard[1]
         if database is not None and database[3] == cut:
             cut = database[1]
-    is_all = (shard is None or shard[1] >= cut) and (database is None or database[1] >= cut)
+    is_all = (
+        (shard is None or shard[1] >= cut)
+        and (database is None or database[1] >= cut)
+        and INVOLVED_NAMESPACES not in fields
+    )
     new_body = from_elements(body[4:cut]) if is_all else without(body, _SHARDING_FIELDS)
     return with_body(request.message, new_body)
 

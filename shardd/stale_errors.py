@@ -22,11 +22,13 @@ class StaleError(CommandError):
     """Routing and shard do not agree.
 
     Attributes:
+        subject: the namespace or the database.
         may_shard_be_stale: the shard has reason to refresh before it answers so.
     """
 
     def __init__(self, code: int, message: str, extra: Mapping[str, Any], *, may_shard_be_stale: bool) -> None:
         super().__init__(code, message, extra=extra)
+        self.subject: str = extra["ns"] if "ns" in extra else extra["db"]
         self.may_shard_be_stale = may_shard_be_stale
 
 

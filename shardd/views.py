@@ -1,20 +1,23 @@
-"""Views whose collection is sharded: they cannot be run on one shard, so the router is told what they stand for.
+"""Views: what they stand for, and which collections a read of one involves.
 
-A view on an unsharded collection lives on the same shard as its collection, where mongod runs it by itself. So only the
-definition has to be known, to see what a view stands on. Definitions are remembered on the primary, through whose
-daemon every change of one passes; a secondary looks each time.
+A view on unsharded collections lives on the same shard as they do, where mongod runs it by itself. One that needs more
+than this shard has is for the router, which is told what the view stands for. Definitions are remembered on the
+primary, through whose daemon every change of one passes; a secondary looks each time.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import bson
+
 from daemon.sidecar.mongod import LocalMongod
 from shardd.local_collections import describe
-from shardd.namespace_state import NamespaceState
+from sharding.involved_namespaces import involved_namespaces
 from sharding.namespace import Namespace
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
+from wire.rawbson import VALUE_CODEC
 
 READS_OF_VIEWS: Final = frozenset({"find", "aggregate", "count", "distinct", "explain"})
 CHANGES_OF_VIEWS: Final = frozenset({"create", "collMod", "drop", "dropDatabase", "renameCollection"})
@@ -25,85 +28,120 @@ _NESTING_MAX: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """One definition."""
+    """One definition.
+
+    Attributes:
+        on: the collection or view it stands on.
+        pipeline: its stages.
+        collation: its own, the simple one if it names none.
+        named: the other collections that its stages name.
+    """
 
     on: Namespace
     pipeline: tuple[Mapping[str, Any], ...]
     collation: Mapping[str, Any]
+    named: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedView:
+    """What a view stands for, once all views that it stands on are resolved.
+
+    Attributes:
+        on: the collection at the bottom.
+        pipeline: the stages of all of them.
+        collation: the view's.
+        involved: all namespaces that a read of the view involves but the view's own: those below it, and those that
+            the stages name.
+    """
+
+    on: Namespace
+    pipeline: tuple[Mapping[str, Any], ...]
+    collation: Mapping[str, Any]
+    involved: tuple[str, ...]
+
+    def error(self) -> CommandError:
+        """CommandOnShardedViewNotSupportedOnMongod, by which a router learns what the view stands for."""
+        return CommandError(
+            ErrorCode.CommandOnShardedViewNotSupportedOnMongod,
+            "Resolved views on sharded collections must be executed by mongos",
+            extra={
+                "resolvedView": {"ns": str(self.on), "pipeline": list(self.pipeline), "collation": dict(self.collation)}
+            },
+        )
 
 
 class Views:
-    """The views of the own mongod.
+    """The views of the shard's mongod.
 
     Args:
         mongod: where they are defined.
-        state: gives the state of a namespace.
-        refresh: makes the metadata of a namespace known.
-        is_primary: whether the own mongod is primary.
+        is_primary: whether it is primary.
+
+    Attributes:
+        generation: rises whenever some definition may have changed.
     """
 
-    def __init__(
-        self,
-        mongod: LocalMongod,
-        state: Callable[[str], NamespaceState],
-        refresh: Callable[[NamespaceState], Awaitable[None]],
-        is_primary: Callable[[], bool],
-    ) -> None:
+    def __init__(self, mongod: LocalMongod, is_primary: Callable[[], bool]) -> None:
         self._mongod = mongod
-        self._state = state
-        self._refresh = refresh
         self._is_primary = is_primary
         self._known: dict[str, _View | None] = {}
+        self.generation = 0
 
     def forget(self) -> None:
         """Some definition may have changed."""
+        self.generation += 1
         self._known.clear()
 
     def is_known_collection(self, namespace: str) -> bool:
         """Whether a namespace is known not to be a view, which is all that most reads have to ask."""
         return namespace in self._known and self._known[namespace] is None
 
-    async def check_read(self, namespace: str) -> None:
-        """Let a read on an unsharded namespace go on to mongod unless it is a view on a sharded collection.
+    async def resolve(self, namespace: str) -> ResolvedView | None:
+        """What a namespace stands for if it is a view, None if it is none."""
+        pipeline: list[Mapping[str, Any]] = []
+        involved: list[str] = []
+        view = top = await self._definition(Namespace.parse(namespace))
+        while view is not None and len(involved) <= _NESTING_MAX:
+            pipeline[:0] = view.pipeline
+            involved += (str(view.on), *view.named)
+            below = view
+            view = await self._definition(view.on)
+        if top is None:
+            return None
+        return ResolvedView(below.on, tuple(pipeline), top.collation, tuple(involved))
+
+    async def check_collation(self, namespace: Namespace, collation: Mapping[str, Any]) -> None:
+        """Refuse a read that names another collation than the view's; mongod itself compares them.
 
         Raises:
-            CommandError: CommandOnShardedViewNotSupportedOnMongod, with what the view stands for.
+            CommandError: OptionNotSupportedOnView; BadValue and others, it is none.
         """
-        pipeline: list[Mapping[str, Any]] = []
-        collation: Mapping[str, Any] = {}
-        base = Namespace.parse(namespace)
-        for _ in range(_NESTING_MAX):
-            view = await self._definition(base)
-            if view is None:
-                break
-            pipeline[:0] = view.pipeline
-            collation = collation or view.collation
-            base = view.on
-        if not pipeline and not collation:
-            return
-        state = self._state(str(base))
-        if not state.is_known:
-            await self._refresh(state)
-        if state.table is not None:
-            raise CommandError(
-                ErrorCode.CommandOnShardedViewNotSupportedOnMongod,
-                "Resolved views on sharded collections must be executed by mongos",
-                extra={"resolvedView": {"ns": str(base), "pipeline": pipeline, "collation": collation}},
-            )
+        aggregate = {"aggregate": namespace.collection, "pipeline": [], "cursor": {}, "collation": dict(collation)}
+        explain = {"explain": aggregate, "verbosity": "queryPlanner", "$readPreference": {"mode": "nearest"}}
+        await self._mongod.command(namespace.db, explain)
 
     async def _definition(self, namespace: Namespace) -> _View | None:
         name = str(namespace)
         if name in self._known:
             return self._known[name]
+        generation = self.generation
         found = await describe(self._mongod, namespace)
         view = None
         if found is not None and found.kind == "view":
-            view = _View(
-                namespace.with_collection(found.options["viewOn"]),
-                tuple(found.options.get("pipeline", ())),
-                found.options.get("collation", {"locale": "simple"}),
-            )
+            view = _view(namespace, found.options)
         # Without the collection there is nothing whose change could be noticed.
-        if found is not None and self._is_primary():
+        if found is not None and self._is_primary() and generation == self.generation:
             self._known[name] = view
         return view
+
+
+def _view(namespace: Namespace, options: Mapping[str, Any]) -> _View:
+    pipeline = tuple(options.get("pipeline", ()))
+    stages = bson.encode({str(position): stage for position, stage in enumerate(pipeline)}, codec_options=VALUE_CODEC)
+    return _View(
+        namespace.with_collection(options["viewOn"]),
+        pipeline,
+        options.get("collation", {"locale": "simple"}),
+        tuple(involved_namespaces(stages, namespace.db)),
+    )

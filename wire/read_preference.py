@@ -27,6 +27,7 @@ class Member:
         tags: its replica set tags.
         round_trip_seconds: smoothed time of a hello.
         last_write_seconds: its ``lastWrite.lastWriteDate`` in seconds since the epoch, for staleness.
+        extensions: fields of requests beyond MongoDB's that it understands.
     """
 
     address: str
@@ -34,6 +35,7 @@ class Member:
     tags: Mapping[str, str] = field(default_factory=dict)
     round_trip_seconds: float = 0.0
     last_write_seconds: float = 0.0
+    extensions: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ The mirror counts its own topology versions. A change of mongod's topology is on
 or moved, since both change what clients see.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,15 +21,17 @@ class HelloMirror:
     Args:
         mongod_address: address of the own mongod.
         sidecar_address: address of this daemon.
+        extensions: fields of requests beyond MongoDB's that the daemon understands; routers learn it from hello.
 
     Attributes:
         hello: the newest reply of mongod, None while it can't be reached.
         version: counts the changes that clients can see.
     """
 
-    def __init__(self, mongod_address: str, sidecar_address: str) -> None:
+    def __init__(self, mongod_address: str, sidecar_address: str, extensions: Sequence[str] = ()) -> None:
         self.hello: Mapping[str, Any] | None = None
         self.version = TopologyVersion(ObjectId(), 0)
+        self._own_fields = {"extensions": list(extensions)} if extensions else {}
         self._own = {mongod_address: sidecar_address}
         self._sidecars: dict[str, str] = dict(self._own)
         self._seen: dict[str, Any] | None = None
@@ -66,7 +68,8 @@ class HelloMirror:
 
     def present(self, hello: Mapping[str, Any]) -> dict[str, Any]:
         """A reply of mongod as a client gets it."""
-        return {"topologyVersion": self.version.document(), **_without_version(rewrite_hello(hello, self._sidecars))}
+        seen = _without_version(rewrite_hello(hello, self._sidecars))
+        return {"topologyVersion": self.version.document(), **seen, **self._own_fields}
 
     def current_reply(self, connection_id: int) -> dict[str, Any] | None:
         """The newest hello for a client that has not asked mongod itself; None while mongod can't be reached."""

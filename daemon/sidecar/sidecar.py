@@ -5,7 +5,7 @@ whatever it passes on.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import trio
@@ -42,6 +42,7 @@ class Sidecar:
         handshake: makes the hello with which the daemon's own connections introduce themselves.
         hooks: called at step-up and step-down.
         on_mongod_lost: called when the mongod has gone; the clients have to be closed, as it would have closed them.
+        extensions: see `HelloMirror`.
     """
 
     def __init__(
@@ -54,9 +55,10 @@ class Sidecar:
         handshake: Callable[[], Mapping[str, Any]],
         hooks: RoleHooks,
         on_mongod_lost: Callable[[], None],
+        extensions: Sequence[str] = (),
     ) -> None:
         self.mongod = LocalMongod(pools, mongod_socket, mongod_address)
-        self.mirror = HelloMirror(mongod_address, address)
+        self.mirror = HelloMirror(mongod_address, address, extensions)
         self.address = address
         self._registration = Registration(self.mongod, self.mirror, pools, address)
         self._noop_writer = NoopWriter(self.mongod, self.mirror, pools)

@@ -182,6 +182,7 @@ class ReplicaSetMonitor:
                 hello.get("tags", {}),
                 round_trip_seconds,
                 last_write.timestamp() if last_write is not None else 0.0,
+                frozenset(hello.get("extensions", ())),
             )
         )
         if kind == "primary":

@@ -83,3 +83,12 @@ def test_whoever_waits_is_woken_by_a_change_at_once() -> None:
 
     clock = MockClock(autojump_threshold=0)
     assert trio.run(main, clock=clock) == clock.current_time()
+
+
+def test_clients_learn_which_extensions_the_daemon_understands() -> None:
+    mirror = HelloMirror("m0:1", "d0:1", ("newField",))
+    mirror.observe(hello(1))
+    reply = mirror.current_reply(connection_id=9)
+    assert reply is not None
+    assert reply["extensions"] == ["newField"]
+    assert "extensions" not in mirror_of(hello(1)).present(hello(1))

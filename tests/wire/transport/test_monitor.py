@@ -140,3 +140,12 @@ def test_a_member_that_dies_is_not_primary_any_more() -> None:
         await wait_for(monitor, lambda: monitor.primary is None)
 
     trio.run(with_fake_set, 2, scenario)
+
+
+def test_extensions_of_members_are_known() -> None:
+    async def scenario(fake: FakeSet, monitor: ReplicaSetMonitor) -> None:
+        fake.members[0].become(isWritablePrimary=True, hosts=fake.hosts, extensions=["newField"])
+        await wait_for(monitor, lambda: monitor.members[fake.hosts[0]].extensions == {"newField"})
+        assert not monitor.members[fake.hosts[1]].extensions
+
+    trio.run(with_fake_set, 2, scenario)
