@@ -5,14 +5,16 @@ usual path (`shardd.key_changing_writes`). A modification that names no part of 
 demanded already, is let through.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from sharding.shard_key import ShardKeyPattern
 from sharding.shard_key_field import ShardKeyField
+from sharding.targeting.collation import effective, is_simple, uncollated_field
 from sharding.targeting.exact_key import exact_shard_key
 from wire import rawbson
 from wire.errors import CommandError
-from wire.rawbson import ARRAY, OBJECT, STRING, Span
+from wire.rawbson import ARRAY, NULL, OBJECT, STRING, UNDEFINED, Span, decode_value, index
 
 _ASSIGNING = (b"$set", b"$setOnInsert")
 _SETTING_STAGES = (b"$set", b"$addFields")
@@ -24,7 +26,21 @@ def mutable_part(pattern: ShardKeyPattern) -> ShardKeyPattern | None:
     return ShardKeyPattern(pattern.document, fields) if fields else None
 
 
-def may_change_shard_key(query: bytes, document: bytes, update: Span, pattern: ShardKeyPattern) -> bool:
+def is_collated(document: bytes, collation: Span | None, default: Mapping[str, Any] | None) -> bool:
+    """Whether another collation than the simple one is in force.
+
+    Args:
+        document: a command or statement.
+        collation: where in it the collation is that it names, if it names one.
+        default: the collection's.
+    """
+    own = decode_value(document, collation) if collation is not None and collation[0] == OBJECT else None
+    return not is_simple(effective(own, default))
+
+
+def may_change_shard_key(
+    query: bytes, document: bytes, update: Span, pattern: ShardKeyPattern, *, is_collated: bool
+) -> bool:
     """Whether an update could give a document that matches ``query`` another shard key.
 
     Args:
@@ -32,6 +48,8 @@ def may_change_shard_key(query: bytes, document: bytes, update: Span, pattern: S
         document: what contains the modification.
         update: where in it the modification is: operators, a replacement or a pipeline.
         pattern: the `mutable_part` of the shard key.
+        is_collated: another collation than the simple one is in force, so that a query may demand a string and match
+            others.
     """
     kind, _, start, end = update
     if kind == ARRAY:
@@ -40,20 +58,44 @@ def may_change_shard_key(query: bytes, document: bytes, update: Span, pattern: S
         return False
     first = next(iter(rawbson.spans(document, start)), None)
     if first is None or not first[0].startswith(b"$"):
-        return not _keeps_key(query, document[start:end], pattern)
-    return _operators_may_change(query, document, start, pattern)
+        return not _keeps_key(query, document[start:end], pattern, is_collated=is_collated)
+    assigned = _assigned_fields(document, start, pattern)
+    if not assigned:
+        return assigned is None
+    return not _are_as_demanded(query, document, assigned, pattern, is_collated=is_collated)
 
 
-def _keeps_key(query: bytes, replacement: bytes, pattern: ShardKeyPattern) -> bool:
+def _demanded_key(query: bytes, pattern: ShardKeyPattern, *, is_collated: bool) -> bytes | None:
+    """The shard key that all documents have which match a query, or an equal one; None if they may have others.
+
+    Raises:
+        CommandError: Overflow, a value that is nested too deep.
+    """
+    key = exact_shard_key(query, pattern)
+    if key is None or (is_collated and uncollated_field(pattern, key) is not None):
+        return None
+    return key
+
+
+def _keeps_key(query: bytes, replacement: bytes, pattern: ShardKeyPattern, *, is_collated: bool) -> bool:
     """Whether a replacement has the shard key that the query demands."""
     try:
-        wanted = exact_shard_key(query, pattern)
-        return wanted is not None and wanted == pattern.extract_from_document(replacement)
+        wanted = _demanded_key(query, pattern, is_collated=is_collated)
+        if wanted is None or wanted != pattern.extract_from_document(replacement):
+            return False
+        fields = index(replacement)
+        return not any(_matches_undefined(field.find_in(replacement, fields)) for field in pattern.fields)
     except CommandError:
         return False  # an array, say: it is looked at more closely on the other path
 
 
-def _operators_may_change(query: bytes, document: bytes, start: int, pattern: ShardKeyPattern) -> bool:
+def _matches_undefined(span: Span | None) -> bool:
+    """Whether a query for a value matches documents in which it is undefined, which as a shard key is another one."""
+    return span is None or span[0] in (NULL, UNDEFINED)
+
+
+def _assigned_fields(document: bytes, start: int, pattern: ShardKeyPattern) -> dict[bytes, Span] | None:
+    """The values that operators assign to fields of the key; None if they may do something else to one."""
     assigned: dict[bytes, Span] = {}
     for operator, operand in rawbson.spans(document, start):
         if operand[0] != OBJECT:
@@ -65,25 +107,27 @@ def _operators_may_change(query: bytes, document: bytes, start: int, pattern: Sh
             if touched is None:
                 continue
             if operator not in _ASSIGNING or path != touched.name:
-                return True
+                return None
             assigned[path] = value
-    return bool(assigned) and not _are_as_demanded(query, document, assigned, pattern)
+    return assigned
 
 
-def _are_as_demanded(query: bytes, document: bytes, assigned: dict[bytes, Span], pattern: ShardKeyPattern) -> bool:
+def _are_as_demanded(
+    query: bytes, document: bytes, assigned: dict[bytes, Span], pattern: ShardKeyPattern, *, is_collated: bool
+) -> bool:
     """Whether the values assigned to fields of the key are those that the query demands of them."""
     try:
-        wanted = exact_shard_key(query, pattern)
+        wanted = _demanded_key(query, pattern, is_collated=is_collated)
         if wanted is None:
             return False
-        found = rawbson.index(wanted)
+        found = index(wanted)
         for field in pattern.fields:
             value = assigned.get(field.name)
             if value is None:
                 continue
             kind, raw = field.key_value(document, value)
             span = found[field.name]
-            if value[0] == ARRAY or (kind, raw) != (span[0], wanted[span[2] : span[3]]):
+            if value[0] == ARRAY or _matches_undefined(value) or (kind, raw) != (span[0], wanted[span[2] : span[3]]):
                 return False
     except CommandError:
         return False

@@ -6,13 +6,13 @@ request is to be passed on as any other.
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from daemon.sidecar.upstream import Upstream
 from shardd.key_changing_writes import KeyChangingWrites
 from shardd.namespace_state import NamespaceState
 from shardd.shard import Shard
-from shardd.shard_key_updates import may_change_shard_key
+from shardd.shard_key_updates import is_collated, may_change_shard_key
 from shardd.sharded_indexes import check_created_indexes, check_dropped_indexes, drop_all_but_needed
 from sharding.namespace import Namespace
 from wire.error_codes import ErrorCode
@@ -36,6 +36,12 @@ class ShardedOperation:
         """Its collection."""
         return Namespace.parse(self.state.namespace)
 
+    @property
+    def default_collation(self) -> Mapping[str, Any] | None:
+        """The collation of operations on the collection that name none."""
+        assert self.state.table is not None
+        return self.state.table.collection.default_collation
+
 
 async def update(operation: ShardedOperation) -> bytes | None:
     """Updates that may change shard keys are made with care."""
@@ -47,7 +53,8 @@ async def update(operation: ShardedOperation) -> bytes | None:
         query, modification = fields.get(b"q"), fields.get(b"u")
         if query is None or modification is None or query[0] != OBJECT:
             return None  # mongod says what is wrong
-        if may_change_shard_key(statement[query[2] : query[3]], statement, modification, pattern):
+        collated = is_collated(statement, fields.get(b"collation"), operation.default_collation)
+        if may_change_shard_key(statement[query[2] : query[3]], statement, modification, pattern, is_collated=collated):
             await in_own_task()
             return await _careful(operation).update()
     return None
@@ -60,7 +67,8 @@ async def find_and_modify(operation: ShardedOperation) -> bytes | None:
     if pattern is None or modification is None:
         return None
     query = request.raw_object(b"query") or EMPTY_DOCUMENT
-    if not may_change_shard_key(query, request.body, modification, pattern):
+    collated = is_collated(request.body, request.fields.get(b"collation"), operation.default_collation)
+    if not may_change_shard_key(query, request.body, modification, pattern, is_collated=collated):
         return None
     return await _careful(operation).find_and_modify()
 
@@ -97,6 +105,7 @@ def _careful(operation: ShardedOperation) -> KeyChangingWrites:
     assert state.mutable_key is not None
     return KeyChangingWrites(
         operation.shard.previews,
+        operation.shard.mongod,
         operation.upstream,
         operation.request,
         operation.namespace,

@@ -1,4 +1,4 @@
-"""Finding out what an update would do, in a transaction on the own mongod that is never committed."""
+"""Finding out what an update would do, in a transaction on the shard's mongod that is never committed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,16 +10,29 @@ import trio
 from bson.binary import Binary
 
 from daemon.sidecar.mongod import LocalMongod
+from shardd.exact_documents import only_this_one
 from sharding.namespace import Namespace
 from wire.errors import BackendError, CommandError
 from wire.message import next_request_id, op_msg
-from wire.rawbson import OBJECT, array_documents, index, raw_document
+from wire.rawbson import (
+    EMPTY_DOCUMENT,
+    OBJECT,
+    VALUE_CODEC,
+    Span,
+    array_documents,
+    decode_value,
+    find,
+    index,
+    raw_document,
+    wrap_value,
+)
 from wire.transport.client import response_body
 
 _ATTEMPTS_MAX: Final = 10
 _BACKOFF_SECONDS: Final = 0.01
 _TRANSIENT: Final = "TransientTransactionError"
-_CAUSED_BY: Final = "Plan executor error during findAndModify :: caused by :: "
+CAUSED_BY: Final = "Plan executor error during findAndModify :: caused by :: "
+"""What mongod puts before the errors of a ``findAndModify`` and not before those of an ``update``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +91,11 @@ class UpdatePreviews:
             fields = index(reply)
             value = fields.get(b"value")
             before = reply[value[2] : value[3]] if value is not None and value[0] == OBJECT else None
-            outcome = bson.decode(reply)["lastErrorObject"]
-            if before is not None:
-                identity = bson.decode(before)["_id"]
-            elif "upserted" in outcome:
-                identity = outcome["upserted"]
-            else:
+            identity = before if before is not None else _upserted(reply, fields)
+            if identity is None:
                 return Preview(None, None)
-            find = {"find": namespace.collection, "filter": {"_id": {"$eq": identity}}, "limit": 1, **transaction}
-            found = await self._run(namespace.db, find)
+            query = raw_document(only_this_one(EMPTY_DOCUMENT, identity, is_collated=True))
+            found = await self._run(namespace.db, {"find": namespace.collection, "filter": query, **transaction})
             cursor = index(found, index(found)[b"cursor"][2])
             return Preview(before, array_documents(found, cursor[b"firstBatch"])[0])
         finally:
@@ -102,16 +111,14 @@ class UpdatePreviews:
     async def _run(self, db: str, command: Mapping[str, Any]) -> bytes:
         body = bson.encode({**command, "$db": db})
         reply = response_body(await self._mongod.pool.exchange(op_msg(body, request_id=next_request_id())))
-        decoded = bson.decode(reply)
-        if not decoded.get("ok"):
-            error = CommandError.from_reply(decoded)
-            error.message = error.message.removeprefix(_CAUSED_BY)
-            raise error
+        ok = find(reply, b"ok")
+        if ok is None or not decode_value(reply, ok):
+            failure: dict[str, Any] = bson.decode(reply, codec_options=VALUE_CODEC)
+            raise CommandError.from_reply(failure)
         return reply
 
 
-def only_as_it_was(query: bytes, before: bytes) -> dict[str, Any]:
-    """``query`` narrowed to one document, as long as it is unchanged."""
-    identity = bson.decode(before)["_id"]
-    unchanged = {"$expr": {"$eq": ["$$ROOT", {"$literal": raw_document(before)}]}}
-    return {"$and": [raw_document(query), {"_id": {"$eq": identity}, **unchanged}]}
+def _upserted(reply: bytes, fields: Mapping[bytes, Span]) -> bytes | None:
+    """``{_id}`` of the document that a ``findAndModify`` inserted, if it did."""
+    upserted = find(reply, b"upserted", fields[b"lastErrorObject"][2])
+    return None if upserted is None else wrap_value(upserted[0], reply[upserted[2] : upserted[3]], b"_id")

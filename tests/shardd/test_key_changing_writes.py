@@ -3,7 +3,9 @@
 from typing import Any
 
 import pytest
+from bson import MaxKey
 
+from tests.shardd.mini_cluster import MiniCluster
 from tests.shardd.router_stand_in import ShardedNamespace, transaction_numbers
 
 
@@ -132,3 +134,46 @@ def test_indexes_of_a_sharded_collection(filled: ShardedNamespace) -> None:
     assert filled.versioned({"dropIndexes": "c", "index": "*"}) == {"nIndexesWas": 3, "ok": 1.0}
     indexes = filled.versioned({"listIndexes": "c"})["cursor"]["firstBatch"]
     assert [index["name"] for index in indexes] == ["_id_", "a_1"]
+
+
+@pytest.fixture
+def collated(mini: MiniCluster, db: str) -> ShardedNamespace:
+    """A collection sharded by ``k`` with ``k: 'A'`` on ``sh0`` and ``k: 'a'`` on ``sh1``."""
+    sharded = ShardedNamespace(mini, f"{db}.c", {"k": 1}, "sh0")
+    sharded.split([{"k": "a"}])
+    sharded.move({"k": "a"}, {"k": MaxKey()}, "sh1")
+    assert sharded.run({"cleanupOrphaned": sharded.namespace}, db="admin")["ok"]
+    sharded.insert({"_id": 1, "k": "A"}, {"_id": "x", "k": "B"})
+    return sharded
+
+
+def insensitive(query: dict[str, Any], change: object, **fields: object) -> dict[str, Any]:
+    """An update that takes ``A`` for ``a``."""
+    return update(query, change, collation={"locale": "en", "strength": 2}, **fields)
+
+
+@pytest.mark.parametrize("change", [{"$set": {"k": "a"}}, [{"$set": {"k": "a"}}]])
+def test_under_a_collation_keys_stay_where_they_belong(collated: ShardedNamespace, change: object) -> None:
+    many = only_error(collated.versioned(insensitive({"k": "a"}, change, multi=True)))
+    assert many["code"] == 72
+    assert only_error(collated.retryable(insensitive({"k": "a"}, change)))["code"] == 283
+    assert [each["k"] for each in collated.documents()] == ["A", "B"]
+
+
+def test_under_a_collation_documents_whose_key_stays_are_updated(collated: ShardedNamespace) -> None:
+    collated.insert({"_id": 2, "k": "A"}, {"_id": "X", "k": "B"})
+    both = insensitive({"k": "a"}, {"$set": {"k": "A", "n": 1}}, multi=True)
+    assert collated.versioned(both) == {"n": 2, "nModified": 2, "ok": 1.0}
+    one = insensitive({"k": "b", "_id": {"$type": "string"}}, [{"$set": {"k": "$k", "i": "$_id"}}], multi=True)
+    assert collated.versioned(one) == {"n": 2, "nModified": 2, "ok": 1.0}
+    assert {(each["_id"], each["i"]) for each in collated.documents() if "i" in each} == {("x", "x"), ("X", "X")}
+
+
+def test_many_documents_keep_their_keys_in_a_pipeline_that_could_change_them(filled: ShardedNamespace) -> None:
+    filled.insert({"_id": 2, "a": 12, "b": 1})
+    marked = [{"$replaceWith": {"$mergeObjects": ["$$ROOT", {"m": 1}]}}]
+    assert filled.versioned(update({}, marked, multi=True)) == {"n": 2, "nModified": 2, "ok": 1.0}
+    assert filled.versioned(update({"a": {"$gt": 50}}, marked, multi=True)) == {"n": 0, "nModified": 0, "ok": 1.0}
+    shifted = [{"$replaceWith": {"_id": "$_id", "a": {"$add": ["$a", 1]}}}]
+    assert only_error(filled.versioned(update({}, shifted, multi=True)))["code"] == 31025
+    assert [(each["a"], each["m"]) for each in filled.documents()] == [(11, 1), (12, 1)]

@@ -1,0 +1,71 @@
+"""What is executed in place of an update that was tried out: just what the preview showed, or nothing. Pure.
+
+An update of a document is made under the condition that the document is still the one that was previewed. A document
+to be inserted is inserted as it was previewed, by an upsert whose query matches nothing: mongod remembers and answers
+it as the upsert that it is, and refuses it with DuplicateKey if another writer was faster.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from shardd.exact_documents import only_as_it_was
+from shardd.update_preview import Preview
+from wire.rawbson import (
+    EMPTY_DOCUMENT,
+    OBJECT,
+    append,
+    element,
+    encode_document,
+    encode_elements,
+    raw_document,
+    without,
+)
+
+NOTHING: Final = encode_document({"$alwaysFalse": 1})
+"""A query that matches no document."""
+
+FINDING_NOTHING: Final[Mapping[str, Any]] = {"q": raw_document(NOTHING), "u": raw_document(EMPTY_DOCUMENT)}
+"""An update that does nothing; but if mongod has executed its statement before, it answers as it did then."""
+
+_OF_THE_QUERY: Final = frozenset({b"query", b"sort", b"hint", b"update", b"arrayFilters"})
+
+
+def previewed_statement(statement: bytes, query: bytes, preview: Preview, *, is_collated: bool) -> Mapping[str, Any]:
+    """The statement of an ``update`` that does what was previewed.
+
+    Args:
+        statement: the client's.
+        query: its ``q``.
+        preview: what it would do.
+        is_collated: another collation than the simple one is in force.
+    """
+    if preview.before is not None:
+        narrowed = element(b"q", OBJECT, only_as_it_was(query, preview.before, is_collated=is_collated))
+        return raw_document(append(without(statement, {b"q", b"upsert", b"multi"}), narrowed))
+    if preview.after is not None:
+        return {"q": raw_document(NOTHING), "u": _inserting(preview.after), "upsert": True}
+    return FINDING_NOTHING
+
+
+def previewed_find_and_modify(body: bytes, query: bytes, preview: Preview, *, is_collated: bool) -> bytes:
+    """The body of the ``findAndModify`` that does what was previewed.
+
+    Args:
+        body: the client's, less what mongod does not know.
+        query: its ``query``.
+        preview: what it would do.
+        is_collated: another collation than the simple one is in force.
+    """
+    if preview.before is not None:
+        narrowed = element(b"query", OBJECT, only_as_it_was(query, preview.before, is_collated=is_collated))
+        return append(without(body, {b"query", b"upsert"}), narrowed)
+    nothing = element(b"query", OBJECT, NOTHING)
+    if preview.after is not None:
+        inserting = encode_elements({"update": _inserting(preview.after)})
+        return append(without(body, _OF_THE_QUERY), nothing + inserting)
+    return append(without(body, {b"query", b"upsert"}), nothing)
+
+
+def _inserting(document: bytes) -> list[Any]:
+    """A pipeline that makes a document whatever its fields are called, and fills in no empty timestamps again."""
+    return [{"$replaceWith": {"$literal": raw_document(document)}}]
