@@ -43,9 +43,12 @@ test-all: check setup
 bench: setup
 	$(BIN)/python -m bench
 
-# Moves, kills and pauses at random under a checked workload: make chaos [MINUTES=10] [SEED=...]
+# Moves and faults at random under checked workloads, see docs/correctness.md:
+# make chaos [MINUTES=10] [SEED=...] [MEMBERS=1|3] [WORKLOADS=a,b] [NEMESES=a,b]
 chaos: setup
-	$(BIN)/python -m tests.chaos --minutes "$(or $(MINUTES),10)" $(if $(SEED),--seed "$(SEED)")
+	$(BIN)/python -m tests.chaos --minutes "$(or $(MINUTES),10)" $(if $(SEED),--seed "$(SEED)") \
+	    $(if $(MEMBERS),--members "$(MEMBERS)") $(if $(WORKLOADS),--workloads "$(WORKLOADS)") \
+	    $(if $(NEMESES),--nemeses "$(NEMESES)")
 
 # Bring the locks up to date with pyproject.toml and package.json; neither may name a package index.
 lock: $(PYTHON_READY)

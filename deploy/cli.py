@@ -49,6 +49,7 @@ def _up(options: argparse.Namespace) -> int:
             workers=options.workers,
             cache_gb=options.cache_gb,
             parameters=dict(options.parameters),
+            separate_sockets=options.separate_sockets,
             start_timeout=options.timeout,
         )
     )
@@ -144,6 +145,12 @@ def _parser() -> argparse.ArgumentParser:
         "--cache-gb", type=float, metavar="GIB", help=f"WiredTiger cache of each mongod (default: {DEFAULT_CACHE_GB})"
     )
     _add_parameters(up)
+    up.add_argument(
+        "--separate-sockets",
+        action="store_true",
+        help="give each daemon of a new cluster a directory of UNIX sockets of its own: they reach each other by TCP, "
+        "or through what a test puts there",
+    )
     up.add_argument("--detach", action="store_true", help="leave the cluster running and return")
     up.add_argument(
         "--json", action="store_true", help="print one JSON line on standard output, all else on standard error"

@@ -40,6 +40,7 @@ class UpOptions:
     Attributes:
         port: of the first router; 0 chooses a free one.
         parameters: what the shards are to be started with, on top of what they had before.
+        separate_sockets: give each daemon of a new cluster a socket directory of its own, where others find nothing.
         start_timeout: seconds that the whole start may take.
     """
 
@@ -52,6 +53,7 @@ class UpOptions:
     workers: int | None = None
     cache_gb: float | None = None
     parameters: Mapping[str, str] = field(default_factory=dict)
+    separate_sockets: bool = False
     start_timeout: float = DEFAULT_START_TIMEOUT
 
     def size(self) -> Size:
@@ -82,6 +84,8 @@ class LocalCluster:
         with self._layout.lock(), PortReservation() as ports:
             state = self._existing(options, mongod, ports) or self._plan_new(options, mongod, ports)
             self._layout.create([plan.name for plan in state.topology.of_role(Role.MONGOD)])
+            if state.separate_sockets:
+                self._layout.create_daemon_sockets([plan.name for plan in state.topology.processes])
             self._layout.save(state)
             supervisor = Supervisor(self._layout, state)
             try:
@@ -203,6 +207,7 @@ class LocalCluster:
             options.cache_gb or state.cache_gb,
             workers,
             {**state.parameters, **options.parameters},
+            state.separate_sockets,
         )
 
     def _check_same(self, options: UpOptions, state: ClusterState) -> None:
@@ -238,7 +243,8 @@ class LocalCluster:
             options.size(), router_port=router_port, free_ports=ports.hold_free_run, workers=workers
         )
         self._steps.say(f"starting a cluster in {self._layout.root}")
-        return ClusterState(topology, mongod, options.cache_gb or DEFAULT_CACHE_GB, workers, options.parameters)
+        cache_gb = options.cache_gb or DEFAULT_CACHE_GB
+        return ClusterState(topology, mongod, cache_gb, workers, options.parameters, options.separate_sockets)
 
     def _start(self, state: ClusterState, supervisor: Supervisor, ports: PortReservation, deadline: float) -> None:
         topology = state.topology

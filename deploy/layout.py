@@ -7,8 +7,8 @@
     DIR/data/NAME/           dbpath of a mongod
     DIR/logs/NAME.log        log of a process
     DIR/pids/NAME.json       who is running (see `deploy.processes`)
-    DIR/sockets/             UNIX sockets of the mongods; if DIR is too long for that, a directory under the system's
-                             temporary one
+    DIR/sockets/             UNIX sockets of all processes, or in NAME/ those that only the daemon NAME finds; if DIR is
+                             too long for that, a directory under the system's temporary one
 """
 
 import fcntl
@@ -17,7 +17,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,6 +41,7 @@ class ClusterState:
         cache_gb: WiredTiger cache of each mongod, in GiB.
         workers: processes per router.
         parameters: what the shards are started with (see `deploy.parameters`).
+        separate_sockets: whether each daemon has a socket directory of its own.
     """
 
     topology: Topology
@@ -48,6 +49,7 @@ class ClusterState:
     cache_gb: float
     workers: int
     parameters: Mapping[str, str] = field(default_factory=dict)
+    separate_sockets: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,10 @@ class Layout:
         digest = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
         return Path(tempfile.gettempdir()) / f"shardwright-{digest}"
 
+    def daemon_sockets(self, name: str) -> Path:
+        """Directory of the UNIX sockets that the daemon ``name`` finds, where each has one of its own."""
+        return self.sockets / name
+
     def create(self, mongods: list[str]) -> None:
         """Make every directory that the processes need.
 
@@ -99,6 +105,11 @@ class Layout:
         if self.sockets.stat().st_uid != os.getuid() or self.sockets.is_symlink():
             raise DeployError(f"the socket directory {self.sockets} belongs to another user")
 
+    def create_daemon_sockets(self, names: Iterable[str]) -> None:
+        """Make the socket directories of daemons that have their own."""
+        for name in names:
+            self.daemon_sockets(name).mkdir(mode=0o700, exist_ok=True)
+
     def remove_sockets(self) -> None:
         """Remove the socket directory, which no other place would: it may lie outside of the cluster's own."""
         shutil.rmtree(self.sockets, ignore_errors=True)
@@ -111,6 +122,7 @@ class Layout:
             "cacheGB": state.cache_gb,
             "workers": state.workers,
             "parameters": dict(state.parameters),
+            "separateSockets": state.separate_sockets,
             **state.topology.to_document(),
         }
         write_json(self.state_file, document)
@@ -141,6 +153,7 @@ class Layout:
             document["cacheGB"],
             document["workers"],
             document.get("parameters", {}),
+            document.get("separateSockets", False),
         )
 
     def require(self) -> ClusterState:

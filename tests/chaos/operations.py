@@ -5,7 +5,7 @@ import math
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -85,6 +85,12 @@ class Recorder:
                 operation = Operation(client, kind, key, argument, attempt.result, began, ended)
                 with self._lock:
                     self.operations.append(operation)
+
+    @contextmanager
+    def attempt_all(self, client: int, kind: str, key: str, arguments: Iterable[Any]) -> Iterator[list[Attempt]]:
+        """Several operations that one command does at once."""
+        with ExitStack() as attempts:
+            yield [attempts.enter_context(self.attempt(client, kind, key, argument)) for argument in arguments]
 
     def by_key(self) -> dict[str, list[Operation]]:
         """The operations of each key, in the order in which they began."""

@@ -1,4 +1,4 @@
-"""The four collections of a run."""
+"""Sharded collections of every kind of key, and what their documents need."""
 
 import random
 from dataclasses import dataclass
@@ -11,13 +11,12 @@ from tests.local_cluster import Client
 
 Document = dict[str, Any]
 
-DATABASE: Final = "chaos"
 KEYS: Final = 1000
 
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """A sharded collection and what its documents need.
+    """A sharded collection of some database.
 
     Attributes:
         key: the shard key pattern.
@@ -30,17 +29,12 @@ class World:
     splits: tuple[Document, ...]
     unique: Document | None = None
 
-    @property
-    def namespace(self) -> str:
-        """Its full name."""
-        return f"{DATABASE}.{self.name}"
-
     def shard_key(self, choice: random.Random, identity: str) -> Document:
         """Fields of a new document that place it, one value each of the shard key's and the unique index's fields."""
-        if self.name == "hashed":
+        if "a" not in self.key:
             return {}
         fields: Document = {"a": choice.randrange(KEYS)}
-        if self.name == "compound":
+        if "b" in self.key:
             fields["b"] = choice.choice(["", "m", "z"])
         if self.unique is not None:
             fields["u"] = identity
@@ -52,30 +46,29 @@ class World:
 
     def bound(self, choice: random.Random) -> Document:
         """A random bound of a range."""
-        if self.name == "hashed":
+        if self.key.get("_id") == "hashed":
             return {"_id": Int64(choice.randrange(-(1 << 62), 1 << 62))}
-        if self.name == "compound":
+        if "_id" in self.key:
+            return {"_id": f"{choice.randrange(256):02x}"}
+        if "b" in self.key:
             return {"a": choice.randrange(KEYS), "b": choice.choice(["", "m", "z"])}
         return {"a": choice.randrange(KEYS)}
 
 
-WORLDS: Final = (
-    World("ranged", {"a": 1}, ({"a": 250}, {"a": 500}, {"a": 750})),
-    World("hashed", {"_id": "hashed"}, ()),
-    World("compound", {"a": 1, "b": 1}, ({"a": 200, "b": "m"}, {"a": 500, "b": ""}, {"a": 800, "b": "z"})),
-    World("unique", {"a": 1}, ({"a": 333}, {"a": 666}), {"a": 1, "u": 1}),
-)
+RANGED: Final = World("ranged", {"a": 1}, ({"a": 250}, {"a": 500}, {"a": 750}))
+HASHED: Final = World("hashed", {"_id": "hashed"}, ())
+COMPOUND: Final = World("compound", {"a": 1, "b": 1}, ({"a": 200, "b": "m"}, {"a": 500, "b": ""}, {"a": 800, "b": "z"}))
+UNIQUE: Final = World("unique", {"a": 1}, ({"a": 333}, {"a": 666}), {"a": 1, "u": 1})
 
 
-def create_worlds(client: Client) -> None:
-    """Shard the collections and place their first chunks."""
-    admin = client.admin
-    admin.command("enableSharding", DATABASE, primaryShard=LOWER)
-    for world in WORLDS:
-        admin.command("shardCollection", world.namespace, key=world.key)
-        if world.unique is not None:
-            client[DATABASE][world.name].create_index(list(world.unique.items()), unique=True)
-        for bound in world.splits:
-            admin.command("split", world.namespace, middle=bound)
-        for bound in world.splits[::2]:
-            admin.command("moveChunk", world.namespace, find=bound, to=UPPER)
+def create_world(client: Client, database: str, world: World) -> None:
+    """Shard a collection and place its first chunks."""
+    admin, namespace = client.admin, f"{database}.{world.name}"
+    admin.command("enableSharding", database, primaryShard=LOWER)
+    admin.command("shardCollection", namespace, key=world.key)
+    if world.unique is not None:
+        client[database][world.name].create_index(list(world.unique.items()), unique=True)
+    for bound in world.splits:
+        admin.command("split", namespace, middle=bound)
+    for bound in world.splits[::2]:
+        admin.command("moveChunk", namespace, find=bound, to=UPPER)

@@ -97,7 +97,15 @@ class RetryingClient:
         Raises:
             WriteRefusedError: it failed in a way that is not to be retried, or for too long.
         """
-        return answer(self._repeat(write.database, write.body, _is_retryable_write, router, within))
+        return answer(self.run_whole(write, router=router, within=within))
+
+    def run_whole(self, write: Write, *, router: int = 0, within: float = HEAL_SECONDS_MAX) -> Document:
+        """Likewise, and return the whole reply.
+
+        Raises:
+            WriteRefusedError: as `run`.
+        """
+        return self._repeat(write.database, write.body, _is_retryable_write, router, within)
 
     def read(self, database: str, body: Document, *, router: int = 0, within: float = HEAL_SECONDS_MAX) -> Document:
         """Likewise for a command that only reads; returns the whole reply.
@@ -106,6 +114,10 @@ class RetryingClient:
             WriteRefusedError: as `run`.
         """
         return self._repeat(database, body, _is_retryable_read, router, within)
+
+    def once(self, database: str, body: Document, *, router: int = 0) -> Document | None:
+        """The reply of one router to a command that is sent once; None when there is no answer in time."""
+        return self._send(self._addresses[router % len(self._addresses)], database, body)[0]
 
     def read_all(
         self, database: str, find: Document, *, router: int = 0, within: float = HEAL_SECONDS_MAX

@@ -1,36 +1,43 @@
 """Sets: what was added is there until it is removed, once, and what was removed does not come back."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tests.chaos.operations import Operation
+from tests.chaos.operations import UNKNOWN, Operation
 
 
 @dataclass(frozen=True)
 class Life:
-    """When one element may have been there. An element is added and removed at most once.
+    """When one element was there. Times are those of `Operation`; `UNKNOWN` is never, as far as anybody knows.
 
     Attributes:
-        added: the operation that adds it.
-        removed: the one that removes it, None if there was none.
+        added_from: the earliest time at which it may have been added.
+        added_by: the time at which it certainly had been.
+        removed_from: the earliest time at which it may have been removed.
+        removed_by: the time at which it certainly had been.
     """
 
-    added: Operation
-    removed: Operation | None = None
+    added_from: float
+    added_by: float
+    removed_from: float = UNKNOWN
+    removed_by: float = UNKNOWN
 
     def is_certain(self, began: float, ended: float) -> bool:
         """Whether a read between these times has to show it."""
-        return self.added.ended < began and (self.removed is None or self.removed.began > ended)
+        return self.added_by < began and self.removed_from > ended
 
     def is_possible(self, began: float, ended: float) -> bool:
         """Whether such a read may show it."""
-        return self.added.began <= ended and (self.removed is None or self.removed.ended >= began)
+        return self.added_from <= ended and self.removed_by >= began
 
 
 def check_set(operations: Sequence[Operation]) -> list[str]:
-    """Compare each ``read``, whose result is a list of elements, with each ``add`` and ``remove``."""
-    lives = _lives(operations)
+    """Compare each ``read``, whose result is a list of elements, with all changes.
+
+    ``add`` adds its argument, which nothing else adds; ``remove`` removes its argument; ``clear`` removes everything.
+    """
+    lives = lives_of(operations)
     return [
         anomaly
         for read in operations
@@ -39,8 +46,8 @@ def check_set(operations: Sequence[Operation]) -> list[str]:
     ]
 
 
-def check_set_read(lives: dict[str, Life], found: Iterable[str], began: float, ended: float) -> list[str]:
-    """What is wrong about the elements that one read found, with the operations on them."""
+def check_set_read(lives: Mapping[str, Life], found: Iterable[str], began: float, ended: float) -> list[str]:
+    """What is wrong about the elements that one read found."""
     times = Counter(found)
     wrong = {
         "duplicated": [element for element, count in times.items() if count > 1],
@@ -52,21 +59,29 @@ def check_set_read(lives: dict[str, Life], found: Iterable[str], began: float, e
     }
     return [
         f"{what}: {len(elements)} elements in the read from {began:.4f} to {ended:.4f}"
-        + "".join(f"\n      {_described(element, lives)}" for element in sorted(elements)[:5])
+        + "".join(f"\n      {element} {lives.get(element, '')}" for element in sorted(elements)[:5])
         for what, elements in wrong.items()
         if elements
     ]
 
 
-def _lives(operations: Sequence[Operation]) -> dict[str, Life]:
-    removed = {operation.argument: operation for operation in operations if operation.kind == "remove"}
+def lives_of(operations: Sequence[Operation]) -> dict[str, Life]:
+    """The life of each element that was added."""
+    removals = {operation.argument: operation for operation in operations if operation.kind == "remove"}
+    clears = [operation for operation in operations if operation.kind == "clear"]
     return {
-        operation.argument: Life(operation, removed.get(operation.argument))
+        operation.argument: _life(operation, removals.get(operation.argument), clears)
         for operation in operations
         if operation.kind == "add"
     }
 
 
-def _described(element: str, lives: dict[str, Life]) -> str:
-    life = lives.get(element)
-    return element if life is None else f"{life.added}; {life.removed or 'not removed'}"
+def _life(added: Operation, removal: Operation | None, clears: Sequence[Operation]) -> Life:
+    ends = [*clears, *([removal] if removal else [])]
+    return Life(
+        added.began,
+        added.ended,
+        # One that ran beside the addition may have come before or after it.
+        min((end.began for end in ends if end.ended > added.began), default=UNKNOWN),
+        min((end.ended for end in ends if end.began > added.ended), default=UNKNOWN),
+    )

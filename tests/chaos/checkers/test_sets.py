@@ -59,3 +59,13 @@ def test_what_nobody_answered_may_be_seen_either_way() -> None:
     history = [change("add", "a", 0), change("add", "b", 0, 1), change("remove", "b", 2)]
     for found in ([], ["a"], ["b"], ["a", "b"]):
         assert check_set([*history, read(found, 5, 6)]) == []
+
+
+def test_a_clear_removes_what_was_added_before_it() -> None:
+    history = [change("add", "a", 0, 1), change("add", "b", 3, 6), change("clear", "", 4, 5), change("add", "c", 7, 8)]
+    for found in (["c"], ["b", "c"]):
+        assert check_set([*history, read(found, 9, 10)]) == []
+    assert "resurrected" in check_set([*history, read(["a", "c"], 9, 10)])[0]
+    assert "lost" in check_set([*history, read(["b"], 9, 10)])[0]
+    # Nobody knows whether an unanswered clear took effect, or when.
+    assert check_set([*history, change("clear", "", 8.5), read([], 9, 10)]) == []

@@ -1,0 +1,17 @@
+"""What goes wrong in a run: one file for each kind of fault, and one for the moves."""
+
+from typing import Final
+
+from tests.chaos.nemeses.base import Nemesis, Scene
+from tests.chaos.nemeses.elections import Elections
+from tests.chaos.nemeses.kills import Kills
+from tests.chaos.nemeses.links import LinkFaults
+from tests.chaos.nemeses.moves import Moves
+from tests.chaos.nemeses.pauses import Pauses
+
+NEMESES: Final[dict[str, type[Nemesis]]] = {
+    nemesis.kind: nemesis for nemesis in (Moves, Kills, Pauses, Elections, LinkFaults)
+}
+"""All nemeses, by kind."""
+
+__all__ = ["NEMESES", "Nemesis", "Scene"]

@@ -1,0 +1,37 @@
+"""The cluster of a run, of some shape, and the links between its daemons."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from deploy.layout import Layout
+from tests.chaos.links import Links
+from tests.chaos.stage import Shape
+from tests.migration.fault_cluster import FaultCluster, fault_cluster
+
+SHARD_OPTIONS: Final = (
+    *("--orphan-cleanup-delay", "1"),
+    # A killed router leaves cursors behind, for which range deletions wait, and for these the next moves: not for the
+    # usual ten minutes.
+    *("--set-parameter", "cursorTimeoutMillis=30000", "--set-parameter", "clientCursorMonitorFrequencySecs=1"),
+)
+
+
+@contextmanager
+def shaped_cluster(directory: Path, shape: Shape) -> Iterator[tuple[FaultCluster, Links | None]]:
+    """A new cluster, and its links if it has any that can be harmed; it is down after the block."""
+    options = [*SHARD_OPTIONS, "--members", str(shape.members), "--config-members", str(shape.config_members)]
+    options += ["--routers", str(shape.routers), *(["--separate-sockets"] if shape.has_links else [])]
+    with fault_cluster(directory, *options) as cluster:
+        if not shape.has_links:
+            yield cluster, None
+            return
+        links, daemons = Links(), [name for name in cluster.names if not name.endswith(".mongod")]
+        layout = Layout(directory.resolve())
+        directories = {name: layout.daemon_sockets(name) for name in daemons}
+        with links.serving(directories, {name: cluster.running.address(name) for name in daemons}):
+            # What they had opened before the links were there they open again through them.
+            for name in daemons:
+                cluster.restart(name)
+            yield cluster, links

@@ -1,0 +1,63 @@
+"""What a run consists of, chosen by its seed where nobody has chosen."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tests.chaos.nemeses import NEMESES
+from tests.chaos.stage import Shape
+from tests.chaos.workloads import WORKLOADS
+
+WORKLOADS_PER_ROUND: Final = 4
+NEMESES_PER_ROUND: Final = 3
+"""Beside the moves."""
+
+ROUND_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run: one cluster, and rounds of workloads and nemeses on it.
+
+    Attributes:
+        seed: decides everything that is not given.
+        seconds: how long the rounds last together, without their checks.
+        workloads: those of which each round has some.
+        nemeses: likewise.
+        round_seconds: how long one round lasts, at most.
+    """
+
+    seed: str
+    seconds: float
+    shape: Shape
+    workloads: tuple[str, ...]
+    nemeses: tuple[str, ...]
+    round_seconds: float = ROUND_SECONDS
+
+    @classmethod
+    def choose(
+        cls,
+        seed: str,
+        seconds: float,
+        *,
+        workloads: Sequence[str] = (),
+        nemeses: Sequence[str] = (),
+        members: int | None = None,
+        round_seconds: float = ROUND_SECONDS,
+    ) -> "Plan":
+        """A plan with all workloads and nemeses, or those that are given, and one or three members by seed."""
+        choice = random.Random(f"{seed}/plan")
+        drawn = choice.choice([1, 3])
+        members = drawn if members is None else members
+        nemeses = tuple(nemeses) or tuple(NEMESES)
+        shape = Shape(members, members, has_links="links" in nemeses)
+        return cls(seed, seconds, shape, tuple(workloads) or tuple(WORKLOADS), nemeses, round_seconds)
+
+    def round(self, number: int) -> tuple[list[str], list[str]]:
+        """The workloads and the nemeses of one round. Moves take part whenever they may."""
+        choice = random.Random(f"{self.seed}/round/{number}")
+        workloads = choice.sample(self.workloads, min(WORKLOADS_PER_ROUND, len(self.workloads)))
+        others = [nemesis for nemesis in self.nemeses if nemesis != "moves"]
+        nemeses = choice.sample(others, choice.randint(min(1, len(others)), min(NEMESES_PER_ROUND, len(others))))
+        return workloads, [*(["moves"] if "moves" in self.nemeses else []), *nemeses]

@@ -1,0 +1,67 @@
+"""What a run has done and found."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.chaos.nemeses import Nemesis
+from tests.chaos.nemeses.moves import Moves
+from tests.chaos.player import Player
+from tests.chaos.stage import Shape
+
+
+@dataclass
+class Summary:
+    """What a run has done and found.
+
+    Attributes:
+        seconds: how long clients worked.
+        rounds: how many there were.
+        operations: how many operations of clients were answered, by workload.
+        resent: how many commands clients had to send more than once.
+        moves: how many moves were committed and answered.
+        failed_moves: how many were not, by the error's name.
+        faults: how often what was done, by kind of nemesis.
+        anomalies: what must not have been.
+        kept: where history and logs are; None after a run without anomalies.
+    """
+
+    seed: str
+    shape: Shape
+    seconds: float = 0.0
+    rounds: int = 0
+    operations: Counter[str] = field(default_factory=Counter)
+    resent: int = 0
+    moves: int = 0
+    failed_moves: Counter[str] = field(default_factory=Counter)
+    faults: dict[str, Counter[str]] = field(default_factory=dict)
+    anomalies: list[str] = field(default_factory=list)
+    kept: Path | None = None
+
+    def add(self, players: Sequence[Player], nemeses: Sequence[Nemesis]) -> None:
+        """Count what these have done in a round."""
+        self.rounds += 1
+        for player in players:
+            self.operations[player.workload.name] += player.client.operations
+            self.resent += player.client.resent
+        for nemesis in nemeses:
+            self.faults.setdefault(nemesis.kind, Counter()).update(nemesis.counts)
+            if isinstance(nemesis, Moves):
+                self.moves += nemesis.moved
+                self.failed_moves += nemesis.failed
+
+    def __str__(self) -> str:
+        lines = [
+            f"chaos, SEED={self.seed}: {self.seconds:.0f} s in {self.rounds} rounds, {self.shape.members} members",
+            f"  operations  {self.operations.total()}: {_counted(self.operations)}; {self.resent} sent more than once",
+            *(f"  {kind:<11} {counts.total()}: {_counted(counts)}" for kind, counts in sorted(self.faults.items())),
+            f"  not moved   {self.failed_moves.total()}: {_counted(self.failed_moves)}",
+            f"  anomalies   {len(self.anomalies)}",
+            *(f"    {anomaly}" for anomaly in self.anomalies),
+        ]
+        return "\n".join([*lines, f"  kept in {self.kept}"] if self.kept else lines)
+
+
+def _counted(counts: Counter[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items())) or "none"
