@@ -1,27 +1,39 @@
-"""Holding a whole database for a change that nobody may see half made."""
+"""Closing a whole database for its drop."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
+import trio
+
 from shardd.critical_section import CriticalSection
+from shardd.critical_sections import HOLD_SECONDS_MAX
 from shardd.shard import Shard
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
 
 
 @asynccontextmanager
-async def database_held_exclusively(shard: Shard, db: str, reason: Mapping[str, Any]) -> AsyncIterator[None]:
-    """Block operations routed by the version of a database, and wait for the writes under way, until the block ends.
+async def database_closed(shard: Shard, db: str, reason: Mapping[str, Any]) -> AsyncIterator[None]:
+    """Block operations routed by the version of a database until the block ends; those under way go on.
 
     What is known of the database and its collections is thrown away at the end.
+
+    Raises:
+        CommandError: LockBusy, another such section was on all the time.
     """
     state = shard.database(db)
+    with trio.move_on_after(HOLD_SECONDS_MAX) as patience:
+        while (other := state.critical_section) is not None:
+            await other.wait_released()
+    if patience.cancelled_caught:
+        raise CommandError(ErrorCode.LockBusy, f"Failed to acquire the critical section of the database {db}")
     section = state.critical_section = CriticalSection(reason)
     section.blocks_reads = True
     try:
-        for namespace in [each for name, each in shard.namespaces.items() if name.partition(".")[0] == db]:
-            await namespace.wait_writers_gone()
         yield
     finally:
         shard.forget_database(db)
-        state.critical_section = None
+        if state.critical_section is section:
+            state.critical_section = None
         section.release()

@@ -1,27 +1,85 @@
-"""Taking a sharded collection out of the catalog and off the shards."""
+"""Dropping what this shard has of a collection or a database.
 
-from uuid import UUID
+The namespace, or the database, is closed to new operations meanwhile. Those under way are not waited for: as in MongoDB
+the drop ends them, index builds are aborted and updates end where they next yield. But an insert that was let in before
+may reach mongod after the drop, and would create the collection again. So it is dropped until nobody is left who could.
+"""
 
-from bson.binary import Binary
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
 
-from shardd.other_shards import all_shard_ids, send_to_shards
+import trio
+
+from shardd import local_collections
+from shardd.catalog import MAJORITY
+from shardd.namespace_state import NamespaceState
 from shardd.shard import Shard
 from sharding.namespace import Namespace
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
+
+_DRAIN_SECONDS: Final = 0.25
+"""How long writes under way may take before they are ended, and between one time and the next."""
+
+DROP_SECONDS_MAX: Final = 10.0
+"""How long operations wait for a drop that some write stands up to."""
 
 
-async def drop_sharded_collection(shard: Shard, namespace: Namespace, uuid: UUID) -> None:
-    """Drop it in the catalog and then, this very collection only, on all shards; may be repeated.
+async def drop_here(shard: Shard, namespace: Namespace) -> None:
+    """Drop whatever has a name, of whatever UUID, while its namespace is closed.
 
     Raises:
-        CommandError: the config servers or a shard refused or could not be reached.
+        CommandError: LockBusy, a write under way did not end; what mongod answers.
+        BackendError: mongod does not answer.
     """
-    catalog = await shard.catalog()
-    await catalog.commit(
-        {"_configsvrCommitDropCollection": str(namespace), "collectionUUID": {"uuid": Binary.from_uuid(uuid)}}
-    )
-    participate = {
-        "_shardsvrDropCollectionParticipant": namespace.collection,
-        "fromMigrate": False,
-        "collectionUUID": Binary.from_uuid(uuid),
-    }
-    await send_to_shards(shard, await all_shard_ids(shard), namespace.db, participate)
+
+    async def drop() -> None:
+        await local_collections.drop(shard.mongod, namespace)
+
+    await _drop_until_drained([shard.namespace(str(namespace))], drop, str(namespace))
+
+
+async def drop_database_here(shard: Shard, db: str, *, is_primary_shard: bool) -> None:
+    """Drop all that there is of a database while it is closed.
+
+    Collections are dropped by UUID, so that a command that reaches mongod late spares those of a database that was
+    created again. ``dropDatabase`` itself takes what is left, and on the primary shard it is an event for change
+    streams.
+
+    Args:
+        shard: this shard.
+        db: the database.
+        is_primary_shard: whether this is the primary shard of the database.
+
+    Raises:
+        CommandError: LockBusy, a write under way did not end; what mongod answers.
+        BackendError: mongod does not answer.
+    """
+
+    async def drop() -> None:
+        for namespace in await local_collections.list_collections(shard.mongod, db):
+            await local_collections.drop(shard.mongod, namespace)
+
+    states = [state for name, state in shard.namespaces.items() if name.partition(".")[0] == db]
+    await _drop_until_drained(states, drop, db)
+    if is_primary_shard or await local_collections.has_collections(shard.mongod, db):
+        await shard.mongod.command(db, {"dropDatabase": 1, "writeConcern": MAJORITY})
+
+
+async def _drop_until_drained(states: Sequence[NamespaceState], drop: Callable[[], Awaitable[None]], name: str) -> None:
+    with trio.move_on_after(DROP_SECONDS_MAX):
+        is_drained = False
+        while not is_drained:
+            is_drained = await _wait_drained(states)
+            await drop()
+        return
+    raise CommandError(ErrorCode.LockBusy, f"writes under way kept {name} from being dropped")
+
+
+async def _wait_drained(states: Sequence[NamespaceState]) -> bool:
+    """Wait a short time for the writes under way; whether they have ended."""
+    with trio.move_on_after(_DRAIN_SECONDS):
+        for state in states:
+            await state.wait_writers_gone()
+        return True
+    return False

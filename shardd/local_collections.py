@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from bson.binary import Binary
+from bson.int64 import Int64
 
 from daemon.sidecar.mongod import LocalMongod
 from shardd.catalog import MAJORITY
@@ -120,20 +121,43 @@ async def create_indexes(mongod: LocalMongod, namespace: Namespace, indexes: Seq
         )
 
 
-async def drop(mongod: LocalMongod, namespace: Namespace, uuid: UUID | None = None) -> None:
-    """Drop a collection, or whatever has its name; what is not there is fine.
+async def list_collections(mongod: LocalMongod, db: str) -> list[Namespace]:
+    """The collections of a database that can be dropped one by one: no views, whose definitions are in one of them."""
+    namespaces: list[Namespace] = []
+    command: dict[str, Any] = {"listCollections": 1, "filter": {"type": "collection"}}
+    while True:
+        cursor = (await mongod.command(db, command))["cursor"]
+        for entry in cursor.get("firstBatch") or cursor.get("nextBatch") or ():
+            namespaces.append(Namespace(db, entry["name"]))
+        if not cursor["id"]:
+            # A profiler that is on holds on to what it writes to.
+            return [each for each in namespaces if each.collection != "system.profile"]
+        command = {"getMore": Int64(cursor["id"]), "collection": "$cmd.listCollections"}
 
-    Args:
-        mongod: the own mongod.
-        namespace: its name.
-        uuid: drop it only if it is this very collection.
+
+async def has_collections(mongod: LocalMongod, db: str) -> bool:
+    """Whether there are collections or views of a database."""
+    reply = await mongod.command(db, {"listCollections": 1, "nameOnly": True})
+    return bool(reply["cursor"]["firstBatch"])
+
+
+async def drop(mongod: LocalMongod, namespace: Namespace) -> None:
+    """Drop whatever has a name; what is not there is fine.
+
+    A collection is dropped by its UUID, so that a command that reaches mongod late does not take one that was created
+    since.
+
+    Raises:
+        CommandError: it can't be dropped.
     """
-    if uuid is not None:
-        existing = await describe(mongod, namespace)
-        if existing is None or existing.uuid != uuid:
-            return
+    existing = await describe(mongod, namespace)
+    if existing is None:
+        return
+    command: dict[str, Any] = {"drop": namespace.collection, "writeConcern": MAJORITY}
+    if existing.uuid is not None:
+        command["collectionUUID"] = Binary.from_uuid(existing.uuid)
     try:
-        await mongod.command(namespace.db, {"drop": namespace.collection, "writeConcern": MAJORITY})
+        await mongod.command(namespace.db, command)
     except CommandError as error:
-        if error.code != ErrorCode.NamespaceNotFound:
+        if error.code not in (ErrorCode.NamespaceNotFound, ErrorCode.CollectionUUIDMismatch):
             raise

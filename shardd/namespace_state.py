@@ -159,13 +159,21 @@ class NamespaceState:
 
     async def block_writes(self, reason: Mapping[str, Any]) -> CriticalSection:
         """Begin a critical section, or return the one of the same reason, and wait until no write is under way."""
+        section = await self.enter_section(reason)
+        await self.wait_writers_gone()
+        return section
+
+    async def enter_section(self, reason: Mapping[str, Any]) -> CriticalSection:
+        """Begin a critical section as soon as no other is on, or return the one of the same reason.
+
+        New writes wait from then on; those under way go on.
+        """
         section = self.critical_section
         while section is not None and section.reason != reason:
             await section.wait_released()
             section = self.critical_section
         if section is None:
             section = self.critical_section = CriticalSection(reason)
-        await self.wait_writers_gone()
         return section
 
     async def wait_section_over(self) -> None:

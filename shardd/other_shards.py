@@ -48,6 +48,12 @@ async def send_to_shards(
     return replies
 
 
+async def send_to_other_shards(shard: Shard, db: str, command: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Run a command on all shards of the cluster but this one; see `send_to_shards`."""
+    me = shard.require_identity().shard_name
+    return await send_to_shards(shard, [each for each in await all_shard_ids(shard) if each != me], db, command)
+
+
 async def all_shard_ids(shard: Shard) -> list[str]:
     """The ids of all shards of the cluster, in order."""
     catalog = await shard.catalog()

@@ -6,8 +6,16 @@ from uuid import UUID
 from shardd import local_collections
 from shardd.arguments import collection_argument, document_argument, required_argument
 from shardd.catalog import MAJORITY
+from shardd.critical_sections import closed
+from shardd.database_sections import database_closed
+from shardd.dropping import drop_database_here, drop_here
+from shardd.participant_sessions import execute_once
 from shardd.registry import command
 from shardd.shard import Shard
+from sharding.namespace import Namespace
+from sharding.versions import DATABASE_VERSION, DatabaseVersion
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
 from wire.request import Request
 
 
@@ -16,39 +24,63 @@ async def create_collection_participant(shard: Shard, request: Request) -> dict[
     """Have a collection of a given UUID with given indexes.
 
     Raises:
-        CommandError: InvalidUUID, another collection of that name exists.
+        CommandError: InvalidUUID, another collection of that name exists; TransactionTooOld, the coordinator has gone
+            on.
     """
     namespace = collection_argument(request)
     document_argument(request, b"options")
     uuid = UUID(bytes=bytes(required_argument(request, b"collectionUUID")))
     options = {name: value for name, value in request.get(b"options").items() if name != "uuid"}
-    mongod = shard.mongod
-    await local_collections.create_with_uuid(mongod, namespace, uuid, options, request.get(b"idIndex"))
-    await local_collections.create_indexes(mongod, namespace, request.get(b"indexes", []))
+
+    async def create() -> None:
+        mongod = shard.mongod
+        await local_collections.create_with_uuid(mongod, namespace, uuid, options, request.get(b"idIndex"))
+        await local_collections.create_indexes(mongod, namespace, request.get(b"indexes", []))
+
+    await execute_once(shard, request, str(namespace), create)
     shard.namespace(str(namespace)).forget()
     return {}
 
 
 @command("_shardsvrDropCollectionParticipant")
 async def drop_collection_participant(shard: Shard, request: Request) -> dict[str, Any]:
-    """Drop a collection, if a UUID is given only the one that has it, and forget what was known of it."""
+    """Drop what is here of a collection that has left the catalog, and whatever else has its name.
+
+    Raises:
+        CommandError: ConflictingOperationInProgress, a collection of that name is sharded; TransactionTooOld, the
+            coordinator has gone on; LockBusy, a write under way did not end.
+    """
     namespace = collection_argument(request)
-    raw_uuid = request.get(b"collectionUUID")
-    uuid = None if raw_uuid is None else UUID(bytes=bytes(raw_uuid))
-    await shard.migrations.abort_all(str(namespace), "Collection is being dropped")
-    await local_collections.drop(shard.mongod, namespace, uuid)
-    state = shard.namespace(str(namespace))
-    state.forget()
-    await shard.refresher.refresh_collection(state)
-    await shard.writer.wait_collection_saved(state.namespace)
+
+    async def drop() -> None:
+        await shard.migrations.end_all(str(namespace), "Collection is being dropped")
+        state = shard.namespace(str(namespace))
+        async with closed(state, {"command": request.name, "ns": str(namespace)}):
+            await _check_not_sharded(shard, namespace)
+            await drop_here(shard, namespace)
+        await shard.writer.wait_collection_saved(state.namespace)
+
+    await execute_once(shard, request, str(namespace), drop)
     return {}
 
 
 @command("_shardsvrDropDatabaseParticipant")
 async def drop_database_participant(shard: Shard, request: Request) -> dict[str, Any]:
-    """Drop what this shard has of a database, and forget what was known of it."""
-    await shard.mongod.command(request.db, {"dropDatabase": 1, "writeConcern": MAJORITY})
-    shard.forget_database(request.db)
+    """Drop what is here of a database whose collections have left the catalog, and forget what was known of it.
+
+    Raises:
+        CommandError: ConflictingOperationInProgress, the database is not the one that was to be dropped;
+            TransactionTooOld, the coordinator has gone on; LockBusy, a write under way did not end.
+    """
+    db = request.db
+    version = DatabaseVersion.from_value(required_argument(request, DATABASE_VERSION))
+
+    async def drop() -> None:
+        async with database_closed(shard, db, {"command": request.name, "db": db}):
+            await _check_database(shard, db, version)
+            await drop_database_here(shard, db, is_primary_shard=False)
+
+    await execute_once(shard, request, db, drop)
     return {}
 
 
@@ -60,3 +92,34 @@ async def coll_mod_participant(shard: Shard, request: Request) -> dict[str, Any]
     change = {"collMod": namespace.collection, **request.get(b"collModRequest"), "writeConcern": MAJORITY}
     reply = await shard.mongod.command(namespace.db, change)
     return {"result": {name: value for name, value in reply.items() if name not in ("$clusterTime", "operationTime")}}
+
+
+async def _check_not_sharded(shard: Shard, namespace: Namespace) -> None:
+    """A drop takes a collection out of the catalog before it comes here; one that is there now is another one.
+
+    Raises:
+        CommandError: ConflictingOperationInProgress.
+    """
+    state = shard.namespace(str(namespace))
+    state.forget()
+    await shard.refresher.refresh_collection(state)
+    if state.table is not None:
+        raise CommandError(
+            ErrorCode.ConflictingOperationInProgress,
+            f"the collection {namespace} that was to be dropped has been dropped, and another one is sharded",
+        )
+
+
+async def _check_database(shard: Shard, db: str, version: DatabaseVersion) -> None:
+    """A database leaves the catalog after all shards have dropped what they had of it.
+
+    Raises:
+        CommandError: ConflictingOperationInProgress, it has left it, so that the command comes late.
+    """
+    state = shard.database(db)
+    state.forget()
+    await shard.refresher.refresh_database(state)
+    if state.entry is None or not state.entry.version.matches(version):
+        raise CommandError(
+            ErrorCode.ConflictingOperationInProgress, f"the database {db} of version {version} has been dropped already"
+        )

@@ -9,6 +9,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar, Final
+from uuid import uuid4
+
+from bson.binary import Binary
+from bson.int64 import Int64
 
 from shardd.config_collection import ConfigCollection
 from shardd.shard import Shard
@@ -76,10 +80,20 @@ class Coordinator(ABC):
             self.must_finish = _may_be_done(error.code)
             raise
 
+    @property
+    def session(self) -> dict[str, Any]:
+        """``lsid`` and ``txnNumber`` of what is sent to participants in this phase: see `participant_sessions`."""
+        session: dict[str, Any] = self.arguments["session"]
+        return session
+
     async def enter_phase(self, phase: str, **arguments: object) -> None:
-        """Persist that everything before ``phase`` is done, with what the next steps need to know."""
+        """Persist that everything before ``phase`` is done, with what the next steps need to know.
+
+        Participants refuse from then on what was sent to them before.
+        """
         self.phase = phase
-        self.arguments |= arguments
+        session = self.arguments.get("session") or {"lsid": {"id": Binary.from_uuid(uuid4())}, "txnNumber": 0}
+        self.arguments |= {**arguments, "session": {**session, "txnNumber": Int64(session["txnNumber"] + 1)}}
         document = {
             "_id": self.id,
             "recoveredFromDisk": True,

@@ -183,6 +183,7 @@ class CreateCollection(Coordinator):
             "indexes": [index for index in indexes if index["name"] != "_id_"],
             "collectionUUID": Binary.from_uuid(prepared.uuid),
             "idIndex": prepared.local.id_index,
+            **self.session,
         }
         await send_to_shards(self.shard, others, self.namespace.db, participate)
 

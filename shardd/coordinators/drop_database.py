@@ -6,11 +6,13 @@ import bson
 
 from shardd.changelog import log_change
 from shardd.coordinators.coordinator import Coordinator
-from shardd.critical_sections import held_exclusively
-from shardd.database_sections import database_held_exclusively
-from shardd.dropping import drop_sharded_collection
-from shardd.other_shards import all_shard_ids, send_to_shard, send_to_shards
+from shardd.coordinators.drop_everywhere import drop_everywhere
+from shardd.database_sections import database_closed
+from shardd.dropping import drop_database_here
+from shardd.other_shards import send_to_other_shards
 from sharding.catalog.collection_entry import CollectionEntry
+from sharding.catalog.reads import read_database
+from sharding.versions import DatabaseVersion
 from wire.rawbson import VALUE_CODEC
 
 DROP: Final = "drop"
@@ -25,26 +27,28 @@ class DropDatabase(Coordinator):
         """Drop the sharded collections one by one, then what is left of the database on every shard, then its entry."""
         shard, db = self.shard, self.namespace.db
         await self.enter_phase(DROP)
+        if await self._is_dropped():
+            return {"dropped": db}
         await log_change(shard, "dropDatabase.start", db)
         self.must_finish = True
         for collection in await self._sharded_collections():
-            state = shard.namespace(str(collection.namespace))
-            await shard.migrations.abort_all(str(collection.namespace), "Database is being dropped")
-            async with held_exclusively(state, {"command": "dropDatabase", "db": db}):
-                await drop_sharded_collection(shard, collection.namespace, collection.uuid)
-        async with database_held_exclusively(shard, db, {"command": "dropDatabase", "db": db}):
-            me = shard.require_identity().shard_name
-            participate = {"_shardsvrDropDatabaseParticipant": 1}
+            await drop_everywhere(self, collection.namespace, collection.uuid)
+        async with database_closed(shard, db, {"command": "dropDatabase", "db": db}):
             # This shard first: as long as it has collections, the database is there.
-            await send_to_shard(shard, me, db, participate)
-            others = [shard_id for shard_id in await all_shard_ids(shard) if shard_id != me]
-            await send_to_shards(shard, others, db, participate)
+            await drop_database_here(shard, db, is_primary_shard=True)
+            version = {"databaseVersion": self.arguments["databaseVersion"]}
+            participate = {"_shardsvrDropDatabaseParticipant": 1, **version, **self.session}
+            await send_to_other_shards(shard, db, participate)
             catalog = await shard.catalog()
-            await catalog.commit(
-                {"_configsvrCommitDropDatabase": db, "databaseVersion": self.arguments["databaseVersion"]}
-            )
+            await catalog.commit({"_configsvrCommitDropDatabase": db, **version})
         await log_change(shard, "dropDatabase", db)
         return {"dropped": db}
+
+    async def _is_dropped(self) -> bool:
+        """Whether an earlier attempt has come to its end, so that a database of that name is another one."""
+        catalog = await self.shard.catalog()
+        entry = await catalog.read(read_database(self.namespace.db))
+        return entry is None or not entry.version.matches(DatabaseVersion.from_value(self.arguments["databaseVersion"]))
 
     async def _sharded_collections(self) -> list[CollectionEntry]:
         catalog = await self.shard.catalog()

@@ -3,6 +3,9 @@
 from contextlib import AsyncExitStack
 from typing import Any, ClassVar
 
+from bson.binary import Binary
+
+from shardd import local_collections
 from shardd.catalog import MAJORITY
 from shardd.changelog import log_change
 from shardd.coordinators.coordinator import Coordinator
@@ -48,13 +51,17 @@ class RenameCollection(Coordinator):
             for name in sorted({str(source), str(target)}):
                 reason = {"command": "renameCollection", "ns": name}
                 await sections.enter_async_context(held_exclusively(shard.namespace(name), reason))
-            rename = {
+            rename: dict[str, Any] = {
                 "renameCollection": str(source),
                 "to": str(target),
                 "dropTarget": bool(self.arguments.get("dropTarget", False)),
                 "stayTemp": bool(self.arguments.get("stayTemp", False)),
                 "writeConcern": MAJORITY,
             }
+            existing = await local_collections.describe(shard.mongod, source)
+            if existing is not None and existing.uuid is not None:
+                # A command that reaches mongod late does not take a collection that was created since.
+                rename["collectionUUID"] = Binary.from_uuid(existing.uuid)
             await shard.mongod.command("admin", rename)
         await log_change(
             shard, "renameCollection.end", str(source), {"source": str(source), "destination": str(target)}

@@ -93,6 +93,20 @@ class Migrations:
             donation.abort(CommandError(ErrorCode.ConflictingOperationInProgress, reason))
             await donation.ended.wait()
 
+    async def end_all(self, namespace: str, reason: str) -> None:
+        """End the migration of a collection in either direction; nothing of it is written when this returns.
+
+        Raises:
+            CommandError: ConflictingOperationInProgress, what is received waits for the donor's decision; mongod
+                refuses.
+            BackendError: mongod does not answer.
+        """
+        await self.abort_all(namespace, reason)
+        await self.recipient.end(namespace)
+        # A transaction of it that was cut off may be under way in mongod still.
+        async with self._shard.reserved_sessions.session():
+            pass
+
     def kill(self, opid: int) -> bool:
         """Abort the migration that `progress` shows under a number; returns whether there is one."""
         donation, receiving = self.registry.donation, self.recipient.active

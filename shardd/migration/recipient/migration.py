@@ -156,6 +156,10 @@ class RecipientMigration:
             self._stop(None)
             await self._ended.wait()
 
+    async def wait_ended(self) -> None:
+        """Return when it is over."""
+        await self._ended.wait()
+
     def can_be_replaced(self) -> bool:
         """Whether another attempt at the same migration may take the place of this one."""
         return self.status.state in _BEFORE_COMMIT

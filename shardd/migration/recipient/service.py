@@ -2,7 +2,7 @@
 
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import trio
@@ -24,6 +24,9 @@ from wire.errors import CommandError
 from wire.rawbson import encode_document, spans
 
 logger = get_logger("shardd.migration.recipient")
+
+DECISION_SECONDS_MAX: Final = 30.0
+"""How long the end of a migration waits for a donor to say what became of it."""
 
 
 class RecipientService:
@@ -121,6 +124,24 @@ class RecipientService:
         else:
             await self._shard.range_deletions.mark_ready(migration_id, when=CLEAN_NOW)
         await CheckpointStore(self._shard.mongod).remove(migration_id)
+
+    async def end(self, namespace: str) -> None:
+        """Give up what is received of a collection, and wait for its end.
+
+        Raises:
+            CommandError: ConflictingOperationInProgress, all is here and it is for the donor to say what becomes of it.
+        """
+        active = self.active
+        if active is None or str(active.request.namespace) != namespace:
+            return
+        with trio.move_on_after(DECISION_SECONDS_MAX) as patience:
+            await active.abort()
+            await active.wait_ended()
+        if patience.cancelled_caught:
+            raise CommandError(
+                ErrorCode.ConflictingOperationInProgress,
+                f"a range of {namespace} that was received from {active.request.donor} waits for the donor's decision",
+            )
 
     def _make(self, request: ReceiveRequest) -> RecipientMigration:
         stack = ExitStack()

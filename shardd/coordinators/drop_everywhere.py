@@ -1,0 +1,87 @@
+"""Dropping one collection on all shards: the part that the drops of collections and of databases have in common."""
+
+from typing import Any
+from uuid import UUID
+
+from bson.binary import Binary
+
+from shardd.coordinators.coordinator import Coordinator
+from shardd.critical_sections import closed
+from shardd.dropping import drop_here
+from shardd.other_shards import send_to_other_shards
+from shardd.shard import Shard
+from sharding.namespace import Namespace
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
+
+_NOTHING_TO_FREEZE = frozenset({ErrorCode.NamespaceNotSharded, ErrorCode.InvalidUUID, ErrorCode.NamespaceNotFound})
+
+
+async def freeze_migrations(shard: Shard, namespace: Namespace, uuid: UUID) -> None:
+    """Let no chunk move any more: a migration that has not been committed ends, and no other begins.
+
+    Raises:
+        CommandError: the config servers or a shard that owns chunks could not be reached.
+    """
+    freeze = {
+        "_configsvrSetAllowMigrations": str(namespace),
+        "allowMigrations": False,
+        "collectionUUID": Binary.from_uuid(uuid),
+    }
+    try:
+        await (await shard.catalog()).commit(freeze)
+    except CommandError as error:
+        if error.code not in _NOTHING_TO_FREEZE:
+            raise  # otherwise it has left the catalog in an earlier attempt
+
+
+async def drop_everywhere(coordinator: Coordinator, namespace: Namespace, uuid: UUID | None) -> None:
+    """Drop a collection in the catalog, then on all other shards, then here, where it can be created again.
+
+    MongoDB's order. All shards are visited for an unsharded collection too: what an earlier drop, or a migration, has
+    left behind goes with it. May be repeated.
+
+    Args:
+        coordinator: the drop, which has persisted a number for its participants.
+        namespace: the collection.
+        uuid: of a sharded one.
+
+    Raises:
+        CommandError: the config servers or a shard refused or could not be reached.
+    """
+    shard = coordinator.shard
+    if uuid is not None:
+        await freeze_migrations(shard, namespace, uuid)
+    await shard.migrations.end_all(str(namespace), "Collection is being dropped")
+    reason = {"command": "dropCollection", "ns": str(namespace)}
+    async with closed(shard.namespace(str(namespace)), reason):
+        await _drop_in_catalog(coordinator, namespace, uuid)
+        participate = {
+            "_shardsvrDropCollectionParticipant": namespace.collection,
+            "fromMigrate": True,
+            **coordinator.session,
+        }
+        await send_to_other_shards(shard, namespace.db, participate)
+        await drop_here(shard, namespace)
+        await _learn(shard, namespace)
+
+
+async def _drop_in_catalog(coordinator: Coordinator, namespace: Namespace, uuid: UUID | None) -> None:
+    catalog = await coordinator.shard.catalog()
+    if uuid is None:
+        # Zones can be given to a collection before it is sharded, or even exists.
+        await catalog.commit({"_configsvrRemoveTags": str(namespace), **coordinator.session})
+        return
+    drop: dict[str, Any] = {
+        "_configsvrCommitDropCollection": str(namespace),
+        "collectionUUID": {"uuid": Binary.from_uuid(uuid)},
+    }
+    await catalog.commit(drop)
+
+
+async def _learn(shard: Shard, namespace: Namespace) -> None:
+    """Learn and persist that the collection is not sharded."""
+    state = shard.namespace(str(namespace))
+    state.forget()
+    await shard.refresher.refresh_collection(state)
+    await shard.writer.wait_collection_saved(state.namespace)

@@ -1,0 +1,75 @@
+"""What a coordinator orders is executed once, and never when it comes late.
+
+A coordinator raises the number of its session before each attempt (`shardd.coordinators.coordinator`), and its
+participants execute orders as retryable writes, as in MongoDB. Mongod's own table of sessions, which is replicated,
+remembers the last number that was executed. So an order that was on its way while its coordinator tried again, or came
+to its end, finds that it is over, and does no harm to what was created since.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from bson.binary import Binary
+from bson.int64 import Int64
+
+from shardd.catalog import MAJORITY
+from shardd.shard import Shard
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
+from wire.request import Request
+
+EXECUTED: Final = "sharding_ddl_participants"
+"""A collection of ``config`` with one document, whose update is the retryable write that counts as the execution."""
+
+
+async def execute_once(shard: Shard, request: Request, subject: str, work: Callable[[], Awaitable[None]]) -> None:
+    """Run ``work`` unless the request was executed already. Requests about one subject run one after the other.
+
+    A request without a session is run in any case.
+
+    Args:
+        shard: this shard.
+        request: what a coordinator has sent.
+        subject: the collection or database it is about.
+        work: what it asks for; if it fails, the request can come again.
+
+    Raises:
+        CommandError: TransactionTooOld, the coordinator has gone on; or what ``work`` raises.
+    """
+    async with shard.ddl_locks.hold(f"participant of {subject}"):
+        if b"lsid" not in request.fields or b"txnNumber" not in request.fields:
+            await work()
+            return
+        session, number = request.get(b"lsid")["id"], int(request.get(b"txnNumber"))
+        if await _is_executed(shard, session, number):
+            await shard.wait_majority()
+            return
+        await work()
+        await _record(shard, session, number)
+
+
+async def _is_executed(shard: Shard, session: Binary, number: int) -> bool:
+    find = {"find": "transactions", "filter": {"_id.id": session}, "singleBatch": True}
+    reply = await shard.mongod.command("config", find)
+    last = max((entry["txnNum"] for entry in reply["cursor"]["firstBatch"]), default=-1)
+    if last > number:
+        raise CommandError(
+            ErrorCode.TransactionTooOld,
+            f"Retryable write with txnNumber {number} is prohibited because a newer one with txnNumber {last} "
+            "has already started on this session.",
+        )
+    return bool(last == number)
+
+
+async def _record(shard: Shard, session: Binary, number: int) -> None:
+    update: dict[str, Any] = {"q": {"_id": "executed"}, "u": {"$inc": {"count": Int64(1)}}, "upsert": True}
+    await shard.mongod.write(
+        "config",
+        {
+            "update": EXECUTED,
+            "updates": [update],
+            "lsid": {"id": session},
+            "txnNumber": Int64(number),
+            "writeConcern": MAJORITY,
+        },
+    )
