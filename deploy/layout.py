@@ -77,9 +77,9 @@ class Layout:
 
     @property
     def sockets(self) -> Path:
-        """Directory of the processes' UNIX sockets, short enough for any port's socket path."""
+        """Directory of all UNIX sockets, short enough for any port's socket path, also in `daemon_sockets`."""
         inside = self.root / "sockets"
-        if len(os.fsencode(inside / "127.0.0.1:65535.sock")) <= SOCKET_PATH_BYTES_MAX:
+        if len(os.fsencode(inside / "shard99.99.shardd" / "127.0.0.1:65535.sock")) <= SOCKET_PATH_BYTES_MAX:
             return inside
         digest = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
         return Path(tempfile.gettempdir()) / f"shardwright-{digest}"

@@ -1,13 +1,15 @@
 import json
 import os
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
 import pytest
 
+from deploy.daemons import daemon_arguments
 from deploy.errors import DeployError
 from deploy.layout import FORMAT, SOCKET_PATH_BYTES_MAX, ClusterState, Layout
-from deploy.topology import Size, Topology
+from deploy.topology import Role, Size, Topology
 
 
 @pytest.fixture
@@ -51,10 +53,29 @@ def test_unreadable_state_is_refused(tmp_path: Path) -> None:
         Layout(tmp_path).load()
 
 
-@pytest.mark.parametrize("length", [20, 87, 88, 120, 400])
+@pytest.mark.parametrize("length", [20, 59, 60, 120, 400])
 def test_socket_paths_fit_whatever_the_directory(length: int) -> None:
     layout = Layout(Path("/" + "d" * (length - 1)))
     assert len(os.fsencode(layout.sockets / "mongodb-65535.sock")) <= SOCKET_PATH_BYTES_MAX
+    separate = layout.daemon_sockets("config.10.configd")
+    assert len(os.fsencode(separate / "127.0.0.1:65535.sock")) <= SOCKET_PATH_BYTES_MAX
+
+
+def test_daemons_with_socket_directories_of_their_own_find_none_of_the_others(
+    tmp_path: Path, state: ClusterState
+) -> None:
+    layout, separate = Layout(tmp_path), replace(state, separate_sockets=True)
+    names = [plan.name for plan in state.topology.processes]
+    layout.create(names)
+    layout.create_daemon_sockets(names)
+    layout.save(separate)
+    assert layout.load() == separate
+    daemons = [plan for plan in state.topology.processes if plan.role is not Role.MONGOD]
+    for given, count_expected in ((state, 1), (separate, len(daemons))):
+        arguments = [daemon_arguments(layout, given, plan) for plan in daemons]
+        directories = {words[words.index("--unix-socket-directory") + 1] for words in arguments}
+        assert len(directories) == count_expected
+        assert all(Path(directory).is_dir() for directory in directories)
 
 
 def test_only_the_owner_enters_the_socket_directory(tmp_path: Path) -> None:

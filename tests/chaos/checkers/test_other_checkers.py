@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.chaos.checkers.catalog import CatalogView, ShardedCollection, check_catalog
+from tests.chaos.checkers.definitions import check_alike
 from tests.chaos.checkers.placement import check_found_by_key, check_placement
 from tests.chaos.checkers.scans import check_scan
 from tests.chaos.checkers.snapshots import check_advance, check_chain
@@ -85,3 +86,11 @@ def test_catalog() -> None:
     }
     for what, view in wrong.items():
         assert any(what in anomaly for anomaly in check_catalog(view)), what
+
+
+def test_definitions() -> None:
+    one = {"indexes": ["_id_", "a_1"], "options": {}}
+    assert check_alike({"shard0": one, "shard1": dict(one)}) == []
+    assert check_alike({}) == []
+    assert "indexes" in check_alike({"shard0": one, "shard1": {**one, "indexes": ["_id_"]}})[0]
+    assert "options" in check_alike({"shard0": one, "shard1": {**one, "options": {"capped": True}}})[0]
