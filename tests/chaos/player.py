@@ -3,8 +3,6 @@
 import threading
 import traceback
 
-from pymongo.errors import PyMongoError
-
 from tests.chaos.stage import StageClient
 from tests.chaos.workloads.base import Workload
 
@@ -32,7 +30,7 @@ class Player(threading.Thread):
                 self.client.operations += 1
         except AssertionError as anomaly:
             self._history.anomaly(f"{self.name}: {anomaly}")
-        except (PyMongoError, ArithmeticError, LookupError, TypeError, ValueError) as failure:
+        except Exception as failure:
             self._history.anomaly(f"{self.name} failed: {''.join(traceback.format_exception(failure))}")
         finally:
             self.client.close()

@@ -12,6 +12,7 @@ from tests.local_cluster import Client
 Document = dict[str, Any]
 
 KEYS: Final = 1000
+WORDS: Final = ("Apple", "apple", "APPLE", "Mango", "mango", "Zebra", "zebra")
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +49,8 @@ class World:
         """A random bound of a range."""
         if self.key.get("_id") == "hashed":
             return {"_id": Int64(choice.randrange(-(1 << 62), 1 << 62))}
+        if "word" in self.key:
+            return {"word": choice.choice(WORDS)}
         if "_id" in self.key:
             return {"_id": f"{choice.randrange(256):02x}"}
         if "b" in self.key:

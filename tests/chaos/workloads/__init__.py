@@ -3,6 +3,7 @@
 from typing import Final
 
 from tests.chaos.workloads.base import Workload
+from tests.chaos.workloads.collations import Collations
 from tests.chaos.workloads.counters import Counters
 from tests.chaos.workloads.definitions import Definitions
 from tests.chaos.workloads.identities import Identities
@@ -21,7 +22,7 @@ from tests.chaos.workloads.upserts import Upserts
 WORKLOADS: Final[dict[str, type[Workload]]] = {
     workload.name: workload
     for workload in (
-        *(Registers, Counters, Identities, Sets, Scans, Snapshots, Upserts, MultiUpdates, KeyUpdates),
+        *(Registers, Counters, Identities, Sets, Scans, Snapshots, Upserts, MultiUpdates, KeyUpdates, Collations),
         *(Merges, Outs, Lookups, Definitions, Indexes),
     )
 }
