@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from router.operation import Operation
-from router.routing_cache import CollectionRouting, DatabaseRouting
+from router.routing_cache import CollectionRouting, DatabaseRouting, RoutingCache
 from router.shard_reply import StaleRoutingError
 from wire.error_codes import ErrorCode
 
@@ -42,9 +42,7 @@ async def with_routing(
             return await attempt(routing)
         except StaleRoutingError as stale:
             operation.retries += 1
-            if stale.error.code == ErrorCode.StaleDbVersion:
-                routing_cache.invalidate_database(routing.database)
-            routing_cache.invalidate(routing)
+            _invalidate(routing_cache, stale, routing)
             if not attempts_left:
                 raise stale.error from stale
     raise AssertionError("unreachable")
@@ -69,7 +67,34 @@ async def with_database(
             return await attempt(routing)
         except StaleRoutingError as stale:
             operation.retries += 1
-            routing_cache.invalidate_database(routing)
+            if not _invalidate_involved(routing_cache, stale):
+                routing_cache.invalidate_database(routing)
             if not attempts_left:
                 raise stale.error from stale
     raise AssertionError("unreachable")
+
+
+def _invalidate(routing_cache: RoutingCache, stale: StaleRoutingError, routing: CollectionRouting) -> None:
+    """Have read again what a shard said is out of date: the operation's own collection, or another that it involves."""
+    if _names(stale, routing) or not _invalidate_involved(routing_cache, stale):
+        _invalidate_one(routing_cache, stale, routing)
+
+
+def _invalidate_involved(routing_cache: RoutingCache, stale: StaleRoutingError) -> bool:
+    """Have read again those of the further collections that a shard named; returns whether it named one."""
+    named = [routing for routing in stale.involved if _names(stale, routing)]
+    for routing in named:
+        _invalidate_one(routing_cache, stale, routing)
+    return bool(named)
+
+
+def _names(stale: StaleRoutingError, routing: CollectionRouting) -> bool:
+    if stale.error.code == ErrorCode.StaleDbVersion:
+        return stale.error.extra.get("db") == routing.database.name
+    return stale.error.extra.get("ns") == routing.namespace
+
+
+def _invalidate_one(routing_cache: RoutingCache, stale: StaleRoutingError, routing: CollectionRouting) -> None:
+    if stale.error.code == ErrorCode.StaleDbVersion:
+        routing_cache.invalidate_database(routing.database)
+    routing_cache.invalidate(routing)

@@ -1,6 +1,6 @@
 """What came back from one shard: a reply, or the reason why there is none."""
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import bson
 
@@ -10,6 +10,9 @@ from wire.error_codes import Category, has_category
 from wire.errors import CommandError, RemoteProtocolError
 from wire.message import Header, OpMsg, op_msg
 from wire.rawbson import VALUE_CODEC, InvalidBSONError, Span, decode_value, index, without_spans
+
+if TYPE_CHECKING:
+    from router.routing_cache import CollectionRouting
 
 INTERNAL_REPLY_FIELDS: Final = frozenset(
     {
@@ -31,11 +34,13 @@ class StaleRoutingError(Exception):
 
     Attributes:
         error: the shard's StaleConfig, StaleDbVersion, StaleEpoch or the like.
+        involved: the routings of further collections that were used.
     """
 
     def __init__(self, error: CommandError) -> None:
         super().__init__(str(error))
         self.error = error
+        self.involved: tuple[CollectionRouting, ...] = ()
 
 
 class ShardReply:

@@ -12,7 +12,7 @@ from sharding.catalog.shard_entry import ShardEntry, topology_time
 from sharding.clock import VectorClock
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
-from wire.read_preference import PRIMARY
+from wire.read_preference import PRIMARY, ReadPreference
 from wire.transport.monitor import ReplicaSetMonitor
 from wire.transport.pools import ConnectionPools
 from wire.transport.replica_set import ReplicaSetClient
@@ -105,6 +105,17 @@ class ShardRegistry:
         if shard is None:
             raise CommandError(ErrorCode.ShardNotFound, f"Shard {shard_id} not found")
         return shard
+
+    async def understands(self, shard_id: str, extension: str, preference: ReadPreference) -> bool:
+        """Whether the members of a shard say in their hello that they understand a field that MongoDB does not have.
+
+        Raises:
+            CommandError: ShardNotFound; FailedToSatisfyReadPreference, no member was suitable in time.
+        """
+        client = (await self.get(shard_id)).client
+        address = await client.select(preference)
+        member = client.monitor.members.get(address)
+        return member is not None and extension in member.extensions
 
     def get_known(self, shard_id: str) -> Shard | None:
         """The shard of a name, if it is known."""

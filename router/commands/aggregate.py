@@ -21,7 +21,7 @@ from router.reads.aggregate import (
 from router.reads.cursor_reply import FIRST_BATCH, CursorReply, cursor_element, empty_cursor
 from router.reads.explained import ExplainedCommand
 from router.reads.find_arguments import collation_of
-from router.reads.foreign import check_foreign_collections
+from router.reads.foreign import foreign_collections
 from router.reads.merge import ResultMerger
 from router.reads.missing import unless_missing
 from router.reads.pipeline import Pipeline
@@ -29,8 +29,8 @@ from router.reads.pipeline_merge import PER_SHARD_SOURCES, MergeablePipeline
 from router.reads.pipeline_shards import shards_for_pipeline
 from router.reads.read_concern import at_one_time
 from router.registry import Reply, command
-from router.retry import with_routing
-from router.routing_cache import CollectionRouting
+from router.retry import with_database, with_routing
+from router.routing_cache import CollectionRouting, DatabaseRouting
 from router.scatter import forwarded
 from sharding.namespace import Namespace
 from wire.error_codes import ErrorCode
@@ -75,8 +75,19 @@ async def _without_collection(operation: Operation, pipeline: Pipeline) -> Reply
     if pipeline.first == "$currentOp" and db == "admin":
         return await _on_shards(operation, pipeline, namespace, dict.fromkeys(shards, b""))
     if pipeline.first == "$documents" and shards:
-        databases = operation.router.routing.databases
-        return await _on_one_shard(operation, pipeline, databases[db].primary if db in databases else shards[0], b"")
+
+        async def on_primary(routing: DatabaseRouting) -> Reply:
+            return await _on_one_shard(operation, pipeline, routing.primary, routing.element)
+
+        async def anywhere(_: DatabaseRouting) -> Reply:
+            return await _on_one_shard(operation, pipeline, shards[0], b"")
+
+        try:
+            return await with_database(operation, db, on_primary)
+        except CommandError as error:
+            if error.code != ErrorCode.NamespaceNotFound:
+                raise
+        return await with_database(operation, "admin", anywhere)
     raise CommandError(
         ErrorCode.CommandNotSupported,
         f"An aggregation of {{aggregate: 1}} that begins with '{pipeline.first}' is not supported through this router",
@@ -92,18 +103,21 @@ async def _on_one_shard(operation: Operation, pipeline: Pipeline, shard: str, ve
             reach.
     """
     request = operation.request
-    await check_foreign_collections(operation, pipeline, shard)
+    is_writing = not WRITING_STAGES.isdisjoint(pipeline.names)
+    preference = PRIMARY if is_writing else operation.read_preference
+    foreign = await foreign_collections(operation, pipeline, shard, create_databases=True)
+    elements = versions + await foreign.version_elements(operation, preference)
     body = None
     if pipeline.first in PER_SHARD_SOURCES:
         body = with_stages(request.body, with_shard_name(tuple(stage.raw for stage in pipeline.stages), shard))
-    is_writing = not WRITING_STAGES.isdisjoint(pipeline.names)
-    return await open_on_one_shard(
-        operation,
-        shard,
-        forwarded(operation, versions, body),
-        preference=PRIMARY if is_writing else operation.read_preference,
-        may_repeat=not is_writing,
-    )
+    with foreign.blamed():
+        return await open_on_one_shard(
+            operation,
+            shard,
+            forwarded(operation, elements, body),
+            preference=preference,
+            may_repeat=not is_writing,
+        )
 
 
 async def _on_shards(operation: Operation, pipeline: Pipeline, namespace: str, versions: Mapping[str, bytes]) -> Reply:

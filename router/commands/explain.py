@@ -12,6 +12,7 @@ from router.reads.aggregate import not_supported, with_stages
 from router.reads.arguments import raw_elements
 from router.reads.explain_reply import ShardExplain, explain_aggregate_reply, explain_reply
 from router.reads.explained import ExplainedCommand, wrapped
+from router.reads.foreign import NO_FOREIGN_COLLECTIONS, foreign_collections
 from router.reads.pipeline import Pipeline
 from router.reads.pipeline_merge import MergeablePipeline
 from router.reads.pipeline_shards import shards_for_pipeline
@@ -75,8 +76,11 @@ async def _explain_aggregate(
     operation: Operation, routing: CollectionRouting, explained: ExplainedCommand, shards: tuple[str, ...]
 ) -> Reply:
     body, split = explained.body, None
-    if len(shards) > 1:
-        pipeline = Pipeline.parse(explained.request)
+    pipeline = Pipeline.parse(explained.request)
+    foreign = NO_FOREIGN_COLLECTIONS
+    if len(shards) == 1:
+        foreign = await foreign_collections(operation, pipeline, shards[0])
+    else:
         mergeable = MergeablePipeline.of(pipeline)
         if mergeable is None:
             raise not_supported(pipeline, shards)
@@ -87,14 +91,29 @@ async def _explain_aggregate(
         }
         if mergeable.order is not None:
             body = append(body, encode_elements({"needsMerge": True, "fromMongos": True}))
-    said = await _ask(operation, routing, body, explained.verbosity, shards)
+    elements = await foreign.version_elements(operation, operation.read_preference)
+    with foreign.blamed():
+        said = await _ask(operation, routing, body, explained.verbosity, shards, elements)
     return explain_aggregate_reply(said, split, _about_server(operation, explained, said))
 
 
 async def _ask(
-    operation: Operation, routing: CollectionRouting, inner: bytes, verbosity: str, shards: Sequence[str]
+    operation: Operation,
+    routing: CollectionRouting,
+    inner: bytes,
+    verbosity: str,
+    shards: Sequence[str],
+    elements: bytes = b"",
 ) -> list[ShardExplain]:
     """What the shards say of a command.
+
+    Args:
+        operation: the ``explain``.
+        routing: of the inner command's collection.
+        inner: the inner command.
+        verbosity: how much to tell.
+        shards: who is asked.
+        elements: raw elements for all of them.
 
     Raises:
         StaleRoutingError: some shard refused the versions.
@@ -103,7 +122,7 @@ async def _ask(
     request = operation.request
     outer = wrapped(inner, verbosity, raw_elements(request, _OUTER_FIELDS))
     frames = {
-        shard: op_msg(append(outer, routing.versions_for(shard)), request_id=request.message.request_id)
+        shard: op_msg(append(outer, routing.versions_for(shard) + elements), request_id=request.message.request_id)
         for shard in shards
     }
     replies = await scatter(operation, frames, preference=operation.read_preference, may_repeat=True)

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from router.reads.arguments import wrong_type
-from sharding.namespace import Namespace
+from sharding.involved_namespaces import involved_namespaces, may_involve_others
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
-from wire.rawbson import ARRAY, EMPTY_DOCUMENT, OBJECT, Span, decode_value, spans
+from wire.rawbson import ARRAY, EMPTY_DOCUMENT, OBJECT, Span, array_of_documents, decode_value, spans
 from wire.request import Request
 
 MISSING_PIPELINE: Final = 40414
@@ -73,18 +73,18 @@ class Pipeline:
         kind, _, start, end = self.stages[0].span
         return self.stages[0].raw[start:end] if kind == OBJECT else EMPTY_DOCUMENT
 
-    def namespaces_read_or_written(self, db: str) -> Iterator[Namespace]:
-        """The other collections that stages name, those of nested pipelines too.
+    def involved_namespaces(self, db: str) -> dict[str, bool]:
+        """The other collections that stages name, those of nested pipelines too, and whether they are written.
 
         Args:
             db: the database of the aggregation, where collections without a database are.
+
+        Raises:
+            CommandError: InvalidBSON, or Overflow for pipelines nested too deep.
         """
-        for stage in self.stages:
-            if stage.name in _NAMING_STAGES:
-                yield from _named(stage.name, stage.specification, db)
-
-
-_NAMING_STAGES: Final = frozenset({"$lookup", "$graphLookup", "$unionWith", "$out", "$merge", "$facet"})
+        if not any(may_involve_others(stage.raw) for stage in self.stages):
+            return {}
+        return involved_namespaces(array_of_documents([stage.raw for stage in self.stages]), db)
 
 
 def _stages(body: bytes, pipeline: Span) -> Iterator[Stage]:
@@ -96,29 +96,3 @@ def _stages(body: bytes, pipeline: Span) -> Iterator[Stage]:
         if len(fields) != 1:
             raise CommandError(NOT_ONE_FIELD, "A pipeline stage specification object must contain exactly one field.")
         yield Stage(fields[0][0].decode(errors="replace"), raw, fields[0][1])
-
-
-def _named(stage: str, specification: Any, db: str) -> Iterator[Namespace]:  # noqa: ANN401 - each stage has its own
-    if isinstance(specification, str):
-        yield Namespace(db, specification)  # {$unionWith: "coll"}, {$out: "coll"}, {$merge: "coll"}
-        return
-    if not isinstance(specification, dict):
-        return
-    if stage == "$facet":
-        for nested in specification.values():
-            yield from _named_in(nested, db)
-        return
-    target = specification.get("from", specification.get("into", specification))
-    if isinstance(target, str):
-        yield Namespace(db, target)
-    elif isinstance(target, dict) and isinstance(target.get("coll"), str):
-        yield Namespace(str(target.get("db", db)), target["coll"])
-    yield from _named_in(specification.get("pipeline"), db)
-
-
-def _named_in(pipeline: Any, db: str) -> Iterator[Namespace]:  # noqa: ANN401 - whatever stood there
-    if isinstance(pipeline, list):
-        for stage in pipeline:
-            for name, specification in stage.items() if isinstance(stage, dict) else ():
-                if name in _NAMING_STAGES:
-                    yield from _named(name, specification, db)

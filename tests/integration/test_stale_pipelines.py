@@ -1,0 +1,132 @@
+"""Pipelines of one router that name collections whose place the other router has changed."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import pytest
+from bson.binary import Binary
+from pymongo.database import Database
+from pymongo.errors import OperationFailure
+
+from tests.integration.sharded import LOWER, UPPER, Document, catalog_entry, shard_collection
+from tests.integration.waiting import eventually
+from tests.local_cluster import Client
+from wire.error_codes import ErrorCode
+
+JOIN: Final = {"$lookup": {"from": "target", "localField": "_id", "foreignField": "_id", "as": "x"}}
+OUT_TO_SHARDED: Final = 28769
+
+
+@pytest.fixture
+def seen(other_client: Client, database: Database[Document]) -> Database[Document]:
+    """The database as the second router sees it, which knows both collections as unsharded."""
+    seen = other_client[database.name]
+    seen.source.insert_many([{"_id": n} for n in range(10)])
+    seen.target.insert_many([{"_id": n} for n in range(10)])
+    assert len(list(seen.source.aggregate([JOIN, {"$match": {"x": {"$ne": []}}}]))) == 10
+    return seen
+
+
+def shard_and_move(database: Database[Document]) -> None:
+    """Shard the target and give all of it to the upper shard."""
+    shard_collection(database, "target", {"_id": 1})
+    database.client.admin.command("moveChunk", f"{database.name}.target", find={"_id": 0}, to=UPPER)
+
+
+def uuids(mongod: Client, database: Database[Document]) -> list[Any]:
+    """The UUID of the target on one shard, if it is there."""
+    named = mongod[database.name].list_collections(filter={"name": "target"})
+    return [each["info"]["uuid"] for each in named]
+
+
+@pytest.mark.parametrize(
+    ("stage", "code"),
+    [
+        (JOIN, ErrorCode.CommandNotSupported),
+        ({"$unionWith": {"coll": "source", "pipeline": [JOIN]}}, ErrorCode.CommandNotSupported),
+        ({"$merge": "target"}, ErrorCode.CommandNotSupported),
+        ({"$out": "target"}, OUT_TO_SHARDED),
+    ],
+)
+def test_a_collection_sharded_since_is_not_taken_for_unsharded(
+    database: Database[Document],
+    seen: Database[Document],
+    lower_mongod: Client,
+    upper_mongod: Client,
+    stage: dict[str, Any],
+    code: int,
+) -> None:
+    shard_and_move(database)
+    seen.source.insert_one({"_id": 1000})
+    with pytest.raises(OperationFailure) as failure:
+        seen.source.aggregate([{"$match": {}}, stage])
+    assert failure.value.code == code
+    assert database.target.count_documents({}) == 10
+    assert lower_mongod[database.name].target.count_documents({"_id": 1000}) == 0
+    entry = catalog_entry(database.client, f"{database.name}.target")
+    assert entry is not None
+    assert uuids(lower_mongod, database) == uuids(upper_mongod, database) == [Binary.from_uuid(entry["uuid"])]
+
+
+def test_explaining_meets_the_same(database: Database[Document], seen: Database[Document]) -> None:
+    shard_and_move(database)
+    with pytest.raises(OperationFailure) as failure:
+        seen.command("aggregate", "source", pipeline=[JOIN], explain=True)
+    assert failure.value.code == ErrorCode.CommandNotSupported
+
+
+def test_what_is_unsharded_again_is_used_again(database: Database[Document], seen: Database[Document]) -> None:
+    shard_and_move(database)
+    with pytest.raises(OperationFailure):
+        seen.source.aggregate([JOIN])
+    database.target.drop()
+    database.target.insert_one({"_id": 3})
+    assert [each["_id"] for each in seen.source.aggregate([JOIN, {"$match": {"x": {"$ne": []}}}])] == [3]
+    seen.source.aggregate([{"$merge": "target"}])
+    assert database.target.count_documents({}) == 10
+
+
+def test_the_database_of_a_target_was_made_again(client: Client, seen: Database[Document]) -> None:
+    name = f"{seen.name}_target"
+    client.admin.command("enableSharding", name, primaryShard=LOWER)
+    merge = {"$merge": {"into": {"db": name, "coll": "target"}}}
+    try:
+        seen.source.aggregate([merge])
+        client.drop_database(name)
+        client.admin.command("enableSharding", name, primaryShard=LOWER)
+        seen.source.aggregate([merge])
+        assert client[name].target.count_documents({}) == 10
+        client.drop_database(name)
+        client.admin.command("enableSharding", name, primaryShard=UPPER)
+        with pytest.raises(OperationFailure, match=f"it is on {UPPER}") as failure:
+            seen.source.aggregate([merge])
+        assert failure.value.code == ErrorCode.CommandNotSupported
+        assert client[name].target.count_documents({}) == 0
+    finally:
+        client.drop_database(name)
+
+
+def test_documents_without_a_collection_are_joined(database: Database[Document], seen: Database[Document]) -> None:
+    pipeline: list[dict[str, Any]] = [{"$documents": [{"_id": 3}]}, JOIN]
+    assert [each["x"] for each in seen.aggregate(pipeline)] == [[{"_id": 3}]]
+    shard_and_move(database)
+    with pytest.raises(OperationFailure) as failure:
+        seen.aggregate(pipeline)
+    assert failure.value.code == ErrorCode.CommandNotSupported
+
+
+def test_a_target_sharded_and_moved_while_a_merge_runs(database: Database[Document], upper_mongod: Client) -> None:
+    """Through one router: what the pipeline has written moves with the collection."""
+    database.source.insert_many([{"_id": n} for n in range(300)])
+    slowly = {"$match": {"$expr": {"$function": {"body": "() => { sleep(5); return true }", "args": [], "lang": "js"}}}}
+    with ThreadPoolExecutor(1) as pool:
+        merging = pool.submit(lambda: list(database.source.aggregate([slowly, {"$merge": "target"}])))
+        running: list[dict[str, Any]] = [
+            {"$currentOp": {}},
+            {"$match": {"command.aggregate": "source", "command.$db": database.name}},
+        ]
+        eventually(lambda: list(database.client.admin.aggregate(running)), what="the pipeline runs")
+        shard_and_move(database)
+        merging.result()
+    assert upper_mongod[database.name].target.count_documents({}) == 300
+    assert all(database.target.find_one({"_id": n}) for n in range(0, 300, 50))
