@@ -157,6 +157,22 @@ class RoutingCache:
         if routing.version is not None and self.databases.get(routing.name) is routing:
             self.forget_database(routing.name)
 
+    async def reread(self, routing: CollectionRouting) -> CollectionRouting:
+        """The routing of a collection as the catalog has it now, for what is decided without a shard's word.
+
+        Args:
+            routing: what is known of it; left alone if it has been read again since.
+
+        Raises:
+            CommandError: as `collection`.
+        """
+        if self.collections.get(routing.namespace) is routing:
+            if routing.is_sharded:
+                self.forget_collection(routing.namespace)
+            else:
+                self.forget_database(routing.database.name)
+        return await self.collection(routing.namespace)
+
     def forget_collection(self, namespace: str) -> None:
         """Have a collection read again when it is next used; its table is kept to be brought up to date."""
         routing = self.collections.pop(namespace, None)

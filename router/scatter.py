@@ -41,15 +41,18 @@ async def send_to_one(
     preference: ReadPreference = PRIMARY,
     may_repeat: bool = False,
 ) -> ShardReply:
-    """Send one request to one shard and return its reply if it is not about a stale version.
+    """Send one request to one shard and return its reply if it is not about a stale version, or a view.
 
     Raises:
         StaleRoutingError: the shard refused the versions.
+        ShardedViewError: it was asked to read a view that it cannot run alone.
         CommandError: the shard could not be talked to.
     """
     operation.targeted = (shard_id,)
     reply = await operation.router.send(shard_id, frame, preference=preference, may_repeat=may_repeat)
-    reply.raise_if_stale()
+    if reply.error is not None:
+        reply.raise_if_stale()
+        reply.raise_if_view()
     return reply
 
 
@@ -88,11 +91,13 @@ def raise_worst(replies: Iterable[ShardReply]) -> None:
 
     Raises:
         StaleRoutingError: some shard refused the versions.
+        ShardedViewError: it was asked to read a view that it cannot run alone.
         CommandError: some shard failed.
     """
     failed = [reply for reply in replies if reply.error is not None]
     for reply in failed:
         reply.raise_if_stale()
+        reply.raise_if_view()
     # A host that went away says less than a shard that answered why it would not.
     failed.sort(key=lambda reply: reply.error is not None and has_category(reply.error.code, Category.NETWORK))
     for reply in failed:

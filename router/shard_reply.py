@@ -6,7 +6,7 @@ import bson
 
 from router.usual_reply import cluster_time_of_usual
 from sharding.clock import VectorClock
-from wire.error_codes import Category, has_category
+from wire.error_codes import Category, ErrorCode, has_category
 from wire.errors import CommandError, RemoteProtocolError
 from wire.message import Header, OpMsg, op_msg
 from wire.rawbson import VALUE_CODEC, InvalidBSONError, Span, decode_value, index, without_spans
@@ -41,6 +41,20 @@ class StaleRoutingError(Exception):
         super().__init__(str(error))
         self.error = error
         self.involved: tuple[CollectionRouting, ...] = ()
+
+
+class ShardedViewError(Exception):
+    """A shard cannot run a read of a view alone; it says what the view stands for (see `router.resolved_view`).
+
+    Attributes:
+        error: what it answered.
+        body: the raw reply.
+    """
+
+    def __init__(self, error: CommandError, body: bytes) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.body = body
 
 
 class ShardReply:
@@ -137,6 +151,11 @@ class ShardReply:
         """Raise `StaleRoutingError` if the shard refused because of a routing version."""
         if self.error is not None and has_category(self.error.code, Category.STALE_ROUTING):
             raise StaleRoutingError(self.error)
+
+    def raise_if_view(self) -> None:
+        """Raise `ShardedViewError` if the shard was asked to read a view that it cannot run alone."""
+        if self.error is not None and self.error.code == ErrorCode.CommandOnShardedViewNotSupportedOnMongod:
+            raise ShardedViewError(self.error, self.body)
 
     def raise_for_error(self) -> None:
         """Raise the shard's error: `StaleRoutingError` for a routing version, else a `CommandError`."""

@@ -29,14 +29,17 @@ from router.reads.pipeline_merge import PER_SHARD_SOURCES, MergeablePipeline
 from router.reads.pipeline_shards import shards_for_pipeline
 from router.reads.read_concern import at_one_time
 from router.registry import Reply, command
-from router.retry import with_database, with_routing
+from router.resolved_view import ResolvedView
+from router.retry import ATTEMPTS_MAX, with_database, with_routing
 from router.routing_cache import CollectionRouting, DatabaseRouting
 from router.scatter import forwarded
+from router.shard_reply import ShardedViewError
 from sharding.namespace import Namespace
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 from wire.rawbson import STRING, append, encode_elements, without
 from wire.read_preference import PRIMARY
+from wire.transport.strand import in_own_task
 
 
 @command("aggregate", reads=True, api_versions=("1",))
@@ -44,23 +47,66 @@ async def aggregate(operation: Operation) -> Reply:
     """Runs an aggregation pipeline on the shards that have the data."""
     request = operation.request
     check_fields(request)
-    pipeline = Pipeline.parse(request)
     if request.get(b"explain"):
         body = as_explained(request)
         return await explain_command(operation, ExplainedCommand.of(request, body, "aggregate", "queryPlanner"))
     if next(iter(request.fields.values()))[0] != STRING:
-        return await _without_collection(operation, pipeline)
+        return await _without_collection(operation, Pipeline.parse(request))
+    try:
+        return await run_aggregate(operation, operation.namespace)
+    except ShardedViewError as error:
+        return await aggregate_view(operation, error)
+
+
+async def aggregate_view(operation: Operation, error: ShardedViewError) -> Reply:
+    """The reply to a read of a view, as that to an aggregation on the collection that the view stands on.
+
+    Args:
+        operation: the read.
+        error: what the shard said that could not run it.
+
+    Raises:
+        CommandError: the read cannot be an aggregation, or it failed.
+    """
+    await in_own_task()
+    request = operation.request
+    for _ in range(ATTEMPTS_MAX):
+        request = ResolvedView.of(error.body).expand(request)
+        expanded = Operation(operation.router, operation.client, request)
+        try:
+            return await run_aggregate(expanded, operation.namespace)
+        except ShardedViewError as again:
+            error = again  # its collection has become a view meanwhile
+        finally:
+            operation.targeted = expanded.targeted
+            operation.retries += expanded.retries
+    raise error.error
+
+
+async def run_aggregate(operation: Operation, cursor_namespace: str) -> Reply:
+    """The reply to an aggregation on a collection.
+
+    Args:
+        operation: the aggregation.
+        cursor_namespace: by which the client is to name the cursor: the collection, or the view that it stands for.
+
+    Raises:
+        ShardedViewError: it is no collection, but a view that no shard can run alone.
+        CommandError: it failed.
+    """
+    request = operation.request
+    pipeline = Pipeline.parse(request)
     collation = collation_of(request)
 
     async def attempt(routing: CollectionRouting) -> Reply:
         shards = shards_for_pipeline(routing, pipeline, collation)
         versions = {shard: routing.versions_for(shard) for shard in shards}
         if len(shards) == 1:
-            return await _on_one_shard(operation, pipeline, shards[0], versions[shards[0]])
-        return await _on_shards(operation, pipeline, routing.namespace, versions)
+            return await _on_one_shard(operation, pipeline, shards[0], versions[shards[0]], cursor_namespace)
+        return await _on_shards(operation, pipeline, cursor_namespace, versions)
 
-    namespace = operation.namespace
-    return await unless_missing(operation, with_routing(operation, namespace, attempt), empty_cursor(namespace))
+    reading = with_routing(operation, operation.namespace, attempt)
+    return await unless_missing(operation, reading, empty_cursor(cursor_namespace))
 
 
 async def _without_collection(operation: Operation, pipeline: Pipeline) -> Reply:
@@ -94,8 +140,17 @@ async def _without_collection(operation: Operation, pipeline: Pipeline) -> Reply
     )
 
 
-async def _on_one_shard(operation: Operation, pipeline: Pipeline, shard: str, versions: bytes) -> Reply:
+async def _on_one_shard(
+    operation: Operation, pipeline: Pipeline, shard: str, versions: bytes, cursor_namespace: str | None = None
+) -> Reply:
     """Pass the command on to the one shard that has all the data.
+
+    Args:
+        operation: the command.
+        pipeline: its pipeline.
+        shard: the shard.
+        versions: the version elements.
+        cursor_namespace: of the cursor; None for that which the shard gives it.
 
     Raises:
         StaleRoutingError: the shard refused the versions.
@@ -110,14 +165,30 @@ async def _on_one_shard(operation: Operation, pipeline: Pipeline, shard: str, ve
     body = None
     if pipeline.first in PER_SHARD_SOURCES:
         body = with_stages(request.body, with_shard_name(tuple(stage.raw for stage in pipeline.stages), shard))
+    frame = forwarded(operation, elements, body)
     with foreign.blamed():
+        if cursor_namespace is not None and cursor_namespace != operation.namespace and not is_writing:
+            return await _renamed(operation, shard, frame, cursor_namespace)
         return await open_on_one_shard(
             operation,
             shard,
-            forwarded(operation, elements, body),
+            frame,
             preference=preference,
             may_repeat=not is_writing,
         )
+
+
+async def _renamed(operation: Operation, shard: str, frame: bytes, cursor_namespace: str) -> Reply:
+    """Open a cursor on one shard that the client gets under another namespace.
+
+    Raises:
+        StaleRoutingError: the shard refused the versions.
+        CommandError: it failed.
+    """
+    size = batch_size(operation.request)
+    replies = await open_on_shards(operation, {shard: frame}, preference=operation.read_preference)
+    cursor = MergedCursor(cursor_namespace, replies, ResultMerger(len(replies)))
+    return await answer_first_batch(operation, cursor, size)
 
 
 async def _on_shards(operation: Operation, pipeline: Pipeline, namespace: str, versions: Mapping[str, bytes]) -> Reply:

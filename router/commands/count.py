@@ -1,14 +1,20 @@
 """``count``: how many documents match."""
 
+import bson
+
+from router.commands.aggregate import aggregate_view
 from router.operation import Operation
 from router.reads.count import CountArguments
+from router.reads.cursor_reply import first_batch
 from router.reads.find_arguments import collation_of
 from router.reads.missing import unless_missing
 from router.reads.targeting import shards_for_read
+from router.reads.view_aggregate import COUNTED
 from router.registry import Reply, command
 from router.retry import with_routing
 from router.routing_cache import CollectionRouting
 from router.scatter import forwarded, raise_worst, scatter
+from router.shard_reply import ShardedViewError
 
 
 @command("count", reads=True, api_versions=("1",))
@@ -31,4 +37,8 @@ async def count(operation: Operation) -> Reply:
         return {"shards": counts, "n": arguments.total(list(counts.values()))}
 
     nothing = {"shards": {}, "n": 0}
-    return await unless_missing(operation, with_routing(operation, operation.namespace, attempt), nothing)
+    try:
+        return await unless_missing(operation, with_routing(operation, operation.namespace, attempt), nothing)
+    except ShardedViewError as error:
+        documents = first_batch(await aggregate_view(operation, error))
+        return {"n": bson.decode(documents[0])[COUNTED] if documents else 0}

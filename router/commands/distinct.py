@@ -3,20 +3,22 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from router.commands.aggregate import aggregate_view
 from router.operation import Operation
 from router.raw_reply import raw_reply
 from router.reads.arguments import document
-from router.reads.cursor_reply import CursorReply
+from router.reads.cursor_reply import CursorReply, first_batch
 from router.reads.distinct import merge_values, merging_aggregate
 from router.reads.find_arguments import collation_of
 from router.reads.missing import unless_missing
 from router.reads.read_concern import is_snapshot
 from router.reads.targeting import effective_collation, shards_for_read
+from router.reads.view_aggregate import DISTINCT
 from router.registry import Reply, command
 from router.retry import with_routing
 from router.routing_cache import CollectionRouting
 from router.scatter import forwarded, raise_worst, scatter, send_to_one
-from router.shard_reply import ShardReply
+from router.shard_reply import ShardedViewError, ShardReply
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError, RemoteProtocolError
 from wire.message import next_request_id, op_msg
@@ -49,7 +51,11 @@ async def distinct(operation: Operation) -> Reply:
         merged = merge_values(arrays) if collating is None else await _merge_on(operation, shards[0], arrays, collating)
         return raw_reply(operation, element(b"values", ARRAY, merged))
 
-    return await unless_missing(operation, with_routing(operation, operation.namespace, attempt), {"values": []})
+    try:
+        return await unless_missing(operation, with_routing(operation, operation.namespace, attempt), {"values": []})
+    except ShardedViewError as error:
+        documents = first_batch(await aggregate_view(operation, error))
+        return raw_reply(operation, element(b"values", ARRAY, _gathered(documents)))
 
 
 async def _merge_on(operation: Operation, shard: str, arrays: Sequence[bytes], collation: Mapping[str, Any]) -> bytes:
@@ -65,6 +71,14 @@ async def _merge_on(operation: Operation, shard: str, arrays: Sequence[bytes], c
     if not documents:
         return EMPTY_DOCUMENT
     values = index(documents[0])[b"values"]
+    return documents[0][values[2] : values[3]]
+
+
+def _gathered(documents: Sequence[bytes]) -> bytes:
+    """The raw array of values that an aggregation has gathered, empty if there was nothing."""
+    if not documents:
+        return EMPTY_DOCUMENT
+    values = index(documents[0])[DISTINCT.encode()]
     return documents[0][values[2] : values[3]]
 
 

@@ -18,9 +18,11 @@ from router.reads.pipeline_merge import MergeablePipeline
 from router.reads.pipeline_shards import shards_for_pipeline
 from router.reads.targeting import shards_for_read
 from router.registry import COMMANDS, Reply, command
-from router.retry import with_routing
+from router.resolved_view import ResolvedView, not_on_view
+from router.retry import ATTEMPTS_MAX, with_routing
 from router.routing_cache import CollectionRouting
 from router.scatter import raise_worst, scatter
+from router.shard_reply import ShardedViewError
 from router.version import MONGODB_VERSION
 from sharding.namespace import Namespace
 from wire.error_codes import ErrorCode
@@ -38,8 +40,15 @@ async def explain(operation: Operation) -> Reply:
     return await explain_command(operation, ExplainedCommand.parse(operation.request, COMMANDS.__contains__))
 
 
-async def explain_command(operation: Operation, explained: ExplainedCommand) -> Reply:
+async def explain_command(
+    operation: Operation, explained: ExplainedCommand, *, rounds_left: int = ATTEMPTS_MAX
+) -> Reply:
     """Answer with the explanations of the shards that the command would go to.
+
+    Args:
+        operation: the ``explain``.
+        explained: the command inside.
+        rounds_left: how often it may still turn out to be about a view.
 
     Raises:
         CommandError: the command is wrong, or some shard failed.
@@ -57,7 +66,15 @@ async def explain_command(operation: Operation, explained: ExplainedCommand) -> 
         server = _about_server(operation, explained, said)
         return explain_reply(explained.stage(len(shards)), explained.verbosity, said, milliseconds, server)
 
-    return await with_routing(operation, str(namespace), attempt)
+    try:
+        return await with_routing(operation, str(namespace), attempt)
+    except ShardedViewError as error:
+        if explained.is_write:
+            raise not_on_view(namespace) from error
+        if not rounds_left:
+            raise error.error from error
+        on_view = explained.on_view(ResolvedView.of(error.body))
+        return await explain_command(operation, on_view, rounds_left=rounds_left - 1)
 
 
 def _target(routing: CollectionRouting, explained: ExplainedCommand) -> tuple[str, ...]:

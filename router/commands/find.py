@@ -2,6 +2,7 @@
 
 import math
 
+from router.commands.aggregate import aggregate_view
 from router.cursors.merged import MergedCursor
 from router.cursors.opening import answer_first_batch, open_on_one_shard, open_on_shards
 from router.operation import Operation
@@ -22,6 +23,7 @@ from router.registry import Reply, command
 from router.retry import with_routing
 from router.routing_cache import CollectionRouting
 from router.scatter import forwarded
+from router.shard_reply import ShardedViewError
 from wire.errors import CommandError
 from wire.transport.strand import in_own_task
 
@@ -47,6 +49,8 @@ async def find(operation: Operation) -> Reply:
 
     try:
         return await with_routing(operation, namespace, attempt)
+    except ShardedViewError as error:
+        return await aggregate_view(operation, error)
     except CommandError as error:
         check_is_missing(operation, error)
         return empty_cursor(namespace)

@@ -28,7 +28,8 @@ _PASSED_ON: Final = (b"lsid", b"txnNumber", b"autocommit", b"comment", b"$cluste
 class MergedCursor:
     """Merges the cursors of several shards.
 
-    When nothing has to be sorted, skipped or counted off, a shard's whole reply answers the client.
+    When nothing has to be sorted, skipped or counted off, a shard's whole reply answers the client; not so for a view,
+    since the shards' cursors are on the collection that it stands on.
     """
 
     __slots__ = (
@@ -131,9 +132,10 @@ class MergedCursor:
             number = starving[0]
             for other in starving[1:]:
                 await self._ask_ahead(operation, other)
-            relay = None if self._is_partial else self._relay(operation, number, cursor_id)
+            is_passed_on = not self._is_partial and self._remotes[number].namespace == self._namespace
+            relay = self._relay(operation, number, cursor_id) if is_passed_on else None
             for _, cursor in await self._fetch(operation, (number,), None, relay):
-                is_whole_answer = not (cursor.is_empty or self._is_partial)
+                is_whole_answer = is_passed_on and not cursor.is_empty
                 documents = () if is_whole_answer else cursor.documents()
                 self._merger.feed(number, documents, is_exhausted=self._remotes[number].is_exhausted)
                 if relay is not None and relay.digest:

@@ -10,6 +10,7 @@ import bson
 
 from router.shard_reply import ShardReply
 from wire.errors import RemoteProtocolError
+from wire.message import OpMsg
 from wire.rawbson import (
     ARRAY,
     INT64,
@@ -158,6 +159,18 @@ def cursor_element(
         trailer["atClusterTime"] = at_cluster_time
     elements = element(batch_name, ARRAY, array_of_documents(documents)) + encode_elements(trailer)
     return element(b"cursor", OBJECT, from_elements(elements))
+
+
+def first_batch(reply: bytes | dict[str, Any] | None) -> list[bytes]:
+    """The documents of the first batch in a successful reply of the router's own.
+
+    Args:
+        reply: its frame; or the document, which only a reply without documents is given as.
+    """
+    if not isinstance(reply, bytes):
+        return []
+    body = OpMsg(reply).body
+    return array_documents(body, index(body, index(body)[b"cursor"][2])[FIRST_BATCH])
 
 
 def empty_cursor(namespace: str) -> dict[str, Any]:

@@ -8,10 +8,11 @@ from router.reads.arguments import missing_field, wrong_type
 from router.reads.count import CountArguments
 from router.reads.find_arguments import FindArguments, filter_of
 from router.reads.pipeline import Pipeline
+from router.resolved_view import ResolvedView
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 from wire.message import OpMsg, op_msg
-from wire.rawbson import EMPTY_DOCUMENT, OBJECT, STRING, Span, append, element, from_elements, index
+from wire.rawbson import EMPTY_DOCUMENT, OBJECT, STRING, Span, append, element, from_elements, index, without
 from wire.request import Request
 
 VERBOSITIES: Final = ("queryPlanner", "executionStats", "allPlansExecution")
@@ -92,6 +93,15 @@ class ExplainedCommand:
         else:
             found, collation = _first_statement(request, _STATEMENT_FIELDS[name.encode()])
         return cls(request, body, name, verbosity, found, collation)
+
+    def on_view(self, view: ResolvedView) -> "ExplainedCommand":
+        """The aggregation that does what this read of a view does.
+
+        Raises:
+            CommandError: it cannot be one.
+        """
+        request = view.expand(self.request)
+        return self.of(request, without(request.body, {b"$db"}), "aggregate", self.verbosity)
 
     @property
     def is_write(self) -> bool:

@@ -82,21 +82,23 @@ async def foreign_collections(
             if error.code == ErrorCode.NamespaceNotFound:
                 continue  # nothing is there to be read
             raise
-        if routing.is_sharded and is_written and "$out" in pipeline.names:
-            raise CommandError(OUT_TO_SHARDED, f"{namespace} cannot be sharded")
-        _check_is_on(routing, shard)
+        if not _is_on(routing, shard):
+            routing = await routing_cache.reread(routing)  # no shard is asked whether that is still so
+        if not _is_on(routing, shard):
+            raise _refusal(routing, shard, is_out=is_written and "$out" in pipeline.names)
         found.append(routing)
     return ForeignCollections(shard, tuple(found))
 
 
-def _check_is_on(routing: CollectionRouting, shard: str) -> None:
-    if routing.is_sharded:
-        where = "it is sharded"
-    elif routing.primary != shard:
-        where = f"it is on {routing.primary}"
-    else:
-        return
-    raise CommandError(
+def _is_on(routing: CollectionRouting, shard: str) -> bool:
+    return not routing.is_sharded and routing.primary == shard
+
+
+def _refusal(routing: CollectionRouting, shard: str, *, is_out: bool) -> CommandError:
+    if routing.is_sharded and is_out:
+        return CommandError(OUT_TO_SHARDED, f"{routing.namespace} cannot be sharded")
+    where = "it is sharded" if routing.is_sharded else f"it is on {routing.primary}"
+    return CommandError(
         ErrorCode.CommandNotSupported,
         f"This aggregation runs on {shard} and names the collection {routing.namespace}, but {where}: a pipeline over "
         "several shards may only filter and transform documents of one collection",
