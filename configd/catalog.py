@@ -103,6 +103,12 @@ class Catalog:
         time: Timestamp = reply["$clusterTime"]["clusterTime"]
         return time
 
+    async def snapshot_window_seconds(self) -> int:
+        """How long the history of data is kept, and so that of its placement has to be."""
+        name = "minSnapshotHistoryWindowInSeconds"
+        reply = await self.mongod.command("admin", {"getParameter": 1, name: 1})
+        return int(reply[name])
+
     async def _write(self, command: Mapping[str, Any]) -> None:
         reply = await self.mongod.command(DB, {**command, "writeConcern": MAJORITY})
         for failure in reply.get("writeErrors", ()):

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from bson.int64 import Int64
+from bson.timestamp import Timestamp
 
 from daemon.sidecar.mongod import LocalMongod
 from shardd.catalog import MAJORITY
@@ -30,6 +31,17 @@ class ConfigCollection:
         command: dict[str, Any] = {"find": self._name}
         if may_be_secondary:
             command["$readPreference"] = {"mode": "nearest"}
+        return await self._read(command)
+
+    async def all_at(self, time: Timestamp, query: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The documents that matched a query at a cluster time, of the own mongod, whatever its role."""
+        concern = {"level": "snapshot", "atClusterTime": time}
+        preference = {"mode": "nearest"}
+        return await self._read(
+            {"find": self._name, "filter": query, "readConcern": concern, "$readPreference": preference}
+        )
+
+    async def _read(self, command: dict[str, Any]) -> list[dict[str, Any]]:
         documents: list[dict[str, Any]] = []
         while True:
             cursor = (await self._mongod.command(_CONFIG, command))["cursor"]

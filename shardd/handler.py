@@ -24,6 +24,7 @@ from shardd.migration.history.retried_writes import TXN_NUMBER, answer_retried_w
 from shardd.namespace_state import NamespaceState
 from shardd.orphans.filtered_commands import hiding_moves, without_orphans
 from shardd.orphans.ownership_filter import OwnershipFilter
+from shardd.orphans.past_ownership import ownership_at, snapshot_time
 from shardd.registry import COMMANDS
 from shardd.shard import Shard
 from shardd.sharded_operations import SHARDED_OPERATIONS, ShardedOperation
@@ -154,7 +155,11 @@ class ShardHandler(SidecarHandler):
         send: Send,
         request: Request,
     ) -> bytes | None:
-        if state.table is not None:
+        table = state.table
+        if table is not None:
+            if READ_CONCERN in request.fields and (time := snapshot_time(request)) is not None:
+                await in_own_task()
+                orphans = await ownership_at(self._shard.range_deletions, table, state.shard, time)
             if orphans is not None:
                 await in_own_task()
                 request = await without_orphans(request, self._shard.mongod, Namespace.parse(state.namespace), orphans)

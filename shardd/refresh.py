@@ -20,6 +20,7 @@ from shardd.namespace_state import NamespaceState
 from shardd.recovery_gate import RecoveryGate
 from sharding.catalog.reads import read_database, read_routing
 from sharding.routing_table import RoutingTable
+from sharding.timestamps import unpack_timestamp
 
 if TYPE_CHECKING:
     from shardd.orphans.range_deletions import RangeDeletions
@@ -47,6 +48,9 @@ class Sources(Protocol):
 
     async def catalog(self) -> Catalog:
         """The config servers."""
+
+    async def advance_cluster_time(self, time: Timestamp) -> None:
+        """Have the own mongod give what it writes from now on later times than this one."""
 
     async def ask_primary(self, command: dict[str, Any]) -> dict[str, Any]:
         """Run an admin command on the daemon of the own set's primary."""
@@ -76,6 +80,7 @@ class MetadataRefresher:
         self._writer = writer
         self._flights: SingleFlight[tuple[str, str], None] = SingleFlight(nursery)
         self._counter = counter
+        self._placed_at = 0
 
     async def refresh_collection(self, state: NamespaceState) -> None:
         """Make the metadata of a namespace known as it is now.
@@ -98,6 +103,8 @@ class MetadataRefresher:
         while True:
             generation = state.generation
             table = await self._read_collection(state)
+            if table is not None:
+                await self._hear_of_placement(table)
             if state.generation == generation:
                 break
         state.learn(table)
@@ -116,6 +123,17 @@ class MetadataRefresher:
         table = await catalog.read(read_routing(namespace, known))
         self._writer.save_collection(namespace, table)
         return table
+
+    async def _hear_of_placement(self, table: RoutingTable) -> None:
+        """Advance mongod's clock to the time since which the placement counts.
+
+        A write that this shard takes as the new owner must not get an earlier time: a snapshot of that time is read
+        from the former owner.
+        """
+        placed_at = table.newest_valid_after
+        if placed_at > self._placed_at and self._sources.is_primary:
+            await self._sources.advance_cluster_time(unpack_timestamp(placed_at))
+            self._placed_at = placed_at
 
     async def _refresh_database(self, state: DatabaseState) -> None:
         self._counter.add("database")

@@ -26,6 +26,7 @@ from shardd.refresh import MetadataRefresher
 from shardd.remote_sets import RemoteSets
 from shardd.update_preview import UpdatePreviews
 from shardd.views import Views
+from sharding.clock import signed_cluster_time
 from sharding.involved_namespaces import INVOLVED_NAMESPACES
 from wire.error_codes import ErrorCode
 from wire.errors import BackendError, CommandError
@@ -316,6 +317,15 @@ class Shard:
         latest = max(times, key=lambda each: each["clusterTime"])
         # A change of placement is committed on the same primary after this, on a majority, or not at all.
         return await (await self.catalog()).new_timestamp(latest, write_concern={"w": 1})
+
+    async def advance_cluster_time(self, time: Timestamp) -> None:
+        """Have the own mongod give what it writes from now on later times than this one.
+
+        Raises:
+            CommandError: mongod refuses the time.
+            BackendError: mongod does not answer.
+        """
+        await self.mongod.command("admin", {"ping": 1, "$clusterTime": signed_cluster_time(time)})
 
     async def ask_primary(self, command: Mapping[str, Any]) -> dict[str, Any]:
         """Run an admin command on the daemon of the own set's primary.

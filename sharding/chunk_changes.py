@@ -142,7 +142,8 @@ class Migration:
         from_shard: the donor.
         to_shard: the recipient.
         valid_after: the time of the commit.
-        history_from: history that ended before this time may be forgotten; no snapshot read goes back so far.
+        history_from: no snapshot is read that is older than this time, so whoever had given the chunk away by then may
+            be forgotten.
     """
 
     moved: ChunkRange
@@ -223,7 +224,8 @@ def move(
 def _history_after(migration: Migration, current: Chunk) -> tuple[ChunkHistory, ...]:
     history = list(current.history)
     oldest = pack_timestamp(migration.history_from)
-    while len(history) > 1 and pack_timestamp(history[-1].valid_after) < oldest:
+    # An entry counts until the next newer one begins, so the one that was valid at ``oldest`` stays.
+    while len(history) > 1 and pack_timestamp(history[-2].valid_after) <= oldest:
         history.pop()
     if history and pack_timestamp(history[0].valid_after) >= pack_timestamp(migration.valid_after):
         raise CommandError(

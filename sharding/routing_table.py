@@ -76,6 +76,7 @@ class RoutingTable:
         "chunk_count",
         "collection",
         "collection_version",
+        "newest_valid_after",
         "shards",
     )
 
@@ -102,6 +103,8 @@ class RoutingTable:
         self.chunk_count = sum(total.chunks for total in owned.values())
         self.collection_version = collection.version(max(total.version for total in owned.values()))
         """The highest version of all chunks."""
+        self.newest_valid_after = max(block.newest_valid_after for block in blocks)
+        """The packed time since which every chunk is where it is now."""
 
     @classmethod
     def build(cls, collection: ShardedCollection, chunks: Iterable[ChunkPlacement]) -> "RoutingTable":
@@ -240,11 +243,16 @@ class RoutingTable:
         Raises:
             CommandError: StaleChunkHistory, the catalog no longer knows for some chunk.
         """
-        return {
-            _owner_at(block, position, cluster_time)
-            for block, first, end in self._overlapped(low, high, high_inclusive)
-            for position in range(first, end)
-        }
+        time = pack_timestamp(cluster_time)
+        found: set[str] = set()
+        for block, first, end in self._overlapped(low, high, high_inclusive):
+            if block.newest_valid_after > time:
+                found.update(_owner_at(block, position, cluster_time) for position in range(first, end))
+            elif first == 0 and end == len(block):
+                found.update(block.owned)
+            else:
+                found.update(block.shards[first:end])
+        return found
 
     # Versions
 

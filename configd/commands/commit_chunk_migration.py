@@ -1,6 +1,6 @@
 """``_configsvrCommitChunkMigration``: give a range to the shard that has received its documents."""
 
-from typing import Any, Final
+from typing import Any
 
 from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
@@ -16,9 +16,6 @@ from sharding.chunk_changes import Migration, move
 from sharding.versions import ChunkVersion
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
-
-HISTORY_SECONDS: Final = 300
-"""As mongod's ``minSnapshotHistoryWindowInSeconds``: how long a chunk's former owners are remembered."""
 
 
 @config_command("_configsvrCommitChunkMigration")
@@ -38,6 +35,7 @@ async def commit_chunk_migration(operation: Operation) -> dict[str, Any]:
     chunk = arguments.nested("migratedChunk")
     low, high, chunk_version = chunk.document("min"), chunk.document("max"), chunk.version("lastmod")
     await _check_recipient(operation, to_shard)
+    window_seconds = await operation.primary.catalog.snapshot_window_seconds()
 
     async def work(transaction: Transaction) -> tuple[ChunkVersion, ChunkVersion]:
         collection = await find_collection(transaction, namespace)
@@ -52,7 +50,7 @@ async def commit_chunk_migration(operation: Operation) -> dict[str, Any]:
             from_shard=from_shard,
             to_shard=to_shard,
             valid_after=valid_after,
-            history_from=Timestamp(max(valid_after.time - HISTORY_SECONDS, 0), 0),
+            history_from=Timestamp(max(valid_after.time - window_seconds, 0), 0),
         )
         current = await chunks.at(low)
         changes = move(

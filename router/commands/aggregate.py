@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import bson
+from bson.timestamp import Timestamp
 
 from router.commands.explain import explain_command
 from router.cursors.merged import MergedCursor
@@ -27,7 +28,7 @@ from router.reads.missing import unless_missing
 from router.reads.pipeline import Pipeline
 from router.reads.pipeline_merge import PER_SHARD_SOURCES, MergeablePipeline
 from router.reads.pipeline_shards import shards_for_pipeline
-from router.reads.read_concern import at_one_time
+from router.reads.read_concern import at_time, snapshot_time
 from router.registry import Reply, command
 from router.resolved_view import ResolvedView
 from router.retry import ATTEMPTS_MAX, with_database, with_routing
@@ -99,11 +100,12 @@ async def run_aggregate(operation: Operation, cursor_namespace: str) -> Reply:
     collation = collation_of(request)
 
     async def attempt(routing: CollectionRouting) -> Reply:
-        shards = shards_for_pipeline(routing, pipeline, collation)
+        time = snapshot_time(request, routing.table, operation.router.clock.time.cluster_time)
+        shards = shards_for_pipeline(routing, pipeline, collation, time)
         versions = {shard: routing.versions_for(shard) for shard in shards}
         if len(shards) == 1:
-            return await _on_one_shard(operation, pipeline, shards[0], versions[shards[0]], cursor_namespace)
-        return await _on_shards(operation, pipeline, cursor_namespace, versions)
+            return await _on_one_shard(operation, pipeline, shards[0], versions[shards[0]], cursor_namespace, time)
+        return await _on_shards(operation, pipeline, cursor_namespace, versions, time)
 
     reading = with_routing(operation, operation.namespace, attempt)
     return await unless_missing(operation, reading, empty_cursor(cursor_namespace))
@@ -141,7 +143,12 @@ async def _without_collection(operation: Operation, pipeline: Pipeline) -> Reply
 
 
 async def _on_one_shard(
-    operation: Operation, pipeline: Pipeline, shard: str, versions: bytes, cursor_namespace: str | None = None
+    operation: Operation,
+    pipeline: Pipeline,
+    shard: str,
+    versions: bytes,
+    cursor_namespace: str | None = None,
+    time: Timestamp | None = None,
 ) -> Reply:
     """Pass the command on to the one shard that has all the data.
 
@@ -151,6 +158,7 @@ async def _on_one_shard(
         shard: the shard.
         versions: the version elements.
         cursor_namespace: of the cursor; None for that which the shard gives it.
+        time: of a snapshot.
 
     Raises:
         StaleRoutingError: the shard refused the versions.
@@ -162,7 +170,7 @@ async def _on_one_shard(
     preference = PRIMARY if is_writing else operation.read_preference
     foreign = await foreign_collections(operation, pipeline, shard, create_databases=True)
     elements = versions + await foreign.version_elements(operation, preference)
-    body = None
+    body = None if time is None else at_time(request.body, time, operation.router.clock.time.cluster_time)
     if pipeline.first in PER_SHARD_SOURCES:
         body = with_stages(request.body, with_shard_name(tuple(stage.raw for stage in pipeline.stages), shard))
     frame = forwarded(operation, elements, body)
@@ -191,7 +199,13 @@ async def _renamed(operation: Operation, shard: str, frame: bytes, cursor_namesp
     return await answer_first_batch(operation, cursor, size)
 
 
-async def _on_shards(operation: Operation, pipeline: Pipeline, namespace: str, versions: Mapping[str, bytes]) -> Reply:
+async def _on_shards(
+    operation: Operation,
+    pipeline: Pipeline,
+    namespace: str,
+    versions: Mapping[str, bytes],
+    time: Timestamp | None = None,
+) -> Reply:
     """Run the pipeline on several shards and merge their results.
 
     Args:
@@ -199,6 +213,7 @@ async def _on_shards(operation: Operation, pipeline: Pipeline, namespace: str, v
         pipeline: its pipeline.
         namespace: of the cursor.
         versions: the version elements for each shard.
+        time: of a snapshot.
 
     Raises:
         StaleRoutingError: some shard refused the versions.
@@ -209,7 +224,7 @@ async def _on_shards(operation: Operation, pipeline: Pipeline, namespace: str, v
     if mergeable is None:
         raise not_supported(pipeline, tuple(versions))
     first_batch_size = batch_size(request)
-    body, at_cluster_time = at_one_time(request, request.body, operation.router.clock.time.cluster_time)
+    body = at_time(request.body, time, operation.router.clock.time.cluster_time)
     if mergeable.order is not None:
         body = append(body, encode_elements({"needsMerge": True, "fromMongos": True}))
     if mergeable.count_field is not None:
@@ -226,7 +241,7 @@ async def _on_shards(operation: Operation, pipeline: Pipeline, namespace: str, v
         documents = [] if counted is None else [bson.encode(counted)]
         return raw_reply(operation, cursor_element(FIRST_BATCH, documents, 0, namespace))
     merger = ResultMerger(len(replies), order=mergeable.order, skip=mergeable.skip, limit=mergeable.limit)
-    cursor = MergedCursor(namespace, replies, merger, at_cluster_time=at_cluster_time)
+    cursor = MergedCursor(namespace, replies, merger, at_cluster_time=time)
     return await answer_first_batch(operation, cursor, first_batch_size)
 
 

@@ -2,6 +2,8 @@
 
 import math
 
+from bson.timestamp import Timestamp
+
 from router.commands.aggregate import aggregate_view
 from router.cursors.merged import MergedCursor
 from router.cursors.opening import answer_first_batch, open_on_one_shard, open_on_shards
@@ -17,7 +19,7 @@ from router.reads.find_arguments import (
 )
 from router.reads.merge import ResultMerger
 from router.reads.missing import check_is_missing
-from router.reads.read_concern import at_one_time
+from router.reads.read_concern import at_time, snapshot_time
 from router.reads.targeting import shards_for_read
 from router.registry import Reply, command
 from router.retry import with_routing
@@ -36,16 +38,19 @@ async def find(operation: Operation) -> Reply:
     collation = collation_of(operation.request)
 
     async def attempt(routing: CollectionRouting) -> Reply:
-        shards = shards_for_read(routing, filter_document, collation)
+        clock = operation.router.clock.time.cluster_time
+        time = snapshot_time(operation.request, routing.table, clock)
+        shards = shards_for_read(routing, filter_document, collation, time)
         if len(shards) == 1 and not allows_partial_results(operation.request):
+            body = None if time is None else at_time(operation.request.body, time, clock)
             return await open_on_one_shard(
                 operation,
                 shards[0],
-                forwarded(operation, routing.versions_for(shards[0])),
+                forwarded(operation, routing.versions_for(shards[0]), body),
                 preference=operation.read_preference,
                 is_immortal=is_immortal(operation.request),
             )
-        return await _find_on_shards(operation, routing, shards)
+        return await _find_on_shards(operation, routing, shards, time)
 
     try:
         return await with_routing(operation, namespace, attempt)
@@ -56,7 +61,9 @@ async def find(operation: Operation) -> Reply:
         return empty_cursor(namespace)
 
 
-async def _find_on_shards(operation: Operation, routing: CollectionRouting, shards: tuple[str, ...]) -> Reply:
+async def _find_on_shards(
+    operation: Operation, routing: CollectionRouting, shards: tuple[str, ...], time: Timestamp | None
+) -> Reply:
     """Open the cursor on several shards, or on those of them that can be, and answer with the first batch of it all.
 
     Raises:
@@ -66,9 +73,7 @@ async def _find_on_shards(operation: Operation, routing: CollectionRouting, shar
     await in_own_task()
     request = operation.request
     arguments = FindArguments.parse(request)
-    body, at_cluster_time = at_one_time(
-        request, arguments.body_for_shards(request.body), operation.router.clock.time.cluster_time
-    )
+    body = at_time(arguments.body_for_shards(request.body), time, operation.router.clock.time.cluster_time)
     replies = await open_on_shards(
         operation,
         {shard: forwarded(operation, routing.versions_for(shard), body) for shard in shards},
@@ -83,7 +88,7 @@ async def _find_on_shards(operation: Operation, routing: CollectionRouting, shar
         merger,
         allows_partial_results=arguments.allows_partial_results,
         is_partial=len(replies) < len(shards),
-        at_cluster_time=at_cluster_time,
+        at_cluster_time=time,
     )
     return await answer_first_batch(
         operation,

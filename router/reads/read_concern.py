@@ -1,11 +1,12 @@
-"""``readConcern`` of reads that go to several shards."""
+"""``readConcern`` of reads of sharded collections: snapshots, whose one time the router chooses for all shards."""
 
-from typing import Final
+from typing import Any, Final
 
 import bson
 from bson.timestamp import Timestamp
 
 from sharding.clock import CLUSTER_TIME, signed_cluster_time
+from sharding.routing_table import RoutingTable
 from sharding.timestamps import unpack_timestamp
 from wire.rawbson import VALUE_CODEC, append, encode_elements, without
 from wire.request import Request
@@ -15,41 +16,54 @@ READ_CONCERN: Final = b"readConcern"
 
 def is_snapshot(request: Request) -> bool:
     """Whether the read concern level is snapshot."""
-    raw = request.raw_object(READ_CONCERN)
-    return raw is not None and bson.decode(raw, codec_options=VALUE_CODEC).get("level") == "snapshot"
+    return _snapshot_concern(request) is not None
 
 
-def at_one_time(request: Request, body: bytes, newest: int) -> tuple[bytes, Timestamp | None]:
-    """A command for several shards that makes all of them read at the same time, if its level is snapshot.
+def snapshot_time(request: Request, table: RoutingTable | None, clock: int) -> Timestamp | None:
+    """The cluster time at which a read of a sharded collection reads, if its level is snapshot; None for any other.
 
-    The time is ``atClusterTime`` if the client names it, or else the newest that the router knows, which is not before
-    the client's ``afterClusterTime``.
+    It is ``atClusterTime`` if the client names it. If not, it is the newest time that the router knows, which is not
+    before the client's ``afterClusterTime``, nor before a move that the routing table shows: the recipient may have
+    taken writes since that a snapshot from before would miss.
 
     Args:
         request: the client's command.
-        body: what the shards are sent.
-        newest: the newest cluster time known, packed; 0 if there is none.
-
-    Returns:
-        What to send, and the time; the body as it was and None for another level.
+        table: of the collection, None if it is not sharded.
+        clock: the newest cluster time known, packed; 0 if there is none.
     """
-    raw = request.raw_object(READ_CONCERN)
-    if raw is None:
-        return body, None
-    concern = bson.decode(raw, codec_options=VALUE_CODEC)
-    if concern.get("level") != "snapshot":
-        return body, None
-    time = concern.get("atClusterTime")
-    if not isinstance(time, Timestamp):
-        after = concern.get("afterClusterTime")
-        times = [unpack_timestamp(newest)] if newest else []
-        time = max([*times, after] if isinstance(after, Timestamp) else times, default=None)
-        if time is None:
-            return body, None
+    if table is None or READ_CONCERN not in request.fields:
+        return None
+    concern = _snapshot_concern(request)
+    if concern is None:
+        return None
+    if "atClusterTime" in concern:
+        # What is no time, or comes with another time, is for the shard to refuse.
+        time = concern["atClusterTime"]
+        return time if isinstance(time, Timestamp) and "afterClusterTime" not in concern else None
+    newest = unpack_timestamp(max(clock, table.newest_valid_after))
+    after = concern.get("afterClusterTime", newest)
+    return max(newest, after) if isinstance(after, Timestamp) else None
+
+
+def at_time(body: bytes, time: Timestamp | None, clock: int) -> bytes:
+    """A command that makes a shard read at a time; the same command without a time.
+
+    Args:
+        body: of the command.
+        time: as `snapshot_time` says.
+        clock: the newest cluster time known, packed.
+    """
+    if time is None:
+        return body
     # A mongod refuses to read at a time that it has not heard of, so it is told of one that is not before.
-    heard = max(time, unpack_timestamp(newest)) if newest else time
     elements = {
         "readConcern": {"level": "snapshot", "atClusterTime": time},
-        "$clusterTime": signed_cluster_time(heard),
+        "$clusterTime": signed_cluster_time(max(time, unpack_timestamp(clock))),
     }
-    return append(without(body, (READ_CONCERN, CLUSTER_TIME)), encode_elements(elements)), time
+    return append(without(body, (READ_CONCERN, CLUSTER_TIME)), encode_elements(elements))
+
+
+def _snapshot_concern(request: Request) -> dict[str, Any] | None:
+    raw = request.raw_object(READ_CONCERN)
+    concern = None if raw is None else bson.decode(raw, codec_options=VALUE_CODEC)
+    return concern if concern is not None and concern.get("level") == "snapshot" else None

@@ -3,7 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from bson.timestamp import Timestamp
+
 from router.routing_cache import CollectionRouting
+from sharding.past_placement import placement_at
 from sharding.targeting.collation import effective, is_simple
 from sharding.targeting.targets import target_filter
 from wire.error_codes import ErrorCode
@@ -12,7 +15,10 @@ from wire.rawbson import InvalidBSONError
 
 
 def shards_for_read(
-    routing: CollectionRouting, filter_document: bytes, collation: Mapping[str, Any] | None
+    routing: CollectionRouting,
+    filter_document: bytes,
+    collation: Mapping[str, Any] | None,
+    time: Timestamp | None = None,
 ) -> tuple[str, ...]:
     """The shards that may hold matches of a filter, in order; the primary shard for what is not sharded.
 
@@ -20,16 +26,18 @@ def shards_for_read(
         routing: where the collection is.
         filter_document: the raw filter.
         collation: what the command names, None for the collection's own.
+        time: of a snapshot, whose documents are where they were then.
 
     Raises:
-        CommandError: InvalidBSON.
+        CommandError: InvalidBSON; StaleChunkHistory, nobody knows any more where they were.
     """
     table = routing.table
     if table is None:
         return (routing.primary,)
     simple = is_simple(effective(collation, table.collection.default_collation))
     try:
-        shards = target_filter(filter_document, table, simple_collation=simple)
+        placement = table if time is None else placement_at(table, time)
+        shards = target_filter(filter_document, placement, simple_collation=simple)
     except InvalidBSONError as error:
         raise CommandError(ErrorCode.InvalidBSON, str(error)) from error
     return tuple(shards) if len(shards) == 1 else tuple(sorted(shards))

@@ -7,6 +7,8 @@ away is hidden from the moment the table says so, without anybody telling.
 
 from collections.abc import Iterable, Iterator
 
+from bson.timestamp import Timestamp
+
 from shardd.migration.documents import RangeDeletionTask
 from sharding.chunks import ChunkRange
 from sharding.key_order import encode_key
@@ -19,13 +21,19 @@ def range_of(task: RangeDeletionTask) -> ChunkRange:
     return ChunkRange(low, high, encode_key(low), encode_key(high))
 
 
-def orphan_ranges(tasks: Iterable[RangeDeletionTask], table: RoutingTable, shard: str) -> tuple[ChunkRange, ...]:
+def orphan_ranges(
+    tasks: Iterable[RangeDeletionTask], table: RoutingTable, shard: str, time: Timestamp | None = None
+) -> tuple[ChunkRange, ...]:
     """The ranges of which ``shard`` may hold documents without owning them, sorted and as few as possible.
 
     Args:
         tasks: the range deletions of the namespace; those of another collection of that name do not count.
         table: who owns what.
         shard: this shard.
+        time: a cluster time in the past that is asked about; ``tasks`` are those of then.
+
+    Raises:
+        CommandError: StaleChunkHistory, ``table`` does not know who owned one of the ranges at ``time``.
     """
     uuid = table.collection.uuid
     return merged(
@@ -33,7 +41,7 @@ def orphan_ranges(tasks: Iterable[RangeDeletionTask], table: RoutingTable, shard
         for task in tasks
         if task.collection_uuid == uuid
         for part, chunk in chunks_within(table, range_of(task))
-        if chunk.shard != shard
+        if (chunk.shard if time is None else table.shard_for_key_at(chunk.min_key, time)) != shard
     )
 
 

@@ -237,6 +237,10 @@ class RangeDeletions:
         """The range deletions of a collection, of whatever UUID, that have not ended."""
         return [entry.task for entry in self._entries.values() if entry.task.namespace == namespace]
 
+    async def tasks_at(self, namespace: str, time: Timestamp) -> list[RangeDeletionTask]:
+        """The range deletions of a collection that had not ended at a cluster time; errors as `RangeDeletionStore`."""
+        return await self._store.load_at(namespace, time)
+
     async def reload(self) -> None:
         """Replace what is known by what is persisted on the own mongod.
 

@@ -47,6 +47,16 @@ class RangeDeletionStore:
         documents = await self._documents.all(may_be_secondary=True)
         return [RangeDeletionTask.from_document(document) for document in documents]
 
+    async def load_at(self, namespace: str, time: Timestamp) -> list[RangeDeletionTask]:
+        """The documents of a collection's ranges as they were at a cluster time, on a mongod of whatever role.
+
+        Raises:
+            CommandError: SnapshotTooOld or another one of mongod's about that time; or one is malformed.
+            BackendError: mongod does not answer.
+        """
+        documents = await self._documents.all_at(time, {"nss": namespace})
+        return [RangeDeletionTask.from_document(document) for document in documents]
+
     async def insert(self, task: RangeDeletionTask) -> None:
         """Write a new document, on a majority; one that is there already stays as it is.
 

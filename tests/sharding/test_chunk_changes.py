@@ -192,6 +192,14 @@ def test_history_that_no_snapshot_needs_is_trimmed_but_for_its_newest() -> None:
     )
 
 
+def test_history_within_the_window_is_kept_with_what_was_valid_when_it_began() -> None:
+    chunks = [whole()]
+    for at in (Timestamp(2000, 1), Timestamp(9000, 1), Timestamp(9010, 1)):
+        donor = chunks[0].shard
+        chunks = applied(chunks, do_move(chunks, LOW, HIGH, donor, donor + "x", chunks[0].version, at))
+    assert [entry.valid_after.time for entry in chunks[0].history] == [9010, 9000, 2000]
+
+
 def test_a_bump_shows_in_the_highest_chunk() -> None:
     assert shape(bump_minor(chunk(10, 20, "s2", 5, 5)).written) == [(10, "s2", 5, 6)]
 

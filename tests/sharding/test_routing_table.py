@@ -9,8 +9,10 @@ from bson.min_key import MinKey
 from bson.timestamp import Timestamp
 
 from sharding.chunks import Chunk, ChunkHistory
+from sharding.past_placement import placement_at
 from sharding.routing_table import RoutingTable
 from sharding.shard_key import ShardKeyPattern
+from sharding.timestamps import pack_timestamp
 from sharding.versions import shard_version_element
 from tests.sharding.chunk_worlds import COLLECTION, chunk, key, table_of, version, whole
 from wire.errors import CommandError
@@ -182,6 +184,39 @@ def test_owner_in_the_past() -> None:
     for seconds, shard in ((400, "s3"), (300, "s3"), (299, "s2"), (200, "s2"), (100, "s1")):
         assert table.shard_for_key_at(key(0), Timestamp(seconds, 0)) == shard
         assert table.shards_for_range_at(key(0), key(9), Timestamp(seconds, 0)) == {shard}
+
+
+def test_a_placement_of_the_past() -> None:
+    chunks = [
+        replace(each, history=tuple(ChunkHistory(Timestamp(seconds, 0), shard) for seconds, shard in history))
+        for each, history in zip(
+            world(),
+            (
+                ((100, "s1"),),
+                ((300, "s2"), (200, "s4"), (100, "s1")),
+                ((100, "s1"),),
+                ((250, "s3"), (100, "s1")),
+            ),
+            strict=True,
+        )
+    ]
+    table = table_of(chunks)
+    assert table.newest_valid_after == pack_timestamp(Timestamp(300, 0))
+    assert placement_at(table, Timestamp(300, 0)) is table
+    before = placement_at(table, Timestamp(299, 0))
+    assert before.shards == {"s1", "s3", "s4"}
+    assert before.shards_for_range(key(-1), key(1)) == {"s1", "s4"}
+    assert before.shard_for_key(key(5)) == "s4"
+    assert placement_at(table, Timestamp(150, 0)).shards == {"s1"}
+    with pytest.raises(CommandError) as caught:
+        _ = placement_at(table, Timestamp(99, 0)).shards
+    assert caught.value.code == 250
+
+
+def test_a_move_is_known_as_the_newest_after_a_refresh() -> None:
+    late = replace(chunk(0, 10, "s1", 4, 0), history=(ChunkHistory(Timestamp(9000, 1), "s1"),))
+    table = table_of(world()).with_changed_chunks([late.placement])
+    assert table.newest_valid_after == pack_timestamp(Timestamp(9000, 1))
 
 
 def test_owner_before_all_history() -> None:

@@ -1,27 +1,55 @@
 """Reads of several shards at one time."""
 
+from dataclasses import replace
 from typing import Any
 
 import bson
 import pytest
 from bson.timestamp import Timestamp
 
-from router.reads.read_concern import at_one_time, is_snapshot
+from router.reads.read_concern import at_time, is_snapshot, snapshot_time
+from sharding.chunks import ChunkHistory
+from sharding.routing_table import RoutingTable
 from sharding.timestamps import pack_timestamp
 from tests.router.reads.requests import request
+from tests.sharding.chunk_worlds import table_of, whole
 
 NEWEST = Timestamp(100, 5)
+MOVED = Timestamp(50, 0)
 
 
-def sent(concern: dict[str, Any] | None, newest: Timestamp | None = NEWEST) -> tuple[dict[str, Any], Timestamp | None]:
+def table_moved_at(time: Timestamp) -> RoutingTable:
+    """A table whose one chunk moved at a time."""
+    return table_of(
+        [replace(whole(), history=(ChunkHistory(time, whole().shard), ChunkHistory(Timestamp(1, 0), "s0")))]
+    )
+
+
+def sent(
+    concern: dict[str, Any] | None,
+    newest: Timestamp | None = NEWEST,
+    table: RoutingTable | None = None,
+) -> tuple[dict[str, Any], Timestamp | None]:
     """What the shards are sent, and the time that was chosen."""
     found = request({"find": "c", "readConcern": concern} if concern is not None else {"find": "c"})
-    body, time = at_one_time(found, found.body, pack_timestamp(newest) if newest else 0)
-    return bson.decode(body), time
+    clock = pack_timestamp(newest) if newest else 0
+    time = snapshot_time(found, table or table_moved_at(MOVED), clock)
+    return bson.decode(at_time(found.body, time, clock)), time
 
 
-@pytest.mark.parametrize("concern", [None, {}, {"level": "majority"}, {"afterClusterTime": Timestamp(5, 1)}])
-def test_another_level_is_passed_on_as_it_is(concern: dict[str, Any] | None) -> None:
+@pytest.mark.parametrize(
+    "concern",
+    [
+        None,
+        {},
+        {"level": "majority"},
+        {"afterClusterTime": Timestamp(5, 1)},
+        {"level": "snapshot", "atClusterTime": "now"},
+        {"level": "snapshot", "atClusterTime": Timestamp(5, 1), "afterClusterTime": Timestamp(5, 1)},
+        {"level": "snapshot", "afterClusterTime": 5},
+    ],
+)
+def test_another_level_and_what_is_wrong_are_passed_on_as_they_are(concern: dict[str, Any] | None) -> None:
     body, time = sent(concern)
     assert time is None
     assert body.get("readConcern") == concern
@@ -45,9 +73,22 @@ def test_all_shards_read_at_one_time_that_they_have_heard_of(concern: dict[str, 
     assert body["$clusterTime"]["clusterTime"] == max(expected, NEWEST)
 
 
-def test_nothing_is_chosen_where_no_time_is_known() -> None:
-    body, time = sent({"level": "snapshot"}, newest=None)
-    assert (body["readConcern"], time) == ({"level": "snapshot"}, None)
+@pytest.mark.parametrize("clock", [None, NEWEST])
+def test_no_time_is_chosen_before_the_last_move(clock: Timestamp | None) -> None:
+    moved = Timestamp(100, 6)
+    body, time = sent({"level": "snapshot"}, clock, table_moved_at(moved))
+    assert body["readConcern"] == {"level": "snapshot", "atClusterTime": moved}
+    assert body["$clusterTime"]["clusterTime"] == time == moved
+
+
+def test_a_time_that_the_client_names_may_be_before_the_last_move() -> None:
+    _, time = sent({"level": "snapshot", "atClusterTime": Timestamp(40, 1)}, NEWEST, table_moved_at(Timestamp(100, 6)))
+    assert time == Timestamp(40, 1)
+
+
+def test_nothing_is_chosen_for_what_is_not_sharded() -> None:
+    found = request({"find": "c", "readConcern": {"level": "snapshot"}})
+    assert snapshot_time(found, None, pack_timestamp(NEWEST)) is None
 
 
 def test_what_a_snapshot_is() -> None:
