@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from deploy.cluster import DEFAULT_CACHE_GB, DEFAULT_PORT, DEFAULT_START_TIMEOUT, LocalCluster, UpOptions, json_line
+from deploy.cluster import DEFAULT_PORT, DEFAULT_START_TIMEOUT, LocalCluster, UpOptions, json_line
 from deploy.errors import DeployError
 from deploy.interrupts import signals_interrupt
+from deploy.layout import DEFAULT_CACHE_GB
 from deploy.migrations import migration_text
 from deploy.parameters import ORPHAN_CLEANUP_DELAY, VERIFY_MIGRATIONS, parse_parameter
 from deploy.steps import Steps
@@ -48,6 +49,7 @@ def _up(options: argparse.Namespace) -> int:
             mongod=options.mongod,
             workers=options.workers,
             cache_gb=options.cache_gb,
+            log_rotate=options.log_rotate,
             parameters=dict(options.parameters),
             separate_sockets=options.separate_sockets,
             start_timeout=options.timeout,
@@ -143,6 +145,11 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("--mongod", metavar="PATH", help="mongod to run (default: $SHARDWRIGHT_MONGOD, PATH, embedded)")
     up.add_argument(
         "--cache-gb", type=float, metavar="GIB", help=f"WiredTiger cache of each mongod (default: {DEFAULT_CACHE_GB})"
+    )
+    up.add_argument(
+        "--log-rotate",
+        choices=("rename", "reopen"),
+        help="what logRotate and SIGUSR1 do with the log files; kept until it is given again (default: rename)",
     )
     _add_parameters(up)
     up.add_argument(

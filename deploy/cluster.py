@@ -13,17 +13,25 @@ from pymongo import MongoClient, WriteConcern
 from pymongo.errors import PyMongoError
 
 from deploy.errors import DeployError, reason
-from deploy.layout import ClusterState, Layout
+from deploy.layout import (
+    DEFAULT_CACHE_GB,
+    DEFAULT_LOG_ROTATE,
+    DEFAULT_WORKERS,
+    ClusterState,
+    DamagedStateError,
+    Layout,
+    remove_sockets,
+)
 from deploy.migrations import migrations_under_way
 from deploy.mongod import find_mongod, initiate, wait_members_known, wait_primary
 from deploy.ports import PortReservation
 from deploy.processes import exit_description, wait_any_ended
+from deploy.recovery import recovered_state
 from deploy.steps import Steps
 from deploy.supervisor import STOP_ORDER, Supervisor
 from deploy.topology import ProcessPlan, Role, Size, Topology
 
 DEFAULT_PORT = 27017
-DEFAULT_CACHE_GB = 0.25
 DEFAULT_START_TIMEOUT = 120.0
 
 # The database that the proof of writing uses and drops again.
@@ -39,6 +47,7 @@ class UpOptions:
 
     Attributes:
         port: of the first router; 0 chooses a free one.
+        log_rotate: what a rotation does with a log file, ``rename`` or ``reopen``.
         parameters: what the shards are to be started with, on top of what they had before.
         separate_sockets: give each daemon of a new cluster a socket directory of its own, where others find nothing.
         start_timeout: seconds that the whole start may take.
@@ -52,6 +61,7 @@ class UpOptions:
     mongod: str | None = None
     workers: int | None = None
     cache_gb: float | None = None
+    log_rotate: str | None = None
     parameters: Mapping[str, str] = field(default_factory=dict)
     separate_sockets: bool = False
     start_timeout: float = DEFAULT_START_TIMEOUT
@@ -83,9 +93,7 @@ class LocalCluster:
         self._layout.load()
         with self._layout.lock(), PortReservation() as ports:
             state = self._existing(options, mongod, ports) or self._plan_new(options, mongod, ports)
-            self._layout.create([plan.name for plan in state.topology.of_role(Role.MONGOD)])
-            if state.separate_sockets:
-                self._layout.create_daemon_sockets([plan.name for plan in state.topology.processes])
+            self._layout.create(state)
             self._layout.save(state)
             supervisor = Supervisor(self._layout, state)
             try:
@@ -100,9 +108,13 @@ class LocalCluster:
         Raises:
             DeployError: the directory holds no cluster.
         """
-        state = self._layout.require()
+        try:
+            state = self._layout.require()
+        except DamagedStateError as error:
+            self._steps.say(f"shardwright: {error}")
+            state = recovered_state(self._layout)
         with self._layout.lock(wait=True):
-            self._stop(state, Supervisor(self._layout, state))
+            self._stop(state, self._supervisor(state))
 
     def kill(self, name: str, number: signal.Signals) -> None:
         """Send a signal to one process, and wait for its end if the signal is one that ends it.
@@ -111,7 +123,7 @@ class LocalCluster:
             DeployError: no such process, or it is not running.
         """
         state = self._layout.require()
-        Supervisor(self._layout, state).signal(state.topology.named(name), number)
+        self._supervisor(state).signal(state.topology.named(name), number)
 
     def restart(self, name: str, timeout: float) -> None:
         """End one process if it runs, start it again, and wait until it serves.
@@ -122,7 +134,7 @@ class LocalCluster:
         state = self._layout.require()
         plan = state.topology.named(name)
         with self._layout.lock(), self._steps.step(f"restarting {name}"):
-            Supervisor(self._layout, state).restart(plan, time.monotonic() + timeout)
+            self._supervisor(state).restart(plan, time.monotonic() + timeout)
 
     def describe(self) -> dict[str, Any]:
         """The document that ``--json`` prints; a process that does not run has the pid ``None``.
@@ -131,7 +143,7 @@ class LocalCluster:
             DeployError: the directory holds no cluster.
         """
         state = self._layout.require()
-        supervisor = Supervisor(self._layout, state)
+        supervisor = self._supervisor(state)
         topology = state.topology
 
         def describe_process(plan: ProcessPlan) -> dict[str, Any]:
@@ -160,6 +172,7 @@ class LocalCluster:
         """
         state = self._layout.require()
         supervisor = Supervisor(self._layout, state)
+        supervisor.find_unrecorded()
         return migrations_under_way(plan for plan in state.topology.of_role(Role.SHARDD) if supervisor.running(plan))
 
     def watch(self) -> None:
@@ -184,18 +197,27 @@ class LocalCluster:
                     )
             wait_any_ended(alive, WATCH_INTERVAL)
 
+    def _supervisor(self, state: ClusterState) -> Supervisor:
+        """What knows the processes, after it has told what is odd about the directory."""
+        supervisor = Supervisor(self._layout, state)
+        for complaint in supervisor.find_unrecorded():
+            self._steps.say(f"shardwright: {complaint}")
+        for original in supervisor.originals():
+            self._steps.say(
+                f"shardwright: {self._layout.root} is a copy of {original}; its processes are not controlled from here"
+            )
+        return supervisor
+
     def _existing(self, options: UpOptions, mongod: str, ports: PortReservation) -> ClusterState | None:
         """The cluster that the directory holds, ready to be started on the ports it had."""
         state = self._layout.load()
         if state is None:
             return None
-        supervisor = Supervisor(self._layout, state)
-        if any(supervisor.running(plan) for plan in state.topology.processes):
-            raise DeployError(
-                f"the cluster in {self._layout.root} is running; "
-                "see `shardwright status`, or end it with `shardwright down`"
-            )
+        self._check_stopped(state)
         self._check_same(options, state)
+        sockets = self._layout.choose_sockets()
+        if sockets != state.sockets:
+            remove_sockets(state.sockets)  # of a session with another TMPDIR
         workers = options.workers or state.workers
         for plan in state.topology.processes:
             for port in plan.ports(workers):
@@ -206,9 +228,26 @@ class LocalCluster:
             mongod,
             options.cache_gb or state.cache_gb,
             workers,
+            sockets,
             {**state.parameters, **options.parameters},
             state.separate_sockets,
+            options.log_rotate or state.log_rotate,
         )
+
+    def _check_stopped(self, state: ClusterState) -> None:
+        """Refuse to start what runs, as a whole or in part."""
+        supervisor = self._supervisor(state)
+        running = [plan.name for plan in state.topology.processes if supervisor.running(plan)]
+        if len(running) == len(state.topology.processes):
+            raise DeployError(
+                f"the cluster in {self._layout.root} is running; "
+                "see `shardwright status`, or end it with `shardwright down`"
+            )
+        if running:
+            raise DeployError(
+                f"a part of the cluster in {self._layout.root} is running ({', '.join(running)}); "
+                "see `shardwright status`, or end it with `shardwright down` and start it again"
+            )
 
     def _check_same(self, options: UpOptions, state: ClusterState) -> None:
         """Refuse options that contradict the cluster in the directory."""
@@ -238,13 +277,21 @@ class LocalCluster:
 
         if first:
             ports.hold(first)
-        workers = options.workers or 1
+        workers = options.workers or DEFAULT_WORKERS
         topology = Topology.plan(
             options.size(), router_port=router_port, free_ports=ports.hold_free_run, workers=workers
         )
         self._steps.say(f"starting a cluster in {self._layout.root}")
-        cache_gb = options.cache_gb or DEFAULT_CACHE_GB
-        return ClusterState(topology, mongod, cache_gb, workers, options.parameters, options.separate_sockets)
+        return ClusterState(
+            topology,
+            mongod,
+            options.cache_gb or DEFAULT_CACHE_GB,
+            workers,
+            self._layout.choose_sockets(),
+            options.parameters,
+            options.separate_sockets,
+            options.log_rotate or DEFAULT_LOG_ROTATE,
+        )
 
     def _start(self, state: ClusterState, supervisor: Supervisor, ports: PortReservation, deadline: float) -> None:
         topology = state.topology
@@ -307,7 +354,8 @@ class LocalCluster:
                 killed = supervisor.stop(plans)
             for name in killed:
                 self._steps.say(f"  {name} did not end and was killed")
-        self._layout.remove_sockets()
+        supervisor.forget(state.topology.processes)
+        remove_sockets(state.sockets)
 
 
 def json_line(document: dict[str, Any]) -> str:

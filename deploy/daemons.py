@@ -11,14 +11,14 @@ from deploy.topology import ProcessPlan, Role
 def daemon_arguments(layout: Layout, state: ClusterState, plan: ProcessPlan) -> list[str]:
     """How to start a configd, shardd or router, with the interpreter and packages that run this launcher."""
     assert plan.metrics_port is not None
-    sockets = layout.daemon_sockets(plan.name) if state.separate_sockets else layout.sockets
     common = [
         # -P: a folder named like one of our packages in the current directory must not be imported instead.
         *(sys.executable, "-P", "-m", f"{plan.role}.main"),
         *("--port", str(plan.port)),
         *("--metrics-port", str(plan.metrics_port)),
         *("--log-file", str(layout.log(plan.name))),
-        *("--unix-socket-directory", str(sockets)),
+        *("--log-rotate", state.log_rotate),
+        *("--unix-socket-directory", str(state.sockets_of(plan.name))),
     ]
     if plan.role is Role.ROUTER:
         return [*common, "--configdb", state.topology.config_string, "--workers", str(state.workers)]
@@ -26,7 +26,7 @@ def daemon_arguments(layout: Layout, state: ClusterState, plan: ProcessPlan) -> 
     parameters = parameters_of_daemon(state.parameters) if plan.role is Role.SHARDD else {}
     return [
         *common,
-        *("--mongod-socket", str(mongod_socket(layout.sockets, mongod))),
+        *("--mongod-socket", str(mongod_socket(state.sockets, mongod))),
         *("--mongod-address", mongod.address),
         *(word for name, value in parameters.items() for word in ("--set-parameter", f"{name}={value}")),
     ]

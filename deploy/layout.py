@@ -6,9 +6,10 @@
     DIR/lock                 held by the command that is changing the cluster
     DIR/data/NAME/           dbpath of a mongod
     DIR/logs/NAME.log        log of a process
-    DIR/pids/NAME.json       who is running (see `deploy.processes`)
+    DIR/logs/NAME.out        what a mongod prints before it has opened its log
+    DIR/pids/NAME.json       who is running (see `deploy.pid_files`)
     DIR/sockets/             UNIX sockets of all processes, or in NAME/ those that only the daemon NAME finds; if DIR is
-                             too long for that, a directory under the system's temporary one
+                             too long for that, a directory under the system's temporary one, which the state file names
 """
 
 import fcntl
@@ -17,16 +18,23 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from deploy.durable_files import UNFINISHED_SUFFIX, write_json
 from deploy.errors import DeployError
-from deploy.topology import Topology
+from deploy.marks import directory_identity
+from deploy.topology import Role, Topology
 
 FORMAT = 1
+
+# What older state files do not say.
+DEFAULT_CACHE_GB = 0.25
+DEFAULT_WORKERS = 1
+DEFAULT_LOG_ROTATE = "rename"
 
 # sockaddr_un holds 108 bytes, the last one being the terminating null.
 SOCKET_PATH_BYTES_MAX = 107
@@ -40,16 +48,28 @@ class ClusterState:
         mongod: path of the mongod binary.
         cache_gb: WiredTiger cache of each mongod, in GiB.
         workers: processes per router.
+        sockets: directory of the processes' UNIX sockets.
         parameters: what the shards are started with (see `deploy.parameters`).
         separate_sockets: whether each daemon has a socket directory of its own.
+        log_rotate: what a rotation does with a log file, ``rename`` or ``reopen``.
     """
 
     topology: Topology
     mongod: str
     cache_gb: float
     workers: int
+    sockets: Path
     parameters: Mapping[str, str] = field(default_factory=dict)
     separate_sockets: bool = False
+    log_rotate: str = DEFAULT_LOG_ROTATE
+
+    def sockets_of(self, name: str) -> Path:
+        """Directory of the UNIX sockets that the daemon ``name`` finds."""
+        return self.sockets / name if self.separate_sockets else self.sockets
+
+
+class DamagedStateError(DeployError):
+    """The state file is there and cannot be understood."""
 
 
 @dataclass(frozen=True)
@@ -75,54 +95,75 @@ class Layout:
         """Says which process is, or was last, the process ``name``."""
         return self.root / "pids" / f"{name}.json"
 
-    @property
-    def sockets(self) -> Path:
-        """Directory of all UNIX sockets, short enough for any port's socket path, also in `daemon_sockets`."""
+    def output(self, name: str) -> Path:
+        """What the mongod ``name`` prints; it is not the log, which is renamed when it is rotated."""
+        return self.root / "logs" / f"{name}.out"
+
+    def identity(self) -> str:
+        """Which directory this is, wherever it is moved.
+
+        Raises:
+            DeployError: it does not exist.
+        """
+        try:
+            return directory_identity(self.root)
+        except OSError as error:
+            raise DeployError(f"cannot use the directory {self.root}: {error}") from error
+
+    def choose_sockets(self) -> Path:
+        """A directory for UNIX sockets, short enough for any port's socket path, also in a directory of a daemon's own.
+
+        Raises:
+            DeployError: there is none.
+        """
         inside = self.root / "sockets"
-        if len(os.fsencode(inside / "shard99.99.shardd" / "127.0.0.1:65535.sock")) <= SOCKET_PATH_BYTES_MAX:
+        if _fits(inside):
             return inside
         digest = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
-        return Path(tempfile.gettempdir()) / f"shardwright-{digest}"
+        try:
+            parents = (tempfile.gettempdir(), "/tmp")
+        except OSError as error:  # it tries to write there
+            raise DeployError(f"cannot make a directory for UNIX sockets: {error}") from error
+        outside = [Path(parent) / f"shardwright-{digest}" for parent in parents]
+        return next(filter(_fits, outside))
 
-    def daemon_sockets(self, name: str) -> Path:
-        """Directory of the UNIX sockets that the daemon ``name`` finds, where each has one of its own."""
-        return self.sockets / name
-
-    def create(self, mongods: list[str]) -> None:
+    def create(self, state: ClusterState) -> None:
         """Make every directory that the processes need.
 
         Raises:
-            DeployError: a directory cannot be made, or the short socket directory belongs to somebody else.
+            DeployError: a directory cannot be made, or the socket directory belongs to somebody else.
         """
+        sockets, processes = state.sockets, state.topology.processes
+        data = (self.data(process.name) for process in processes if process.role is Role.MONGOD)
         try:
-            for directory in (self.root / "logs", self.root / "pids", *map(self.data, mongods)):
+            for directory in (self.root / "logs", self.root / "pids", *data):
                 directory.mkdir(parents=True, exist_ok=True)
             # Whoever reaches a mongod's socket reaches its data: no other user may enter, not even by having made the
             # directory first.
-            self.sockets.mkdir(mode=0o700, exist_ok=True)
+            sockets.mkdir(mode=0o700, exist_ok=True)
+            for process in processes:
+                state.sockets_of(process.name).mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise DeployError(f"cannot create the cluster's directory: {error}") from error
-        if self.sockets.stat().st_uid != os.getuid() or self.sockets.is_symlink():
-            raise DeployError(f"the socket directory {self.sockets} belongs to another user")
-
-    def create_daemon_sockets(self, names: Iterable[str]) -> None:
-        """Make the socket directories of daemons that have their own."""
-        for name in names:
-            self.daemon_sockets(name).mkdir(mode=0o700, exist_ok=True)
-
-    def remove_sockets(self) -> None:
-        """Remove the socket directory, which no other place would: it may lie outside of the cluster's own."""
-        shutil.rmtree(self.sockets, ignore_errors=True)
+        if sockets.stat().st_uid != os.getuid() or sockets.is_symlink():
+            raise DeployError(f"the socket directory {sockets} belongs to another user")
 
     def save(self, state: ClusterState) -> None:
-        """Write the state file, all of it or nothing."""
+        """Write the state file, all of it or nothing.
+
+        Raises:
+            DeployError: it cannot be written.
+        """
         document = {
             "format": FORMAT,
+            "directory": self.identity(),
             "mongod": state.mongod,
             "cacheGB": state.cache_gb,
             "workers": state.workers,
             "parameters": dict(state.parameters),
             "separateSockets": state.separate_sockets,
+            "logRotate": state.log_rotate,
+            **({} if state.sockets.parent == self.root else {"sockets": str(state.sockets)}),
             **state.topology.to_document(),
         }
         write_json(self.state_file, document)
@@ -131,30 +172,33 @@ class Layout:
         """The cluster in this directory, ``None`` when there is none.
 
         Raises:
+            DamagedStateError: the state file cannot be read.
             DeployError: the directory was written by another version, or holds other files.
         """
-        try:
-            document = json.loads(self.state_file.read_bytes())
-        except FileNotFoundError:
-            self._refuse_foreign_files()
+        document = self._read()
+        if document is None:
             return None
-        except (OSError, ValueError) as error:
-            raise DeployError(f"cannot read {self.state_file}: {error}") from error
-        found = document.get("format") if isinstance(document, dict) else None
-        if found != FORMAT:
+        if document.get("format") != FORMAT:
             raise DeployError(
-                f"{self.root} holds a cluster of another version (format {found}, this is format {FORMAT}); "
-                "use that version, or another --dir"
+                f"{self.root} holds a cluster of another version (format {document.get('format')}, "
+                f"this is format {FORMAT}); use that version, or another --dir"
             )
-        topology = Topology.from_document(document)
-        return ClusterState(
-            topology,
-            document["mongod"],
-            document["cacheGB"],
-            document["workers"],
-            document.get("parameters", {}),
-            document.get("separateSockets", False),
-        )
+        try:
+            return ClusterState(
+                Topology.from_document(document),
+                document.get("mongod", ""),
+                document.get("cacheGB", DEFAULT_CACHE_GB),
+                document.get("workers", DEFAULT_WORKERS),
+                self._sockets(document),
+                document.get("parameters", {}),
+                document.get("separateSockets", False),
+                document.get("logRotate", DEFAULT_LOG_ROTATE),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise DeployError(
+                f"{self.state_file} was written by another version of shardwright, whose processes are described "
+                f"differently ({error}); use that version, or another --dir"
+            ) from error
 
     def require(self) -> ClusterState:
         """The cluster in this directory.
@@ -166,6 +210,25 @@ class Layout:
         if state is None:
             raise DeployError(f"there is no cluster in {self.root}")
         return state
+
+    def _read(self) -> dict[str, Any] | None:
+        """The state file, ``None`` when there is none."""
+        try:
+            document = json.loads(self.state_file.read_bytes())
+        except FileNotFoundError:
+            self._refuse_foreign_files()
+            return None
+        except (OSError, ValueError) as error:
+            raise DamagedStateError(
+                f"cannot read {self.state_file}: {error}; put a copy of it back, or use another --dir"
+            ) from error
+        return document if isinstance(document, dict) else {}
+
+    def _sockets(self, document: dict[str, Any]) -> Path:
+        """Where the sockets are. A copy of the directory has its own."""
+        if "sockets" in document and document.get("directory") == self.identity():
+            return Path(document["sockets"])
+        return self.choose_sockets()
 
     @contextmanager
     def lock(self, *, wait: bool = False) -> Iterator[None]:
@@ -192,7 +255,8 @@ class Layout:
             os.close(descriptor)
 
     def _refuse_foreign_files(self) -> None:
-        ours = {"lock", "logs", "pids", "data", "sockets"}
+        unfinished = self.state_file.name + UNFINISHED_SUFFIX
+        ours = {"lock", "logs", "pids", "data", "sockets", unfinished, "cluster.new"}
         try:
             foreign = sorted(path.name for path in self.root.iterdir() if path.name not in ours)
         except FileNotFoundError:
@@ -203,8 +267,15 @@ class Layout:
             raise DeployError(f"{self.root} is not empty and holds no cluster (it has {foreign[0]}); use another --dir")
 
 
-def write_json(path: Path, document: dict[str, Any]) -> None:
-    """Write ``document`` so that a reader sees the old file or the new one, never half of one."""
-    unfinished = path.with_suffix(".new")
-    unfinished.write_text(json.dumps(document, indent=1) + "\n")
-    unfinished.replace(path)
+def _fits(sockets: Path) -> bool:
+    """Whether the longest socket path in this directory is short enough."""
+    return len(os.fsencode(sockets / "shard99.99.shardd" / "127.0.0.1:65535.sock")) <= SOCKET_PATH_BYTES_MAX
+
+
+def remove_sockets(directory: Path) -> None:
+    """Remove a directory of sockets, which no other place would: it may lie outside of the cluster's own.
+
+    What does not look like one of ours is left alone, should the state file have been changed by hand.
+    """
+    if directory.name == "sockets" or directory.name.startswith("shardwright-"):
+        shutil.rmtree(directory, ignore_errors=True)

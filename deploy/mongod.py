@@ -60,6 +60,7 @@ def mongod_arguments(
     sockets: Path,
     cache_gb: float,
     parameters: Mapping[str, str] | None = None,
+    log_rotate: str = "rename",
 ) -> list[str]:
     """The command line of one member of a replica set, with server parameters on top of those that all of them have."""
     assert plan.replica_set is not None
@@ -78,7 +79,7 @@ def mongod_arguments(
         *("--bind_ip", LOOPBACK, "--port", str(plan.port)),
         *("--unixSocketPrefix", str(sockets)),
         *("--dbpath", str(dbpath)),
-        *("--logpath", str(log), "--logappend"),
+        *("--logpath", str(log), "--logappend", "--logRotate", log_rotate),
         *("--wiredTigerCacheSizeGB", str(cache_gb)),
         *(word for name, value in settings.items() for word in ("--setParameter", f"{name}={value}")),
     ]

@@ -4,17 +4,14 @@ A process is known by its pid *and* the moment it started: a pid that the kernel
 never signalled. Linux only (``/proc``, pidfds).
 """
 
-import json
 import os
 import select
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
-
-from deploy.layout import write_json
 
 
 @dataclass(frozen=True)
@@ -37,19 +34,6 @@ class ProcessIdentity:
     def is_running(self) -> bool:
         """Whether this very process still runs."""
         return ProcessIdentity.of(self.pid) == self
-
-    def save(self, path: Path) -> None:
-        """Remember it in ``path``."""
-        write_json(path, {"pid": self.pid, "started": self.started})
-
-    @classmethod
-    def load(cls, path: Path) -> "ProcessIdentity | None":
-        """The process that ``path`` remembers, running or not; ``None`` when it remembers none."""
-        try:
-            document = json.loads(path.read_bytes())
-        except FileNotFoundError:
-            return None
-        return cls(document["pid"], document["started"])
 
     def send(self, number: signal.Signals) -> bool:
         """Send a signal; false when the process has already ended."""
@@ -93,8 +77,13 @@ class ProcessIdentity:
             os.close(descriptor)
 
 
-def spawn(arguments: list[str], log: Path) -> ProcessIdentity:
-    """Start a program in a session of its own, its output appended to ``log``.
+def spawn(arguments: list[str], output: Path, environment: Mapping[str, str] | None = None) -> ProcessIdentity:
+    """Start a program in a session of its own.
+
+    Args:
+        arguments: its command line.
+        output: the file to which its standard output and error are appended.
+        environment: variables on top of those of this process.
 
     Raises:
         OSError: the program cannot be started.
@@ -103,10 +92,10 @@ def spawn(arguments: list[str], log: Path) -> ProcessIdentity:
     pid = os.posix_spawn(
         arguments[0],
         arguments,
-        os.environ,
+        {**os.environ, **(environment or {})},
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, str(log), append, 0o644),
+            (os.POSIX_SPAWN_OPEN, 1, str(output), append, 0o644),
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ],
         setsid=True,
@@ -144,6 +133,14 @@ def exit_description(identity: ProcessIdentity) -> str:
         return "ended"
     code = os.waitstatus_to_exitcode(status)
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
+
+
+def command_line(pid: int) -> list[str]:
+    """The words of a process's command line; none when it has ended."""
+    try:
+        return os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes()).split("\0")
+    except OSError:
+        return []
 
 
 class _Found(NamedTuple):

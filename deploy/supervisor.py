@@ -4,12 +4,15 @@ import os
 import signal
 import time
 from collections.abc import Iterable
+from pathlib import Path
 
 from deploy.daemons import daemon_arguments
 from deploy.errors import DeployError
 from deploy.layout import ClusterState, Layout
+from deploy.marks import mark, marked_processes
 from deploy.mongod import POLL_INTERVAL, mongod_arguments
 from deploy.parameters import parameters_of_mongod
+from deploy.pid_files import PidFile, load_pid_file, save_pid_file
 from deploy.processes import ProcessIdentity, exit_description, spawn
 from deploy.readiness import is_ready
 from deploy.topology import CONFIG_SET, ProcessPlan, Role
@@ -20,6 +23,11 @@ STOP_TIMEOUT = 30.0
 # Clients first, data last: whoever stops still finds what it depends on.
 STOP_ORDER = (Role.ROUTER, Role.SHARDD, Role.CONFIGD, Role.MONGOD)
 
+ENDING_SIGNALS = (
+    *(signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP),
+    *(signal.SIGQUIT, signal.SIGABRT),
+)
+
 LOG_LINES_SHOWN = 5
 
 
@@ -29,10 +37,34 @@ class Supervisor:
     def __init__(self, layout: Layout, state: ClusterState) -> None:
         self._layout = layout
         self._state = state
+        self._directory = layout.identity()
+        self._unrecorded: dict[str, ProcessIdentity] = {}
+
+    def find_unrecorded(self) -> list[str]:
+        """Take note of running processes that no pid file names: an ``up`` was killed, or a file was damaged.
+
+        Returns:
+            What is wrong with pid files, in sentences.
+        """
+        marked = marked_processes(self._directory)
+        complaints = []
+        for plan in self._state.topology.processes:
+            found = self._pid_file(plan)
+            if plan.name in marked and (found.identity is None or not found.identity.is_running()):
+                self._unrecorded[plan.name] = marked[plan.name]
+            if found.damage is not None:
+                known = "it runs, and is known by its mark" if plan.name in marked else "it does not run"
+                complaints.append(f"{self._layout.pid_file(plan.name)} is damaged ({found.damage}); {known}")
+        return complaints
+
+    def originals(self) -> list[str]:
+        """The directories whose processes the pid files tell, if they were copied from there."""
+        found = (self._pid_file(plan).original for plan in self._state.topology.processes)
+        return sorted({path for path in found if path is not None})
 
     def identity(self, plan: ProcessPlan) -> ProcessIdentity | None:
         """The process that is, or was last, ``plan``; ``None`` when it was never started or was ended on purpose."""
-        return ProcessIdentity.load(self._layout.pid_file(plan.name))
+        return self._unrecorded.get(plan.name) or self._pid_file(plan).identity
 
     def running(self, plan: ProcessPlan) -> ProcessIdentity | None:
         """The process that is ``plan`` now."""
@@ -47,10 +79,12 @@ class Supervisor:
         """
         arguments = self._arguments(plan)
         try:
-            identity = spawn(arguments, self._layout.log(plan.name))
+            identity = spawn(arguments, self._output(plan), mark(self._directory, plan.name))
         except OSError as error:
             raise DeployError(f"{plan.name} cannot be started: {error}") from error
-        identity.save(self._layout.pid_file(plan.name))
+        self._unrecorded[plan.name] = identity  # to be ended, should it be impossible to record it
+        save_pid_file(self._layout.pid_file(plan.name), identity, self._layout.root, self._directory)
+        del self._unrecorded[plan.name]
 
     def wait_ready(self, plans: Iterable[ProcessPlan], deadline: float) -> None:
         """Wait until every process serves.
@@ -74,8 +108,7 @@ class Supervisor:
         identity = self.running(plan)
         if identity is None or not identity.send(number):
             raise DeployError(f"{plan.name} is not running")
-        ends = number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGABRT)
-        if ends and not identity.wait_ended(STOP_TIMEOUT):
+        if number in ENDING_SIGNALS and not identity.wait_ended(STOP_TIMEOUT):
             raise DeployError(f"{plan.name} still runs {STOP_TIMEOUT:.0f} s after {number.name}")
 
     def stop(self, plans: Iterable[ProcessPlan]) -> list[str]:
@@ -97,9 +130,14 @@ class Supervisor:
                 killed.append(plan.name)
                 identity.send(signal.SIGKILL)
                 identity.wait_ended(STOP_TIMEOUT)
-        for plan in plans:
-            self._layout.pid_file(plan.name).unlink(missing_ok=True)
+        self.forget(plans)
         return killed
+
+    def forget(self, plans: Iterable[ProcessPlan]) -> None:
+        """Remove the pid files of processes that have ended, whatever is in them."""
+        for plan in plans:
+            self._unrecorded.pop(plan.name, None)
+            self._layout.pid_file(plan.name).unlink(missing_ok=True)
 
     def restart(self, plan: ProcessPlan, deadline: float) -> None:
         """End a process if it runs, start it again and wait until it serves.
@@ -119,10 +157,18 @@ class Supervisor:
             plan,
             dbpath=self._layout.data(plan.name),
             log=self._layout.log(plan.name),
-            sockets=self._layout.sockets,
+            sockets=self._state.sockets,
             cache_gb=self._state.cache_gb,
             parameters={} if plan.replica_set == CONFIG_SET else parameters_of_mongod(self._state.parameters),
+            log_rotate=self._state.log_rotate,
         )
+
+    def _pid_file(self, plan: ProcessPlan) -> PidFile:
+        return load_pid_file(self._layout.pid_file(plan.name), self._layout.log(plan.name), self._directory)
+
+    def _output(self, plan: ProcessPlan) -> Path:
+        """Where a process prints to: a daemon into its log, also after a rotation; a mongod keeps to the old file."""
+        return self._layout.output(plan.name) if plan.role is Role.MONGOD else self._layout.log(plan.name)
 
     def _check_still_starting(self, plan: ProcessPlan, deadline: float) -> None:
         identity = self.identity(plan)
@@ -135,5 +181,7 @@ class Supervisor:
 
     def _last_words(self, plan: ProcessPlan) -> str:
         log = self._layout.log(plan.name)
-        lines = log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:] if log.exists() else []
+        lines: list[str] = []
+        for path in dict.fromkeys((log, self._output(plan))):
+            lines += path.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:] if path.exists() else []
         return f"the end of {log}:" + "".join(f"{os.linesep}    {line}" for line in lines)

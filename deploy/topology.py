@@ -177,6 +177,12 @@ class Topology:
 
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> Self:
-        """The inverse of `to_document`."""
+        """The inverse of `to_document`.
+
+        Raises:
+            KeyError, TypeError, ValueError: the document is of another version.
+        """
         processes = [ProcessPlan(**{**process, "role": Role(process["role"])}) for process in document["processes"]]
+        if not all(process.metrics_port for process in processes if process.role is not Role.MONGOD):
+            raise KeyError("metrics_port")
         return cls(Size(**document["size"]), tuple(processes))

@@ -55,10 +55,11 @@ def run_workers(parsed: argparse.Namespace, arguments: Sequence[str]) -> int:
     """Run the workers until a signal ends them; returns the exit code."""
     try:
         configure_logs(parsed.log_level, parsed.log_file, parsed.log_rotate)
+        sockets = tempfile.TemporaryDirectory(prefix="shardwright-router-")
     except OSError as error:
         print(f"shardwright-router: {error}", file=sys.stderr)
         return 1
-    with tempfile.TemporaryDirectory(prefix="shardwright-router-") as directory:
+    with sockets as directory:
         return _Supervisor(parsed, arguments, directory).run()
 
 

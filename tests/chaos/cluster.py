@@ -28,8 +28,8 @@ def shaped_cluster(directory: Path, shape: Shape) -> Iterator[tuple[FaultCluster
             yield cluster, None
             return
         links, daemons = Links(), [name for name in cluster.names if not name.endswith(".mongod")]
-        layout = Layout(directory.resolve())
-        directories = {name: layout.daemon_sockets(name) for name in daemons}
+        state = Layout(directory.resolve()).require()
+        directories = {name: state.sockets_of(name) for name in daemons}
         with links.serving(directories, {name: cluster.running.address(name) for name in daemons}):
             # What they had opened before the links were there they open again through them.
             for name in daemons:

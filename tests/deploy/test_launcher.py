@@ -18,6 +18,7 @@ import pytest
 from pymongo import MongoClient
 
 from deploy.layout import Layout
+from deploy.pid_files import save_pid_file
 from deploy.processes import ProcessIdentity
 from tests.integration.waiting import eventually
 from tests.local_cluster import COMMAND_TIMEOUT, RunningCluster, running_cluster, shardwright
@@ -151,7 +152,9 @@ def test_recycled_pid_survives_down(own: RunningCluster) -> None:
     own.kill("router.0")
     me = ProcessIdentity.of(os.getpid())
     assert me is not None
-    ProcessIdentity(me.pid, "an earlier boot:1").save(Layout(own.directory).pid_file("router.0"))
+    layout = Layout(own.directory)
+    former = ProcessIdentity(me.pid, "an earlier boot:1")
+    save_pid_file(layout.pid_file("router.0"), former, layout.root, layout.identity())
     own.down()
     assert me.is_running()
     assert shardwright("up", "--detach", "--dir", str(own.directory)).returncode == 0

@@ -1,22 +1,25 @@
 import json
 import os
+import shutil
+import tempfile
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from deploy.daemons import daemon_arguments
 from deploy.errors import DeployError
-from deploy.layout import FORMAT, SOCKET_PATH_BYTES_MAX, ClusterState, Layout
+from deploy.layout import FORMAT, SOCKET_PATH_BYTES_MAX, ClusterState, Layout, remove_sockets
 from deploy.topology import Role, Size, Topology
 
 
 @pytest.fixture
-def state() -> ClusterState:
+def state(tmp_path: Path) -> ClusterState:
     ports = count(20_000)
     topology = Topology.plan(Size(), router_port=lambda _: 27_017, free_ports=lambda _: next(ports))
-    return ClusterState(topology, "/usr/bin/mongod", 0.25, 1)
+    return ClusterState(topology, "/usr/bin/mongod", 0.25, 1, tmp_path / "sockets")
 
 
 def test_saved_state_is_loaded(tmp_path: Path, state: ClusterState) -> None:
@@ -56,42 +59,120 @@ def test_unreadable_state_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("length", [20, 59, 60, 120, 400])
 def test_socket_paths_fit_whatever_the_directory(length: int) -> None:
     layout = Layout(Path("/" + "d" * (length - 1)))
-    assert len(os.fsencode(layout.sockets / "mongodb-65535.sock")) <= SOCKET_PATH_BYTES_MAX
-    separate = layout.daemon_sockets("config.10.configd")
-    assert len(os.fsencode(separate / "127.0.0.1:65535.sock")) <= SOCKET_PATH_BYTES_MAX
+    sockets = layout.choose_sockets()
+    assert len(os.fsencode(sockets / "mongodb-65535.sock")) <= SOCKET_PATH_BYTES_MAX
+    assert len(os.fsencode(sockets / "config.10.configd" / "127.0.0.1:65535.sock")) <= SOCKET_PATH_BYTES_MAX
 
 
 def test_daemons_with_socket_directories_of_their_own_find_none_of_the_others(
     tmp_path: Path, state: ClusterState
 ) -> None:
-    layout, separate = Layout(tmp_path), replace(state, separate_sockets=True)
-    names = [plan.name for plan in state.topology.processes]
-    layout.create(names)
-    layout.create_daemon_sockets(names)
-    layout.save(separate)
-    assert layout.load() == separate
-    daemons = [plan for plan in state.topology.processes if plan.role is not Role.MONGOD]
-    for given, count_expected in ((state, 1), (separate, len(daemons))):
-        arguments = [daemon_arguments(layout, given, plan) for plan in daemons]
-        directories = {words[words.index("--unix-socket-directory") + 1] for words in arguments}
-        assert len(directories) == count_expected
-        assert all(Path(directory).is_dir() for directory in directories)
-
-
-def test_only_the_owner_enters_the_socket_directory(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
-    layout.create(["shard0.0.mongod"])
-    assert layout.sockets.stat().st_mode & 0o777 == 0o700
+    together = replace(state, sockets=layout.choose_sockets())
+    separate = replace(together, separate_sockets=True)
+    layout.create(separate)
+    try:
+        layout.save(separate)
+        assert layout.load() == separate
+        daemons = [plan for plan in state.topology.processes if plan.role is not Role.MONGOD]
+        for given, count_expected in ((together, 1), (separate, len(daemons))):
+            arguments = [daemon_arguments(layout, given, plan) for plan in daemons]
+            directories = {words[words.index("--unix-socket-directory") + 1] for words in arguments}
+            assert len(directories) == count_expected
+            assert all(Path(directory).is_dir() for directory in directories)
+    finally:
+        remove_sockets(separate.sockets)
+
+
+def test_socket_paths_fit_whatever_the_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/" + "t" * 100)
+    assert Layout(tmp_path / ("d" * 120)).choose_sockets().parent == Path("/tmp")
+
+
+def test_only_the_owner_enters_the_socket_directory(tmp_path: Path, state: ClusterState) -> None:
+    layout = Layout(tmp_path)
+    layout.create(state)
+    assert state.sockets.stat().st_mode & 0o777 == 0o700
     assert layout.data("shard0.0.mongod").is_dir()
 
 
-def test_socket_directory_outside_of_a_long_directory_is_removed(tmp_path: Path) -> None:
+@pytest.fixture
+def long(tmp_path: Path) -> Layout:
+    """A directory too long to have sockets in it."""
     layout = Layout(tmp_path / ("d" * 120))
-    layout.create([])
-    assert layout.root not in layout.sockets.parents
-    assert layout.sockets.is_dir()
-    layout.remove_sockets()
-    assert not layout.sockets.exists()
+    layout.root.mkdir()
+    return layout
+
+
+def test_sockets_outside_are_where_they_were_made(
+    long: Layout, state: ClusterState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever TMPDIR is in the session of a later command."""
+    long.save(replace(state, sockets=long.choose_sockets()))
+    saved = long.require().sockets
+    with tempfile.TemporaryDirectory() as other:
+        monkeypatch.setattr(tempfile, "tempdir", other)
+        assert long.choose_sockets() != saved
+        assert long.require().sockets == saved
+
+
+def test_copy_of_a_directory_has_sockets_of_its_own(long: Layout, state: ClusterState) -> None:
+    long.save(replace(state, sockets=long.choose_sockets()))
+    copy = Layout(long.root.with_name("c" * 120))
+    shutil.copytree(long.root, copy.root)
+    assert copy.require().sockets != long.require().sockets
+    moved = Layout(long.root.rename(long.root.with_name("m" * 120)))
+    assert moved.require().sockets == long.choose_sockets()
+
+
+def test_socket_directory_outside_of_a_long_directory_is_removed(long: Layout, state: ClusterState) -> None:
+    sockets = long.choose_sockets()
+    long.create(replace(state, sockets=sockets))
+    assert long.root not in sockets.parents
+    assert sockets.is_dir()
+    remove_sockets(sockets)
+    assert not sockets.exists()
+
+
+def test_only_socket_directories_are_removed(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    remove_sockets(precious)
+    assert precious.is_dir()
+
+
+def test_older_state_file_has_the_defaults_of_what_it_lacks(tmp_path: Path, state: ClusterState) -> None:
+    change_state(tmp_path, state, without=("workers", "cacheGB", "parameters", "logRotate", "directory"))
+    layout = Layout(tmp_path)
+    assert layout.load() == replace(state, sockets=layout.choose_sockets())
+
+
+@pytest.mark.parametrize("key", ["size", "processes"])
+def test_state_file_that_lacks_the_essential_is_refused(tmp_path: Path, state: ClusterState, key: str) -> None:
+    change_state(tmp_path, state, without=(key,))
+    with pytest.raises(DeployError, match=f"another version of shardwright.*'{key}'.*or another --dir"):
+        Layout(tmp_path).load()
+
+
+@pytest.mark.parametrize("field", ["port", "metrics_port", "role"])
+def test_processes_that_lack_a_field_are_refused(tmp_path: Path, state: ClusterState, field: str) -> None:
+    document = change_state(tmp_path, state)
+    for process in document["processes"]:
+        del process[field]
+    Layout(tmp_path).state_file.write_text(json.dumps(document))
+    with pytest.raises(DeployError, match=f"another version of shardwright.*{field}"):
+        Layout(tmp_path).load()
+
+
+def change_state(directory: Path, state: ClusterState, without: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Write a state file that lacks some keys; returns what it says."""
+    layout = Layout(directory)
+    layout.save(state)
+    document: dict[str, Any] = json.loads(layout.state_file.read_bytes())
+    for key in without:
+        del document[key]
+    layout.state_file.write_text(json.dumps(document))
+    return document
 
 
 def test_second_command_is_refused_while_one_changes_the_cluster(tmp_path: Path) -> None:

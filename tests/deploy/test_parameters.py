@@ -29,7 +29,14 @@ def test_every_parameter_goes_to_the_process_that_has_it() -> None:
 def test_shard_daemons_are_started_with_their_parameters(tmp_path: Path) -> None:
     ports = count(20_000)
     topology = Topology.plan(Size(), router_port=lambda _: 27_017, free_ports=lambda _: next(ports))
-    state = ClusterState(topology, "/bin/mongod", 0.25, 1, {"verifyMigrations": "true", "rangeDeleterBatchSize": "5"})
+    state = ClusterState(
+        topology,
+        "/bin/mongod",
+        0.25,
+        1,
+        tmp_path / "sockets",
+        {"verifyMigrations": "true", "rangeDeleterBatchSize": "5"},
+    )
     started = {
         plan.name: " ".join(daemon_arguments(Layout(tmp_path), state, plan))
         for plan in topology.of_role(Role.ROUTER, Role.CONFIGD, Role.SHARDD)

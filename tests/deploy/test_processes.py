@@ -45,11 +45,15 @@ def test_recycled_pid_is_never_signalled(start: Start) -> None:
     assert identity.is_running()
 
 
-def test_saved_identity_is_loaded(start: Start, tmp_path: Path) -> None:
-    identity = start(SLEEPER)
-    identity.save(tmp_path / "pid.json")
-    assert ProcessIdentity.load(tmp_path / "pid.json") == identity
-    assert ProcessIdentity.load(tmp_path / "none.json") is None
+def test_process_has_the_variables_that_it_is_given(start: Start, tmp_path: Path) -> None:
+    identity = spawn(
+        [sys.executable, "-c", "import os; print(os.environ['GIVEN'], 'PATH' in os.environ)"],
+        tmp_path / "log",
+        {"GIVEN": "value"},
+    )
+    assert identity.wait_ended(10)
+    exit_description(identity)
+    assert (tmp_path / "log").read_text() == "value True\n"
 
 
 def test_ended_process_that_nobody_waited_for_is_not_running(start: Start) -> None:
