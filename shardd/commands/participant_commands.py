@@ -86,12 +86,22 @@ async def drop_database_participant(shard: Shard, request: Request) -> dict[str,
 
 @command("_shardsvrCollModParticipant")
 async def coll_mod_participant(shard: Shard, request: Request) -> dict[str, Any]:
-    """Change options of the collection as it is here; ``result`` is what mongod answered."""
+    """Change options of the collection as it is here; ``result`` is what mongod answered.
+
+    Raises:
+        CommandError: TransactionTooOld, the coordinator has gone on; what mongod answers.
+    """
     namespace = collection_argument(request)
     document_argument(request, b"collModRequest")
     change = {"collMod": namespace.collection, **request.get(b"collModRequest"), "writeConcern": MAJORITY}
-    reply = await shard.mongod.command(namespace.db, change)
-    return {"result": {name: value for name, value in reply.items() if name not in ("$clusterTime", "operationTime")}}
+    result: dict[str, Any] = {"ok": 1.0}
+
+    async def modify() -> None:
+        reply = await shard.mongod.command(namespace.db, change)
+        result.update((name, value) for name, value in reply.items() if name not in ("$clusterTime", "operationTime"))
+
+    await execute_once(shard, request, str(namespace), modify)
+    return {"result": result}
 
 
 async def _check_not_sharded(shard: Shard, namespace: Namespace) -> None:

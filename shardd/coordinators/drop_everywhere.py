@@ -5,34 +5,13 @@ from uuid import UUID
 
 from bson.binary import Binary
 
+from shardd.coordinators.allow_migrations import allow_migrations
 from shardd.coordinators.coordinator import Coordinator
 from shardd.critical_sections import closed
 from shardd.dropping import drop_here
 from shardd.other_shards import send_to_other_shards
 from shardd.shard import Shard
 from sharding.namespace import Namespace
-from wire.error_codes import ErrorCode
-from wire.errors import CommandError
-
-_NOTHING_TO_FREEZE = frozenset({ErrorCode.NamespaceNotSharded, ErrorCode.InvalidUUID, ErrorCode.NamespaceNotFound})
-
-
-async def freeze_migrations(shard: Shard, namespace: Namespace, uuid: UUID) -> None:
-    """Let no chunk move any more: a migration that has not been committed ends, and no other begins.
-
-    Raises:
-        CommandError: the config servers or a shard that owns chunks could not be reached.
-    """
-    freeze = {
-        "_configsvrSetAllowMigrations": str(namespace),
-        "allowMigrations": False,
-        "collectionUUID": Binary.from_uuid(uuid),
-    }
-    try:
-        await (await shard.catalog()).commit(freeze)
-    except CommandError as error:
-        if error.code not in _NOTHING_TO_FREEZE:
-            raise  # otherwise it has left the catalog in an earlier attempt
 
 
 async def drop_everywhere(coordinator: Coordinator, namespace: Namespace, uuid: UUID | None) -> None:
@@ -51,7 +30,7 @@ async def drop_everywhere(coordinator: Coordinator, namespace: Namespace, uuid: 
     """
     shard = coordinator.shard
     if uuid is not None:
-        await freeze_migrations(shard, namespace, uuid)
+        await allow_migrations(shard, namespace, uuid, allow=False)
     await shard.migrations.end_all(str(namespace), "Collection is being dropped")
     reason = {"command": "dropCollection", "ns": str(namespace)}
     async with closed(shard.namespace(str(namespace)), reason):

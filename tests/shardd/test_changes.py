@@ -97,13 +97,3 @@ def test_a_range_with_documents_takes_them_along(ranged: ShardedNamespace) -> No
     assert [document["_id"] for document in ranged.documents()] == [3]
     assert [document["_id"] for document in ranged.documents("sh1")] == [1, 2]
     assert ranged.version()["v"] == Timestamp(4, 1)
-
-
-def test_coll_mod_reaches_all_owners(mini: MiniCluster, ranged: ShardedNamespace) -> None:
-    change = {"_shardsvrCollMod": "c", "validator": {"b": 1}, "databaseVersion": ranged.database_version}
-    reply = ranged.run(change)
-    assert set(reply["raw"]) == {shard.connection_string for shard in mini.shards.values()}
-    for shard in ("sh0", "sh1"):
-        with mini.shard_client(shard) as client:
-            (collection,) = client[ranged.db].list_collections()
-            assert collection["options"]["validator"] == {"b": 1}

@@ -13,6 +13,7 @@ import bson
 from daemon.logs import get_logger
 from shardd import local_collections
 from shardd.catalog import MAJORITY
+from shardd.migration.recipient.collection_options import align_options
 from shardd.migration.recipient.donor_link import DonorLink
 from shardd.shard import Shard
 from sharding.namespace import Namespace
@@ -66,20 +67,28 @@ async def describe_on_donor(link: DonorLink) -> DonorCollection:
 
 
 async def copy_collection(shard: Shard, namespace: Namespace, donor: DonorCollection) -> None:
-    """Create what is missing here of a collection.
+    """Create what is missing here of a collection, and bring what is there into line with the donor's.
 
     Raises:
-        CommandError: InvalidUUID, another collection of that name exists; CannotCreateCollection, an index is missing
-            and the collection has documents; or an index could not be created.
+        CommandError: InvalidUUID, another collection of that name exists; InvalidOptions, its options are others;
+            CannotCreateCollection, an index is missing and the collection has documents; or an index could not be
+            created.
     """
     mongod = shard.mongod
-    if await local_collections.describe(mongod, namespace) is None:
+    local = await local_collections.describe(mongod, namespace)
+    if local is None:
         options = {name: value for name, value in donor.options.items() if name != "uuid"}
         await local_collections.create_with_uuid(mongod, namespace, donor.uuid, options, donor.id_index)
         shard.namespace(str(namespace)).forget()
     else:
         await local_collections.create_with_uuid(mongod, namespace, donor.uuid, {}, None)  # checks the UUID alone
-        await _drop_foreign_indexes(shard, namespace, donor.indexes)
+        state = shard.namespace(str(namespace))
+        if not state.is_known:
+            await shard.refresher.refresh_collection(state)
+        owns_chunks = state.table is not None and any(state.table.chunks_of_shard(state.shard))
+        await align_options(shard, namespace, local, donor.options, owns_chunks=owns_chunks)
+        if state.table is not None and not owns_chunks:
+            await _drop_foreign_indexes(shard, namespace, donor.indexes)
     present = await local_collections.list_indexes(mongod, namespace)
     missing = [each for each in donor.indexes if not any(_is_same(each, other) for other in present)]
     if missing and not await local_collections.is_empty(mongod, namespace):
@@ -96,11 +105,6 @@ async def copy_collection(shard: Shard, namespace: Namespace, donor: DonorCollec
 
 async def _drop_foreign_indexes(shard: Shard, namespace: Namespace, wanted: Sequence[Mapping[str, Any]]) -> None:
     """Drop what a shard without chunks of the collection may have been left with, as its indexes are not kept up."""
-    state = shard.namespace(str(namespace))
-    if not state.is_known:
-        await shard.refresher.refresh_collection(state)
-    if state.table is None or any(state.table.chunks_of_shard(state.shard)):
-        return
     for each in await local_collections.list_indexes(shard.mongod, namespace):
         if each["name"] == "_id_" or each.get("clustered") or any(_is_same(each, other) for other in wanted):
             continue

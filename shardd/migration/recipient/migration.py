@@ -255,11 +255,13 @@ class RecipientMigration:
         donor = await describe_on_donor(self._link)
         await wait_range_free(shard, request, donor.uuid)
         await self.steps.finish(1)
+        # Only a donor that has this migration under way hands out documents; so an order that was long under way
+        # leaves nothing behind. From here on the donor follows its oplog, and ends the migration where options or
+        # indexes change; what changed before is seen only now.
+        first = await self._link.clone_batch(0)
+        donor = await describe_on_donor(self._link)
         await copy_collection(shard, request.namespace, donor)
         await self.steps.finish(2)
-        # Only a donor that has this migration under way hands out documents; so an order that was long under way
-        # leaves nothing behind.
-        first = await self._link.clone_batch(0)
         if self._progress.resumed is None:
             self._progress.position = first.position
         await self._progress.begin(donor.uuid)

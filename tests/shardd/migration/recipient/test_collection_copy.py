@@ -7,7 +7,8 @@ import pytest
 from bson import SON, Int64
 from bson.binary import Binary
 
-from tests.shardd.migration.recipient.receiving import Receiving, documents
+from tests.integration.waiting import eventually
+from tests.shardd.migration.recipient.receiving import Receiving, documents, held
 
 INDEXES = [
     {"v": 2, "key": {"a": 1}, "name": "a_1"},
@@ -139,3 +140,42 @@ def test_the_collation_of_the_collection(receiving: Receiving) -> None:
     donor.modifications = [(["A"], [{"_id": "B", "a": 3}])]
     assert final_status(receiving)["state"] == "steady"
     assert receiving.stored() == [{"_id": "B", "a": 3}]
+
+
+def test_what_changes_before_the_donor_follows_its_oplog_is_seen(receiving: Receiving) -> None:
+    """From the first batch on the donor ends a migration when options or indexes change."""
+    donor = receiving.donor
+    with held(donor, "_migrateClone"):
+        receiving.start()
+        eventually(lambda: any("_migrateClone" in each for each in donor.commands), what="a batch is asked for")
+        donor.options = {"validator": {"a": {"$gte": 0}}, "validationLevel": "strict", "validationAction": "error"}
+        donor.indexes = [*donor.indexes, {"v": 2, "key": {"b": 1}, "name": "b_1"}]
+    assert receiving.wait_state("steady", "fail")["state"] == "steady"
+    assert options_here(receiving) == donor.options
+    assert [each["name"] for each in indexes_here(receiving)] == ["a_1", "b_1"]
+
+
+def test_options_are_brought_into_line(existing: Receiving) -> None:
+    with existing.mongod() as client:
+        client[existing.db].command(
+            "collMod", "c", validator={"old": 1}, changeStreamPreAndPostImages={"enabled": True}
+        )
+    existing.donor.options = {"validator": {"a": {"$gte": 0}}, "validationLevel": "moderate"}
+    assert final_status(existing)["state"] == "steady"
+    here = options_here(existing)
+    assert here == {"validator": {"a": {"$gte": 0}}, "validationLevel": "moderate", "validationAction": "error"}
+
+
+def test_options_that_cannot_be_changed_are_in_the_way(existing: Receiving) -> None:
+    existing.donor.options = {"collation": {"locale": "de"}}
+    assert final_status(existing)["errmsg"] == (
+        f"migrate failed: InvalidOptions: the options collation of the collection {existing.namespace} are not those "
+        "that it has on the donor"
+    )
+
+
+def options_here(receiving: Receiving) -> dict[str, Any]:
+    with receiving.mongod() as client:
+        (entry,) = client[receiving.db].list_collections(filter={"name": "c"})
+        options: dict[str, Any] = entry["options"]
+        return options

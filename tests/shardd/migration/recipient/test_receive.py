@@ -109,7 +109,7 @@ def test_the_same_order_again_joins_the_migration(receiving: Receiving) -> None:
         first = receiving.start()
         assert receiving.start(session_id=receiving.session_id) == first == {"started": True, "ok": 1.0}
     receiving.wait_state("steady")
-    assert len(receiving.donor.received("listCollections")) == 1
+    assert len(receiving.donor.received("listCollections")) == 2  # before and after the first batch
 
 
 def test_another_migration_is_refused_meanwhile(receive: Receive) -> None:
@@ -156,9 +156,9 @@ def test_documents_that_are_here_already_fail_it(receiving: Receiving) -> None:
 
 def test_a_document_of_another_range_with_the_same_id_fails_it(receiving: Receiving) -> None:
     receiving.donor.documents = documents(10)
-    with held(receiving.donor, "_migrateClone"):
+    with fail_point(receiving.client, "migrateThreadHangAtStep3") as point:
         receiving.start()
-        receiving.wait(lambda: receiving.donor.received("_migrateClone"), bool)
+        point.wait_entered()
         with receiving.mongod() as client:
             client[receiving.db].c.insert_one({"_id": 5, "a": -5})
     status = receiving.wait_state("fail")
@@ -329,3 +329,13 @@ def test_a_range_that_may_hold_orphans_is_waited_for(receive: Receive) -> None:
     receiving.start()
     former.finish("committed")
     assert receiving.wait_state("steady", "fail")["state"] == "steady"
+
+
+def test_a_drop_ends_what_is_being_received(receiving: Receiving) -> None:
+    receiving.donor.documents = documents(100)
+    received_until_steady(receiving)
+    drop = {"_shardsvrDropCollectionParticipant": "c", "fromMigrate": True}
+    assert receiving.client[receiving.db].command(drop)["ok"] == 1.0
+    assert receiving.status()["state"] == "abort"
+    with receiving.mongod() as client:
+        assert client[receiving.db].list_collection_names() == []
