@@ -8,7 +8,8 @@ HTTP/1.1 by h11; connections are kept alive but not for long. It is not meant fo
 """
 
 import json
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
@@ -107,19 +108,11 @@ class HealthServer:
         return False
 
 
-async def serve_http(
-    server: HealthServer,
-    host: str,
-    port: int,
-    *,
-    task_status: trio.TaskStatus[list[trio.SocketListener]] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """Listen on ``host:port`` (0 for any free port) until cancelled; reports the listeners once they are open.
-
-    Raises:
-        OSError: the address cannot be listened on.
-    """
-    await trio.serve_tcp(server.serve_stream, port, host=host, task_status=task_status)
+async def serve_http(server: HealthServer, listeners: Iterable[socket.socket]) -> None:
+    """Answer on sockets that are listening already, until cancelled."""
+    await trio.serve_listeners(
+        server.serve_stream, [trio.SocketListener(trio.socket.from_stdlib_socket(listener)) for listener in listeners]
+    )
 
 
 async def _read_request(connection: h11.Connection, stream: trio.abc.Stream) -> h11.Request | None:

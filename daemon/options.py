@@ -95,9 +95,10 @@ def add_daemon_options(parser: argparse.ArgumentParser, *, default_port: int) ->
     """Add ``--bind-ip``, ``--port``, ``--unix-socket-directory``, ``--max-connections`` and what a log needs."""
     parser.add_argument(
         "--bind-ip",
-        default="127.0.0.1",
+        type=argument(_parse_addresses),
+        default=("127.0.0.1",),
         metavar="ADDRESSES",
-        help="addresses to listen on, separated by commas (default: %(default)s)",
+        help="addresses to listen on, separated by commas; IPv6 with or without brackets (default: 127.0.0.1)",
     )
     parser.add_argument(
         "--port", type=argument(parse_port), default=default_port, help="port for clients (default: %(default)s)"
@@ -142,7 +143,7 @@ def add_daemon_options(parser: argparse.ArgumentParser, *, default_port: int) ->
 
 def known_address(parsed: argparse.Namespace) -> str:
     """``host:port`` at which others reach the daemon: under the host's own name when it listens on all addresses."""
-    first = parsed.bind_ip.split(",")[0]
+    first = parsed.bind_ip[0]
     host = socket.gethostname() if first in ("0.0.0.0", "::") else first
     return str(HostAndPort(host, parsed.port))
 
@@ -157,6 +158,18 @@ def argument(parse: Callable[[str], Value]) -> Callable[[str], Value]:
             raise argparse.ArgumentTypeError(str(error)) from error
 
     return parse_argument
+
+
+def _parse_addresses(text: str) -> tuple[str, ...]:
+    return tuple(_parse_address(address.strip(), text) for address in text.split(","))
+
+
+def _parse_address(address: str, text: str) -> str:
+    if address.startswith("[") and address.endswith("]"):
+        address = address[1:-1]
+    if not address or any(character in "[]/" or character.isspace() for character in address):
+        raise ValueError(f"{text!r} is not a list of addresses such as 127.0.0.1,[::1]")
+    return address
 
 
 def _parse_count(text: str) -> int:

@@ -15,7 +15,7 @@ import trio
 from daemon.http import HealthServer, serve_http
 from daemon.logs import configure_logs, get_logger, rotate_logs
 from daemon.metrics import Metrics
-from daemon.options import known_address
+from daemon.options import HostAndPort, known_address
 from daemon.signals import LogAction, obey_log_signals, wait_for_end
 from wire.limits import CONNECTIONS_MAX
 from wire.transport.local_sockets import LOCAL_SOCKETS, socket_path
@@ -80,19 +80,26 @@ def run_daemon(
     try:
         configure_logs(arguments.log_level, arguments.log_file, arguments.log_rotate)
         obey_log_signals(on_log_signal)
-        listeners = open_listeners(arguments.bind_ip.split(","), arguments.port, reuse_port=reuse_port)
+        listeners = open_listeners(arguments.bind_ip, arguments.port, reuse_port=reuse_port)
+        metrics_listeners = open_metrics_listeners(arguments)
         listeners += map(_open_unix_listener, unix_sockets)
     except OSError as error:
-        print(f"{component}: {error}", file=sys.stderr)
-        return 1
+        return explain_start_error(component, error)
     gc.set_threshold(*_GARBAGE_THRESHOLDS)
     _schedule_as_batch()
     try:
-        trio.run(_main, component, arguments, start, listeners)
+        trio.run(_main, component, arguments, start, listeners, metrics_listeners)
     finally:
         for path in unix_sockets:
             path.unlink(missing_ok=True)
     return 0
+
+
+def explain_start_error(component: str, error: OSError) -> int:
+    """Say in one line why a daemon does not start; returns its exit code."""
+    reason = error.strerror or str(error)
+    print(f"{component}: {f'{error.filename}: {reason}' if error.filename else reason}", file=sys.stderr)
+    return 1
 
 
 def _schedule_as_batch() -> None:
@@ -121,6 +128,15 @@ def connections_allowed() -> int:
     return CONNECTIONS_MAX if hard == resource.RLIM_INFINITY else max(int(hard * 0.8) // 2, 1)
 
 
+def open_metrics_listeners(arguments: argparse.Namespace) -> list[socket.socket]:
+    """The listening socket for metrics, on the first of the daemon's addresses; none without ``--metrics-port``.
+
+    Raises:
+        OSError: as `open_listeners`.
+    """
+    return [] if arguments.metrics_port is None else open_listeners(arguments.bind_ip[:1], arguments.metrics_port)
+
+
 def open_listeners(addresses: Sequence[str], port: int, *, reuse_port: bool = False) -> list[socket.socket]:
     """Listening sockets on every address.
 
@@ -139,7 +155,9 @@ def open_listeners(addresses: Sequence[str], port: int, *, reuse_port: bool = Fa
             try:
                 listener.bind((address, port))
             except OSError as error:
-                raise OSError(error.errno, f"cannot listen on {address}:{port}: {error.strerror}") from error
+                raise OSError(
+                    error.errno, f"cannot listen on {HostAndPort(address, port)}: {error.strerror}"
+                ) from error
             listener.listen(_BACKLOG)
     except BaseException:
         for listener in listeners:
@@ -167,12 +185,16 @@ def _open_unix_listener(path: Path) -> socket.socket:
 
 
 async def _main(
-    component: str, arguments: argparse.Namespace, start: Start, listeners: Sequence[socket.socket]
+    component: str,
+    arguments: argparse.Namespace,
+    start: Start,
+    listeners: Sequence[socket.socket],
+    metrics_listeners: Sequence[socket.socket],
 ) -> None:
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
         await nursery.start(wait_for_end, stop)
-        nursery.start_soon(_live, component, arguments, start, listeners, stop, nursery.cancel_scope)
+        nursery.start_soon(_live, component, arguments, start, listeners, metrics_listeners, stop, nursery.cancel_scope)
     logger.info("Stopped", daemon=component)
 
 
@@ -181,6 +203,7 @@ async def _live(
     arguments: argparse.Namespace,
     start: Start,
     listeners: Sequence[socket.socket],
+    metrics_listeners: Sequence[socket.socket],
     stop: trio.Event,
     whole_process: trio.CancelScope,
 ) -> None:
@@ -189,9 +212,8 @@ async def _live(
         daemon = await start(nursery)
         server = Server(daemon, connections_max=arguments.max_connections or connections_allowed())
         daemon.serving(server)
-        if arguments.metrics_port is not None:
-            health = HealthServer(daemon.metrics, daemon.not_ready_reason)
-            await nursery.start(serve_http, health, arguments.bind_ip.split(",")[0], arguments.metrics_port)
+        if metrics_listeners:
+            nursery.start_soon(serve_http, HealthServer(daemon.metrics, daemon.not_ready_reason), metrics_listeners)
         await nursery.start(server.serve, listeners)
         gc.collect()
         gc.freeze()

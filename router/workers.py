@@ -20,6 +20,7 @@ from typing import Final
 import trio
 
 from daemon.logs import configure_logs, get_logger, rotate_logs
+from daemon.run import explain_start_error, open_listeners
 from daemon.signals import ending_signals, log_signal_held_back, obey_log_signals
 from router.cursors.ids import WORKERS_MAX, worker_of
 from router.operation import Operation
@@ -55,12 +56,27 @@ def run_workers(parsed: argparse.Namespace, arguments: Sequence[str]) -> int:
     """Run the workers until a signal ends them; returns the exit code."""
     try:
         configure_logs(parsed.log_level, parsed.log_file, parsed.log_rotate)
+        _check_addresses(parsed)
         sockets = tempfile.TemporaryDirectory(prefix="shardwright-router-")
     except OSError as error:
-        print(f"shardwright-router: {error}", file=sys.stderr)
-        return 1
+        return explain_start_error("shardwright-router", error)
     with sockets as directory:
         return _Supervisor(parsed, arguments, directory).run()
+
+
+def _check_addresses(parsed: argparse.Namespace) -> None:
+    """Find out once, and not in each worker, whether the ports can be listened on.
+
+    Raises:
+        OSError: one cannot.
+    """
+    listeners = open_listeners(parsed.bind_ip, parsed.port, reuse_port=True)
+    try:
+        for index in range(parsed.workers if parsed.metrics_port else 0):
+            listeners += open_listeners(parsed.bind_ip[:1], parsed.metrics_port + index)
+    finally:
+        for listener in listeners:
+            listener.close()
 
 
 async def end_with_supervisor() -> None:

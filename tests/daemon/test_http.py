@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from functools import partial
 from http import HTTPStatus
 from urllib.request import urlopen
 
@@ -12,6 +11,7 @@ from trio.testing import MockClock, memory_stream_pair
 
 from daemon.http import IDLE_SECONDS_MAX, REQUEST_BYTES_MAX, HealthServer, serve_http
 from daemon.metrics import Metrics
+from daemon.run import open_listeners
 
 Reason = Callable[[], str | None]
 
@@ -130,8 +130,9 @@ def test_an_idle_connection_is_closed() -> None:
 def test_a_stock_client_reads_it_over_tcp() -> None:
     async def main() -> bytes:
         async with trio.open_nursery() as nursery:
-            listeners = await nursery.start(partial(serve_http, server(), "127.0.0.1", 0))
-            port = listeners[0].socket.getsockname()[1]
+            listeners = open_listeners(["127.0.0.1"], 0)
+            nursery.start_soon(serve_http, server(), listeners)
+            port = listeners[0].getsockname()[1]
             body = await trio.to_thread.run_sync(read, f"http://127.0.0.1:{port}/healthz")
             nursery.cancel_scope.cancel()
         return body

@@ -7,11 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from daemon.log_file import LogRotation
 from daemon.options import (
     HostAndPort,
     HostList,
     add_daemon_options,
     argument,
+    known_address,
     parse_host_and_port,
     parse_host_list,
 )
@@ -91,13 +93,14 @@ def test_daemon_options_have_defaults() -> None:
     parser = argparse.ArgumentParser()
     add_daemon_options(parser, default_port=27017)
     assert vars(parser.parse_args([])) == {
-        "bind_ip": "127.0.0.1",
+        "bind_ip": ("127.0.0.1",),
         "port": 27017,
         "unix_socket_directory": None,
         "max_connections": None,
         "metrics_port": None,
         "log_level": "info",
         "log_file": None,
+        "log_rotate": LogRotation.RENAME,
         "slow_ms": 100,
     }
 
@@ -109,14 +112,38 @@ def test_daemon_options_are_read() -> None:
     given_options = ["--bind-ip", "::", "--port", "0", "--metrics-port", "9216", "--log-level", "debug"]
     given_options += ["--log-file", "/tmp/x.log", "--slow-ms", "5", "--configdb", "cfg/h:1"]
     options = parser.parse_args(given_options)
-    assert (options.bind_ip, options.port, options.metrics_port) == ("::", 0, 9216)
+    assert (options.bind_ip, options.port, options.metrics_port) == (("::",), 0, 9216)
     assert (options.log_level, options.log_file, options.slow_ms) == ("debug", Path("/tmp/x.log"), 5)
     assert options.configdb == HostList("cfg", (HostAndPort("h", 1),))
 
 
 @pytest.mark.parametrize(
+    ("text", "addresses"),
+    [
+        ("::1", ("::1",)),
+        ("[::1]", ("::1",)),
+        ("127.0.0.1, [fe80::1%lo]", ("127.0.0.1", "fe80::1%lo")),
+        ("localhost", ("localhost",)),
+    ],
+)
+def test_addresses_are_read_with_or_without_brackets(text: str, addresses: tuple[str, ...]) -> None:
+    parser = argparse.ArgumentParser()
+    add_daemon_options(parser, default_port=27017)
+    assert parser.parse_args(["--bind-ip", text]).bind_ip == addresses
+
+
+def test_known_address_of_ipv6_has_brackets() -> None:
+    parser = argparse.ArgumentParser()
+    add_daemon_options(parser, default_port=27017)
+    assert known_address(parser.parse_args(["--bind-ip", "[::1]"])) == "[::1]:27017"
+
+
+@pytest.mark.parametrize(
     ("option", "value", "complaint"),
     [
+        ("--bind-ip", "[::1", "'[::1' is not a list of addresses such as 127.0.0.1,[::1]"),
+        ("--bind-ip", "127.0.0.1,,::1", "is not a list of addresses"),
+        ("--log-rotate", "remove", "invalid LogRotation value: 'remove'"),
         ("--port", "65536", "'65536' is not a port from 0 to 65535"),
         ("--metrics-port", "x", "'x' is not a port"),
         ("--slow-ms", "-1", "argument --slow-ms"),

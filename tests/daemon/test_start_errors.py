@@ -1,0 +1,69 @@
+"""What keeps a daemon from starting: one line on standard error, and exit status 1."""
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.daemon.test_signals import running
+
+SECONDS_MAX = 30.0
+
+TOY = ("tests.daemon.toy_daemon",)
+ROUTER = ("router.main", "--configdb", "config/127.0.0.1:1", "--workers", "2")
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port that another process listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture
+def free() -> int:
+    """A port that was free a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def error_of(*arguments: str) -> str:
+    """The one line that a daemon says, as it does not start."""
+    completed = subprocess.run(
+        [sys.executable, "-m", *arguments], capture_output=True, text=True, timeout=SECONDS_MAX, check=False
+    )
+    assert completed.returncode == 1, completed.stderr
+    assert completed.stderr.count("\n") == 1, completed.stderr
+    return completed.stderr.strip().partition(": ")[2]
+
+
+@pytest.mark.parametrize("daemon", [TOY, ROUTER])
+def test_port_in_use(daemon: tuple[str, ...], taken: int) -> None:
+    assert error_of(*daemon, "--port", str(taken)) == f"cannot listen on 127.0.0.1:{taken}: Address already in use"
+
+
+@pytest.mark.parametrize("daemon", [TOY, ROUTER])
+def test_metrics_port_in_use(daemon: tuple[str, ...], taken: int, free: int) -> None:
+    error = error_of(*daemon, "--port", str(free), "--metrics-port", str(taken))
+    assert error == f"cannot listen on 127.0.0.1:{taken}: Address already in use"
+
+
+@pytest.mark.parametrize("daemon", [TOY, ROUTER])
+def test_log_that_cannot_be_written(daemon: tuple[str, ...], tmp_path: Path, free: int) -> None:
+    error = error_of(*daemon, "--port", str(free), "--log-file", str(tmp_path))
+    assert error == f"{tmp_path}: Is a directory"
+
+
+def test_address_of_another_machine(free: int) -> None:
+    error = error_of(*TOY, "--port", str(free), "--bind-ip", "[2001:db8::1]")
+    assert error == f"cannot listen on [2001:db8::1]:{free}: Cannot assign requested address"
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6")
+def test_brackets_are_accepted(tmp_path: Path) -> None:
+    with running(tmp_path, "--bind-ip", "[::1]", "--metrics-port", "0") as daemon:
+        (address,) = daemon.lines("Listening")[0]["addresses"]
+        assert address.startswith("('::1', ")
