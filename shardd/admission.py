@@ -15,6 +15,7 @@ from typing import Final
 
 import trio
 
+from daemon.sidecar.role_certainty import RoleCertainty
 from shardd.arguments import seconds_allowed
 from shardd.critical_section import CriticalSection
 from shardd.database_state import DatabaseState
@@ -106,6 +107,7 @@ class Admission:
         refresher: brings states up to date.
         gate: closed while critical sections are missing that a former primary had begun.
         involvements: finds out which further namespaces an operation involves.
+        certainty: whether what is remembered belongs to the role that the mongod has now.
     """
 
     def __init__(
@@ -115,15 +117,19 @@ class Admission:
         refresher: MetadataRefresher,
         gate: RecoveryGate,
         involvements: InvolvementFinder,
+        certainty: RoleCertainty,
     ) -> None:
         self._namespace = namespace
         self._database = database
         self._refresher = refresher
         self._gate = gate
         self._involvements = involvements
+        self._certainty = certainty
 
     def try_admit(self, request: Request, *, is_write: bool) -> NamespaceState | None:
         """The state of the namespace with the operation counted in, None if there is more to be looked at."""
+        if not self._certainty.is_certain:
+            return None
         body, fields = request.body, request.fields
         state = self._namespace(namespace_of(request))
         if state.critical_section is not None or (is_write and not self._gate.is_open):
@@ -154,6 +160,7 @@ class Admission:
             CommandError: MaxTimeMSExpired, waiting took too long; TypeMismatch, a version is malformed;
                 NotWritablePrimary, a write on a secondary; CommandOnShardedViewNotSupportedOnMongod and
                 CommandNotSupported, what is involved is not all here; and what a refresh may raise.
+            BackendError: the mongod does not answer.
         """
         await in_own_task()
         with trio.move_on_after(seconds_allowed(request)):
@@ -165,6 +172,8 @@ class Admission:
         involvement = Involvement.none()
         refreshed: set[str] = set()
         while True:
+            if not self._certainty.is_certain:
+                await self._certainty.wait_certain()
             if self._involvements.is_needed(request, state) and not self._involvements.is_current(involvement):
                 involvement = await self._involvements.find(request, state)
                 continue

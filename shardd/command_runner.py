@@ -5,6 +5,7 @@ from typing import Any
 import bson
 import trio
 
+from daemon.sidecar.term_scope import working_for
 from shardd.arguments import seconds_allowed
 from shardd.registry import Command, RawReply
 from shardd.shard import Shard
@@ -22,13 +23,22 @@ async def run_command(command: Command, shard: Shard, client: ClientConnection, 
 
     Raises:
         CommandError: it must not run here or now, or it failed.
+        BackendError: mongod does not answer.
     """
     if command.is_interruptible:
         client.allow_interruption()
     if command.admin_only and request.db != "admin":
         raise CommandError(ErrorCode.Unauthorized, f"{command.name} may only be run against the admin database.")
-    if command.primary_only and not shard.is_primary:
-        raise CommandError(ErrorCode.NotWritablePrimary, "not primary")
+    term = None
+    if command.primary_only:
+        term = await shard.sidecar.certainty.present_term()
+        if term is None:
+            raise CommandError(ErrorCode.NotWritablePrimary, "not primary")
+    with working_for(term):
+        return await _run(command, shard, request)
+
+
+async def _run(command: Command, shard: Shard, request: Request) -> bytes:
     if command.needs_identity:
         await shard.load_identity()
     if command.is_ddl:
@@ -79,9 +89,16 @@ async def check_database_version(shard: Shard, request: Request) -> None:
 
 
 async def gossip(shard: Shard) -> dict[str, Any]:
-    """The times that tell clients up to where the mongod has come."""
+    """The times that tell clients up to where the mongod has come.
+
+    Raises:
+        CommandError: InterruptedDueToReplStateChange, the term for which this task works is over: what it has done may
+            not last.
+    """
     try:
         pong = await shard.mongod.command("admin", {"ping": 1})
-    except (BackendError, CommandError):
+    except (BackendError, CommandError) as error:
+        if isinstance(error, CommandError) and error.code == ErrorCode.InterruptedDueToReplStateChange:
+            raise
         return {}  # stepping down or gone: the command has been done, and its answer matters more
     return {field: pong[field] for field in ("$clusterTime", "operationTime") if field in pong}

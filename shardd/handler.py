@@ -3,9 +3,8 @@
 Most requests are versioned operations; what is done for one of them is `_run_versioned` and no more.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import shardd.commands  # noqa: F401 - registers the commands
 from daemon.logs import get_logger
@@ -28,8 +27,8 @@ from shardd.orphans.past_ownership import ownership_at, snapshot_time
 from shardd.registry import COMMANDS
 from shardd.shard import Shard
 from shardd.sharded_operations import SHARDED_OPERATIONS, ShardedOperation
-from shardd.sharding_fields import without_sharding_fields
 from shardd.stale_errors import StaleError, stale_reply
+from shardd.term_exchange import TermExchange, is_linearizable
 from shardd.topology_gossip import is_for_all_shards, run_telling
 from shardd.views import CHANGES_OF_VIEWS
 from shardd.writing_pipelines import executed_at_once, is_writing
@@ -42,6 +41,9 @@ from wire.request import Request
 from wire.transport.server import ClientConnection
 from wire.transport.strand import in_own_task
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 logger = get_logger("shardd.operations")
 
 _BEGIN_IN_REACTOR: Final = frozenset({"delete", "find", "getMore", "insert", "update"})
@@ -49,9 +51,6 @@ _BEGIN_IN_REACTOR: Final = frozenset({"delete", "find", "getMore", "insert", "up
 
 _NAMED_IN_FULL: Final = NAMED_IN_FULL.union(command.name for command in COMMANDS.values() if command.admin_only)
 """Commands whose argument is ``db.collection``, or a database, rather than a collection of the command's database."""
-
-Send: TypeAlias = Callable[[bytes, int], Awaitable[bytes | None]]
-"""`Upstream.forward` or `Upstream.pass_on`."""
 
 
 class ShardHandler(SidecarHandler):
@@ -65,6 +64,7 @@ class ShardHandler(SidecarHandler):
             shard.refresher,
             shard.recovery_gate,
             InvolvementFinder(shard.namespace, shard.database, shard.refresher, shard.views),
+            shard.sidecar.certainty,
         )
         self._causal_reads = CausalReads(shard.mongod)
         self._stale_errors = stale_errors
@@ -87,9 +87,9 @@ class ShardHandler(SidecarHandler):
         if SHARD_VERSION in fields or DATABASE_VERSION in fields or INVOLVED_NAMESPACES in fields:
             if is_for_all_shards(request):
                 await in_own_task()
-                run = partial(self._run_versioned, client, upstream, upstream.forward, request)
+                run = partial(self._run_versioned, client, upstream, request, is_whole=True)
                 return await run_telling(self._shard, request, run)
-            return await self._run_versioned(client, upstream, upstream.pass_on, request)
+            return await self._run_versioned(client, upstream, request)
         if request.name in HELLO_NAMES:
             return await self._shard.sidecar.answer_hello(client, upstream, request)
         if request.name == LOG_ROTATE:
@@ -104,18 +104,20 @@ class ShardHandler(SidecarHandler):
                 self._shard.views.forget()
 
     async def _run_versioned(
-        self, client: ClientConnection, upstream: Upstream, send: Send, request: Request
+        self, client: ClientConnection, upstream: Upstream, request: Request, *, is_whole: bool = False
     ) -> bytes | None:
-        is_write = not is_read(request)
+        is_write = must_tell_term = not is_read(request)
         if self._shard.identity is None:
             await self._shard.load_identity()
         if is_writing(request):
+            must_tell_term = True
             request = executed_at_once(request)
         elif not is_write:
             client.allow_interruption()
         if READ_CONCERN in request.fields:
             # The time that it waits for comes before versions are compared, as on a genuine shard: what is known of the
             # placement has to be as young as that.
+            must_tell_term = must_tell_term or is_linearizable(request)
             await self._shard.sidecar.prepare(request)
             if not self._shard.is_primary:
                 await self._causal_reads.prepare(request, self._shard.namespace(namespace_of(request)))
@@ -130,16 +132,17 @@ class ShardHandler(SidecarHandler):
                 return reply_document(request.message.request_id, stale_reply(request, error))
         # What is true at the moment of admission is true for the whole operation.
         operations, orphans = state.operations, state.orphans
+        exchange = TermExchange(self._shard.sidecar, upstream, must_tell_term=must_tell_term, is_whole=is_whole)
         # A write is not left before the mongod has answered, even if its client leaves: a critical section that
         # waits for it must not go on while it may still be at work.
         try:
             if TXN_NUMBER in request.fields and self._shard.history_table.sessions:
                 await in_own_task()
-                run = partial(self._run_admitted, upstream, state, orphans, upstream.forward)
+                run = partial(self._run_admitted, exchange, state, orphans)
                 reply = await answer_retried_write(self._shard, request, run)
                 if reply is not None:
                     return reply
-            return await self._run_admitted(upstream, state, orphans, send, request)
+            return await self._run_admitted(exchange, state, orphans, request)
         finally:
             state.exit(operations, is_write=is_write)
             for entry in involved:
@@ -148,12 +151,7 @@ class ShardHandler(SidecarHandler):
                 self._shard.views.forget()
 
     async def _run_admitted(
-        self,
-        upstream: Upstream,
-        state: NamespaceState,
-        orphans: OwnershipFilter | None,
-        send: Send,
-        request: Request,
+        self, exchange: TermExchange, state: NamespaceState, orphans: OwnershipFilter | None, request: Request
     ) -> bytes | None:
         table = state.table
         if table is not None:
@@ -165,7 +163,8 @@ class ShardHandler(SidecarHandler):
                 request = await without_orphans(request, self._shard.mongod, Namespace.parse(state.namespace), orphans)
             special = SHARDED_OPERATIONS.get(request.name)
             if special is not None:
-                reply = await special(ShardedOperation(self._shard, upstream, request, state))
+                reply = await special(ShardedOperation(self._shard, exchange.upstream, request, state))
                 if reply is not None:
+                    await exchange.confirm()
                     return reply
-        return await send(without_sharding_fields(request), request.message.flags)
+        return await exchange.run(request)

@@ -147,6 +147,7 @@ class Shard:
     async def on_step_up(self, term: int, nursery: trio.Nursery) -> None:
         """Begin as primary with nothing but what is persisted, and finish what a former primary has begun."""
         self._forget_metadata()
+        self.sidecar.certainty.settle(term)
         nursery.start_soon(self.writer.run)
         while True:
             try:

@@ -5,17 +5,21 @@ from typing import Final
 from sharding.involved_namespaces import INVOLVED_NAMESPACES
 from sharding.versions import DATABASE_VERSION, SHARD_VERSION
 from wire.message import CHECKSUM_PRESENT, OpMsg, op_msg
-from wire.rawbson import from_elements, without
+from wire.rawbson import append, from_elements, without
 from wire.request import Request
 
 _SHARDING_FIELDS: Final = frozenset({SHARD_VERSION, DATABASE_VERSION, INVOLVED_NAMESPACES})
 
 
-def without_sharding_fields(request: Request) -> bytes:
+def without_sharding_fields(request: Request, more: bytes = b"") -> bytes:
     """The request's frame less the fields about versions, with its id, flags and other sections.
 
     Routers put ``shardVersion`` and ``databaseVersion`` at the end of the body, where one cut takes them off; from
     elsewhere they are cut out as well.
+
+    Args:
+        request: the request.
+        more: elements to be put at the end of the body.
     """
     body, fields = request.body, request.fields
     last = len(body) - 1
@@ -32,7 +36,7 @@ def without_sharding_fields(request: Request) -> bytes:
         and (database is None or database[1] >= cut)
         and INVOLVED_NAMESPACES not in fields
     )
-    new_body = from_elements(body[4:cut]) if is_all else without(body, _SHARDING_FIELDS)
+    new_body = from_elements(body[4:cut] + more) if is_all else append(without(body, _SHARDING_FIELDS), more)
     return with_body(request.message, new_body)
 
 

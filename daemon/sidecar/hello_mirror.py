@@ -11,7 +11,7 @@ from typing import Any
 import trio
 from bson import ObjectId
 
-from daemon.sidecar.hello_view import rewrite_hello, topology_of, unmapped_members
+from daemon.sidecar.hello_view import election_term, rewrite_hello, topology_of, unmapped_members
 from wire.hello import TopologyVersion
 
 
@@ -26,11 +26,13 @@ class HelloMirror:
     Attributes:
         hello: the newest reply of mongod, None while it can't be reached.
         version: counts the changes that clients can see.
+        term: in which the mongod is primary, None when it is not.
     """
 
     def __init__(self, mongod_address: str, sidecar_address: str, extensions: Sequence[str] = ()) -> None:
         self.hello: Mapping[str, Any] | None = None
         self.version = TopologyVersion(ObjectId(), 0)
+        self.term: int | None = None
         self._own_fields = {"extensions": list(extensions)} if extensions else {}
         self._own = {mongod_address: sidecar_address}
         self._sidecars: dict[str, str] = dict(self._own)
@@ -48,16 +50,23 @@ class HelloMirror:
         return unmapped_members(self.hello, self._sidecars) if self.hello else set()
 
     def observe(self, hello: Mapping[str, Any]) -> None:
-        """Take a reply of mongod; one that is older than what is known (replies race) is passed over."""
+        """Take a reply of mongod; one that is older than what is known (replies race) is passed over.
+
+        So is one of another mongod process, which may be one that has ended: its reply may have waited in a socket.
+        """
+        known = self.hello
+        if known is not None and known["topologyVersion"]["processId"] == hello["topologyVersion"]["processId"]:
+            self.meet(hello)
+
+    def meet(self, hello: Mapping[str, Any]) -> None:
+        """As `observe`, for a hello that the mongod has been asked just now: it is that of the process that runs."""
         if not _is_older(hello, self.hello):
-            self.hello = hello
-            self._publish()
+            self._know(hello)
 
     def lose(self) -> None:
         """Mongod can't be reached."""
         if self.hello is not None:
-            self.hello = None
-            self._publish()
+            self._know(None)
 
     def learn_sidecars(self, sidecars: Mapping[str, str]) -> None:
         """Take the registered addresses."""
@@ -83,6 +92,11 @@ class HelloMirror:
     async def wait_for_change(self) -> None:
         """Return when what clients see changes, or mongod is lost or found."""
         await self._changed.wait()
+
+    def _know(self, hello: Mapping[str, Any] | None) -> None:
+        self.hello = hello
+        self.term = election_term(hello) if hello is not None and hello.get("isWritablePrimary") else None
+        self._publish()
 
     def _publish(self) -> None:
         seen = None if self.hello is None else topology_of(rewrite_hello(self.hello, self._sidecars))

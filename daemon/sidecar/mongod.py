@@ -1,14 +1,23 @@
-"""The mongod that a sidecar stands in front of."""
+"""The mongod that the sidecar stands in front of."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
 
+from daemon.sidecar.term_scope import check_term, term_of_task
 from wire.errors import CommandError
 from wire.transport.pools import ConnectionPools
+
+REPLICATION_DATA: Final = "$replData"
 
 
 class LocalMongod:
     """Where the own mongod is, and a pool of connections for what the daemon itself asks of it.
+
+    Args:
+        pools: the daemon's connection pools.
+        socket_path: see below.
+        address: see below.
+        present_term: finds out in which term the mongod is primary now; None where no task works for a term.
 
     Attributes:
         socket_path: its UNIX socket.
@@ -16,25 +25,56 @@ class LocalMongod:
         pool: the daemon's own connections; clients have theirs (`daemon.sidecar.upstream`).
     """
 
-    def __init__(self, pools: ConnectionPools, socket_path: str, address: str) -> None:
+    def __init__(
+        self,
+        pools: ConnectionPools,
+        socket_path: str,
+        address: str,
+        present_term: Callable[[], Awaitable[int | None]] | None = None,
+    ) -> None:
         self.socket_path = socket_path
         self.address = address
         self.pool = pools[socket_path]
+        self._present_term = present_term
 
     async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
         """Run a command and return its decoded reply.
 
+        A task that works for a term (`daemon.sidecar.term_scope`) has it run in no other one: a command is not sent
+        when the term is over, and one that turns out to have run in another term has failed.
+
         Raises:
-            CommandError: the reply says ``ok: 0``.
+            CommandError: the reply says ``ok: 0``; InterruptedDueToReplStateChange, the term is over.
             BackendError: mongod does not answer.
         """
-        return await self.pool.command(db, command)
+        term = term_of_task()
+        if term is None:
+            return await self.pool.command(db, command)
+        await self.check_term_before()
+        reply = await self.pool.command(db, {**command, REPLICATION_DATA: 1})
+        metadata = reply.pop(REPLICATION_DATA, None)
+        if metadata is not None:
+            check_term(term, metadata["term"])
+        return reply
+
+    async def check_term_before(self) -> None:
+        """Find out whether the term that this task works for, if it works for one, is the present one.
+
+        Raises:
+            CommandError: InterruptedDueToReplStateChange, it is not.
+            BackendError: mongod does not answer.
+        """
+        term = term_of_task()
+        if term is not None:
+            assert self._present_term is not None
+            check_term(term, await self._present_term())
 
     async def write(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
         """Run a write command; returns its reply.
 
         Raises:
-            CommandError: the command failed, one of its items did, or its write concern could not be satisfied.
+            CommandError: the command failed, one of its items did, or its write concern could not be satisfied; as
+                `command`.
             BackendError: mongod does not answer.
         """
         reply = await self.command(db, command)

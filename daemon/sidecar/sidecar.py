@@ -15,7 +15,8 @@ from daemon.sidecar.hello_service import answer_hello
 from daemon.sidecar.mongod import LocalMongod
 from daemon.sidecar.noop_writer import READ_CONCERN, NoopWriter
 from daemon.sidecar.registration import Registration
-from daemon.sidecar.terms import RoleHooks, current_term, follow_role
+from daemon.sidecar.role_certainty import RoleCertainty
+from daemon.sidecar.terms import RoleHooks, follow_role
 from daemon.sidecar.upstream import Upstream
 from wire.errors import BackendError, CommandError, RemoteProtocolError
 from wire.request import Request
@@ -57,8 +58,9 @@ class Sidecar:
         on_mongod_lost: Callable[[], None],
         extensions: Sequence[str] = (),
     ) -> None:
-        self.mongod = LocalMongod(pools, mongod_socket, mongod_address)
         self.mirror = HelloMirror(mongod_address, address, extensions)
+        self.certainty = RoleCertainty(self.mirror, self._ask_hello)
+        self.mongod = LocalMongod(pools, mongod_socket, mongod_address, self.certainty.present_term)
         self.address = address
         self._registration = Registration(self.mongod, self.mirror, pools, address)
         self._noop_writer = NoopWriter(self.mongod, self.mirror, pools)
@@ -74,7 +76,7 @@ class Sidecar:
     @property
     def term(self) -> int | None:
         """The term in which the own mongod is primary, None when it is not."""
-        return current_term(self.mirror)
+        return self.mirror.term
 
     @property
     def is_ready(self) -> bool:
@@ -109,7 +111,11 @@ class Sidecar:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._follow_mongod)
             nursery.start_soon(self._registration.run)
-            nursery.start_soon(follow_role, self.mirror, self._hooks)
+            nursery.start_soon(self.certainty.run)
+            nursery.start_soon(follow_role, self.mirror, self.certainty, self._hooks)
+
+    async def _ask_hello(self) -> Mapping[str, Any]:
+        return await self.mongod.pool.command("admin", {"hello": 1})
 
     async def _follow_mongod(self) -> None:
         """Keep the mirror current with a hello that is always waiting at the mongod."""
@@ -128,7 +134,7 @@ class Sidecar:
     async def _follow_connection(self) -> None:
         connection = await Connection.open(self.mongod.socket_path, handshake=self._handshake())
         try:
-            self.mirror.observe(connection.hello)
+            self.mirror.meet(connection.hello)
             while True:
                 version = self.mirror.hello and self.mirror.hello["topologyVersion"]
                 with trio.move_on_after(_AWAIT_MS / 1000 + _GRACE_SECONDS) as deadline:

@@ -10,7 +10,8 @@ from typing import Protocol
 import trio
 
 from daemon.sidecar.hello_mirror import HelloMirror
-from daemon.sidecar.hello_view import election_term
+from daemon.sidecar.role_certainty import RoleCertainty
+from daemon.sidecar.term_scope import working_for
 
 logger = logging.getLogger("daemon.sidecar.terms")
 
@@ -21,6 +22,8 @@ class RoleHooks(Protocol):
     async def on_step_up(self, term: int, nursery: trio.Nursery) -> None:
         """Mongod became primary: recover what its set had persisted.
 
+        Who remembers anything of the time before forgets it first, and says so (`RoleCertainty.settle`).
+
         Args:
             term: the election's number.
             nursery: for work that is to end with the term; it is cancelled at step-down, this call included.
@@ -30,24 +33,24 @@ class RoleHooks(Protocol):
         """Mongod is not primary any more, or can't be reached; the work of the term has ended."""
 
 
-async def follow_role(mirror: HelloMirror, hooks: RoleHooks) -> None:
+async def follow_role(mirror: HelloMirror, certainty: RoleCertainty, hooks: RoleHooks) -> None:
     """Call the hooks at every change of role, until cancelled."""
     while True:
-        term = current_term(mirror)
+        term = mirror.term
         if term is None:
             await mirror.wait_for_change()
             continue
         logger.info("Became primary", extra={"term": term})
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(hooks.on_step_up, term, nursery)
-            while current_term(mirror) == term:
-                await mirror.wait_for_change()
-            nursery.cancel_scope.cancel()
+        with working_for(term):
+            await _run_term(mirror, hooks, term)
         hooks.on_step_down()
+        certainty.settle(None)
         logger.info("Stepped down", extra={"term": term})
 
 
-def current_term(mirror: HelloMirror) -> int | None:
-    """The term in which the own mongod is primary, None when it is not."""
-    hello = mirror.hello
-    return election_term(hello) if hello is not None and hello.get("isWritablePrimary") else None
+async def _run_term(mirror: HelloMirror, hooks: RoleHooks, term: int) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(hooks.on_step_up, term, nursery)
+        while mirror.term == term:
+            await mirror.wait_for_change()
+        nursery.cancel_scope.cancel()

@@ -5,7 +5,7 @@ keep their meaning when every client has a connection of its own. Nothing is rew
 id, and its reply already names it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from daemon.sidecar.mongod import LocalMongod
@@ -13,6 +13,21 @@ from wire.message import EXHAUST_ALLOWED, MORE_TO_COME
 from wire.transport.client import Connection
 from wire.transport.relay import Relay
 from wire.transport.server import ClientConnection
+from wire.transport.stream import FrameStream
+
+
+class _AnswerRelay(Relay):
+    """Passes a long answer on unless something speaks against it when it begins."""
+
+    def __init__(self, receiver: FrameStream, may_begin: Callable[[], bool] | None) -> None:
+        super().__init__(receiver)
+        self._may_begin = may_begin
+
+    def begin(self, beginning: bytes) -> tuple[bytes, int] | None:
+        """See `Relay`."""
+        if self._may_begin is not None and not self._may_begin():
+            return None
+        return super().begin(beginning)
 
 
 class Upstream:
@@ -30,8 +45,13 @@ class Upstream:
         self._connection: Connection | None = None
         self.connection_id: int | None = None
 
-    async def pass_on(self, frame: bytes, flags: int) -> bytes | None:
+    async def pass_on(self, frame: bytes, flags: int, may_begin: Callable[[], bool] | None = None) -> bytes | None:
         """As `forward`; but a long answer goes to the client while it is still coming, and None is returned for it.
+
+        Args:
+            frame: as `forward`.
+            flags: as `forward`.
+            may_begin: asked when a long answer has begun to come; it is received as a whole and returned if not.
 
         Raises:
             BackendError: as `forward`.
@@ -40,7 +60,7 @@ class Upstream:
         if flags & (MORE_TO_COME | EXHAUST_ALLOWED) or not client.is_answered_verbatim:
             return await self.forward(frame, flags)
         connection = self._connection or await self._open()
-        return await connection.exchange_for(frame, Relay(client.stream))
+        return await connection.exchange_for(frame, _AnswerRelay(client.stream, may_begin))
 
     async def forward(self, frame: bytes, flags: int) -> bytes | None:
         """Send a client's request to the mongod; returns the frame to answer with, None for a request without answer.

@@ -25,7 +25,9 @@ from bson.binary import Binary
 from bson.int64 import Int64
 
 from daemon.logs import get_logger
-from daemon.sidecar.mongod import LocalMongod
+from daemon.sidecar.mongod import REPLICATION_DATA, LocalMongod
+from daemon.sidecar.reply_term import term_of_body
+from daemon.sidecar.term_scope import check_term, term_of_task
 from shardd.migration.empty_timestamps import restoring_updates
 from shardd.migration.raw_replies import check_reply
 from sharding.namespace import Namespace
@@ -69,24 +71,36 @@ class Transaction:
     ) -> bytes:
         """Run one statement; returns the raw body of the reply.
 
+        A task that works for a term has it run in no other one. So no transaction is committed in another term than
+        that of its statements: mongod aborts those that are open when it steps down.
+
         Args:
             db: the database.
             body: the command less session and transaction fields.
             sequence: name and raw documents of an argument that is sent beside the body.
 
         Raises:
-            CommandError: the statement, or one of its items, failed; the transaction can only be aborted.
+            CommandError: the statement, or one of its items, failed; InterruptedDueToReplStateChange, the term is over;
+                the transaction can only be aborted.
             BackendError: mongod does not answer.
         """
+        await self._mongod.check_term_before()
+        reply = await self._exchange(db, body, sequence)
+        check_reply(reply)
+        expected = term_of_task()
+        if expected is not None:
+            check_term(expected, term_of_body(reply))
+        return reply
+
+    async def _exchange(
+        self, db: str, body: Mapping[str, Any], sequence: tuple[bytes, Sequence[bytes]] | None = None
+    ) -> bytes:
         start = {} if self._has_begun else {"startTransaction": True}
         self._has_begun = True
-        command = bson.encode({**body, **start, **self._fields, "$db": db})
+        command = bson.encode({**body, **start, **self._fields, REPLICATION_DATA: 1, "$db": db})
         sections = b"" if sequence is None else encode_sequence(*sequence)
-        reply = response_body(
-            await self._mongod.pool.exchange(op_msg(command, request_id=next_request_id(), sections=sections))
-        )
-        check_reply(reply)
-        return reply
+        frame = op_msg(command, request_id=next_request_id(), sections=sections)
+        return response_body(await self._mongod.pool.exchange(frame))
 
     async def commit(self, write_concern: Mapping[str, Any]) -> None:
         """Make it last.
@@ -108,7 +122,8 @@ class Transaction:
         if not self._has_begun:
             return
         try:
-            await self.run("admin", {"abortTransaction": 1})
+            # In another term, too: there is nothing to be done for it.
+            check_reply(await self._exchange("admin", {"abortTransaction": 1}))
         except CommandError as error:
             if error.code not in _ENDED:
                 raise

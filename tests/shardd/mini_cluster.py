@@ -4,7 +4,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -173,14 +173,21 @@ class MiniCluster:
 
 
 @contextmanager
-def mini_cluster(directory: Path, shards: int = 2, members: int = 1) -> Iterator[MiniCluster]:
-    """Start a cluster; every process is gone after the block."""
+def mini_cluster(directory: Path, shards: int = 2, members: int | Sequence[int] = 1) -> Iterator[MiniCluster]:
+    """Start a cluster; every process is gone after the block.
+
+    Args:
+        directory: for its files.
+        shards: how many.
+        members: how many each shard has, or each of them.
+    """
     with ExitStack() as stack:
         config = _start_set(stack, directory, "config", "configd", 1)
         cluster = MiniCluster(config)
         for index in range(shards):
             name = f"sh{index}"
-            cluster.shards[name] = _start_set(stack, directory, name, "shardd", members)
+            count = members if isinstance(members, int) else members[index]
+            cluster.shards[name] = _start_set(stack, directory, name, "shardd", count)
         stack.callback(cluster.close)  # while there is still somebody to say goodbye to
         with cluster.config_client() as client:
             for name, each in cluster.shards.items():

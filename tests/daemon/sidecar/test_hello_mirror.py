@@ -24,7 +24,7 @@ def hello(counter: int, *, process: ObjectId = PROCESS, **fields: Any) -> Mappin
 def mirror_of(*replies: Mapping[str, Any]) -> HelloMirror:
     mirror = HelloMirror("m0:1", "d0:1")
     for reply in replies:
-        mirror.observe(reply)
+        mirror.meet(reply)
     return mirror
 
 
@@ -60,7 +60,14 @@ def test_an_older_reply_that_comes_late_is_passed_over() -> None:
 
 def test_another_run_of_mongod_begins_counting_anew() -> None:
     mirror = mirror_of(hello(9))
-    mirror.observe(hello(0, process=ObjectId(), secondary=True))
+    mirror.meet(hello(0, process=ObjectId(), secondary=True))
+    assert mirror.hello is not None
+    assert mirror.hello["secondary"] is True
+
+
+def test_a_reply_of_a_run_that_has_ended_is_passed_over() -> None:
+    mirror = mirror_of(hello(9, process=ObjectId(), secondary=False), hello(0, secondary=True))
+    mirror.observe(hello(10, process=ObjectId(), secondary=False))
     assert mirror.hello is not None
     assert mirror.hello["secondary"] is True
 
@@ -87,7 +94,7 @@ def test_whoever_waits_is_woken_by_a_change_at_once() -> None:
 
 def test_clients_learn_which_extensions_the_daemon_understands() -> None:
     mirror = HelloMirror("m0:1", "d0:1", ("newField",))
-    mirror.observe(hello(1))
+    mirror.meet(hello(1))
     reply = mirror.current_reply(connection_id=9)
     assert reply is not None
     assert reply["extensions"] == ["newField"]

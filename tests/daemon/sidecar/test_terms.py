@@ -7,6 +7,7 @@ from bson import ObjectId
 from trio.testing import wait_all_tasks_blocked
 
 from daemon.sidecar.hello_mirror import HelloMirror
+from daemon.sidecar.role_certainty import RoleCertainty
 from daemon.sidecar.terms import follow_role
 
 PROCESS = ObjectId()
@@ -36,7 +37,7 @@ def observe(mirror: HelloMirror, counter: int, term: int | None) -> None:
     reply = {"topologyVersion": {"processId": PROCESS, "counter": counter}, "isWritablePrimary": term is not None}
     if term is not None:
         reply["electionId"] = ObjectId(f"7fffffff{term:016x}")
-    mirror.observe(reply)
+    mirror.meet(reply)
 
 
 def events_of(*steps: Callable[[HelloMirror], None]) -> list[str]:
@@ -45,8 +46,9 @@ def events_of(*steps: Callable[[HelloMirror], None]) -> list[str]:
 
     async def main() -> None:
         mirror = HelloMirror("m:1", "d:1")
+        certainty = RoleCertainty(mirror, trio.sleep_forever)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(follow_role, mirror, recorder)
+            nursery.start_soon(follow_role, mirror, certainty, recorder)
             for step in steps:
                 await wait_all_tasks_blocked()
                 step(mirror)

@@ -1,0 +1,124 @@
+"""What a daemon believes of its mongod's role after its process was stopped."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import pytest
+import trio
+from bson import ObjectId
+
+from daemon.sidecar.hello_mirror import HelloMirror
+from daemon.sidecar.role_certainty import PAUSE_SECONDS_MAX, RoleCertainty
+
+PROCESS = ObjectId()
+
+
+def hello(counter: int, term: int) -> dict[str, Any]:
+    return {
+        "topologyVersion": {"processId": PROCESS, "counter": counter},
+        "isWritablePrimary": True,
+        "electionId": ObjectId(f"7fffffff{term:016x}"),
+    }
+
+
+class World:
+    """A daemon whose clock is moved by the test, and the mongod that it asks."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.asked = 0
+        self.answer = hello(1, term=3)
+        self.mirror = HelloMirror("m:1", "d:1")
+        self.mirror.meet(self.answer)
+        self.certainty = RoleCertainty(self.mirror, self._ask, lambda: self.now)
+        self.certainty.settle(3)
+        self.while_asking: Callable[[], None] = lambda: None
+
+    def pause(self) -> None:
+        self.now += PAUSE_SECONDS_MAX * 1.5
+
+    async def _ask(self) -> Mapping[str, Any]:
+        self.asked += 1
+        await trio.lowlevel.checkpoint()
+        self.while_asking()
+        return self.answer
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def run(work: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        with trio.fail_after(10):
+            await work()
+
+    trio.run(main)
+
+
+def test_what_was_settled_is_certain(world: World) -> None:
+    assert world.certainty.is_certain
+
+
+def test_a_pause_is_noticed_when_it_is_asked_for_and_not_only_by_the_task(world: World) -> None:
+    world.pause()
+    assert not world.certainty.is_certain
+
+
+def test_a_hello_after_the_pause_makes_it_certain_again(world: World) -> None:
+    world.pause()
+    run(world.certainty.wait_certain)
+    assert world.certainty.is_certain
+    assert world.asked == 1
+
+
+def test_another_term_is_known_but_not_settled(world: World) -> None:
+    world.pause()
+    world.answer = hello(2, term=5)
+
+    async def present_term() -> None:
+        assert await world.certainty.present_term() == 5
+
+    run(present_term)
+    assert not world.certainty.is_certain
+    world.certainty.settle(5)
+    assert world.certainty.is_certain
+
+
+def test_a_change_of_term_is_uncertain_before_anybody_has_acted_on_it(world: World) -> None:
+    world.mirror.observe(hello(2, term=4))
+    assert not world.certainty.is_certain
+
+
+def test_waits_until_the_new_term_is_settled(world: World) -> None:
+    world.mirror.observe(hello(2, term=4))
+
+    async def wait() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.certainty.wait_certain)
+            await trio.testing.wait_all_tasks_blocked()
+            world.certainty.settle(4)
+
+    run(wait)
+    assert world.asked == 0
+
+
+def test_an_answer_that_was_waited_for_through_another_pause_is_no_answer(world: World) -> None:
+    world.pause()
+    pauses = iter([world.pause])
+    world.while_asking = lambda: next(pauses, lambda: None)()
+    run(world.certainty.wait_certain)
+    assert world.asked == 2
+
+
+def test_all_who_wait_ask_once(world: World) -> None:
+    world.pause()
+
+    async def wait() -> None:
+        async with trio.open_nursery() as nursery:
+            for _ in range(10):
+                nursery.start_soon(world.certainty.wait_certain)
+
+    run(wait)
+    assert world.asked == 1

@@ -1,0 +1,121 @@
+"""What a client is told of an operation that was executed in another term than that in which it was let in."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+import bson
+import pytest
+import trio
+from bson import ObjectId
+
+from daemon.sidecar.hello_mirror import HelloMirror
+from daemon.sidecar.mongod import REPLICATION_DATA
+from daemon.sidecar.role_certainty import RoleCertainty
+from shardd.term_exchange import TermExchange, is_linearizable
+from wire.errors import BackendError
+from wire.message import OpMsg, op_msg
+from wire.request import Request
+
+if TYPE_CHECKING:
+    from daemon.sidecar.sidecar import Sidecar
+    from daemon.sidecar.upstream import Upstream
+
+PROCESS = ObjectId()
+VERSION = {"e": ObjectId(), "t": bson.Timestamp(1, 1), "v": bson.Timestamp(1, 0)}
+INSERT = {"insert": "c", "documents": [{}], "$db": "d", "shardVersion": VERSION}
+FIND = {"find": "c", "$db": "d", "shardVersion": VERSION}
+
+
+def hello(counter: int, term: int | None) -> dict[str, Any]:
+    version = {"processId": PROCESS, "counter": counter}
+    election = {} if term is None else {"electionId": ObjectId(f"7fffffff{term:016x}")}
+    return {"topologyVersion": version, "isWritablePrimary": term is not None, **election}
+
+
+class FakeMongod:
+    """A sidecar and an upstream in one: answers what the test says, and notes what it was sent."""
+
+    def __init__(self, term: int | None = 3) -> None:
+        self.mirror = HelloMirror("m:1", "d:1")
+        self.mirror.meet(hello(1, term))
+        self.certainty = RoleCertainty(self.mirror, trio.sleep_forever)
+        self.certainty.settle(term)
+        self.mongod = self
+        self.socket_path = "/mongod"
+        self.reply: dict[str, Any] = {"ok": 1.0}
+        self.meanwhile: Callable[[], None] = lambda: None
+        self.sent: list[dict[str, Any]] = []
+
+    async def forward(self, frame: bytes, flags: int, may_begin: Callable[[], bool] | None = None) -> bytes:
+        self.sent.append(bson.decode(OpMsg(frame).body))
+        self.meanwhile()
+        return op_msg(bson.encode(self.reply), request_id=2, response_to=1)
+
+    pass_on = forward
+
+    def elect(self, term: int) -> None:
+        self.mirror.observe(hello(2, term))
+        self.certainty.settle(term)
+
+    def run(self, command: dict[str, Any], *, must_tell_term: bool) -> dict[str, Any]:
+        sidecar, upstream = cast("Sidecar", self), cast("Upstream", self)
+        exchange = TermExchange(sidecar, upstream, must_tell_term=must_tell_term, is_whole=False)
+        reply = trio.run(exchange.run, request_of(command))
+        assert reply is not None
+        return bson.decode(OpMsg(reply).body)
+
+
+def request_of(command: dict[str, Any]) -> Request:
+    return Request(OpMsg(op_msg(bson.encode(command), request_id=1)))
+
+
+def told(term: int) -> dict[str, Any]:
+    return {REPLICATION_DATA: {"term": bson.Int64(term)}}
+
+
+def test_a_write_in_its_own_term_is_answered_without_what_was_asked_for_besides() -> None:
+    mongod = FakeMongod()
+    mongod.reply = {"n": 1, "ok": 1.0, **told(3)}
+    assert mongod.run(INSERT, must_tell_term=True) == {"n": 1, "ok": 1.0}
+    assert mongod.sent == [{"insert": "c", "documents": [{}], "$db": "d", REPLICATION_DATA: 1}]
+
+
+@pytest.mark.parametrize(
+    "reply", [{"n": 1, "ok": 1.0, **told(5)}, {"n": 1, "ok": 1.0}, {"ok": 0.0, "code": 11000, **told(5)}]
+)
+def test_a_write_in_another_term_is_not_acknowledged(reply: dict[str, Any]) -> None:
+    mongod = FakeMongod()
+    mongod.reply = reply
+    with pytest.raises(BackendError):
+        mongod.run(INSERT, must_tell_term=True)
+
+
+@pytest.mark.parametrize("reply", [{"ok": 0.0, "code": 10107, **told(4)}, {"ok": 0.0, "code": 59}])
+def test_what_says_that_nothing_was_done_is_passed_on(reply: dict[str, Any]) -> None:
+    mongod = FakeMongod()
+    mongod.reply = reply
+    assert mongod.run(INSERT, must_tell_term=True)["code"] == reply["code"]
+
+
+def test_a_read_in_another_term_is_not_answered() -> None:
+    mongod = FakeMongod()
+    mongod.meanwhile = lambda: mongod.elect(5)
+    with pytest.raises(BackendError):
+        mongod.run(FIND, must_tell_term=False)
+
+
+def test_a_read_during_which_a_secondary_was_elected_is_answered() -> None:
+    mongod = FakeMongod(term=None)
+    mongod.meanwhile = lambda: mongod.elect(5)
+    assert mongod.run(FIND, must_tell_term=False)["ok"] == 1
+
+
+def test_a_read_is_not_asked_for_its_term() -> None:
+    mongod = FakeMongod()
+    mongod.run(FIND, must_tell_term=False)
+    assert mongod.sent == [{"find": "c", "$db": "d"}]
+
+
+@pytest.mark.parametrize(("level", "expected"), [("linearizable", True), ("majority", False)])
+def test_reads_that_promise_the_newest_state(level: str, *, expected: bool) -> None:
+    assert is_linearizable(request_of({**FIND, "readConcern": {"level": level}})) is expected
