@@ -25,6 +25,7 @@ class Player(threading.Thread):
     def run(self) -> None:
         """Do steps."""
         try:
+            self.client.begin()
             while not self._is_stopping.is_set() and not self._history.failed.is_set():
                 self.workload.step(self.client)
                 self.client.operations += 1

@@ -103,6 +103,10 @@ class StageClient:
         """How many commands had to be sent again."""
         return self._routers.resent
 
+    def begin(self) -> None:
+        """Work after all that was set up: without its cluster time, a snapshot might be of before it."""
+        self._learn(self.stage.admin.admin.command("ping"))
+
     def close(self) -> None:
         """Close its connections."""
         self._routers.close()
