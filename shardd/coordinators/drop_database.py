@@ -33,6 +33,8 @@ class DropDatabase(Coordinator):
         self.must_finish = True
         for collection in await self._sharded_collections():
             await drop_everywhere(self, collection.namespace, collection.uuid)
+            # Participants execute what has one number once: the next order needs another one.
+            await self.enter_phase(DROP)
         async with database_closed(shard, db, {"command": "dropDatabase", "db": db}):
             # This shard first: as long as it has collections, the database is there.
             await drop_database_here(shard, db, is_primary_shard=True)

@@ -97,6 +97,14 @@ def test_an_insert_let_in_before_brings_nothing_back(
     assert created["ok"] == 1.0
 
 
+def test_a_database_is_dropped_with_all_its_sharded_collections(mini: MiniCluster, ranged: ShardedNamespace) -> None:
+    for name in ("d", "e"):
+        assert mini.shard_collection(f"{ranged.db}.{name}", {"a": "hashed"}, "sh0")["ok"] == 1.0
+    assert sorted(collections(mini, ranged)["sh1"]) == ["c", "d", "e"]
+    assert drop_database(ranged)["ok"] == 1.0
+    assert collections(mini, ranged) == {}
+
+
 def test_a_long_update_is_ended(mini: MiniCluster, ranged: ShardedNamespace) -> None:
     """As in MongoDB, where it ends at its next yield. It would take minutes."""
     ranged.insert(*({"a": number} for number in range(10, 1010)))
