@@ -14,6 +14,7 @@ from wire.errors import CommandError
 from wire.request import Request
 from wire.type_names import type_name
 
+_UUID_BYTES: Final = 16
 _NUMBERS: Final = frozenset({rawbson.INT32, rawbson.INT64, rawbson.DOUBLE, rawbson.DECIMAL128})
 _BOOLEANS: Final = _NUMBERS | {rawbson.BOOL}
 
@@ -62,13 +63,13 @@ class Arguments:
         Raises:
             CommandError: TypeMismatch; BadValue, none of them.
         """
-        value = int(self._value(name, _NUMBERS, "int")) if self.has(name) else default
+        value = self._value(name, _NUMBERS, "int") if self.has(name) else default
         if value not in values:
             raise CommandError(
                 ErrorCode.BadValue,
                 f"Enumeration value '{value}' for field '{self._path}.{name}' is not a valid value.",
             )
-        return value
+        return int(value)
 
     def object_id(self, name: str) -> ObjectId:
         """An ObjectId."""
@@ -82,7 +83,10 @@ class Arguments:
 
     def uuid(self, name: str) -> UUID:
         """A UUID."""
-        return UUID(bytes=bytes(self._value(name, {rawbson.BINARY}, "binData")))
+        value = bytes(self._value(name, {rawbson.BINARY}, "binData"))
+        if len(value) != _UUID_BYTES:
+            raise CommandError(ErrorCode.InvalidUUID, "uuid must be a 16-byte binary field with UUID (4) subtype")
+        return UUID(bytes=value)
 
     def maybe_uuid(self, name: str) -> UUID | None:
         """A UUID, or None."""

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import bson
 from bson.binary import Binary
 
 from configd.transactions import Transaction
@@ -14,6 +13,7 @@ from sharding.versions import ChunkVersion
 from wire import rawbson
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
+from wire.rawbson import decode_document
 
 _NEWEST_FIRST = {"lastmod": -1}
 _IN_ORDER = {"min": 1}
@@ -119,8 +119,8 @@ class CollectionChunks:
 def bounds_document(chunk: Chunk, version: ChunkVersion | None = None) -> dict[str, Any]:
     """A chunk as changelog entries show it: ``{min, max, lastmod}``."""
     return {
-        "min": bson.decode(chunk.min),
-        "max": bson.decode(chunk.max),
+        "min": decode_document(chunk.min),
+        "max": decode_document(chunk.max),
         "lastmod": (version or chunk.version).to_document(),
     }
 

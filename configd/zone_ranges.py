@@ -64,7 +64,7 @@ class ZoneBounds:
 
     def _check_same_fields(self, other: bytes) -> None:
         if _names(other) != _names(self.min):
-            key_pattern = ", ".join(f"{name.decode()}: 1" for name in _names(self.min))
+            key_pattern = ", ".join(f"{name.decode(errors='replace')}: 1" for name in _names(self.min))
             raise CommandError(
                 FIELDS_DIFFER,
                 f"field names of bound {document_text(other)} do not match those of keyPattern {{ {key_pattern} }}",

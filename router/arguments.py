@@ -3,12 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-import bson
-
 from sharding.namespace import Namespace
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
-from wire.rawbson import ARRAY, BOOL, OBJECT, STRING, VALUE_CODEC
+from wire.rawbson import ARRAY, BOOL, OBJECT, STRING, decode_document
 from wire.request import Request
 from wire.type_names import type_name
 
@@ -62,7 +60,7 @@ def document(request: Request, name: bytes) -> dict[str, Any] | None:
         CommandError: TypeMismatch.
     """
     raw = raw_document(request, name)
-    return None if raw is None else bson.decode(raw, codec_options=VALUE_CODEC)
+    return None if raw is None else decode_document(raw)
 
 
 def raw_document(request: Request, name: bytes) -> bytes | None:
@@ -106,7 +104,7 @@ def full_namespace(request: Request) -> Namespace:
 
 def passed_on(request: Request, *names: bytes) -> Mapping[str, Any]:
     """Those of the named arguments that are there, decoded, for a command that takes the same ones."""
-    return {name.decode(): request.get(name) for name in names if name in request.fields}
+    return {name.decode(errors="replace"): request.get(name) for name in names if name in request.fields}
 
 
 def _typed(request: Request, name: bytes, kind: int, *, is_required: bool) -> tuple[int, int, int, int] | None:

@@ -4,6 +4,7 @@ Deadlines, errors, gossip, metrics and the log of slow operations are here, so t
 """
 
 import logging
+import math
 from time import perf_counter
 from typing import Final
 
@@ -14,6 +15,7 @@ import router.commands  # noqa: F401 - registers all commands
 from daemon.namespaces import namespace_of
 from daemon.outcomes import OK, outcome_of_failure, outcome_of_success
 from router.operation import Operation
+from router.reads.arguments import clamp_int64
 from router.registry import COMMANDS, Command, Reply
 from router.router import Router
 from wire.error_codes import Category, ErrorCode, has_category
@@ -22,6 +24,7 @@ from wire.message import reply
 from wire.request import Request
 from wire.transport.server import ClientConnection
 from wire.transport.strand import in_own_task
+from wire.well_formed import error_of_request
 
 logger = logging.getLogger("router.commands")
 
@@ -75,12 +78,16 @@ class Dispatcher:
             if result is None or isinstance(result, bytes):
                 return result
             return _framed(operation, result)
-        except CommandError as error:
+        except Exception as failure:
+            error = error_of_request(failure, request)
+            if error is None:
+                outcome = outcome_of_failure(failure, client)
+                raise
             outcome = error.code_name
             _label(operation, error)
             return _framed(operation, error.reply())
-        except BaseException as error:
-            outcome = outcome_of_failure(error, client)
+        except BaseException as failure:
+            outcome = outcome_of_failure(failure, client)
             raise
         finally:
             seconds = perf_counter() - started
@@ -141,11 +148,12 @@ def _max_time_ms(request: Request) -> int:
     value = request.get(b"maxTimeMS")
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise CommandError(ErrorCode.BadValue, "maxTimeMS must be a number")
-    if value != int(value):
+    if math.isnan(value) or (math.isfinite(value) and value != int(value)):
         raise CommandError(ErrorCode.BadValue, "maxTimeMS has non-integral value")
-    if not 0 <= value <= _MAX_TIME_MS_LIMIT:
-        raise CommandError(ErrorCode.BadValue, f"{int(value)} value for maxTimeMS is out of range")
-    return int(value)
+    milliseconds = clamp_int64(value)
+    if not 0 <= milliseconds <= _MAX_TIME_MS_LIMIT:
+        raise CommandError(ErrorCode.BadValue, f"{milliseconds} value for maxTimeMS is out of range")
+    return milliseconds
 
 
 def _label(operation: Operation, error: CommandError) -> None:

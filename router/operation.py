@@ -2,10 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-import bson
-
 from sharding.namespace import Namespace
-from wire.rawbson import VALUE_CODEC
+from wire.rawbson import decode_document
 from wire.read_preference import PRIMARY, ReadPreference
 from wire.request import Request
 from wire.transport.server import ClientConnection
@@ -59,7 +57,7 @@ class Operation:
         document = self.request.raw_object(b"$readPreference")
         if document is None:
             return PRIMARY
-        fields: dict[str, Any] = bson.decode(document, codec_options=VALUE_CODEC)
+        fields: dict[str, Any] = decode_document(document)
         return ReadPreference.parse(fields)
 
     @property

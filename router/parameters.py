@@ -26,7 +26,7 @@ class Parameter:
 
 def _whole_number(low: int, high: int) -> Callable[[Any], int]:
     def check(value: Any) -> int:  # noqa: ANN401 - whatever a client sent
-        if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or value % 1:
             raise CommandError(ErrorCode.BadValue, f"expected a whole number, got {value!r}")
         if not low <= value <= high:
             raise CommandError(ErrorCode.BadValue, f"{int(value)} is not between {low} and {high}")

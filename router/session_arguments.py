@@ -92,7 +92,7 @@ def _objects(request: Request, array: str, elements: str) -> list[dict[bytes, Sp
     try:
         for position, element in spans(body, argument[2]):
             if element[0] != OBJECT:
-                raise wrong_type(f"{elements}.{position.decode()}", element[0], type_name(OBJECT))
+                raise wrong_type(f"{elements}.{position.decode(errors='replace')}", element[0], type_name(OBJECT))
             found.append(index(body, element[2]))
     except InvalidBSONError as error:
         raise CommandError(ErrorCode.InvalidBSON, str(error)) from error
@@ -110,7 +110,7 @@ def _check_fields(fields: _Fields, known: Mapping[bytes, int], path: str) -> Non
 
 def _required(fields: _Fields, name: bytes, path: str) -> Span:
     if name not in fields:
-        raise missing_field(f"{path}.{name.decode()}")
+        raise missing_field(f"{path}.{name.decode(errors='replace')}")
     return fields[name]
 
 

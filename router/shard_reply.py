@@ -2,14 +2,12 @@
 
 from typing import TYPE_CHECKING, Any, Final
 
-import bson
-
 from router.usual_reply import cluster_time_of_usual
 from sharding.clock import VectorClock
 from wire.error_codes import Category, ErrorCode, has_category
 from wire.errors import CommandError, RemoteProtocolError
 from wire.message import Header, OpMsg, op_msg
-from wire.rawbson import VALUE_CODEC, InvalidBSONError, Span, decode_value, index, without_spans
+from wire.rawbson import InvalidBSONError, Span, decode_document, decode_value, index, without_spans
 
 if TYPE_CHECKING:
     from router.routing_cache import CollectionRouting
@@ -135,7 +133,7 @@ class ShardReply:
     @property
     def document(self) -> dict[str, Any]:
         """The whole reply, decoded."""
-        return bson.decode(self.body, codec_options=VALUE_CODEC)
+        return decode_document(self.body)
 
     def get(self, name: bytes, default: Any = None) -> Any:  # noqa: ANN401 - a BSON value can be anything
         """The decoded value of one top-level field."""

@@ -1,7 +1,10 @@
 """Taking the arguments of internal commands, with the errors of MongoDB's command parser."""
 
 import math
-from typing import Any
+from typing import Any, Final
+from uuid import UUID
+
+from bson.binary import Binary
 
 from sharding.namespace import Namespace
 from wire.error_codes import ErrorCode
@@ -11,6 +14,7 @@ from wire.request import Request
 from wire.type_names import type_name
 
 MISSING_FIELD = 40414
+_UUID_BYTES: Final = 16
 
 
 def namespace_argument(request: Request) -> Namespace:
@@ -78,6 +82,20 @@ def required_argument(request: Request, name: bytes) -> Any:  # noqa: ANN401 - a
     if name not in request.fields:
         raise _missing(request, name)
     return request.get(name)
+
+
+def uuid_argument(request: Request, name: bytes) -> UUID:
+    """A required UUID.
+
+    Raises:
+        CommandError: 40414, TypeMismatch or InvalidUUID.
+    """
+    value = required_argument(request, name)
+    if not isinstance(value, Binary | bytes):
+        raise _wrong_type(request, name, "binData")
+    if len(value) != _UUID_BYTES:
+        raise CommandError(ErrorCode.InvalidUUID, "uuid must be a 16-byte binary field with UUID (4) subtype")
+    return UUID(bytes=bytes(value))
 
 
 def migration_session_argument(request: Request) -> str:

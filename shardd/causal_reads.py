@@ -45,7 +45,7 @@ class CausalReads:
         }
         for name in (b"$clusterTime", b"maxTimeMS"):
             if name in request.fields:
-                find[name.decode()] = request.get(name)
+                find[name.decode(errors="replace")] = request.get(name)
         reply = await self._mongod.command(CACHE_COLLECTIONS.db, find)
         found = reply["cursor"]["firstBatch"]
         if self._entries.get(state.namespace) != found:

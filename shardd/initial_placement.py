@@ -3,15 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import bson
-
 from shardd.shard import Shard
 from sharding import initial_chunks
 from sharding.catalog.tag_entry import TagEntry
 from sharding.initial_chunks import InitialPlacement, PlannedChunk
 from sharding.namespace import Namespace
 from sharding.shard_key import ShardKeyPattern
-from wire.rawbson import encode_document
+from wire.rawbson import decode_document, encode_document
 
 
 async def plan_initial_chunks(
@@ -35,7 +33,7 @@ async def plan_initial_chunks(
         primary_shard=shard.require_identity().shard_name,
         shards=[shard_id for shard_id, entry in shards.items() if not entry.is_draining],
         is_empty=is_empty,
-        zones=[TagEntry.from_document(bson.decode(tag)).zone_range(pattern) for tag in tags],
+        zones=[TagEntry.from_document(decode_document(tag)).zone_range(pattern) for tag in tags],
         shards_of_zone=shards_of_zone,
         num_initial_chunks=int(arguments.get("numInitialChunks") or 0),
         presplit_hashed_zones=bool(arguments.get("presplitHashedZones", False)),

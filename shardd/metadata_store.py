@@ -29,7 +29,7 @@ from sharding.routing_table import RoutingTable
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 from wire.message import next_request_id, op_msg
-from wire.rawbson import VALUE_CODEC, array_documents, index
+from wire.rawbson import array_documents, decode_document, index
 from wire.transport.client import response_body
 
 _CONFIG: Final = "config"
@@ -207,7 +207,7 @@ def _is_same(before: RoutingTable | None, after: RoutingTable | None) -> bool:
 
 
 def _decode(document: bytes) -> dict[str, Any]:
-    decoded: dict[str, Any] = bson.decode(document, codec_options=VALUE_CODEC)
+    decoded: dict[str, Any] = decode_document(document)
     return decoded
 
 

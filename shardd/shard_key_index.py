@@ -6,8 +6,6 @@ The rules are those of MongoDB 6.0's ``shardCollection``.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import bson
-
 from daemon.sidecar.mongod import LocalMongod
 from shardd.local_collections import create_indexes, is_empty, list_indexes
 from sharding.bson_text import document_text
@@ -15,7 +13,7 @@ from sharding.namespace import Namespace
 from sharding.shard_key import ShardKeyPattern
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
-from wire.rawbson import encode_document
+from wire.rawbson import decode_document, encode_document
 
 
 async def ensure_shard_key_index(
@@ -46,7 +44,7 @@ async def ensure_shard_key_index(
     if has_supporting_index(namespace, pattern, indexes, unique=unique):
         # Whether it is multikey, which its description does not tell, is for mongod to say.
         await mongod.command(
-            namespace.db, {"checkShardingIndex": str(namespace), "keyPattern": bson.decode(pattern.document)}
+            namespace.db, {"checkShardingIndex": str(namespace), "keyPattern": decode_document(pattern.document)}
         )
         return
     if not may_create:
@@ -97,7 +95,7 @@ def has_supporting_index(
 
 def index_specification(pattern: ShardKeyPattern, *, unique: bool, has_default_collation: bool) -> dict[str, Any]:
     """The index on just the shard key."""
-    key = bson.decode(pattern.document)
+    key = decode_document(pattern.document)
     specification: dict[str, Any] = {"key": key, "name": "_".join(f"{name}_{value}" for name, value in key.items())}
     if unique:
         specification["unique"] = True

@@ -2,8 +2,6 @@
 
 from typing import Any, Final
 
-import bson
-
 from daemon.sidecar.upstream import Upstream
 from sharding.bson_text import document_text
 from sharding.namespace import Namespace
@@ -12,7 +10,7 @@ from sharding.versions import DATABASE_VERSION, SHARD_VERSION
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 from wire.message import op_msg
-from wire.rawbson import append, encode_document, encode_elements, without
+from wire.rawbson import append, decode_document, encode_document, encode_elements, without
 from wire.request import Request
 
 _REPLACED: Final = frozenset({SHARD_VERSION, DATABASE_VERSION, b"index"})
@@ -25,7 +23,7 @@ def check_created_indexes(request: Request, table: RoutingTable) -> None:
         CommandError: CannotCreateIndex.
     """
     for specification in request.documents(b"indexes"):
-        index = bson.decode(specification)
+        index = decode_document(specification)
         key = index.get("key")
         if index.get("unique") and isinstance(key, dict) and not table.key_pattern.is_unique_index_compatible(key):
             raise CommandError(

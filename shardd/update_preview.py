@@ -17,9 +17,9 @@ from wire.message import next_request_id, op_msg
 from wire.rawbson import (
     EMPTY_DOCUMENT,
     OBJECT,
-    VALUE_CODEC,
     Span,
     array_documents,
+    decode_document,
     decode_value,
     find,
     index,
@@ -113,7 +113,7 @@ class UpdatePreviews:
         reply = response_body(await self._mongod.pool.exchange(op_msg(body, request_id=next_request_id())))
         ok = find(reply, b"ok")
         if ok is None or not decode_value(reply, ok):
-            failure: dict[str, Any] = bson.decode(reply, codec_options=VALUE_CODEC)
+            failure: dict[str, Any] = decode_document(reply)
             raise CommandError.from_reply(failure)
         return reply
 

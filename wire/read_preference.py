@@ -4,6 +4,7 @@ The rules are those of the server selection specification
 (https://github.com/mongodb/specifications/blob/master/source/server-selection/server-selection.md).
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -51,15 +52,18 @@ class ReadPreference:
         """From a ``$readPreference`` document.
 
         Raises:
-            CommandError: FailedToParse for an unknown mode, or tags with mode primary; MaxStalenessOutOfRange.
+            CommandError: TypeMismatch; BadValue, an unknown mode; FailedToParse, tags or staleness with mode primary;
+                MaxStalenessOutOfRange.
         """
         mode = document.get("mode", "primary")
+        if not isinstance(mode, str):
+            raise _wrong_type("mode", "string")
         if mode not in _MODES:
             raise CommandError(
                 ErrorCode.BadValue, f"Enumeration value '{mode}' for field '$readPreference.mode' is not a valid value."
             )
-        tag_sets = tuple(dict(tags) for tags in document.get("tags", ()))
-        staleness = int(document.get("maxStalenessSeconds", 0) or 0)
+        tag_sets = _tag_sets(document.get("tags", []))
+        staleness = _staleness(document.get("maxStalenessSeconds", 0))
         if mode == "primary" and any(tag_sets):
             raise CommandError(ErrorCode.FailedToParse, "Only empty tags are allowed with primary read preference")
         if staleness and mode == "primary":
@@ -107,6 +111,32 @@ class ReadPreference:
             return True
         newest = max(other.last_write_seconds for other in (*primary, *members))
         return newest - member.last_write_seconds + _IDLE_WRITE_SECONDS <= self.max_staleness_seconds
+
+
+def _tag_sets(value: object) -> tuple[Mapping[str, str], ...]:
+    if not isinstance(value, list):
+        raise _wrong_type("tags", "array")
+    for position, tags in enumerate(value):
+        if not isinstance(tags, Mapping):
+            raise _wrong_type(f"tags.{position}", "object")
+        for name, tag in tags.items():
+            if not isinstance(tag, str):
+                raise _wrong_type(f"tags.{position}.{name}", "string")
+    return tuple(dict(tags) for tags in value)
+
+
+def _staleness(value: object) -> int:
+    if value is None:
+        return 0
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise _wrong_type("maxStalenessSeconds", "number")
+    return int(value)
+
+
+def _wrong_type(name: str, expected: str) -> CommandError:
+    return CommandError(
+        ErrorCode.TypeMismatch, f"BSON field '$readPreference.{name}' is the wrong type, expected type '{expected}'"
+    )
 
 
 PRIMARY: Final = ReadPreference()

@@ -3,19 +3,17 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-import bson
-
 from wire.error_codes import ErrorCode
-from wire.errors import CommandError, RemoteProtocolError
+from wire.errors import CommandError
 from wire.limits import NESTING_LEVELS_MAX
 from wire.message import OpMsg
 from wire.rawbson import (
     ARRAY,
     OBJECT,
     STRING,
-    VALUE_CODEC,
     InvalidBSONError,
     Span,
+    decode_document,
     decode_value,
     depth_exceeds,
     index,
@@ -46,8 +44,7 @@ class Request:
         """Read the top level of the body.
 
         Raises:
-            RemoteProtocolError: the body is not well-formed BSON.
-            CommandError: it names no command, or no database.
+            CommandError: InvalidBSON; or it names no command, or no database.
         """
         self.message = message
         self.body = body = message.body
@@ -59,7 +56,7 @@ class Request:
         try:
             self.fields = fields = index(body)
         except InvalidBSONError as error:
-            raise RemoteProtocolError(f"OP_MSG body: {error}") from error
+            raise CommandError(ErrorCode.InvalidBSON, f"{error} in object with unknown _id") from error
         if not fields:
             raise CommandError(ErrorCode.CommandNotFound, "no such command: ''")
         self.name = next(iter(fields)).decode(errors="replace")
@@ -78,15 +75,13 @@ class Request:
         """The whole body as a dict, for commands that are rare enough. Document sequences are not part of it.
 
         Raises:
-            CommandError: the body is nested too deep or holds values that cannot be decoded.
+            CommandError: Overflow, the body is nested too deep.
+            InvalidBSONError: it is not well-formed.
         """
         if self._document is None:
             if depth_exceeds(self.body, NESTING_LEVELS_MAX):
                 raise CommandError(ErrorCode.Overflow, "BSONObj exceeds maximum nested object depth")
-            try:
-                self._document = bson.decode(self.body, codec_options=VALUE_CODEC)
-            except bson.errors.InvalidBSON as error:
-                raise CommandError(ErrorCode.InvalidBSON, str(error)) from error
+            self._document = decode_document(self.body)
         return self._document
 
     def get(self, name: bytes, default: Any = None) -> Any:  # noqa: ANN401 - a BSON value can be anything

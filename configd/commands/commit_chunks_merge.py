@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import bson
-
 from configd.collection_chunks import CollectionChunks, find_collection
 from configd.operation import Operation
 from configd.ranges import parse_range
@@ -14,6 +12,7 @@ from sharding.chunks import ChunkRange
 from sharding.versions import ChunkVersion
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
+from wire.rawbson import decode_document
 
 
 @config_command("_configsvrCommitChunksMerge")
@@ -65,8 +64,8 @@ async def commit_chunks_merge(operation: Operation) -> dict[str, Any]:
             "prevShardVersion": before.to_document(),
             "mergedVersion": whole.version.to_document(),
             "owningShard": shard,
-            "min": bson.decode(merged.min),
-            "max": bson.decode(merged.max),
+            "min": decode_document(merged.min),
+            "max": decode_document(merged.max),
             "numChunks": len(changes.deleted) + 1,
         }
         await operation.log_changes("merge", namespace, details)

@@ -3,7 +3,6 @@
 from functools import partial
 from typing import Any
 
-import bson
 from bson.binary import Binary
 
 from configd.collection_chunks import find_collection
@@ -15,7 +14,7 @@ from sharding.chunks import ChunkPlacement
 from sharding.routing_table import RoutingTable
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
-from wire.rawbson import VALUE_CODEC, raw_document
+from wire.rawbson import decode_document, raw_document
 
 
 @config_command("_configsvrCommitCreateCollection")
@@ -29,7 +28,7 @@ async def commit_create_collection(operation: Operation) -> dict[str, Any]:
     namespace = operation.namespace
     arguments = operation.arguments
     document = arguments.document("collection")
-    decoded = bson.decode(document, codec_options=VALUE_CODEC)
+    decoded = decode_document(document)
     collection = CollectionEntry.from_document(decoded)
     if collection.namespace != namespace:
         raise CommandError(ErrorCode.BadValue, f"The entry of {collection.namespace} was sent for {namespace}")

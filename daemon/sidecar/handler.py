@@ -2,9 +2,7 @@
 
 from abc import ABC, abstractmethod
 from time import perf_counter
-from typing import Any, Final
-
-import bson
+from typing import Final
 
 from daemon.logs import Logger
 from daemon.metrics import Metrics
@@ -13,8 +11,10 @@ from daemon.sidecar.sidecar import Sidecar
 from daemon.sidecar.upstream import Upstream
 from wire.errors import BackendError
 from wire.hello import HELLO_NAMES
+from wire.rawbson import decode_document
 from wire.request import Request
 from wire.transport.server import ClientConnection
+from wire.well_formed import error_of_request
 
 # A failed command's reply begins with ok: 0.
 _FAILED: Final = b"\x01ok\0" + bytes(8)
@@ -68,8 +68,14 @@ class SidecarHandler(ABC):
             outcome = HOST_UNREACHABLE
             client.is_finished = True
             return None
-        except BaseException as error:
-            outcome = outcome_of_failure(error, client)
+        except Exception as failure:
+            error = error_of_request(failure, request)
+            outcome = outcome_of_failure(error or failure, client)
+            if error is None or error is failure:
+                raise
+            raise error from failure
+        except BaseException as failure:
+            outcome = outcome_of_failure(failure, client)
             raise
         finally:
             seconds = perf_counter() - started
@@ -102,5 +108,5 @@ class SidecarHandler(ABC):
 
 
 def _code_name(reply: bytes) -> str:
-    document: dict[str, Any] = bson.decode(reply[21:])
+    document = decode_document(reply[21:])
     return str(document.get("codeName", document.get("code", "unknown")))

@@ -2,11 +2,10 @@
 
 from typing import Final
 
-import bson
-
 from daemon.log_rotation import rotate_logs_for_client
 from daemon.sidecar.upstream import Upstream
 from wire.message import OpMsg
+from wire.rawbson import decode_document
 from wire.request import Request
 
 LOG_ROTATE: Final = "logRotate"
@@ -20,6 +19,6 @@ async def rotate_both_logs(upstream: Upstream, request: Request) -> bytes | None
         BackendError: the mongod has gone.
     """
     reply = await upstream.forward(request.message.frame, request.message.flags)
-    if reply is None or bson.decode(OpMsg(reply).body)["ok"]:
+    if reply is None or decode_document(OpMsg(reply).body)["ok"]:
         rotate_logs_for_client()
     return reply

@@ -38,7 +38,7 @@ from router.shard_reply import ShardedViewError
 from sharding.namespace import Namespace
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
-from wire.rawbson import STRING, append, encode_elements, without
+from wire.rawbson import STRING, append, decode_document, encode_elements, without
 from wire.read_preference import PRIMARY
 from wire.transport.strand import in_own_task
 
@@ -247,4 +247,4 @@ async def _on_shards(
 
 def _counted(field: str, documents: Sequence[bytes]) -> int:
     """The number in a shard's result, 0 if it has none since nothing was there to be counted."""
-    return int(bson.decode(documents[0])[field]) if documents else 0
+    return int(decode_document(documents[0])[field]) if documents else 0

@@ -1,7 +1,5 @@
 """``count``: how many documents match."""
 
-import bson
-
 from router.commands.aggregate import aggregate_view
 from router.operation import Operation
 from router.reads.count import CountArguments
@@ -15,6 +13,7 @@ from router.retry import with_routing
 from router.routing_cache import CollectionRouting
 from router.scatter import forwarded, raise_worst, scatter
 from router.shard_reply import ShardedViewError
+from wire.rawbson import decode_document
 
 
 @command("count", reads=True, api_versions=("1",))
@@ -41,4 +40,4 @@ async def count(operation: Operation) -> Reply:
         return await unless_missing(operation, with_routing(operation, operation.namespace, attempt), nothing)
     except ShardedViewError as error:
         documents = first_batch(await aggregate_view(operation, error))
-        return {"n": bson.decode(documents[0])[COUNTED] if documents else 0}
+        return {"n": decode_document(documents[0])[COUNTED] if documents else 0}

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import Any, Final
 
-import bson
-
 from router.operation import Operation
 from router.reads.aggregate import not_supported, with_stages
 from router.reads.arguments import raw_elements
@@ -28,7 +26,7 @@ from sharding.namespace import Namespace
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 from wire.message import op_msg
-from wire.rawbson import VALUE_CODEC, append, encode_elements
+from wire.rawbson import append, decode_document, encode_elements
 
 _OUTER_FIELDS: Final = (b"lsid", b"$readPreference", b"readConcern", b"comment", b"maxTimeMS", b"$clusterTime", b"$db")
 """What a shard's ``explain`` takes over from the client's command."""
@@ -80,7 +78,7 @@ async def explain_command(
 def _target(routing: CollectionRouting, explained: ExplainedCommand) -> tuple[str, ...]:
     collation = None
     if explained.collation is not None:
-        collation = bson.decode(explained.collation, codec_options=VALUE_CODEC)
+        collation = decode_document(explained.collation)
     if explained.name == "aggregate":
         return shards_for_pipeline(routing, Pipeline.parse(explained.request), collation)
     shards = shards_for_read(routing, explained.filter, collation)
@@ -103,7 +101,7 @@ async def _explain_aggregate(
             raise not_supported(pipeline, shards)
         body = with_stages(body, mergeable.shard_stages)
         split = {
-            "shardsPart": [bson.decode(stage, codec_options=VALUE_CODEC) for stage in mergeable.shard_stages],
+            "shardsPart": [decode_document(stage) for stage in mergeable.shard_stages],
             "mergerPart": mergeable.merger_stages,
         }
         if mergeable.order is not None:

@@ -1,7 +1,5 @@
 """``findAndModify``."""
 
-import bson
-
 from router.operation import Operation
 from router.registry import Reply, command
 from router.retry import with_routing
@@ -14,7 +12,7 @@ from router.writes.targeting import target_find_and_modify
 from sharding.routing_table import RoutingTable
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
-from wire.rawbson import EMPTY_DOCUMENT, NULL, InvalidBSONError
+from wire.rawbson import EMPTY_DOCUMENT, NULL, InvalidBSONError, decode_document
 from wire.request import Request
 
 
@@ -48,7 +46,7 @@ def _shard_of_query(request: Request, table: RoutingTable) -> str:
     query = _optional_object(request, b"query") or EMPTY_DOCUMENT
     collation = _optional_object(request, b"collation")
     try:
-        return target_find_and_modify(query, bson.decode(collation) if collation else None, table)
+        return target_find_and_modify(query, decode_document(collation) if collation else None, table)
     except InvalidBSONError as error:
         raise CommandError(ErrorCode.InvalidBSON, str(error)) from error
 

@@ -28,7 +28,7 @@ from wire.limits import (
     WRITE_BATCH_OPERATIONS_MAX,
 )
 from wire.message import MORE_TO_COME, next_request_id, op_msg
-from wire.rawbson import VALUE_CODEC
+from wire.rawbson import decode_document
 from wire.transport.server import ClientConnection
 
 
@@ -78,7 +78,7 @@ def _take_metadata(operation: Operation) -> None:
             ErrorCode.ClientMetadataCannotBeMutated, "The client metadata document may only be sent in the first hello"
         )
     checked = parse_client_metadata(request.body, span, bytes_max=MONGOS_BYTES_MAX)
-    client.metadata = bson.decode(checked.document, codec_options=VALUE_CODEC)
+    client.metadata = decode_document(checked.document)
 
 
 async def _answer(operation: Operation, wanted: HelloRequest) -> dict[str, Any]:

@@ -68,6 +68,6 @@ def _cursor_ids(request: Request) -> list[int]:
     found: list[int] = []
     for name, span in spans(request.body, cursors[2]):
         if span[0] != INT64:
-            raise wrong_type(f"{_STRUCT}.cursors.{name.decode()}", span[0], "long")
+            raise wrong_type(f"{_STRUCT}.cursors.{name.decode(errors='replace')}", span[0], "long")
         found.append(decode_value(request.body, span))
     return found

@@ -7,7 +7,6 @@ becomes of the client or of this router; the same command sent again joins it.
 from time import perf_counter
 from typing import Any, Final
 
-import bson
 from bson.int64 import Int64
 
 from router import arguments
@@ -24,7 +23,7 @@ from sharding.catalog.reads import read_chunk_size
 from sharding.routing_table import RoutingTable
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
-from wire.rawbson import BOOL, raw_document
+from wire.rawbson import BOOL, decode_document, raw_document
 from wire.request import Request
 
 _FORCE_MANUAL: Final = 1
@@ -161,5 +160,5 @@ def _throttle(request: Request) -> dict[str, Any]:
     throttle: dict[str, Any] = {"secondaryThrottle": bool(request.get(name))}
     write_concern = arguments.raw_document(request, b"writeConcern")
     if throttle["secondaryThrottle"] and write_concern is not None:
-        throttle["writeConcern"] = bson.decode(write_concern)
+        throttle["writeConcern"] = decode_document(write_concern)
     return {"secondaryThrottle": throttle}

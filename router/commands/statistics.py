@@ -9,6 +9,7 @@ from router.ddl.raw_replies import merge_raw
 from router.ddl.reply_fields import answer_of
 from router.ddl.send import connection_strings, read_all_shards, send_to_owning_shards
 from router.operation import Operation
+from router.reads.arguments import clamp_int64
 from router.registry import Reply, command
 from router.scatter import raise_worst
 from wire.error_codes import ErrorCode
@@ -67,9 +68,9 @@ async def db_stats(operation: Operation) -> Reply:
     """Sizes and numbers of what is in a database, of each shard and in all."""
     request = operation.request
     scale = operation.argument(b"scale", 1)
-    if isinstance(scale, bool) or not isinstance(scale, int | float) or int(scale) < 1:
+    if isinstance(scale, bool) or not isinstance(scale, int | float) or clamp_int64(scale) < 1:
         raise CommandError(ErrorCode.BadValue, "Scale must be greater than zero")
     replies = await read_all_shards(operation)
     merged = merge_raw(replies, connection_strings(operation))
     answers = [answer_of(reply) for reply in replies if reply.error is None]
-    return merged | merge_database_stats(request.db, answers, scale=int(scale))
+    return merged | merge_database_stats(request.db, answers, scale=clamp_int64(scale))

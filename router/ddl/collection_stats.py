@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import bson
 
+from router.reads.arguments import clamp_int64
 from wire.errors import CommandError
 
 _SCALE_TOO_SMALL: Final = 4390200
@@ -30,7 +31,7 @@ def scale_of(value: object) -> int:
         CommandError: 4390200, it is less than one; 4390201, it is not a number.
     """
     if isinstance(value, int | float) and not isinstance(value, bool):
-        scale = int(value)
+        scale = clamp_int64(value)
         if scale < 1:
             raise CommandError(_SCALE_TOO_SMALL, "scale has to be >= 1")
         return scale

@@ -5,7 +5,7 @@ from typing import Any, Final
 from router.shard_reply import INTERNAL_REPLY_FIELDS, ShardReply
 
 _TIMES: Final = frozenset({"$clusterTime", "operationTime"})
-_NOT_ANSWER: Final = _TIMES | {name.decode() for name in INTERNAL_REPLY_FIELDS}
+_NOT_ANSWER: Final = _TIMES | {name.decode(errors="replace") for name in INTERNAL_REPLY_FIELDS}
 
 
 def answer_of(reply: ShardReply) -> dict[str, Any]:

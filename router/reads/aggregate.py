@@ -44,7 +44,8 @@ def check_fields(request: Request) -> None:
     for name, code in _INTERNAL_FIELDS.items():
         if name in request.fields:
             raise CommandError(
-                code, f"The '{name.decode()}' option is not allowed in an aggregation that comes from a client"
+                code,
+                f"The '{name.decode()}' option is not allowed in an aggregation that comes from a client",
             )
 
 
@@ -63,7 +64,9 @@ def batch_size(request: Request) -> int | None:
         raise CommandError(ErrorCode.TypeMismatch, "cursor field must be missing or an object")
     for name, each in index(request.body, span[2]).items():
         if name != b"batchSize":
-            raise CommandError(UNKNOWN_FIELD, f"BSON field 'cursor.{name.decode()}' is an unknown field.")
+            raise CommandError(
+                UNKNOWN_FIELD, f"BSON field 'cursor.{name.decode(errors='replace')}' is an unknown field."
+            )
         value = decode_value(request.body, each)
         if each[0] in (BOOL, NULL) or not isinstance(value, int | float):
             raise wrong_type("cursor.batchSize", each[0], "long", "int", "decimal", "double")

@@ -59,7 +59,7 @@ def integer(request: Request, name: bytes, struct: str, *, minimum: int | None =
     span = request.fields.get(name)
     if span is None or span[0] == NULL:
         return None
-    text = name.decode()
+    text = name.decode(errors="replace")
     if span[0] not in _NUMBERS:
         raise wrong_type(f"{struct}.{text}", span[0], "long", "int", "decimal", "double")
     value = clamp_int64(request.get(name))
@@ -90,7 +90,7 @@ def boolean(request: Request, name: bytes) -> bool:
     if span[0] != BOOL:
         raise CommandError(
             ErrorCode.TypeMismatch,
-            f"Field '{name.decode()}' should be a boolean value, but found: {type_name(span[0])}",
+            f"Field '{name.decode(errors='replace')}' should be a boolean value, but found: {type_name(span[0])}",
         )
     return request.body[span[2]] != 0
 
@@ -105,7 +105,7 @@ def document(request: Request, name: bytes, struct: str) -> bytes | None:
     if span is None or span[0] == NULL:
         return None
     if span[0] != OBJECT:
-        raise wrong_type(f"{struct}.{name.decode()}", span[0], "object")
+        raise wrong_type(f"{struct}.{name.decode(errors='replace')}", span[0], "object")
     return request.raw(span)
 
 
@@ -117,9 +117,9 @@ def text(request: Request, name: bytes, struct: str) -> str:
     """
     span = request.fields.get(name)
     if span is None:
-        raise missing_field(f"{struct}.{name.decode()}")
+        raise missing_field(f"{struct}.{name.decode(errors='replace')}")
     if span[0] != STRING:
-        raise wrong_type(f"{struct}.{name.decode()}", span[0], "string")
+        raise wrong_type(f"{struct}.{name.decode(errors='replace')}", span[0], "string")
     return str(request.get(name))
 
 

@@ -159,7 +159,7 @@ def _first_statement(request: Request, name: bytes) -> tuple[bytes, bytes | None
     statement = statements[0]
     fields = index(statement)
     if b"q" not in fields or fields[b"q"][0] != OBJECT:
-        raise missing_field(f"{request.name}.{name.decode()}.q")
+        raise missing_field(f"{request.name}.{name.decode(errors='replace')}.q")
     collation = fields.get(b"collation")
     return _raw(statement, fields[b"q"]), None if collation is None else _raw(statement, collation)
 

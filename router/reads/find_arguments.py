@@ -15,8 +15,8 @@ from wire.rawbson import (
     ARRAY,
     EMPTY_DOCUMENT,
     OBJECT,
-    VALUE_CODEC,
     append,
+    decode_document,
     element,
     encode_elements,
     index,
@@ -153,7 +153,7 @@ def collation_of(request: Request) -> dict[str, Any] | None:
         CommandError: TypeMismatch.
     """
     raw = request.raw_object(b"collation")
-    return None if raw is None else bson.decode(raw, codec_options=VALUE_CODEC)
+    return None if raw is None else decode_document(raw)
 
 
 def _order(request: Request) -> SortOrder | None:

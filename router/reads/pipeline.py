@@ -90,7 +90,7 @@ class Pipeline:
 def _stages(body: bytes, pipeline: Span) -> Iterator[Stage]:
     for name, (kind, _, start, end) in spans(body, pipeline[2]):
         if kind != OBJECT:
-            raise wrong_type(f"aggregate.pipeline.{name.decode()}", kind, "object")
+            raise wrong_type(f"aggregate.pipeline.{name.decode(errors='replace')}", kind, "object")
         raw = body[start:end]
         fields = list(spans(raw))
         if len(fields) != 1:

@@ -2,13 +2,12 @@
 
 from typing import Any, Final
 
-import bson
 from bson.timestamp import Timestamp
 
 from sharding.clock import CLUSTER_TIME, signed_cluster_time
 from sharding.routing_table import RoutingTable
 from sharding.timestamps import unpack_timestamp
-from wire.rawbson import VALUE_CODEC, append, encode_elements, without
+from wire.rawbson import append, decode_document, encode_elements, without
 from wire.request import Request
 
 READ_CONCERN: Final = b"readConcern"
@@ -65,5 +64,5 @@ def at_time(body: bytes, time: Timestamp | None, clock: int) -> bytes:
 
 def _snapshot_concern(request: Request) -> dict[str, Any] | None:
     raw = request.raw_object(READ_CONCERN)
-    concern = None if raw is None else bson.decode(raw, codec_options=VALUE_CODEC)
+    concern = None if raw is None else decode_document(raw)
     return concern if concern is not None and concern.get("level") == "snapshot" else None

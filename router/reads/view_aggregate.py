@@ -16,9 +16,9 @@ from wire.rawbson import (
     EMPTY_DOCUMENT,
     OBJECT,
     STRING,
-    VALUE_CODEC,
     append,
     array_of_documents,
+    decode_document,
     decode_value,
     element,
     encode_document,
@@ -87,7 +87,7 @@ def _find(request: Request) -> bytes:
     stages = _match(filter_of(request))
     rest = without(request.body, _FIND_ONLY)
     sort = request.raw_object(b"sort") or EMPTY_DOCUMENT
-    order: dict[str, Any] = bson.decode(sort, codec_options=VALUE_CODEC)
+    order: dict[str, Any] = decode_document(sort)
     if "$natural" in order:
         if request.get(b"hint"):
             raise CommandError(ErrorCode.BadValue, "index hint not allowed with $natural sort order")

@@ -10,7 +10,7 @@ from sharding.bson_text import document_text
 from wire import rawbson
 from wire.error_codes import ErrorCode, code_name
 from wire.errors import CommandError
-from wire.rawbson import INT32, VALUE_CODEC, raw_document
+from wire.rawbson import INT32, decode_document, raw_document
 
 ERROR_MESSAGE_BYTES_MAX: Final = 1 << 20
 """How much text the errors of one reply may hold; later ones get an empty ``errmsg``, as mongod does it."""
@@ -51,7 +51,7 @@ def combined_error(documents: Sequence[bytes]) -> bytes:
     """One error for a statement that failed on several shards: theirs if they agree, or one that has them as causes."""
     if len(documents) == 1:
         return documents[0]
-    decoded = [bson.decode(document, codec_options=VALUE_CODEC) for document in documents]
+    decoded = [decode_document(document) for document in documents]
     if len({error.get("code") for error in decoded}) == 1:
         return documents[0]
     messages = " :: and :: ".join(str(error.get("errmsg", "")) for error in decoded)
@@ -70,7 +70,7 @@ def merged_write_concern_error(errors: Sequence[tuple[str, bytes]]) -> dict[str,
     Args:
         errors: at least one pair of a shard and the raw error it reported.
     """
-    decoded = [(shard, bson.decode(error, codec_options=VALUE_CODEC)) for shard, error in errors]
+    decoded = [(shard, decode_document(error)) for shard, error in errors]
     if len(decoded) == 1:
         shard, error = decoded[0]
         code = int(error.get("code", ErrorCode.WriteConcernFailed))

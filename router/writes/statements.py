@@ -86,7 +86,7 @@ class _Statement:
         shown = value_text(self.document, span)
         if name == b"hint" and span[0] == STRING:
             shown = f"{{ $hint: {shown} }}"
-        return f"{name.decode()}: {shown}"
+        return f"{name.decode(errors='replace')}: {shown}"
 
 
 class UpdateStatement(_Statement):
@@ -133,7 +133,7 @@ class UpdateStatement(_Statement):
         span = self.fields.get(name)
         if span is None or span[0] == NULL:
             return False
-        _check_type(f"update.updates.{name.decode()}", span, BOOL)
+        _check_type(f"update.updates.{name.decode(errors='replace')}", span, BOOL)
         return self.document[span[2]] != 0
 
 
@@ -178,7 +178,9 @@ def _read_fields(document: bytes, name: str, known: tuple[bytes, ...]) -> dict[b
                 UNKNOWN_FIELD, f"BSON field '{name}.{field.decode(errors='replace')}' is an unknown field."
             )
         if field in fields:
-            raise CommandError(DUPLICATE_FIELD, f"BSON field '{name}.{field.decode()}' is a duplicate field")
+            raise CommandError(
+                DUPLICATE_FIELD, f"BSON field '{name}.{field.decode(errors='replace')}' is a duplicate field"
+            )
         fields[field] = span
     return fields
 

@@ -3,7 +3,6 @@
 from itertools import pairwise
 from typing import Any
 
-import bson
 from bson.binary import Binary
 
 from shardd.arguments import document_argument, namespace_argument, required_argument
@@ -16,7 +15,7 @@ from sharding.chunks import ChunkRange
 from sharding.shard_key import ShardKeyPattern
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
-from wire.rawbson import INT64, index, raw_document
+from wire.rawbson import INT64, decode_document, index, raw_document
 from wire.request import Request
 
 
@@ -100,7 +99,7 @@ def _check_hashed(pattern: ShardKeyPattern, points: list[bytes]) -> None:
             raise CommandError(
                 ErrorCode.CannotSplit,
                 f"The split point {document_text(point)} must be of type NumberLong for the hashed shard key "
-                f"{bson.decode(pattern.document)}",
+                f"{decode_document(pattern.document)}",
             )
 
 

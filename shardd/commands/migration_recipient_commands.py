@@ -2,15 +2,14 @@
 
 from collections.abc import Mapping
 from typing import Any
-from uuid import UUID
 
 from shardd.arguments import (
     boolean_argument,
     document_argument,
     migration_session_argument,
     namespace_argument,
-    required_argument,
     string_argument,
+    uuid_argument,
 )
 from shardd.migration.documents import ABORTED, COMMITTED
 from shardd.migration.recipient.migration import not_steady
@@ -102,7 +101,7 @@ async def finish_range_deletion(shard: Shard, request: Request) -> dict[str, Any
     Raises:
         CommandError: BadValue, no such decision.
     """
-    migration_id = UUID(bytes=bytes(required_argument(request, b"migrationId")))
+    migration_id = uuid_argument(request, b"migrationId")
     decision = string_argument(request, b"decision")
     if decision not in (COMMITTED, ABORTED):
         raise CommandError(ErrorCode.BadValue, f"'{decision}' is no decision about a migration")
@@ -118,7 +117,7 @@ async def digest_range(shard: Shard, request: Request) -> dict[str, Any]:
         CommandError: CollectionUUIDMismatch, the collection is another one; IndexNotFound.
     """
     namespace = namespace_argument(request)
-    uuid = UUID(bytes=bytes(required_argument(request, b"collectionUUID")))
+    uuid = uuid_argument(request, b"collectionUUID")
     pattern = ShardKeyPattern.from_bson(document_argument(request, b"shardKeyPattern"))
     wanted = ChunkRange.of(pattern, document_argument(request, b"min"), document_argument(request, b"max"))
     return (await digest(shard.mongod, namespace, uuid, pattern, wanted)).to_document()

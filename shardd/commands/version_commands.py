@@ -2,14 +2,12 @@
 
 from typing import Any
 
-import bson
-
 from shardd.arguments import boolean_argument, namespace_argument, string_argument
 from shardd.namespace_state import NamespaceState
 from shardd.refresh import AFTER_SECTION
 from shardd.registry import command
 from shardd.shard import Shard
-from wire.rawbson import raw_document
+from wire.rawbson import decode_document, raw_document
 from wire.request import Request
 
 
@@ -37,7 +35,7 @@ def _metadata(state: NamespaceState) -> dict[str, Any]:
         "shardVersion": shard_version.lastmod,
         "shardVersionEpoch": shard_version.epoch,
         "shardVersionTimestamp": shard_version.timestamp,
-        "keyPattern": bson.decode(table.key_pattern.document),
+        "keyPattern": decode_document(table.key_pattern.document),
         "chunks": [[raw_document(chunk.min), raw_document(chunk.max)] for chunk in table.chunks_of_shard(state.shard)],
     }
 

@@ -2,8 +2,6 @@
 
 from typing import Any, ClassVar, Final
 
-import bson
-
 from shardd.changelog import log_change
 from shardd.coordinators.coordinator import Coordinator
 from shardd.coordinators.drop_everywhere import drop_everywhere
@@ -13,7 +11,7 @@ from shardd.other_shards import send_to_other_shards
 from sharding.catalog.collection_entry import CollectionEntry
 from sharding.catalog.reads import read_database
 from sharding.versions import DatabaseVersion
-from wire.rawbson import VALUE_CODEC
+from wire.rawbson import decode_document
 
 DROP: Final = "drop"
 
@@ -59,5 +57,5 @@ class DropDatabase(Coordinator):
         documents = await catalog.find(
             "collections", {"_id": {"$gte": prefix, "$lt": f"{self.namespace.db}/"}}, sort={"_id": 1}
         )
-        decoded: list[dict[str, Any]] = [bson.decode(document, codec_options=VALUE_CODEC) for document in documents]
+        decoded: list[dict[str, Any]] = [decode_document(document) for document in documents]
         return [CollectionEntry.from_document(document) for document in decoded]

@@ -2,11 +2,9 @@
 
 from typing import Final
 
-import bson
-
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
-from wire.rawbson import ARRAY, VALUE_CODEC, Span, find
+from wire.rawbson import ARRAY, Span, decode_document, find
 
 _OK: Final = b"\0\0\0\0\0\0\xf0?"
 
@@ -21,7 +19,7 @@ def check_reply(reply: bytes) -> None:
     is_ok = ok is not None and reply[ok[2] : ok[3]] == _OK
     if is_ok and find(reply, b"writeErrors") is None and find(reply, b"writeConcernError") is None:
         return
-    decoded = bson.decode(reply, codec_options=VALUE_CODEC)
+    decoded = decode_document(reply)
     if not decoded.get("ok"):
         raise CommandError.from_reply(decoded)
     for failure in (*decoded.get("writeErrors", ()), decoded.get("writeConcernError")):

@@ -34,7 +34,7 @@ from sharding.namespace import Namespace
 from wire.error_codes import ErrorCode
 from wire.errors import BackendError, CommandError
 from wire.message import encode_sequence, next_request_id, op_msg
-from wire.rawbson import VALUE_CODEC, encode_document, raw_document
+from wire.rawbson import decode_document, encode_document, raw_document
 from wire.transport.client import response_body
 
 logger = get_logger("shardd.migration.sessions")
@@ -198,7 +198,7 @@ class ReservedSession:
 
         async def run_all(transaction: Transaction) -> list[dict[str, Any]]:
             replies = [await transaction.run(db, body) for body in bodies]
-            return [bson.decode(reply, codec_options=VALUE_CODEC) for reply in replies]
+            return [decode_document(reply) for reply in replies]
 
         return await self.transact(run_all, write_concern=write_concern)
 

@@ -6,7 +6,6 @@ the document that says so. Documents that were given away and deleted since are 
 long as it serves reads at that time.
 """
 
-import bson
 from bson.timestamp import Timestamp
 
 from daemon.sidecar.noop_writer import READ_CONCERN
@@ -14,7 +13,7 @@ from shardd.orphans.orphan_ranges import orphan_ranges
 from shardd.orphans.ownership_filter import OwnershipFilter
 from shardd.orphans.range_deletions import RangeDeletions
 from sharding.routing_table import RoutingTable
-from wire.rawbson import VALUE_CODEC
+from wire.rawbson import decode_document
 from wire.request import Request
 
 
@@ -23,7 +22,7 @@ def snapshot_time(request: Request) -> Timestamp | None:
     raw = request.raw_object(READ_CONCERN)
     if raw is None:
         return None
-    concern = bson.decode(raw, codec_options=VALUE_CODEC)
+    concern = decode_document(raw)
     time = concern.get("atClusterTime")
     return time if concern.get("level") == "snapshot" and isinstance(time, Timestamp) else None
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
-import bson
 from bson.binary import Binary
 from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
@@ -18,6 +17,7 @@ from sharding.shard_key import ShardKeyPattern
 from sharding.timestamps import unpack_timestamp
 from sharding.versions import DatabaseVersion
 from wire import rawbson
+from wire.rawbson import decode_document
 
 CACHE_DATABASES: Final = Namespace("config", "cache.databases")
 CACHE_COLLECTIONS: Final = Namespace("config", "cache.collections")
@@ -154,7 +154,7 @@ class CachedCollection:
             epoch=collection.epoch,
             timestamp=collection.timestamp,
             uuid=collection.uuid,
-            key=bson.decode(collection.key_pattern.document),
+            key=decode_document(collection.key_pattern.document),
             unique=collection.unique,
             default_collation=collection.default_collation,
             refreshing=refreshing,

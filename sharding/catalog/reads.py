@@ -8,8 +8,6 @@ server of MongoDB 6.0 just as well.
 from collections.abc import Generator
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-import bson
-
 from sharding.catalog.collection_entry import CollectionEntry
 from sharding.catalog.database_entry import DatabaseEntry
 from sharding.catalog.settings import CHUNK_SIZE_ID, ChunkSizeSettings
@@ -18,7 +16,7 @@ from sharding.chunks import ChunkPlacement
 from sharding.routing_table import RoutingTable
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError, RemoteProtocolError
-from wire.rawbson import VALUE_CODEC
+from wire.rawbson import decode_document
 
 CONFIG: Final = "config"
 
@@ -157,4 +155,4 @@ def _chunk_in(document: bytes) -> bytes:
 
 
 def _decode(document: bytes) -> dict[str, Any]:
-    return bson.decode(document, codec_options=VALUE_CODEC)
+    return decode_document(document)

@@ -48,7 +48,7 @@ def uncollated_field(pattern: ShardKeyPattern, key: bytes) -> str | None:
     """
     for each, (name, span) in zip(pattern.fields, rawbson.spans(key), strict=True):
         if each.hashed or is_collatable(span[0]):
-            return name.decode()
+            return name.decode(errors="replace")
     return None
 
 

@@ -4,7 +4,10 @@ import pytest
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
+from tests.integration.raw_client import raw_client
 from tests.integration.sharded import LOWER, UPPER, Document, Documents
+from tests.local_cluster import RunningCluster
+from wire.rawbson import BINARY, STRING, decode_document, element, from_elements, raw_document
 
 COUNT = 100
 
@@ -79,3 +82,20 @@ def test_explain_of_explain_is_refused(filled: Documents) -> None:
     with pytest.raises(OperationFailure) as caught:
         explain(filled.database, {"explain": {"find": filled.name}})
     assert caught.value.code == 20
+
+
+@pytest.mark.parametrize("command", ["find", "aggregate"])
+def test_bytes_that_no_client_library_decodes(cluster: RunningCluster, filled: Documents, command: str) -> None:
+    """Text that is not UTF-8 and old binary data of a wrong length come back in the plan as they were sent."""
+    text = element(b"t", STRING, b"\x04\0\0\0a\xffb\0")
+    data = element(b"d", BINARY, b"\x06\0\0\0\x02\x63\0\0\0ab")
+    odd = raw_document(from_elements(text + data))
+    inner: Document = {"find": filled.name, "filter": odd}
+    if command == "aggregate":
+        inner = {"aggregate": filled.name, "pipeline": [{"$match": odd}], "cursor": {}}
+    with raw_client(cluster.address("router.0")) as client:
+        client.send_command({"explain": inner, "verbosity": "queryPlanner"}, db=filled.database.name)
+        reply = client.receive()[21:]
+    assert decode_document(reply)["ok"] == 1.0
+    assert text[3:] in reply
+    assert data[3:] in reply

@@ -18,7 +18,7 @@ from wire.errors import (
     RemoteProtocolError,
 )
 from wire.message import MORE_TO_COME, OP_MSG, Header, OpMsg, is_whole_frame, next_request_id, op_msg
-from wire.rawbson import VALUE_CODEC
+from wire.rawbson import decode_document
 from wire.transport.local_sockets import LOCAL_SOCKETS
 from wire.transport.relay import Relay
 from wire.transport.strand import in_own_task
@@ -242,7 +242,7 @@ def decode_reply(frame: bytes) -> dict[str, Any]:
     Raises:
         RemoteProtocolError: the frame is something else.
     """
-    return bson.decode(response_body(frame), codec_options=VALUE_CODEC)
+    return decode_document(response_body(frame))
 
 
 async def _connect(address: str) -> socket.socket:

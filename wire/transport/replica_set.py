@@ -9,7 +9,7 @@ import trio
 from wire.error_codes import Category, ErrorCode, has_category
 from wire.errors import BackendError, CommandError, RemoteProtocolError
 from wire.message import next_request_id, op_msg
-from wire.rawbson import INT64, OBJECT, array_documents, decode_value, index
+from wire.rawbson import INT64, OBJECT, array_documents, decode_document, decode_value, index
 from wire.read_preference import PRIMARY, ReadPreference
 from wire.transport.client import decode_reply, response_body
 from wire.transport.monitor import ReplicaSetMonitor
@@ -168,7 +168,7 @@ def _read_cursor(reply: bytes) -> tuple[Sequence[bytes], int, str]:
     fields = index(reply)
     cursor = fields.get(b"cursor")
     if cursor is None:
-        raise CommandError.from_reply(bson.decode(reply))
+        raise CommandError.from_reply(decode_document(reply))
     if cursor[0] != OBJECT:
         raise RemoteProtocolError("a cursor reply whose cursor is no document")
     parts = index(reply, cursor[2])

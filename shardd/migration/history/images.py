@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import Final
 
-import bson
-
 from daemon.sidecar.mongod import LocalMongod
 from shardd.migration.history.oplog_history import HistoryEntry
 from shardd.migration.history.pooled_cursor import all_documents
@@ -12,7 +10,7 @@ from shardd.migration.history.session_chains import OPLOG
 from shardd.migration.history.statement import ExecutedStatement, SessionWrite
 from sharding.namespace import Namespace
 from sharding.timestamps import pack_timestamp, unpack_timestamp
-from wire.rawbson import VALUE_CODEC, find, index, raw_document
+from wire.rawbson import decode_document, find, index, raw_document
 
 _IMAGES: Final = Namespace("config", "image_collection")
 _MAJORITY: Final = {"level": "majority"}
@@ -52,7 +50,7 @@ async def _side_images(mongod: LocalMongod, entries: Sequence[HistoryEntry]) -> 
     for raw in await all_documents(mongod, _IMAGES, {"filter": query, "readConcern": _MAJORITY}):
         fields = index(raw)
         lsid, image = fields[b"_id"], fields[b"image"]
-        rest = bson.decode(raw, codec_options=VALUE_CODEC)
+        rest = decode_document(raw)
         write = SessionWrite(raw[lsid[2] : lsid[3]], rest["txnNum"])
         found[write, pack_timestamp(rest["ts"])] = raw[image[2] : image[3]]
     return found

@@ -10,7 +10,7 @@ from daemon.sidecar.mongod import LocalMongod
 from sharding.namespace import Namespace
 from wire.errors import CommandError
 from wire.message import next_request_id, op_msg
-from wire.rawbson import VALUE_CODEC, array_documents, decode_value, index
+from wire.rawbson import array_documents, decode_document, decode_value, index
 from wire.transport.client import response_body
 
 
@@ -49,7 +49,7 @@ class PooledCursor:
             reply = response_body(await self._mongod.pool.exchange(op_msg(body, request_id=next_request_id())))
             fields = index(reply)
             if b"cursor" not in fields:
-                failure: dict[str, Any] = bson.decode(reply, codec_options=VALUE_CODEC)
+                failure: dict[str, Any] = decode_document(reply)
                 raise CommandError.from_reply(failure)
             cursor = index(reply, fields[b"cursor"][2])
             cursor_id = decode_value(reply, cursor[b"id"])

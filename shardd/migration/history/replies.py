@@ -7,12 +7,10 @@ make the answer; so an insert is a fine answer to an update, and a projection is
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import bson
-
 from shardd.migration.history.statement import DELETE, INSERT, ExecutedStatement
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
-from wire.rawbson import VALUE_CODEC, raw_document
+from wire.rawbson import decode_document, raw_document
 
 _UPDATE_OF_DELETE: Final = 40638
 _NO_DELETE: Final = 40606
@@ -120,7 +118,7 @@ def find_and_modify_reply(request: Mapping[str, Any], statement: ExecutedStateme
 
 def _inserted_id(statement: ExecutedStatement) -> object:
     assert statement.inserted_id is not None
-    return bson.decode(statement.inserted_id, codec_options=VALUE_CODEC)["_id"]
+    return decode_document(statement.inserted_id)["_id"]
 
 
 def _incompatible(code: int, statement: ExecutedStatement) -> CommandError:

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 from uuid import UUID
 
-import bson
 from bson.int64 import Int64
 
 from shardd.command_runner import gossip
@@ -19,7 +18,7 @@ from shardd.shard import Shard
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 from wire.message import MORE_TO_COME, OpMsg, encode_sequence, op_msg, reply_document
-from wire.rawbson import append, encode_elements, index, raw_document, without
+from wire.rawbson import append, decode_document, encode_elements, index, raw_document, without
 from wire.request import Request
 from wire.transport.client import decode_reply
 
@@ -152,6 +151,6 @@ async def _answer(shard: Shard, request: Request, reply: dict[str, Any]) -> byte
 def _session_text(lsid: bytes) -> str:
     """A session as mongod's messages name it."""
     fields = index(lsid)
-    session: dict[str, Any] = bson.decode(lsid)
+    session: dict[str, Any] = decode_document(lsid)
     user = lsid[fields[b"uid"][3] - 32 : fields[b"uid"][3]]
     return f"{UUID(bytes=bytes(session['id']))} - {b64encode(user).decode()} -  - "

@@ -21,7 +21,7 @@ from shardd.migration.history.statement import SessionWrite, incomplete_history,
 from shardd.migration.reserved_sessions import RESERVED_SESSION_IDS
 from sharding.namespace import Namespace
 from sharding.timestamps import pack_timestamp, unpack_timestamp
-from wire.rawbson import VALUE_CODEC, index, raw_document
+from wire.rawbson import decode_document, index, raw_document
 
 OPLOG: Final = Namespace("local", "oplog.rs")
 _TRANSACTIONS: Final = Namespace("config", "transactions")
@@ -120,7 +120,7 @@ class SessionChains:
                 session = session_of(record, index(record)[b"_id"])
                 if session is None:
                     continue
-                document = bson.decode(record, codec_options=VALUE_CODEC)
+                document = decode_document(record)
                 write = SessionWrite(session, document["txnNum"])
                 position = pack_timestamp(document["lastWriteOpTime"]["ts"])
                 last_use = unpack_int64(record, index(record)[b"lastWriteDate"][2])[0]

@@ -29,8 +29,8 @@ from bson.min_key import MinKey
 from wire.rawbson import (
     BINARY,
     OBJECT,
-    VALUE_CODEC,
     Span,
+    decode_document,
     encode_document,
     find,
     from_elements,
@@ -105,7 +105,7 @@ class ExecutedStatement(NamedTuple):
         """Read a document."""
         fields = index(raw)
         write, statement_id = identity_of(raw, fields)
-        document: dict[str, Any] = bson.decode(raw, codec_options=VALUE_CODEC)
+        document: dict[str, Any] = decode_document(raw)
         return cls(
             write=write,
             statement_id=statement_id,

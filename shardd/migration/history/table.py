@@ -19,7 +19,7 @@ from shardd.migration.history.statement import ExecutedStatement, SessionWrite, 
 from sharding.namespace import Namespace
 from wire.errors import CommandError
 from wire.message import encode_sequence, next_request_id, op_msg
-from wire.rawbson import VALUE_CODEC, encode_document, index, raw_document
+from wire.rawbson import decode_document, encode_document, index, raw_document
 from wire.transport.client import decode_reply
 
 logger = get_logger("shardd.migration.history")
@@ -66,7 +66,7 @@ class HistoryTable:
             for raw in batch:
                 fields = index(raw)
                 lsid = fields[b"_id"]
-                document = bson.decode(raw, codec_options=VALUE_CODEC)
+                document = decode_document(raw)
                 last_use = unpack_int64(raw, fields[b"lastUse"][2])[0]
                 self._learn(SessionWrite(raw[lsid[2] : lsid[3]], document["txnNumber"]), last_use)
         nursery.start_soon(self._sweep)

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-import bson
-
 from daemon.logs import get_logger
 from shardd import local_collections
 from shardd.catalog import MAJORITY
@@ -19,7 +17,7 @@ from shardd.shard import Shard
 from sharding.namespace import Namespace
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
-from wire.rawbson import VALUE_CODEC, encode_document
+from wire.rawbson import decode_document, encode_document
 
 logger = get_logger("shardd.migration.recipient")
 
@@ -119,5 +117,5 @@ def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _decoded(document: bytes) -> dict[str, Any]:
-    decoded: dict[str, Any] = bson.decode(document, codec_options=VALUE_CODEC)
+    decoded: dict[str, Any] = decode_document(document)
     return decoded

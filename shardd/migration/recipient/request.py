@@ -95,5 +95,5 @@ def _raw(request: Request, name: bytes) -> bytes:
     """A document argument as it came, its fields in their order."""
     value = request.raw_object(name)
     if value is None:
-        raise CommandError(ErrorCode.NoSuchKey, f'Missing expected field "{name.decode()}"')
+        raise CommandError(ErrorCode.NoSuchKey, f'Missing expected field "{name.decode(errors="replace")}"')
     return value

@@ -1,0 +1,99 @@
+"""Values that a mongod accepts and pymongo's codec does not."""
+
+from struct import pack
+
+import bson
+import pytest
+from bson.binary import Binary
+from bson.code import Code
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
+from wire.message import OpMsg, op_msg
+from wire.rawbson import (
+    ARRAY,
+    BINARY,
+    BOOL,
+    CODE,
+    CODE_WITH_SCOPE,
+    EMPTY_DOCUMENT,
+    OBJECT,
+    STRING,
+    SYMBOL,
+    InvalidBSONError,
+    VerbatimDocument,
+    decode_document,
+    decode_value,
+    element,
+    from_elements,
+    index,
+)
+from wire.request import Request
+from wire.well_formed import error_of_request
+
+BAD_TEXT = pack("<i", 4) + b"a\xffb\0"
+BAD_BINARY = pack("<i", 6) + b"\x02" + pack("<i", 99) + b"ab"
+ODD = [(STRING, BAD_TEXT), (SYMBOL, BAD_TEXT), (CODE, BAD_TEXT), (BINARY, BAD_BINARY)]
+DB = element(b"$db", STRING, b"\x06\0\0\0admin\0")
+
+
+@pytest.mark.parametrize(("kind", "value"), ODD)
+def test_document_is_decoded_as_far_as_possible(kind: int, value: bytes) -> None:
+    document = from_elements(element(b"good", STRING, b"\x02\0\0\0x\0") + element(b"odd", kind, value))
+    decoded = decode_document(document)
+    assert decoded["good"] == "x"
+    text = "a\N{REPLACEMENT CHARACTER}b"
+    expected = {BINARY: Binary(value[5:], 2), CODE: Code(text)}
+    assert decoded["odd"] == expected.get(kind, text)
+
+
+@pytest.mark.parametrize(("kind", "value"), ODD)
+def test_nested_documents_are_encoded_as_they_were(kind: int, value: bytes) -> None:
+    inner = from_elements(element(b"odd", kind, value) + element(b"n\xffme", BOOL, b"\1"))
+    array = from_elements(element(b"0", OBJECT, inner) + element(b"1", BOOL, b"\0"))
+    nested = from_elements(element(b"b", OBJECT, inner))
+    outer = from_elements(element(b"a", OBJECT, nested) + element(b"l", ARRAY, array))
+    decoded = decode_document(outer)
+    assert decoded["a"]["b"]["n\N{REPLACEMENT CHARACTER}me"] is True
+    assert isinstance(decoded["a"], VerbatimDocument)
+    assert bson.encode(decoded) == outer
+    assert bson.encode({"": decode_value(outer, index(outer)[b"a"])}) == bson.encode({"": decoded["a"]})
+
+
+@given(st.dictionaries(st.text(st.characters(codec="utf-8", exclude_characters="\0")), st.integers(-9, 9) | st.text()))
+def test_what_the_codec_accepts_is_decoded_by_it(document: dict[str, object]) -> None:
+    assert decode_document(bson.encode(document)) == document
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        element(b"x", BOOL, b"\2"),
+        element(b"x", STRING, pack("<i", 3) + b"abc"),
+        element(b"x", 0x33, b""),
+        element(b"x", CODE_WITH_SCOPE, pack("<i", 15) + pack("<i", 9) + b"a\0" + EMPTY_DOCUMENT),
+        element(b"x", OBJECT, pack("<i", 6) + b"\0\0"),
+    ],
+)
+def test_what_is_not_well_formed_is_the_fault_of_the_request(value: bytes) -> None:
+    nested = from_elements(element(b"ping", STRING, b"\1\0\0\0\0") + element(b"a", OBJECT, from_elements(value)) + DB)
+    request = Request(OpMsg(op_msg(nested, request_id=1)))
+    error = error_of_request(InvalidBSONError("met on the way"), request)
+    assert error is not None
+    assert error.code == ErrorCode.InvalidBSON
+
+
+def test_other_failures_are_ours() -> None:
+    request = Request(OpMsg(op_msg(from_elements(element(b"odd", *ODD[0]) + DB), request_id=1)))
+    assert error_of_request(InvalidBSONError("of a reply"), request) is None
+    assert error_of_request(ZeroDivisionError(), request) is None
+    refused = CommandError(ErrorCode.BadValue, "no")
+    assert error_of_request(refused, request) is refused
+
+
+def test_top_level_that_is_not_well_formed() -> None:
+    with pytest.raises(CommandError) as caught:
+        Request(OpMsg(op_msg(from_elements(element(b"ping", 0x33, b"") + DB), request_id=1)))
+    assert caught.value.code == ErrorCode.InvalidBSON
