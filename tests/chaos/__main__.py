@@ -2,6 +2,7 @@
 
 import argparse
 import secrets
+import signal
 import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -31,6 +32,8 @@ def main() -> int:
     )
     parser.add_argument("--dir", type=Path, default=Path(".chaos"), help="where it runs and what it keeps lie")
     options = parser.parse_args()
+    # As Ctrl-C does, so that nothing stays running.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     seed = options.seed or secrets.token_hex(4)
     print(f"chaos for {options.minutes:g} minutes, SEED={seed}", flush=True)
     directory = options.dir.resolve() / f"seed-{seed}"
