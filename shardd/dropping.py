@@ -21,8 +21,8 @@ from wire.errors import CommandError
 _DRAIN_SECONDS: Final = 0.25
 """How long writes under way may take before they are ended, and between one time and the next."""
 
-DROP_SECONDS_MAX: Final = 10.0
-"""How long operations wait for a drop that some write stands up to."""
+DROP_SECONDS_MAX: Final = 5.0
+"""How long operations wait for a drop that some write stands up to; then they are let in, and it is tried again."""
 
 
 async def drop_here(shard: Shard, namespace: Namespace) -> None:

@@ -82,14 +82,15 @@ class Coordinator(ABC):
 
     @property
     def session(self) -> dict[str, Any]:
-        """``lsid`` and ``txnNumber`` of what is sent to participants in this phase: see `participant_sessions`."""
+        """``lsid`` and ``txnNumber`` of the one order to participants in this phase: see `participant_sessions`."""
         session: dict[str, Any] = self.arguments["session"]
         return session
 
     async def enter_phase(self, phase: str, **arguments: object) -> None:
         """Persist that everything before ``phase`` is done, with what the next steps need to know.
 
-        Participants refuse from then on what was sent to them before.
+        Participants refuse from then on what was sent to them before. A second order in the same phase they would take
+        for a repetition of the first: the phase is to be entered again before it.
         """
         self.phase = phase
         session = self.arguments.get("session") or {"lsid": {"id": Binary.from_uuid(uuid4())}, "txnNumber": 0}

@@ -42,7 +42,12 @@ class DropCollection(Coordinator):
         await self.enter_phase(DROP, **({"collInfo": collection} if collection else {}))
         # From here on chunks of it do not move, and it may be out of the catalog.
         self.must_finish = self.must_finish or uuid is not None
-        await drop_everywhere(self, namespace, uuid)
+        try:
+            await drop_everywhere(self, namespace, uuid)
+        except CommandError as error:
+            # As in MongoDB: what writes under way keep from being dropped is tried until they have ended.
+            self.must_finish = self.must_finish or error.code == ErrorCode.LockBusy
+            raise
         await log_change(shard, "dropCollection", str(namespace))
         return {}
 

@@ -78,7 +78,7 @@ def collections(mini: MiniCluster, sharded: ShardedNamespace) -> dict[str, list[
     names = {}
     for shard in mini.shards:
         with mongod(mini, shard) as client:
-            if found := client[sharded.db].list_collection_names():
+            if found := sorted(client[sharded.db].list_collection_names()):
                 names[shard] = found
     return names
 
