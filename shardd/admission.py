@@ -81,21 +81,19 @@ def namespace_of(request: Request) -> str:
 class Entry:
     """An operation that has been counted in to one more namespace than its own."""
 
-    state: NamespaceState
+    involved: InvolvedNamespace
     operations: OperationGeneration
-    is_write: bool
 
     @classmethod
     def to(cls, involved: InvolvedNamespace) -> "Entry":
         """Count it in; no critical section may block it."""
-        state = involved.state
-        entry = cls(state, state.operations, involved.is_written)
-        state.enter(is_write=involved.is_written)
+        entry = cls(involved, involved.state.operations)
+        involved.state.enter(is_write=involved.is_written)
         return entry
 
     def leave(self) -> None:
         """Count it out."""
-        self.state.exit(self.operations, is_write=self.is_write)
+        self.involved.state.exit(self.operations, is_write=self.involved.is_written)
 
 
 class Admission:
@@ -167,6 +165,47 @@ class Admission:
             return await self._admit(request, is_write=is_write)
         raise CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit")
 
+    async def admit_to(self, request: Request, namespaces: Sequence[InvolvedNamespace]) -> Sequence[Entry]:
+        """Let an operation in that has been let in before, to the further namespaces alone.
+
+        Raises:
+            CommandError: as `admit`.
+        """
+        refreshed: set[str] = set()
+        while True:
+            if not self._certainty.is_certain:
+                await self._certainty.wait_certain()
+            section = next((each for each in map(_section_of, namespaces) if each is not None), None)
+            if section is not None:
+                await section.wait_released()
+                continue
+            try:
+                for involved in namespaces:
+                    involved.check(request.body, involved.state.shard)
+            except StaleError as error:
+                await self._refresh_once(error, refreshed)
+                continue
+            return [Entry.to(each) for each in namespaces]
+
+    async def _refresh_once(self, error: StaleError, refreshed: set[str]) -> None:
+        """Refresh what does not match, unless that has been done or would be of no use.
+
+        Args:
+            error: says what does not match.
+            refreshed: what has been refreshed for the operation.
+
+        Raises:
+            StaleError: the given one: now it is the router's turn.
+        """
+        stale = error.subject
+        if not error.may_shard_be_stale or stale in refreshed:
+            raise error
+        refreshed.add(stale)
+        if error.code == ErrorCode.StaleDbVersion:
+            await self._refresher.refresh_database(self._database(stale))
+        else:
+            await self._refresher.refresh_collection(self._namespace(stale))
+
     async def _admit(self, request: Request, *, is_write: bool) -> tuple[NamespaceState, Sequence[Entry]]:
         state = self._namespace(namespace_of(request))
         involvement = Involvement.none()
@@ -189,15 +228,7 @@ class Admission:
                 for involved in involvement.namespaces:
                     involved.check(request.body, state.shard)
             except StaleError as error:
-                # Refreshed once and still apart: now it is the router's turn.
-                stale = error.subject
-                if not error.may_shard_be_stale or stale in refreshed:
-                    raise
-                refreshed.add(stale)
-                if error.code == ErrorCode.StaleDbVersion:
-                    await self._refresher.refresh_database(self._database(stale))
-                else:
-                    await self._refresher.refresh_collection(self._namespace(stale))
+                await self._refresh_once(error, refreshed)
                 continue
             except CommandError as error:
                 if error.code == ErrorCode.CommandOnShardedViewNotSupportedOnMongod:
@@ -210,13 +241,11 @@ class Admission:
         self, request: Request, state: NamespaceState, involvement: Involvement, *, is_write: bool
     ) -> CriticalSection | None:
         """A critical section that an operation has to wait for, if there is one."""
-        sections = [(state.critical_section, is_write)]
+        sections = [state.critical_section]
         if DATABASE_VERSION in request.fields:
-            sections.append((self._database(request.db).critical_section, is_write))
-        for each in involvement.namespaces:
-            sections.append((each.state.critical_section, each.is_written))
-            sections.append((each.database.critical_section, each.is_written))
-        return next((each for each, writes in sections if each is not None and each.blocks(is_write=writes)), None)
+            sections.append(self._database(request.db).critical_section)
+        own = next((each for each in sections if each is not None and each.blocks(is_write=is_write)), None)
+        return own or next((each for each in map(_section_of, involvement.namespaces) if each is not None), None)
 
     def _check(self, request: Request, state: NamespaceState) -> None:
         """Compare both versions, the database's first, as it is taken first on a shard."""
@@ -229,6 +258,12 @@ class Admission:
             state.check(body[shard_span[2] : shard_span[3]], ChunkVersion.from_span(body, shard_span))
         if state.table is not None and request.name in _FILTERED_READS:
             _check_can_be_filtered(body, shard_span)
+
+
+def _section_of(involved: InvolvedNamespace) -> CriticalSection | None:
+    """A critical section that blocks an operation on one more namespace, if there is one."""
+    sections = (involved.state.critical_section, involved.database.critical_section)
+    return next((each for each in sections if each is not None and each.blocks(is_write=involved.is_written)), None)
 
 
 def _check_can_be_filtered(body: bytes, shard_version: Span | None) -> None:

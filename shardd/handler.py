@@ -18,7 +18,8 @@ from shardd.admission import NAMED_IN_FULL, Admission, Entry, is_read, namespace
 from shardd.causal_reads import CausalReads
 from shardd.command_runner import run_command
 from shardd.current_op import with_own_operations
-from shardd.involvement import InvolvementFinder
+from shardd.involved_cursors import InvolvedCursors
+from shardd.involvement import InvolvementFinder, named_namespaces
 from shardd.migration.history.retried_writes import TXN_NUMBER, answer_retried_write
 from shardd.namespace_state import NamespaceState
 from shardd.orphans.filtered_commands import hiding_moves, without_orphans
@@ -66,6 +67,7 @@ class ShardHandler(SidecarHandler):
             InvolvementFinder(shard.namespace, shard.database, shard.refresher, shard.views),
             shard.sidecar.certainty,
         )
+        self._involved_cursors = InvolvedCursors(self._admission)
         self._causal_reads = CausalReads(shard.mongod)
         self._stale_errors = stale_errors
         super().__init__(shard.sidecar, shard.metrics, shard.options.slow_ms, logger)
@@ -96,6 +98,9 @@ class ShardHandler(SidecarHandler):
             return await rotate_both_logs(upstream, request)
         # A direct connection. Mongod itself ends what is useless without its client.
         client.allow_interruption()
+        cursor_id = self._involved_cursors.find(request)
+        if cursor_id:
+            return await self._involved_cursors.get_more(upstream, request, cursor_id)
         await self._shard.sidecar.prepare(request)
         try:
             return await upstream.pass_on(with_own_operations(self._shard, request), request.message.flags)
@@ -120,7 +125,8 @@ class ShardHandler(SidecarHandler):
             must_tell_term = must_tell_term or is_linearizable(request)
             await self._shard.sidecar.prepare(request)
             if not self._shard.is_primary:
-                await self._causal_reads.prepare(request, self._shard.namespace(namespace_of(request)))
+                for name in (namespace_of(request), *named_namespaces(request)):
+                    await self._causal_reads.prepare(request, self._shard.namespace(name))
         admission = self._admission
         involved: Sequence[Entry] = ()
         state = admission.try_admit(request, is_write=is_write)
@@ -132,6 +138,7 @@ class ShardHandler(SidecarHandler):
                 return reply_document(request.message.request_id, stale_reply(request, error))
         # What is true at the moment of admission is true for the whole operation.
         operations, orphans = state.operations, state.orphans
+        is_whole = is_whole or bool(involved)  # the reply tells the cursor
         exchange = TermExchange(self._shard.sidecar, upstream, must_tell_term=must_tell_term, is_whole=is_whole)
         # A write is not left before the mongod has answered, even if its client leaves: a critical section that
         # waits for it must not go on while it may still be at work.
@@ -142,7 +149,10 @@ class ShardHandler(SidecarHandler):
                 reply = await answer_retried_write(self._shard, request, run)
                 if reply is not None:
                     return reply
-            return await self._run_admitted(exchange, state, orphans, request)
+            reply = await self._run_admitted(exchange, state, orphans, request)
+            if involved:
+                self._involved_cursors.observe(reply, involved)
+            return reply
         finally:
             state.exit(operations, is_write=is_write)
             for entry in involved:

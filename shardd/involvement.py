@@ -34,8 +34,8 @@ class InvolvedNamespace:
         state: what the shard knows of it.
         database: what the shard knows of its database.
         is_written: whether the operation writes to it.
-        received: where in the command the versions are that came for it; None if there are none.
-        view: the view that is read by its name and involves it, if that is how it came in.
+        received: where in the command its versions are; None if the router sent none.
+        view: the view that the operation reads, if it is involved only through that.
     """
 
     state: NamespaceState
@@ -91,7 +91,7 @@ class Involvement:
     """All further namespaces of an operation.
 
     Attributes:
-        namespaces: they.
+        namespaces: what it reads or writes besides its own namespace.
         view_generation: of the definitions of views that were looked at.
     """
 
@@ -176,7 +176,7 @@ class InvolvementFinder:
         if view is not None:
             for name in view.involved:
                 await self._add(found, name, view=view)
-        for name, is_written in _named(request).items():
+        for name, is_written in named_namespaces(request).items():
             # What is written is no view, or mongod says so.
             await self._add(found, name, received.get(name), is_written=is_written)
         await self._add_below(found)
@@ -219,8 +219,8 @@ class InvolvementFinder:
         found[name] = InvolvedNamespace(self._namespace(name), database, is_written, received, view)
 
 
-def _named(request: Request) -> Mapping[str, bool]:
-    """The namespaces that the pipeline in a command names; an explanation of one writes nothing."""
+def named_namespaces(request: Request) -> Mapping[str, bool]:
+    """The namespaces that the pipeline in a command names, and which of them it writes; explaining it writes none."""
     body = request.body
     if request.name not in _WITH_PIPELINE or not may_involve_others(body):
         return {}

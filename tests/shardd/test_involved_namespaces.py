@@ -115,6 +115,28 @@ def test_nothing_is_left_to_be_written_by_a_get_more(world: World, stage: dict[s
     assert world.run({"count": "t"})["n"] == 2
 
 
+def test_a_cursor_ends_when_a_collection_that_it_joins_is_sharded(world: World) -> None:
+    sharded = world.sharded
+    world.run({"insert": "t", "documents": [{"_id": 1}, {"_id": 2}]})
+    world.create_view("v", "t")
+    joins = [{"$lookup": {"from": name, "localField": "_id", "foreignField": "_id", "as": name}} for name in ("t", "v")]
+    opened = [world.aggregate(join, cursor={"batchSize": 0})["cursor"] for join in joins]
+    opened.append(world.run({"find": "v", "batchSize": 0})["cursor"])
+    read = [
+        sharded.run({"getMore": each["id"], "collection": each["ns"].partition(".")[2], "batchSize": 1})["cursor"]
+        for each in opened
+    ]
+    assert [len(each["nextBatch"]) for each in read] == [1, 1, 1]
+    shard = {"_shardsvrCreateCollection": "t", "shardKey": {"_id": 1}, "databaseVersion": sharded.database_version}
+    assert sharded.run(shard)["ok"]
+    for each in opened:
+        get_more = {"getMore": each["id"], "collection": each["ns"].partition(".")[2]}
+        reply = sharded.run(get_more)
+        assert reply["code"] == ErrorCode.QueryPlanKilled
+        assert f"{sharded.db}.t, but it is sharded" in reply["errmsg"]
+        assert sharded.run(get_more)["code"] == ErrorCode.CursorNotFound
+
+
 def test_sharding_the_target_waits_for_a_merge(mini: MiniCluster, world: World) -> None:
     """All that the pipeline writes is there when the collection becomes sharded, and can be moved with it."""
     slowly = {
