@@ -102,10 +102,16 @@ async def run_aggregate(operation: Operation, cursor_namespace: str) -> Reply:
     async def attempt(routing: CollectionRouting) -> Reply:
         time = snapshot_time(request, routing.table, operation.router.clock.time.cluster_time)
         shards = shards_for_pipeline(routing, pipeline, collation, time)
+        mergeable = MergeablePipeline.of(pipeline) if len(shards) > 1 else None
+        if len(shards) > 1 and mergeable is None:
+            routing = await operation.router.routing.reread(routing)  # no shard is asked whether that is still so
+            shards = shards_for_pipeline(routing, pipeline, collation, time)
         versions = {shard: routing.versions_for(shard) for shard in shards}
         if len(shards) == 1:
             return await _on_one_shard(operation, pipeline, shards[0], versions[shards[0]], cursor_namespace, time)
-        return await _on_shards(operation, pipeline, cursor_namespace, versions, time)
+        if mergeable is None:
+            raise not_supported(pipeline, shards)
+        return await _on_shards(operation, mergeable, cursor_namespace, versions, time)
 
     reading = with_routing(operation, operation.namespace, attempt)
     return await unless_missing(operation, reading, empty_cursor(cursor_namespace))
@@ -121,7 +127,10 @@ async def _without_collection(operation: Operation, pipeline: Pipeline) -> Reply
     namespace = str(Namespace.collectionless_aggregate(db))
     shards = await operation.router.shards.all_ids()
     if pipeline.first == "$currentOp" and db == "admin":
-        return await _on_shards(operation, pipeline, namespace, dict.fromkeys(shards, b""))
+        mergeable = MergeablePipeline.of(pipeline)
+        if mergeable is None:
+            raise not_supported(pipeline, shards)
+        return await _on_shards(operation, mergeable, namespace, dict.fromkeys(shards, b""))
     if pipeline.first == "$documents" and shards:
 
         async def on_primary(routing: DatabaseRouting) -> Reply:
@@ -168,15 +177,14 @@ async def _on_one_shard(
     request = operation.request
     is_writing = not WRITING_STAGES.isdisjoint(pipeline.names)
     preference = PRIMARY if is_writing else operation.read_preference
-    foreign = await foreign_collections(operation, pipeline, shard, create_databases=True)
-    elements = versions + await foreign.version_elements(operation, preference)
+    foreign = await foreign_collections(operation, pipeline, shard, preference, create_databases=True)
     body = None if time is None else at_time(request.body, time, operation.router.clock.time.cluster_time)
     if pipeline.first in PER_SHARD_SOURCES:
         body = with_stages(request.body, with_shard_name(tuple(stage.raw for stage in pipeline.stages), shard))
-    frame = forwarded(operation, elements, body)
+    frame = forwarded(operation, versions + foreign.version_elements, body)
     with foreign.blamed():
         if cursor_namespace is not None and cursor_namespace != operation.namespace and not is_writing:
-            return await _renamed(operation, shard, frame, cursor_namespace)
+            return await _renamed(operation, shard, frame, cursor_namespace, time)
         return await open_on_one_shard(
             operation,
             shard,
@@ -186,7 +194,9 @@ async def _on_one_shard(
         )
 
 
-async def _renamed(operation: Operation, shard: str, frame: bytes, cursor_namespace: str) -> Reply:
+async def _renamed(
+    operation: Operation, shard: str, frame: bytes, cursor_namespace: str, time: Timestamp | None
+) -> Reply:
     """Open a cursor on one shard that the client gets under another namespace.
 
     Raises:
@@ -195,13 +205,13 @@ async def _renamed(operation: Operation, shard: str, frame: bytes, cursor_namesp
     """
     size = batch_size(operation.request)
     replies = await open_on_shards(operation, {shard: frame}, preference=operation.read_preference)
-    cursor = MergedCursor(cursor_namespace, replies, ResultMerger(len(replies)))
+    cursor = MergedCursor(cursor_namespace, replies, ResultMerger(len(replies)), at_cluster_time=time)
     return await answer_first_batch(operation, cursor, size)
 
 
 async def _on_shards(
     operation: Operation,
-    pipeline: Pipeline,
+    mergeable: MergeablePipeline,
     namespace: str,
     versions: Mapping[str, bytes],
     time: Timestamp | None = None,
@@ -210,19 +220,16 @@ async def _on_shards(
 
     Args:
         operation: the command.
-        pipeline: its pipeline.
+        mergeable: its pipeline.
         namespace: of the cursor.
         versions: the version elements for each shard.
         time: of a snapshot.
 
     Raises:
         StaleRoutingError: some shard refused the versions.
-        CommandError: CommandNotSupported, merging would need more than the router can do; or some shard failed.
+        CommandError: some shard failed.
     """
     request = operation.request
-    mergeable = MergeablePipeline.of(pipeline)
-    if mergeable is None:
-        raise not_supported(pipeline, tuple(versions))
     first_batch_size = batch_size(request)
     body = at_time(request.body, time, operation.router.clock.time.cluster_time)
     if mergeable.order is not None:

@@ -57,6 +57,9 @@ async def explain_command(
 
     async def attempt(routing: CollectionRouting) -> Reply:
         shards = _target(routing, explained)
+        if explained.name == "aggregate" and len(shards) > 1 and not _is_mergeable(explained):
+            routing = await operation.router.routing.reread(routing)  # no shard is asked whether that is still so
+            shards = _target(routing, explained)
         if explained.name == "aggregate":
             return await _explain_aggregate(operation, routing, explained, shards)
         said = await _ask(operation, routing, explained.body_for(len(shards)), explained.verbosity, shards)
@@ -73,6 +76,10 @@ async def explain_command(
             raise error.error from error
         on_view = explained.on_view(ResolvedView.of(error.body))
         return await explain_command(operation, on_view, rounds_left=rounds_left - 1)
+
+
+def _is_mergeable(explained: ExplainedCommand) -> bool:
+    return MergeablePipeline.of(Pipeline.parse(explained.request)) is not None
 
 
 def _target(routing: CollectionRouting, explained: ExplainedCommand) -> tuple[str, ...]:
@@ -94,7 +101,7 @@ async def _explain_aggregate(
     pipeline = Pipeline.parse(explained.request)
     foreign = NO_FOREIGN_COLLECTIONS
     if len(shards) == 1:
-        foreign = await foreign_collections(operation, pipeline, shards[0])
+        foreign = await foreign_collections(operation, pipeline, shards[0], operation.read_preference)
     else:
         mergeable = MergeablePipeline.of(pipeline)
         if mergeable is None:
@@ -106,9 +113,8 @@ async def _explain_aggregate(
         }
         if mergeable.order is not None:
             body = append(body, encode_elements({"needsMerge": True, "fromMongos": True}))
-    elements = await foreign.version_elements(operation, operation.read_preference)
     with foreign.blamed():
-        said = await _ask(operation, routing, body, explained.verbosity, shards, elements)
+        said = await _ask(operation, routing, body, explained.verbosity, shards, foreign.version_elements)
     return explain_aggregate_reply(said, split, _about_server(operation, explained, said))
 
 

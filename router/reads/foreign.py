@@ -23,27 +23,12 @@ class ForeignCollections:
     """What a pipeline names besides its own collection.
 
     Attributes:
-        shard: the shard that is to run it.
-        routings: how they are routed: all unsharded, and on that shard.
+        routings: how they are routed: all unsharded, and on the shard that runs the pipeline.
+        version_elements: the elements that tell it so; none for a genuine shard.
     """
 
-    shard: str
-    routings: tuple[CollectionRouting, ...]
-
-    async def version_elements(self, operation: Operation, preference: ReadPreference) -> bytes:
-        """The elements that tell the shard the versions by which they were routed.
-
-        A genuine shard gets none: it would not know the field, and routes these collections by itself.
-
-        Raises:
-            CommandError: ShardNotFound; FailedToSatisfyReadPreference.
-        """
-        if not self.routings:
-            return b""
-        extension = INVOLVED_NAMESPACES.decode()
-        if not await operation.router.shards.understands(self.shard, extension, preference):
-            return b""
-        return involved_namespaces_element({each.namespace: each.versions_for(self.shard) for each in self.routings})
+    routings: tuple[CollectionRouting, ...] = ()
+    version_elements: bytes = b""
 
     @contextmanager
     def blamed(self) -> Iterator[None]:
@@ -55,39 +40,55 @@ class ForeignCollections:
             raise
 
 
-NO_FOREIGN_COLLECTIONS: Final = ForeignCollections("", ())
+NO_FOREIGN_COLLECTIONS: Final = ForeignCollections()
 
 
 async def foreign_collections(
-    operation: Operation, pipeline: Pipeline, shard: str, *, create_databases: bool = False
+    operation: Operation,
+    pipeline: Pipeline,
+    shard: str,
+    preference: ReadPreference,
+    *,
+    create_databases: bool = False,
 ) -> ForeignCollections:
     """The other collections that a pipeline names.
+
+    A genuine shard would not know the field with their versions. It routes what it reads by itself; what it writes is
+    read from the catalog first.
 
     Args:
         operation: on whose behalf.
         pipeline: the stages.
         shard: which is to run them.
+        preference: by which of its members.
         create_databases: create those of the collections that are written.
 
     Raises:
         CommandError: CommandNotSupported, ``shard`` has not everything of some collection; 28769, the target of
-            ``$out`` is sharded.
+            ``$out`` is sharded; the shard can't be reached.
     """
+    named = pipeline.involved_namespaces(operation.request.db)
+    if not named:
+        return NO_FOREIGN_COLLECTIONS
     routing_cache = operation.router.routing
+    is_checked_by_shard = await operation.router.shards.understands(shard, INVOLVED_NAMESPACES.decode(), preference)
     found: list[CollectionRouting] = []
-    for namespace, is_written in pipeline.involved_namespaces(operation.request.db).items():
+    for namespace, is_written in named.items():
         try:
             routing = await routing_cache.collection(namespace, create_database=is_written and create_databases)
         except CommandError as error:
             if error.code == ErrorCode.NamespaceNotFound:
                 continue  # nothing is there to be read
             raise
-        if not _is_on(routing, shard):
-            routing = await routing_cache.reread(routing)  # no shard is asked whether that is still so
+        if not _is_on(routing, shard) or (is_written and not is_checked_by_shard):
+            routing = await routing_cache.reread(routing)  # no shard would say that it is not so any more
         if not _is_on(routing, shard):
             raise _refusal(routing, shard, is_out=is_written and "$out" in pipeline.names)
         found.append(routing)
-    return ForeignCollections(shard, tuple(found))
+    if not is_checked_by_shard:
+        return ForeignCollections(tuple(found))
+    elements = involved_namespaces_element({each.namespace: each.versions_for(shard) for each in found})
+    return ForeignCollections(tuple(found), elements)
 
 
 def _is_on(routing: CollectionRouting, shard: str) -> bool:

@@ -8,7 +8,7 @@ from bson.binary import Binary
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
-from tests.integration.sharded import LOWER, UPPER, Document, catalog_entry, shard_collection
+from tests.integration.sharded import LOWER, UPPER, Document, Documents, catalog_entry, shard_collection
 from tests.integration.waiting import eventually
 from tests.local_cluster import Client
 from wire.error_codes import ErrorCode
@@ -84,6 +84,20 @@ def test_what_is_unsharded_again_is_used_again(database: Database[Document], see
     assert [each["_id"] for each in seen.source.aggregate([JOIN, {"$match": {"x": {"$ne": []}}}])] == [3]
     seen.source.aggregate([{"$merge": "target"}])
     assert database.target.count_documents({}) == 10
+
+
+def test_a_collection_that_is_whole_again_needs_no_merging(
+    client: Client, placed: Documents, other_client: Client
+) -> None:
+    placed.insert_many([{"_id": n, "key": n} for n in (1, 2, 600)])
+    seen = other_client[placed.database.name][placed.name]
+    grouping: list[dict[str, Any]] = [{"$group": {"_id": None, "sum": {"$sum": "$key"}}}]
+    with pytest.raises(OperationFailure) as failure:
+        seen.aggregate(grouping)
+    assert failure.value.code == ErrorCode.CommandNotSupported
+    client.admin.command("moveChunk", placed.full_name, find={"key": 600}, to=LOWER)
+    assert [each["sum"] for each in seen.aggregate(grouping)] == [603]
+    assert seen.database.command("aggregate", seen.name, pipeline=grouping, explain=True)["splitPipeline"] is None
 
 
 def test_the_database_of_a_target_was_made_again(client: Client, seen: Database[Document]) -> None:

@@ -1,0 +1,66 @@
+"""Pipelines that name other collections, and views, on a genuine cluster through our router.
+
+Genuine shards refuse fields that they do not know, and route by themselves the other collections that they read.
+"""
+
+import pytest
+from pymongo.database import Database
+from pymongo.errors import OperationFailure
+
+from tests.genuine_cluster import SHARDS
+from tests.interop.sharded import Document, two_halves
+from tests.local_cluster import Client
+from wire.error_codes import ErrorCode
+
+JOIN: Document = {"$lookup": {"from": "other", "localField": "_id", "foreignField": "_id", "as": "x"}}
+
+
+@pytest.fixture
+def plain(database: Database[Document]) -> Database[Document]:
+    """Two unsharded collections."""
+    database.plain.insert_many([{"_id": n} for n in range(5)])
+    database.other.insert_many([{"_id": n} for n in range(3, 8)])
+    return database
+
+
+def test_joining_and_writing(plain: Database[Document]) -> None:
+    joined = [each["_id"] for each in plain.plain.aggregate([JOIN, {"$match": {"x": {"$ne": []}}}])]
+    assert joined == [3, 4]
+    assert plain.command("explain", {"aggregate": "plain", "pipeline": [JOIN], "cursor": {}})["ok"]
+    plain.plain.aggregate([{"$merge": "other"}])
+    assert plain.other.count_documents({}) == 8
+    plain.plain.aggregate([{"$out": "other"}])
+    assert plain.other.count_documents({}) == 5
+
+
+def test_merging_into_a_collection_that_another_router_sharded(plain: Database[Document], other_client: Client) -> None:
+    plain.plain.aggregate([{"$merge": "other"}])
+    namespace = f"{plain.name}.other"
+    other_client.admin.command("shardCollection", namespace, key={"_id": 1})
+    other_client.admin.command("moveChunk", namespace, find={"_id": 0}, to=SHARDS[1])
+    plain.plain.insert_one({"_id": 100})
+    for stage, code in (({"$merge": "other"}, ErrorCode.CommandNotSupported), ({"$out": "other"}, 28769)):
+        with pytest.raises(OperationFailure) as failure:
+            plain.plain.aggregate([{"$match": {}}, stage])
+        assert failure.value.code == code
+    assert other_client[plain.name].other.count_documents({}) == 8
+
+
+def test_a_view_on_an_unsharded_collection(plain: Database[Document]) -> None:
+    plain.create_collection("view", viewOn="plain", pipeline=[{"$match": {"_id": {"$gte": 2}}}])
+    assert [each["_id"] for each in plain["view"].find().sort("_id", 1).batch_size(2)] == [2, 3, 4]
+    assert plain.command("count", "view")["n"] == 3
+    assert sorted(plain["view"].distinct("_id")) == [2, 3, 4]
+    assert [each["_id"] for each in plain["view"].aggregate([{"$match": {"_id": 3}}])] == [3]
+    assert plain.command("explain", {"find": "view"})["shards"]
+    with pytest.raises(OperationFailure) as failure:
+        plain.command("find", "view", collation={"locale": "fr"})
+    assert failure.value.code == ErrorCode.OptionNotSupportedOnView
+
+
+def test_a_view_on_a_sharded_collection(database: Database[Document]) -> None:
+    two_halves(database)
+    database.create_collection("view", viewOn="ranged", pipeline=[{"$match": {"key": {"$gte": 40}}}])
+    keys = [each["key"] for each in database["view"].find({"key": {"$lt": 60}}).sort("key", 1).batch_size(7)]
+    assert keys == list(range(40, 60))
+    assert database["view"].count_documents({}) == 60
