@@ -5,6 +5,7 @@ dropped only if it is still the one in the cache, so that of a thousand clients 
 the others wait for it, or find it done.
 """
 
+import logging
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Final
@@ -20,6 +21,9 @@ from sharding.routing_table import RoutingTable
 from sharding.versions import UNSHARDED, DatabaseVersion, database_version_element, shard_version_element
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
+from wire.read_preference import PRIMARY
+
+logger = logging.getLogger("router.routing")
 
 _UNSHARDED_ELEMENT: Final = shard_version_element(UNSHARDED)
 _FIXED_DATABASES: Final = frozenset({"admin", "config"})
@@ -146,6 +150,20 @@ class RoutingCache:
             await self.database(namespace.partition(".")[0], create=True)
         return await self._collection_loads.run(namespace, lambda: self._load_collection(namespace))
 
+    async def latest(self, routing: CollectionRouting) -> CollectionRouting:
+        """The routing of a collection as it is now; what is known of it while the config servers do not answer.
+
+        It has the very table that is known if nothing has changed.
+        """
+        if self._catalog.client.monitor.select(PRIMARY) is None:
+            return routing
+        namespace = routing.namespace
+        try:
+            return await self._collection_loads.run_anew(namespace, lambda: self._load_collection(namespace))
+        except CommandError as error:
+            logger.warning("The placement could not be read again", extra={"error": str(error)})
+            return routing
+
     def invalidate(self, routing: CollectionRouting) -> None:
         """A shard refused an operation that was routed by ``routing``: have it read again."""
         self.statistics.stale_config_errors += 1
@@ -204,7 +222,8 @@ class RoutingCache:
     async def _load_collection(self, namespace: str) -> CollectionRouting:
         database = await self.database(namespace.partition(".")[0])
         started = perf_counter()
-        known = self._old_tables.get(namespace)
+        current = self.collections.get(namespace)
+        known = self._old_tables.get(namespace) if current is None else current.table
         try:
             table = await self._read_table(namespace, known)
         except CommandError:
@@ -214,6 +233,8 @@ class RoutingCache:
             self.statistics.refresh_seconds += perf_counter() - started
         self._old_tables.pop(namespace, None)
         routing = CollectionRouting(namespace, database, table)
+        if current is not None and current.table is table and current.database is database:
+            routing = current  # so that those who hold it may still say that it is out of date
         if self.databases.get(database.name) is database:
             self.collections[namespace] = routing
         return routing

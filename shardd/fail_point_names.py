@@ -8,6 +8,9 @@ DONOR: Final = tuple(f"moveChunkHangAtStep{step}" for step in range(1, 7))
 RECIPIENT: Final = tuple(f"migrateThreadHangAtStep{step}" for step in range(1, 8))
 """Likewise the recipient."""
 
+HANG_AFTER_BLOCKING_WRITES: Final = "hangAfterBlockingWrites"
+"""The donor waits at the beginning of its critical section, of which the recipient does not know yet."""
+
 HANG_BEFORE_LEAVING_CRITICAL_SECTION: Final = "hangBeforeLeavingCriticalSection"
 """The donor waits between the commit on the config servers and the end of its critical section."""
 
@@ -21,6 +24,7 @@ MIGRATION_COMMIT_NETWORK_ERROR: Final = "migrationCommitNetworkError"
 """The commit takes place, and the donor does not learn of it."""
 
 COMMIT: Final = (
+    HANG_AFTER_BLOCKING_WRITES,
     HANG_BEFORE_LEAVING_CRITICAL_SECTION,
     FAIL_MIGRATION_COMMIT,
     MIGRATION_COMMIT_VERSION_ERROR,

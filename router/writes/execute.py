@@ -1,6 +1,7 @@
 """Executing a batch: routing it, sending it, and sending again what shards refused because the routing was stale."""
 
-from typing import Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
 
 from router.operation import Operation
 from router.registry import Reply
@@ -16,6 +17,9 @@ from router.writes.targeting import Destinations, target_batch
 from wire.error_codes import Category, ErrorCode, has_category
 from wire.errors import CommandError
 from wire.rawbson import InvalidBSONError
+
+if TYPE_CHECKING:
+    from sharding.routing_table import RoutingTable
 
 HIDDEN_FIELDS: Final = INTERNAL_REPLY_FIELDS | CLIENT_HIDDEN_FIELDS
 """What is taken out of a shard's reply to a write before the client gets it."""
@@ -46,6 +50,7 @@ class _Execution:
         self._batch = batch
         self._destinations: Destinations | None = None
         self._has_checked_errors = False
+        self._placement: RoutingTable | None = None
 
     async def run(self) -> Reply:
         routing = await self._route()
@@ -79,10 +84,11 @@ class _Execution:
                         raise
                     run.fail_rest(error)
                     break
-            await self._round(run, routing)
+            routing = await self._round(run, routing)
         return run.reply()
 
-    async def _round(self, run: WriteRun, routing: CollectionRouting) -> None:
+    async def _round(self, run: WriteRun, routing: CollectionRouting) -> CollectionRouting:
+        """Send what can be sent now, and draw the conclusions; returns the routing to go on with."""
         destinations = self._targets(routing)
         registry = self._router.shards
         was_broadcast = run.has_broadcasts
@@ -92,7 +98,9 @@ class _Execution:
             if not run.settled and not was_broadcast:
                 raise
             run.fail_rest(error)
-            return
+            return routing
+        if not run.has_pending_broadcasts:
+            self._placement = routing.table
         parts = {part.shard: part for part in run.next_round(destinations.by_statement, all_shards)}
         messages = {
             shard: shard_message(
@@ -102,7 +110,7 @@ class _Execution:
             )
             for shard, part in parts.items()
         }
-        replies = await scatter(self._operation, messages, may_repeat=self._batch.is_retryable)
+        replies = await self._send(messages)
         if not run.settled and not was_broadcast:
             _raise_if_refused_as_a_whole(replies)
         for reply in replies:
@@ -113,7 +121,36 @@ class _Execution:
                 all_shards = await registry.ids_as_told()
             except CommandError as error:
                 run.record_missed_shards(error)
+            if run.may_have_missed(all_shards):
+                routing = await self._repeat_if_placement_changed(run, routing)
         run.end_round(self._namespace, all_shards)
+        return routing
+
+    async def _send(self, messages: Mapping[str, bytes]) -> list[ShardReply]:
+        """The replies to the messages of a round.
+
+        A single one, as of ordered batches, takes no task: it costs what a write of one document costs.
+        """
+        may_repeat = self._batch.is_retryable
+        if len(messages) != 1:
+            return await scatter(self._operation, messages, may_repeat=may_repeat)
+        ((shard, message),) = messages.items()
+        self._operation.targeted = (shard,)
+        try:
+            return [await self._router.send(shard, message, may_repeat=may_repeat)]
+        except CommandError as error:
+            return [ShardReply.failed(shard, error)]
+
+    async def _repeat_if_placement_changed(self, run: WriteRun, routing: CollectionRouting) -> CollectionRouting:
+        """Have broadcasts sent again if their documents may have moved since; returns the routing as it is now."""
+        fresh = await self._router.routing.latest(routing)
+        if fresh.table is not self._placement:
+            run.repeat_broadcasts()
+            self._placement = fresh.table
+        if fresh is not routing:
+            self._operation.retries += 1
+            self._destinations = None
+        return fresh
 
     def _record(self, run: WriteRun, part: ShardBatch, reply: ShardReply) -> None:
         """Take note of what came from a shard.

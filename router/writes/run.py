@@ -13,6 +13,7 @@ from router.writes.batch import STATEMENT_ID_BYTES_MAX, WriteBatch
 from router.writes.merge import combined_error, error_document
 from router.writes.outcome import BatchOutcome
 from router.writes.owning_shard import move_refused
+from router.writes.pending_broadcasts import PendingBroadcasts
 from router.writes.reply import WriteReply
 from router.writes.targeting import ALL_SHARDS, Destination
 from wire.error_codes import Category, ErrorCode, has_category
@@ -63,6 +64,7 @@ class WriteRun:
         self._is_stopped = False
         self._broadcasts: dict[int, _Broadcast] = {}
         self._sent_broadcasts: list[int] = []
+        self._pending = PendingBroadcasts(batch)
         self._outcome = BatchOutcome(batch)
         self._reopened: list[int] = []
         self._rounds = 0
@@ -84,6 +86,11 @@ class WriteRun:
         """
         return bool(self._broadcasts)
 
+    @property
+    def has_pending_broadcasts(self) -> bool:
+        """Whether a statement was sent to all shards and is not settled."""
+        return bool(self._pending.positions)
+
     # What to send
 
     def next_round(self, destinations: Sequence[Destination], all_shards: Collection[str]) -> list[ShardBatch]:
@@ -95,11 +102,6 @@ class WriteRun:
         """
         self._rounds += 1
         self.refusals = set()
-        if self.has_broadcasts:
-            destinations = [
-                ALL_SHARDS if position in self._broadcasts else destination
-                for position, destination in enumerate(destinations)
-            ]
         return (
             self._ordered_round(destinations, all_shards)
             if self._batch.is_ordered
@@ -115,7 +117,7 @@ class WriteRun:
 
     def _ordered_round(self, destinations: Sequence[Destination], all_shards: Collection[str]) -> list[ShardBatch]:
         """The longest run of statements for the shard of the first; a statement for several shards goes alone."""
-        first = destinations[self._open[0]]
+        first = self._destination(self._open[0], destinations)
         if isinstance(first, CommandError):
             self._fail(self._open.popleft(), error_document(first))
             return []
@@ -124,7 +126,7 @@ class WriteRun:
         batch = ShardBatch(first, is_broadcast=False)
         room = self._batch.statement_bytes_max
         waiting = self._open
-        while waiting and destinations[waiting[0]] == first:
+        while waiting and self._destination(waiting[0], destinations) == first:
             room -= self._size(waiting[0])
             if room < 0 and batch.positions:
                 break
@@ -139,7 +141,7 @@ class WriteRun:
         waiting: deque[int] = deque()
         statements = self._batch.statements
         for position in self._open:
-            destination = destinations[position]
+            destination = self._destination(position, destinations)
             if isinstance(destination, str):
                 batch = batches.get(destination)
                 if batch is None:
@@ -169,6 +171,7 @@ class WriteRun:
             position = positions.popleft()
             room -= self._size(position)
             self._sent_broadcasts.append(position)
+            self._pending.positions.add(position)
             done = self._broadcasts.setdefault(position, _Broadcast()).done
             for shard in all_shards:
                 if shard not in done:
@@ -177,6 +180,9 @@ class WriteRun:
                     batches[shard].positions.append(position)
         return list(batches.values())
 
+    def _destination(self, position: int, destinations: Sequence[Destination]) -> Destination:
+        return ALL_SHARDS if position in self._broadcasts else destinations[position]
+
     def _size(self, position: int) -> int:
         return len(self._batch.statements[position]) + STATEMENT_ID_BYTES_MAX
 
@@ -184,7 +190,8 @@ class WriteRun:
 
     def record(self, batch: ShardBatch, reply: WriteReply) -> None:
         """Take note of a shard's reply."""
-        self._outcome.add(batch.shard, batch.positions, reply)
+        counts = self._pending if batch.is_broadcast else self._outcome
+        counts.add(batch.shard, batch.positions, reply)
         if not reply.errors and not batch.is_broadcast:
             self.settled += len(batch.positions)
             return
@@ -220,6 +227,23 @@ class WriteRun:
         for position in self._sent_broadcasts:
             self._broadcasts[position].errors.append(document)
 
+    def may_have_missed(self, all_shards: Collection[str]) -> bool:
+        """Whether statements that all shards have executed by now found less than they might have.
+
+        They did if the placement has not changed since they were sent. Otherwise, see `repeat_broadcasts`.
+        """
+        return self._pending.may_have_missed and all(
+            not broadcast.errors and broadcast.done.issuperset(all_shards)
+            for broadcast in map(self._broadcasts.__getitem__, self._pending.positions)
+        )
+
+    def repeat_broadcasts(self) -> None:
+        """Have the statements that all shards have executed by now sent to them again."""
+        self._pending.repeat()
+        self._sent_broadcasts = sorted(self._pending.positions)
+        for position in self._sent_broadcasts:
+            self._broadcasts[position].done.clear()
+
     def end_round(self, namespace: str, all_shards: Collection[str]) -> None:
         """Draw the conclusions once all shards of a round have answered.
 
@@ -227,9 +251,7 @@ class WriteRun:
             namespace: of the batch, for the error if there has been no progress for too long.
             all_shards: every shard of the cluster as it is known now; of no concern if the round had no broadcasts.
         """
-        for position in self._sent_broadcasts:
-            self._conclude_broadcast(position, all_shards)
-        self._sent_broadcasts = []
+        self._conclude_broadcasts(all_shards)
         self._open.extendleft(sorted(self._reopened, reverse=True))
         self._reopened = []
         self._rounds_without_progress = 0 if self.settled > self._settled_before else self._rounds_without_progress + 1
@@ -246,6 +268,7 @@ class WriteRun:
 
     def reply(self) -> dict[str, Any]:
         """The reply of the finished batch, less what every reply has."""
+        self._pending.settle(self._outcome)
         return self._outcome.reply()
 
     def fail_rest(self, error: CommandError) -> None:
@@ -254,15 +277,20 @@ class WriteRun:
         while self._open and not self._is_stopped:
             self._fail(self._open.popleft(), document)
 
-    def _conclude_broadcast(self, position: int, all_shards: Collection[str]) -> None:
-        """Settle a statement that all shards have executed, or open it again for those that refused it or are new."""
-        broadcast = self._broadcasts[position]
-        if broadcast.errors:
-            self._fail(position, combined_error(broadcast.errors))
-        elif not broadcast.done.issuperset(all_shards):
-            self._reopened.append(position)
-        else:
-            self.settled += 1
+    def _conclude_broadcasts(self, all_shards: Collection[str]) -> None:
+        """Settle the statements that all shards have executed, or open them again for those that refused or are new."""
+        is_complete = True
+        for position in self._sent_broadcasts:
+            broadcast = self._broadcasts[position]
+            if broadcast.errors:
+                self._pending.positions.discard(position)
+                self._fail(position, combined_error(broadcast.errors))
+            elif not broadcast.done.issuperset(all_shards):
+                is_complete = False
+                self._reopened.append(position)
+        self._sent_broadcasts = []
+        if is_complete:
+            self.settled += self._pending.settle(self._outcome)
 
     def _note_success(self, batch: ShardBatch, position: int) -> None:
         if batch.is_broadcast:

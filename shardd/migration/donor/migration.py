@@ -12,7 +12,11 @@ from typing import Any, Final
 import trio
 
 from daemon.logs import get_logger
-from shardd.fail_point_names import FAIL_MIGRATION_COMMIT, HANG_BEFORE_LEAVING_CRITICAL_SECTION
+from shardd.fail_point_names import (
+    FAIL_MIGRATION_COMMIT,
+    HANG_AFTER_BLOCKING_WRITES,
+    HANG_BEFORE_LEAVING_CRITICAL_SECTION,
+)
 from shardd.migration.documents import MigrationCoordinatorDocument, new_session_id
 from shardd.migration.donor.attempts import MigrationAttempts
 from shardd.migration.donor.backlog import BacklogLimit
@@ -266,6 +270,7 @@ class DonorMigration:
             await self._wait_caught_up(source)
         with trio.move_on_after(COMMIT_SECONDS_MAX):
             await section.tell_secondaries()
+            await self._shard.fail_points.hang_while(HANG_AFTER_BLOCKING_WRITES)
             await source.wait_followed(await section.last_write_time())
             section.finish("follow")
             self.status = await self.recipient.commit(self.session_id)

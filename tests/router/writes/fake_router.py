@@ -80,6 +80,12 @@ class FakeRouter:
         self.collections[namespace] = routing
         return routing
 
+    async def latest(self, routing: CollectionRouting) -> CollectionRouting:
+        if self._tables[0] is routing.table:
+            self.log.append("read latest routing")
+            return routing
+        return await self.collection(routing.namespace, create_database=True)
+
     def forget_collection(self, namespace: str) -> None:
         self.log.append("forget")
         del self.collections[namespace]

@@ -1,5 +1,6 @@
 """Executing a batch against shards that answer from a script."""
 
+from collections.abc import Callable
 from typing import Any
 
 import bson
@@ -10,6 +11,7 @@ from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
 from router.registry import Reply
+from router.writes import execute as execute_module
 from router.writes.kind import WriteKind
 from sharding.versions import IGNORED, UNSHARDED
 from tests.router.writes.builders import request, table
@@ -163,6 +165,79 @@ def test_broadcast_stays_one_when_a_single_shard_is_left() -> None:
     update = {"q": {}, "u": {"$inc": {"x": 1}}, "multi": True}
     assert run(router, WriteKind.UPDATE, [update]) == {"nModified": 4, "n": 4}
     assert sorted(shard for shard, _ in router.sent) == sorted((*ALL_SHARDS, "north"))
+
+
+def by_id(*ids: int) -> list[dict[str, Any]]:
+    """Updates of documents whose shard is not known."""
+    return [{"q": {"_id": each}, "u": {"$inc": {"v": 1}}} for each in ids]
+
+
+def rounds(*answers: Answer) -> Callable[[str, Request], Answer]:
+    """In each round ``east`` gives the next answer; the other shards find nothing."""
+    left = list(answers)
+    return lambda shard, received: left.pop(0) if shard == "east" else {"n": 0, "nModified": 0, "ok": 1.0}
+
+
+FOUND = {"n": 1, "nModified": 1, "ok": 1.0}
+NOT_FOUND = {"n": 0, "nModified": 0, "ok": 1.0}
+
+
+def test_what_is_nowhere_is_looked_for_once_if_nothing_has_moved() -> None:
+    router = FakeRouter([BY_K], rounds(NOT_FOUND))
+    assert run(router, WriteKind.UPDATE, by_id(1)) == {"n": 0, "nModified": 0}
+    assert sorted(shard for shard, _ in router.sent) == list(ALL_SHARDS)
+    assert router.log == ["read routing", "read latest routing"]
+
+
+@pytest.mark.parametrize("arguments", [{}, RETRYABLE])
+def test_what_may_have_moved_meanwhile_is_looked_for_again(arguments: dict[str, Any]) -> None:
+    router = FakeRouter([BY_K, MOVED], rounds(NOT_FOUND, FOUND))
+    assert run(router, WriteKind.UPDATE, by_id(1), **arguments) == {"n": 1, "nModified": 1}
+    assert sorted(shard for shard, _ in router.sent) == sorted([*ALL_SHARDS, *ALL_SHARDS])
+    assert len({received.body for _, received in router.sent}) == 1  # the same statement id, if any
+
+
+def test_the_placement_is_that_of_before_the_statement_was_sent() -> None:
+    stale = dict(NOT_FOUND, n=0, writeErrors=[STALE])
+    router = FakeRouter([BY_K, MOVED], rounds(stale, NOT_FOUND, NOT_FOUND))
+    assert run(router, WriteKind.UPDATE, by_id(1))["n"] == 0
+    assert sorted(shard for shard, _ in router.sent) == sorted([*ALL_SHARDS, "east", *ALL_SHARDS])
+
+
+def test_it_is_looked_for_a_bounded_number_of_times() -> None:
+    tables = [table({"k": 1}, [{"k": split}], ("west", "east")) for split in range(20)]
+    router = FakeRouter(tables, rounds(*[NOT_FOUND] * 5))
+    assert run(router, WriteKind.UPDATE, by_id(1))["n"] == 0
+    assert len(router.sent) == 5 * len(ALL_SHARDS)
+
+
+def test_some_of_a_retryable_batch_that_may_have_moved_are_looked_for_again() -> None:
+    again = {"n": 2, "nModified": 2, "retriedStmtIds": [0], "ok": 1.0}
+    router = FakeRouter([BY_K, MOVED], rounds(FOUND, again))
+    reply = run(router, WriteKind.UPDATE, by_id(1, 2), ordered=False, **RETRYABLE)
+    assert reply == {"n": 2, "nModified": 2}
+
+
+def test_some_of_another_batch_are_not_as_others_would_be_executed_twice() -> None:
+    router = FakeRouter([BY_K, MOVED], rounds(FOUND))
+    assert run(router, WriteKind.UPDATE, by_id(1, 2), ordered=False)["n"] == 1
+    assert len(router.sent) == len(ALL_SHARDS)
+
+
+@pytest.mark.parametrize("executor", [FOUND, {**FOUND, "retriedStmtIds": [0]}])
+def test_a_statement_that_two_shards_know_as_executed_counts_once(executor: dict[str, Any]) -> None:
+    def answer(shard: str, received: Request) -> Answer:
+        return {"east": executor, "west": {**FOUND, "retriedStmtIds": [0]}}.get(shard, NOT_FOUND)
+
+    reply = run(FakeRouter([BY_K], answer), WriteKind.UPDATE, by_id(1), **RETRYABLE)
+    assert reply == {"n": 1, "nModified": 1, "retriedStmtIds": [0]}
+
+
+def test_a_change_of_shard_in_an_ordered_batch_takes_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(execute_module, "scatter")
+    router = FakeRouter([BY_K], counting)
+    reply = run(router, WriteKind.INSERT, documents(*(number * (-1) ** number for number in range(1, 51))))
+    assert (reply["n"], len(router.sent)) == (50, 50)
 
 
 def test_refused_statements_go_where_they_are_now() -> None:

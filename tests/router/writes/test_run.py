@@ -3,7 +3,9 @@
 And, as a property, that a divided batch answers like one server.
 """
 
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import bson
@@ -203,6 +205,36 @@ def test_broadcast_to_a_shard_that_was_removed() -> None:
     run.end_round(NAMESPACE, ("west", "east"))
     assert run.is_finished
     assert run.reply() == {"n": 5}
+
+
+def steps_of(writes: WriteBatch) -> int:
+    """How many instructions the interpreter takes for the rounds of a batch."""
+    destinations = target_batch(writes, ROUTING, "west").by_statement
+    steps = 0
+
+    def count(frame: FrameType, event: str, argument: object) -> Any:  # noqa: ANN401 - a trace function
+        nonlocal steps
+        frame.f_trace_opcodes = True
+        steps += event == "opcode"
+        return count
+
+    earlier = sys.gettrace()
+    sys.settrace(count)
+    try:
+        run = WriteRun(writes)
+        while not run.is_finished:
+            for part in run.next_round(destinations, SHARDS):
+                shard_message(writes, part, b"")
+                run.record(part, WriteReply(n=len(part.positions)))
+            run.end_round(NAMESPACE, SHARDS)
+    finally:
+        sys.settrace(earlier)
+    return steps
+
+
+@pytest.mark.parametrize("make", [lambda count: inserts(*[1, 6] * count), lambda count: deletes(*[{"v": 1}] * count)])
+def test_a_round_costs_the_same_however_long_the_batch_is(make: Callable[[int], WriteBatch]) -> None:
+    assert steps_of(make(160)) < 2.1 * steps_of(make(80))
 
 
 def test_broadcast_with_different_errors() -> None:
