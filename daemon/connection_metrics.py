@@ -3,6 +3,7 @@
 from daemon.metrics import Metrics
 from wire.transport.pools import ConnectionPools
 from wire.transport.server import Server
+from wire.transport.unread import UNREAD_REPLIES
 
 
 def measure_connections(metrics: Metrics, server: Server, pools: ConnectionPools) -> None:
@@ -14,6 +15,14 @@ def measure_connections(metrics: Metrics, server: Server, pools: ConnectionPools
         pools: lend its connections to others.
     """
     metrics.gauge("open_connections", "Open client connections", lambda: len(server.clients))
+    metrics.gauge(
+        "unread_reply_bytes", "Memory of replies that clients do not read", lambda: UNREAD_REPLIES.total_bytes
+    )
+    metrics.gauge(
+        "slow_clients_closed",
+        "Clients closed as their unread replies took too much memory",
+        lambda: UNREAD_REPLIES.clients_closed,
+    )
     metrics.labelled_gauge("pool_connections", "Connections to other hosts by use", "state", lambda: _totals(pools))
 
 

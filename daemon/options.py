@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 
 from daemon.log_file import LogRotation
 from daemon.logs import LEVELS
+from wire.transport.unread import UnreadBounds
 
 Value = TypeVar("Value")
 
@@ -121,6 +122,7 @@ def add_daemon_options(parser: argparse.ArgumentParser, *, default_port: int) ->
         metavar="PORT",
         help="port for /metrics, /healthz and /readyz over HTTP, 0 for any free one (default: none)",
     )
+    add_unread_options(parser)
     parser.add_argument("--log-level", choices=tuple(LEVELS), default="info", help="(default: %(default)s)")
     parser.add_argument(
         "--log-file", type=Path, metavar="PATH", help="append the log to this file (default: standard error)"
@@ -138,6 +140,39 @@ def add_daemon_options(parser: argparse.ArgumentParser, *, default_port: int) ->
         default=SLOW_MS,
         metavar="MILLISECONDS",
         help="log operations that take longer (default: %(default)s)",
+    )
+
+
+def add_unread_options(parser: argparse.ArgumentParser) -> None:
+    """Add the bounds of `wire.transport.unread`."""
+    default = UnreadBounds()
+    parser.add_argument(
+        "--unread-reply-mb",
+        type=argument(_parse_count),
+        default=default.total_bytes >> 20,
+        metavar="MB",
+        help="memory for replies that clients do not read (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--unread-reply-mb-per-client",
+        type=argument(_parse_count),
+        default=default.client_bytes >> 20,
+        metavar="MB",
+        help="the same for one client, if it reads nothing at all (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--unread-reply-seconds",
+        type=argument(_parse_count),
+        default=int(default.patience_seconds),
+        metavar="SECONDS",
+        help="how long such a client is waited for (default: %(default)s)",
+    )
+
+
+def unread_bounds(parsed: argparse.Namespace) -> UnreadBounds:
+    """The bounds that the options name."""
+    return UnreadBounds(
+        parsed.unread_reply_mb << 20, parsed.unread_reply_mb_per_client << 20, float(parsed.unread_reply_seconds)
     )
 
 

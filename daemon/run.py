@@ -15,12 +15,13 @@ import trio
 from daemon.http import HealthServer, serve_http
 from daemon.logs import configure_logs, get_logger, rotate_logs
 from daemon.metrics import Metrics
-from daemon.options import HostAndPort, known_address
+from daemon.options import HostAndPort, known_address, unread_bounds
 from daemon.signals import LogAction, obey_log_signals, wait_for_end
 from wire.limits import CONNECTIONS_MAX
 from wire.transport.local_sockets import LOCAL_SOCKETS, socket_path
 from wire.transport.reactor import REACTOR
 from wire.transport.server import Handler, Server
+from wire.transport.unread import UNREAD_REPLIES
 
 logger = get_logger("daemon.run")
 
@@ -72,6 +73,7 @@ def run_daemon(
         unix_socket: path of a UNIX socket to serve clients on as well.
         on_log_signal: what is done at SIGUSR1.
     """
+    UNREAD_REPLIES.bounds = unread_bounds(arguments)
     unix_sockets = [] if unix_socket is None else [Path(unix_socket)]
     if arguments.unix_socket_directory is not None:
         LOCAL_SOCKETS.use(arguments.unix_socket_directory)

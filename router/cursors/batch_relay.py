@@ -16,6 +16,7 @@ from wire.message import OP_MSG, op_msg
 from wire.rawbson import ARRAY, EMPTY_DOCUMENT, OBJECT, element
 from wire.transport.relay import Relay
 from wire.transport.stream import FrameStream
+from wire.transport.unread import UNREAD_REPLIES
 
 if TYPE_CHECKING:
     from router.cursors.remote import RemoteCursor
@@ -75,6 +76,11 @@ class BatchRelay(Relay):
         self._rest_bytes = 0
         self._cursor_bytes_after_batch = 0
         self.digest = b""
+
+    @property
+    def patience_seconds(self) -> float:
+        """The connection belongs to a pool, and goes back there."""
+        return UNREAD_REPLIES.bounds.patience_seconds
 
     def begin(self, beginning: bytes) -> tuple[bytes, int] | None:
         """See `Relay.begin`."""

@@ -1,6 +1,12 @@
 """How a long answer is passed on while it is still coming."""
 
+import math
 from typing import TYPE_CHECKING
+
+import trio
+
+from wire.transport.strand import in_own_task
+from wire.transport.unread import UNREAD_REPLIES
 
 if TYPE_CHECKING:
     from wire.transport.stream import FrameStream
@@ -20,17 +26,45 @@ class Relay:
         self.receiver = receiver
         self.is_receiver_gone = False
 
-    async def send(self, piece: bytes | memoryview) -> None:
-        """Pass a piece on.
+    async def send(self, piece: bytes | memoryview) -> memoryview | None:
+        """Pass a piece on; returns what the receiver has not taken in `patience_seconds` of reading nothing.
 
         Raises:
             OSError: the receiver's connection broke.
         """
         try:
-            await self.receiver.send(piece)
+            rest = self.receiver.send_now(piece)
+            if rest is None:
+                return None
+            await in_own_task()
+            while rest:
+                with trio.move_on_after(self.patience_seconds):
+                    rest = await self.receiver.send_some(rest)
+                    continue
+                return rest
         except OSError:
             self.is_receiver_gone = True
             raise
+        return None
+
+    @property
+    def patience_seconds(self) -> float:
+        """How long a receiver that reads nothing is waited for, with the connection on which the answer comes."""
+        return math.inf
+
+    def check_room_for(self, size: int) -> None:
+        """Before the rest of an answer is kept, so that the connection on which it comes is free for others.
+
+        Raises:
+            SlowClientError: it would take too much memory.
+        """
+        if not UNREAD_REPLIES.has_room_for(size):
+            self.is_receiver_gone = True
+            raise UNREAD_REPLIES.too_slow()
+
+    def leave(self, rest: memoryview | None) -> None:
+        """Leave the rest of the answer to whoever serves the receiver."""
+        self.receiver.backlog = rest
 
     def begin(self, beginning: bytes) -> tuple[bytes, int] | None:
         """Look at the first bytes of a long frame, at least its header.

@@ -39,6 +39,7 @@ from wire.transport.disconnects import DisconnectWatcher
 from wire.transport.refusals import RefusalLog
 from wire.transport.strand import Strand
 from wire.transport.stream import FrameStream
+from wire.transport.unread import UNREAD_REPLIES, SlowClientError
 
 logger = logging.getLogger("wire.server")
 
@@ -247,6 +248,11 @@ class Server:
                 "Closing a connection that broke the protocol",
                 extra={"connection_id": client.id, "remote": client.peer, "error": str(error)},
             )
+        except SlowClientError as error:
+            logger.warning(
+                "Closing the connection of a client that does not read",
+                extra={"connection_id": client.id, "remote": client.peer, "error": str(error)},
+            )
         except OSError as error:
             logger.debug("A connection broke", extra={"connection_id": client.id, "error": str(error)})
         finally:
@@ -275,8 +281,10 @@ class Server:
         if reply is not None:
             is_last = self.is_draining or client.is_finished
             rest = stream.send_now(reply) if is_last else stream.post(reply)
-            if rest is not None:
-                await stream.send_rest(rest)
+        else:
+            rest, stream.backlog = stream.backlog, None
+        if rest is not None:
+            await UNREAD_REPLIES.send(stream, rest)
         client.is_busy = client.is_interruptible = False
         return not (self.is_draining or client.is_finished)
 

@@ -35,6 +35,10 @@ class FrameStream:
     """Sends and receives frames on a connected socket, which it owns.
 
     One task may receive and one may send at a time.
+
+    Attributes:
+        backlog: the rest of a reply that was passed on here and is to be written before anything else.
+        is_closed: `close` was called.
     """
 
     __slots__ = (
@@ -46,6 +50,7 @@ class FrameStream:
         "_socket",
         "_waiting",
         "_when_sent",
+        "backlog",
         "is_closed",
     )
 
@@ -64,6 +69,7 @@ class FrameStream:
         self._waiting: Strand | None = None
         self._posted = b""
         self._when_sent: Callable[[], object] | None = None
+        self.backlog: memoryview | None = None
         self.is_closed = False
 
     @property
@@ -140,13 +146,19 @@ class FrameStream:
         missing = frame_length(beginning) - len(beginning) - kept_bytes
         buffer = memoryview(bytearray(_RELAY_BYTES))
         try:
-            await relay.send(changed)
-            while missing:
+            unsent = await relay.send(changed)
+            while missing and unsent is None:
                 received = await self._receive_into(buffer[: min(missing, _RELAY_BYTES)])
                 missing -= received
-                await relay.send(buffer[:received])
-            if kept_bytes:
-                await relay.send(relay.end(await self._receive_exactly(kept_bytes)))
+                unsent = await relay.send(buffer[:received])
+            if unsent is None:
+                if kept_bytes:
+                    relay.leave(await relay.send(relay.end(await self._receive_exactly(kept_bytes))))
+            else:
+                relay.check_room_for(len(unsent) + missing + kept_bytes)
+                rest = b"".join((unsent, await self._receive_exactly(missing)))
+                end = relay.end(await self._receive_exactly(kept_bytes)) if kept_bytes else b""
+                relay.leave(memoryview(rest + end))
         except BaseException:
             relay.receiver.break_off()  # whatever it was sent next would be taken for the rest of the frame
             raise
@@ -252,9 +264,20 @@ class FrameStream:
         """
         await in_own_task()
         while rest:
-            await wait_writable(self._socket)
-            with suppress(BlockingIOError):
-                rest = rest[self._socket.send(rest) :]
+            rest = await self.send_some(rest)
+
+    async def send_some(self, rest: memoryview) -> memoryview:
+        """Write as much of what `send_now` has left as goes, once the peer has taken anything; returns what is left.
+
+        To be called in a task. Cancelled, it has written nothing.
+
+        Raises:
+            OSError: the connection broke.
+        """
+        await wait_writable(self._socket)
+        with suppress(BlockingIOError):
+            return rest[self._socket.send(rest) :]
+        return rest
 
     async def send(self, frame: bytes | memoryview) -> None:
         """`send_now`, and `send_rest` if need be; for those who do not send all the time.

@@ -1,0 +1,151 @@
+"""Replies that clients do not read take a bounded amount of memory, and no connection that others need for long."""
+
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import bson
+import pytest
+import trio
+
+from tests.wire.transport.serving import SECONDS_MAX, Serving, serving
+from wire.message import op_msg
+from wire.request import Request
+from wire.transport.client import Connection
+from wire.transport.relay import Relay
+from wire.transport.server import ClientConnection
+from wire.transport.stream import FrameStream
+from wire.transport.unread import UNREAD_REPLIES, SlowClientError, UnreadBounds, UnreadReplies
+
+pytestmark = pytest.mark.usefixtures("both_ways_of_waiting")
+
+REPLY_BYTES = 4 << 20
+"""Much more than sockets hold."""
+
+
+@pytest.fixture(autouse=True)
+def _own_numbers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(UNREAD_REPLIES, "bounds", UnreadBounds())
+    monkeypatch.setattr(UNREAD_REPLIES, "clients_closed", 0)
+    yield
+    assert UNREAD_REPLIES.total_bytes == 0
+
+
+async def answer_at_length(client: ClientConnection, request: Request) -> dict[str, Any]:
+    client.stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+    return {"text": "x" * REPLY_BYTES, "ok": 1.0}
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition, up to a deadline."""
+    with trio.fail_after(SECONDS_MAX):
+        while not condition():
+            await trio.lowlevel.checkpoint()
+
+
+async def asked_without_reading(served: Serving, count: int) -> list[Any]:
+    clients = [await served.connect() for _ in range(count)]
+    for client in clients:
+        await client.send(op_msg(bson.encode({"ping": 1, "$db": "admin"}), request_id=1))
+    return clients
+
+
+def test_total_is_bounded_by_closing_who_has_waited_longest() -> None:
+    UNREAD_REPLIES.bounds = UnreadBounds(total_bytes=3 * REPLY_BYTES, client_bytes=1 << 30)
+
+    async def main() -> None:
+        async with serving(answer_at_length) as served:
+            await asked_without_reading(served, 10)
+            await until(lambda: UNREAD_REPLIES.clients_closed >= 7)
+            assert len(served.server.clients) <= 3
+            assert 0 < UNREAD_REPLIES.total_bytes <= 3 * REPLY_BYTES
+
+    trio.run(main)
+
+
+def test_client_that_leaves_too_much_unread_is_closed_after_a_while() -> None:
+    UNREAD_REPLIES.bounds = UnreadBounds(client_bytes=REPLY_BYTES // 2, patience_seconds=0.05)
+
+    async def main() -> None:
+        async with serving(answer_at_length) as served:
+            await asked_without_reading(served, 1)
+            await served.handler.someone_left.wait()
+            assert UNREAD_REPLIES.clients_closed == 1
+
+    trio.run(main)
+
+
+def test_client_that_reads_gets_everything() -> None:
+    async def main() -> None:
+        async with serving(answer_at_length) as served:
+            (client,) = await asked_without_reading(served, 1)
+            await until(lambda: UNREAD_REPLIES.total_bytes > 0)
+            assert len((await client.receive_document())["text"]) == REPLY_BYTES
+            await until(lambda: UNREAD_REPLIES.total_bytes == 0)
+            assert UNREAD_REPLIES.clients_closed == 0
+
+    trio.run(main)
+
+
+class PooledRelay(Relay):
+    """Passes on what comes on a connection that others need."""
+
+    @property
+    def patience_seconds(self) -> float:
+        return 0.05
+
+    def begin(self, beginning: bytes) -> tuple[bytes, int] | None:
+        return beginning, 10
+
+
+async def relay_to(receiver: FrameStream, address: str) -> bool:
+    """Relay a long reply to a receiver; whether the connection it came on can be used again."""
+    connection = await Connection.open(address)
+    try:
+        frame = op_msg(bson.encode({"ping": 1, "$db": "admin"}), request_id=3)
+        assert await connection.exchange_for(frame, PooledRelay(receiver)) is None
+        return bool((await connection.command("admin", {"ping": 1}))["ok"])
+    finally:
+        connection.close()
+
+
+def test_connection_is_given_back_while_the_reply_waits() -> None:
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            receiver = FrameStream(ours)
+            async with serving(answer_at_length) as served:
+                assert await relay_to(receiver, served.address)
+                assert receiver.backlog is not None
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(UNREAD_REPLIES.send, receiver, receiver.backlog)
+                    reply = await FrameStream(theirs).receive()
+            assert reply is not None
+            assert len(bson.decode(reply[21:])["text"]) == REPLY_BYTES
+            receiver.close()
+
+    trio.run(main)
+
+
+def test_client_is_closed_if_there_is_no_room_for_the_reply() -> None:
+    UNREAD_REPLIES.bounds = UnreadBounds(client_bytes=1 << 20)
+
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            receiver = FrameStream(ours)
+            async with serving(answer_at_length) as served:
+                with pytest.raises(SlowClientError):
+                    await relay_to(receiver, served.address)
+            assert UNREAD_REPLIES.clients_closed == 1
+            receiver.close()
+
+    trio.run(main)
+
+
+def test_room_is_asked_for_in_total_and_for_one_client() -> None:
+    unread = UnreadReplies(UnreadBounds(total_bytes=10, client_bytes=5))
+    assert unread.has_room_for(5)
+    assert not unread.has_room_for(6)
+    unread.total_bytes = 6
+    assert not unread.has_room_for(5)
