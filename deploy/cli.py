@@ -23,7 +23,7 @@ EXIT_INTERRUPTED = 130
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; the return value is its exit status."""
-    options = _parser().parse_args(arguments)
+    options = argument_parser().parse_args(arguments)
     try:
         with signals_interrupt():
             status: int = options.run(options)
@@ -118,7 +118,8 @@ def _signal(text: str) -> signal.Signals:
         raise argparse.ArgumentTypeError(f"{text!r} is not a signal") from None
 
 
-def _parser() -> argparse.ArgumentParser:
+def argument_parser() -> argparse.ArgumentParser:
+    """The command line, as argparse reads it."""
     parser = argparse.ArgumentParser(prog="shardwright", description="A sharded MongoDB cluster on this machine.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 

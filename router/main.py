@@ -18,7 +18,7 @@ DEFAULT_PORT = 27017
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a router until it is told to end; returns the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    parsed = _parser().parse_args(given)
+    parsed = argument_parser().parse_args(given)
     if parsed.workers > 1 and parsed.worker_index is None:
         return run_workers(parsed, given)
     config: HostList = parsed.configdb
@@ -44,7 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
 
 
-def _parser() -> argparse.ArgumentParser:
+def argument_parser() -> argparse.ArgumentParser:
+    """The command line, as argparse reads it."""
     parser = argparse.ArgumentParser(
         prog="shardwright-router", description="The router of a sharded cluster: what clients connect to."
     )

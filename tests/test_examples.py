@@ -1,0 +1,146 @@
+"""The examples of README and docs run as they are written.
+
+A block without a language is a drawing. ``console`` blocks are commands after a ``$``; ``js`` blocks are for mongosh,
+on a cluster that README's quick start has started.
+"""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from deploy.cli import argument_parser
+from mongosh_compat.runner import run_code
+from router.main import argument_parser as router_argument_parser
+from tests.local_cluster import COMMAND_TIMEOUT, RunningCluster, shardwright
+
+ROOT: Final = Path(__file__).parent.parent
+PAGES: Final = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+DRAWING: Final = ""
+LANGUAGES: Final = (DRAWING, "console", "js")
+
+LAUNCHER: Final = ".venv/bin/shardwright"
+MONGOSH: Final = "node_modules/.bin/mongosh"
+PLAIN_URI: Final = "mongodb://127.0.0.1:27017/"
+"""Of a cluster on the default port, in place of which the tests' own has any free one."""
+
+_BLOCK: Final = re.compile(r"^```(?P<language>.*)\n(?P<text>(?:.*\n)*?)^```$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Example:
+    """A block of a page."""
+
+    page: str
+    language: str
+    text: str
+
+    @property
+    def commands(self) -> list[str]:
+        """What is typed in a terminal, one command a line."""
+        lines = [line for line in self.text.splitlines() if line]
+        assert all(line.startswith("$ ") for line in lines), f"{self.page}: output is not checked, so leave it out"
+        return [part.strip() for line in lines for part in line[2:].partition("#")[0].split("&&")]
+
+
+EXAMPLES: Final = [
+    Example(page.relative_to(ROOT).as_posix(), found["language"], found["text"])
+    for page in PAGES
+    for found in _BLOCK.finditer(page.read_text(encoding="utf-8"))
+]
+COMMANDS: Final = sorted(
+    {command for example in EXAMPLES if example.language == "console" for command in example.commands}
+)
+SCRIPTS: Final = [example for example in EXAMPLES if example.language == "js"]
+
+
+@pytest.fixture(scope="module")
+def quick_start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
+    """The cluster that README's own command starts, but in another directory and on a free port."""
+    (command,) = [command for command in COMMANDS if command.startswith(LAUNCHER)]
+    directory = tmp_path_factory.mktemp("quick_start")
+    options = ["--dir", str(directory), "--port", "0", "--detach", "--json"]
+    try:
+        completed = shardwright(*shlex.split(command)[1:], *options)
+        assert completed.returncode == 0, completed.stderr
+        yield RunningCluster(directory, json.loads(completed.stdout))
+    finally:
+        shardwright("down", "--dir", str(directory))
+
+
+def test_blocks_say_what_they_are() -> None:
+    assert {example.language for example in EXAMPLES} <= set(LANGUAGES)
+    assert COMMANDS
+    assert SCRIPTS
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if not command.startswith((LAUNCHER, MONGOSH))])
+def test_targets_of_make_are_there(command: str) -> None:
+    words = shlex.split(command)
+    assert words[0] == "make", f"no test knows how to run {command!r}"
+    dry_run = subprocess.run(
+        ["make", "--dry-run", *words[1:]], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert dry_run.returncode == 0, dry_run.stderr
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command.startswith(MONGOSH)])
+def test_mongosh_connects(quick_start: RunningCluster, command: str) -> None:
+    assert PLAIN_URI in command
+    words = shlex.split(command.replace(PLAIN_URI, quick_start.uri))
+    completed = subprocess.run(
+        [*words, "--quiet", "--norc", "--eval", "db.hello().msg"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_TIMEOUT,
+        check=False,
+    )
+    assert completed.stdout.strip() == "isdbgrid", completed.stderr
+
+
+@pytest.mark.parametrize("example", SCRIPTS, ids=lambda example: example.page)
+def test_scripts_run(quick_start: RunningCluster, example: Example) -> None:
+    run_code(quick_start.uri, example.text).check()
+    if "moveChunk" in example.text:
+        with quick_start.client() as client:
+            assert sorted(client.config.chunks.distinct("shard")) == ["shard0", "shard1"]
+            assert client.config.changelog.count_documents({"what": "moveChunk.commit"}) == 1
+
+
+def test_options_that_readme_names_are_there() -> None:
+    launcher = "".join(
+        subprocess.run(
+            [sys.executable, "-m", "deploy.cli", command, "--help"], capture_output=True, text=True, check=True
+        ).stdout
+        for command in ("up", "status", "down", "kill", "restart")
+    )
+    known = launcher + router_argument_parser().format_help()
+    named = re.findall(r"`(--[a-z-]+)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert [option for option in named if option not in known] == []
+
+
+def test_command_lines_in_sentences_are_understood() -> None:
+    text = " ".join(page.read_text(encoding="utf-8") for page in PAGES)
+    lines = {" ".join(line.split()) for line in re.findall(r"`(shardwright(?:-router)? [^`]+)`", text)}
+    for line in lines:
+        words = shlex.split(_without_placeholders(line))
+        parser = router_argument_parser() if words[0] == "shardwright-router" else argument_parser()
+        if "--help" not in words:
+            parser.parse_args(words[1:])
+    assert len(lines) > 5
+
+
+def _without_placeholders(line: str) -> str:
+    """A line with what it leaves open filled in: ``[optional]`` things are left out, names and numbers are given."""
+    line = re.sub(r"\[.*?\]", "", line)
+    line = line.replace("KILL|STOP|CONT|TERM", "KILL").replace("SECONDS", "1")
+    return line if not line.endswith("--dir") else f"{line} DIR"
