@@ -1,6 +1,7 @@
 """The command line options that all daemons have, and the forms in which addresses are written in them."""
 
 import argparse
+import math
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Final, TypeVar
 
 from daemon.log_file import LogRotation
 from daemon.logs import LEVELS
+from wire.transport.timeouts import TIMEOUTS
 from wire.transport.unread import UnreadBounds
 
 Value = TypeVar("Value")
@@ -123,6 +125,7 @@ def add_daemon_options(parser: argparse.ArgumentParser, *, default_port: int) ->
         help="port for /metrics, /healthz and /readyz over HTTP, 0 for any free one (default: none)",
     )
     add_unread_options(parser)
+    add_timeout_options(parser)
     parser.add_argument("--log-level", choices=tuple(LEVELS), default="info", help="(default: %(default)s)")
     parser.add_argument(
         "--log-file", type=Path, metavar="PATH", help="append the log to this file (default: standard error)"
@@ -141,6 +144,50 @@ def add_daemon_options(parser: argparse.ArgumentParser, *, default_port: int) ->
         metavar="MILLISECONDS",
         help="log operations that take longer (default: %(default)s)",
     )
+
+
+def add_timeout_options(parser: argparse.ArgumentParser) -> None:
+    """Add the bounds of `wire.transport.timeouts`, and that of the shutdown."""
+    parser.add_argument(
+        "--shutdown-seconds",
+        type=argument(parse_seconds),
+        metavar="SECONDS",
+        help="how long operations may go on after the signal to end (default: 15 for a router, else 5)",
+    )
+    parser.add_argument(
+        "--hello-seconds",
+        type=argument(parse_seconds),
+        default=TIMEOUTS.hello_seconds,
+        metavar="SECONDS",
+        help="after how long without an answer a host is taken for gone (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--selection-seconds",
+        type=argument(parse_seconds),
+        default=TIMEOUTS.selection_seconds,
+        metavar="SECONDS",
+        help="how long operations wait for a member that may serve them (default: %(default)g)",
+    )
+
+
+def use_timeouts(parsed: argparse.Namespace) -> None:
+    """Have this process use the bounds that the options name."""
+    TIMEOUTS.hello_seconds, TIMEOUTS.selection_seconds = parsed.hello_seconds, parsed.selection_seconds
+
+
+def parse_seconds(text: str) -> float:
+    """Read a time.
+
+    Raises:
+        ValueError: not a number of seconds above 0.
+    """
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"{text!r} is not a number of seconds")
+    return seconds
 
 
 def add_unread_options(parser: argparse.ArgumentParser) -> None:

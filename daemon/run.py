@@ -15,7 +15,7 @@ import trio
 from daemon.http import HealthServer, serve_http
 from daemon.logs import configure_logs, get_logger, rotate_logs
 from daemon.metrics import Metrics
-from daemon.options import HostAndPort, known_address, unread_bounds
+from daemon.options import HostAndPort, known_address, unread_bounds, use_timeouts
 from daemon.signals import LogAction, obey_log_signals, wait_for_end
 from wire.limits import CONNECTIONS_MAX
 from wire.transport.local_sockets import LOCAL_SOCKETS, socket_path
@@ -74,6 +74,7 @@ def run_daemon(
         on_log_signal: what is done at SIGUSR1.
     """
     UNREAD_REPLIES.bounds = unread_bounds(arguments)
+    use_timeouts(arguments)
     unix_sockets = [] if unix_socket is None else [Path(unix_socket)]
     if arguments.unix_socket_directory is not None:
         LOCAL_SOCKETS.use(arguments.unix_socket_directory)
@@ -224,5 +225,5 @@ async def _live(
         await stop.wait()
         logger.info("Shutting down", daemon=component, connections=len(server.clients))
         daemon.begin_shutdown()
-        await server.drain(daemon.shutdown_seconds)
+        await server.drain(arguments.shutdown_seconds or daemon.shutdown_seconds)
         whole_process.cancel()

@@ -22,17 +22,18 @@ READ_SECONDS_MAX = 30.0
 class CatalogClient:
     """Runs the reads that `sharding.catalog.reads` describes, and commands on the config servers' primary."""
 
-    def __init__(self, client: ReplicaSetClient) -> None:
+    def __init__(self, client: ReplicaSetClient, read_seconds_max: float = READ_SECONDS_MAX) -> None:
         self.client = client
+        self._read_seconds_max = read_seconds_max
 
     async def read(self, steps: Generator[CatalogRead, list[bytes], T]) -> T:
         """Run a read from its first step to its result.
 
         Raises:
-            CommandError: the config servers refused, or did not answer in `READ_SECONDS_MAX`.
+            CommandError: the config servers refused, or did not answer in time.
         """
         try:
-            with trio.fail_after(READ_SECONDS_MAX):
+            with trio.fail_after(self._read_seconds_max):
                 step = next(steps)
                 while True:
                     step = steps.send(await self.client.find_raw(step.db, step.command))

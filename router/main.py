@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from functools import partial
 
 from daemon.logs import reopen_logs, rotate_logs
-from daemon.options import HostList, add_daemon_options, argument, known_address, parse_host_list
+from daemon.options import HostList, add_daemon_options, argument, known_address, parse_host_list, parse_seconds
 from daemon.run import run_daemon
+from router.catalog_client import READ_SECONDS_MAX
 from router.options import RouterOptions
 from router.service import RouterService
 from router.workers import add_worker_options, run_workers, worker_sockets
@@ -31,6 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         worker_sockets=worker_sockets(parsed),
         supervisor=parsed.worker_supervisor,
         slow_ms=parsed.slow_ms,
+        shutdown_seconds=parsed.shutdown_seconds,
+        config_seconds=parsed.config_seconds,
     )
     is_worker = parsed.worker_index is not None
     return run_daemon(
@@ -56,6 +59,13 @@ def argument_parser() -> argparse.ArgumentParser:
         type=argument(partial(parse_host_list, default_port=27019)),
         metavar="SET/HOST:PORT,…",
         help="the replica set of the config servers",
+    )
+    parser.add_argument(
+        "--config-seconds",
+        type=argument(parse_seconds),
+        default=READ_SECONDS_MAX,
+        metavar="SECONDS",
+        help="how long the config servers have to answer a read of the catalog (default: %(default)g)",
     )
     add_worker_options(parser)
     return parser

@@ -18,6 +18,9 @@ class RouterOptions:
         worker_sockets: paths of the UNIX sockets of all of them by index; empty for a single process.
         supervisor: pid of the process that started it, if it is one of several.
         slow_ms: operations that take longer are logged.
+        shutdown_seconds: how long operations may go on after the signal to end, None for what the parameter
+            ``mongosShutdownTimeoutMillisForSignaledShutdown`` says.
+        config_seconds: how long a read of the catalog may take.
         pool: bounds of the connection pools to shards.
     """
 
@@ -29,4 +32,6 @@ class RouterOptions:
     worker_sockets: tuple[str, ...] = ()
     supervisor: int | None = None
     slow_ms: float = 100.0
+    shutdown_seconds: float | None = None
+    config_seconds: float = 30.0
     pool: PoolOptions = field(default_factory=PoolOptions)

@@ -61,7 +61,7 @@ class Router:
         monitor = ReplicaSetMonitor(
             options.config_set, options.config_hosts, _handshake, on_member_down=self.pools.close_idle
         )
-        self.catalog = CatalogClient(ReplicaSetClient(monitor, self.pools))
+        self.catalog = CatalogClient(ReplicaSetClient(monitor, self.pools), options.config_seconds)
         self.shards = ShardRegistry(self.catalog, self.pools, _handshake, nursery, self.clock)
         self.routing = RoutingCache(self.catalog, nursery)
         self.cursors = CursorManager(
@@ -94,6 +94,8 @@ class Router:
     @property
     def shutdown_seconds(self) -> float:
         """How long running operations may go on once the shutdown has begun."""
+        if self.options.shutdown_seconds is not None:
+            return self.options.shutdown_seconds
         return float(self.parameters["mongosShutdownTimeoutMillisForSignaledShutdown"]) / 1000
 
     @property

@@ -65,6 +65,11 @@ class RouterService:
             "Whether the config servers have a primary; without one, only what is known already can be used",
             lambda: config_servers.primary is not None,
         )
+        metrics.gauge(
+            "open_cursors_of_closed_connections",
+            "Open client cursors last read on a connection that is closed by now",
+            lambda: router.cursors.statistics().open_of_closed_connections,
+        )
         metrics.gauge("open_cursors", "Open client cursors", lambda: router.cursors.statistics().open_total)
         routing = router.routing.statistics
         metrics.gauge("full_refreshes", "Routing tables read as a whole", lambda: routing.full_refreshes)

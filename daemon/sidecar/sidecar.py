@@ -24,11 +24,10 @@ from wire.transport.client import Connection
 from wire.transport.pools import ConnectionPools
 from wire.transport.server import ClientConnection
 from wire.transport.strand import in_own_task
+from wire.transport.timeouts import TIMEOUTS
 
 logger = logging.getLogger("daemon.sidecar")
 
-_AWAIT_MS: Final = 10_000
-_GRACE_SECONDS: Final = 10.0
 _RECONNECT_SECONDS: Final = 0.05
 
 
@@ -137,9 +136,9 @@ class Sidecar:
             self.mirror.meet(connection.hello)
             while True:
                 version = self.mirror.hello and self.mirror.hello["topologyVersion"]
-                with trio.move_on_after(_AWAIT_MS / 1000 + _GRACE_SECONDS) as deadline:
+                with trio.move_on_after(TIMEOUTS.hello_seconds) as deadline:
                     hello = await connection.command(
-                        "admin", {"hello": 1, "topologyVersion": version, "maxAwaitTimeMS": _AWAIT_MS}
+                        "admin", {"hello": 1, "topologyVersion": version, "maxAwaitTimeMS": TIMEOUTS.await_ms}
                     )
                 if deadline.cancelled_caught:
                     raise BackendError(connection.address, "did not answer a hello in time", sent=True)

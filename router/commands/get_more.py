@@ -17,5 +17,6 @@ async def get_more(operation: Operation) -> Reply:
         return forwarded
     cursors = operation.router.cursors
     with cursors.checked_out(arguments.cursor_id, arguments.namespace, CursorOwner.of(request)) as entry:
+        entry.client = operation.client
         return await entry.cursor.next_batch(operation, arguments, entry.id)
     raise AssertionError("a checked out cursor answers or raises")

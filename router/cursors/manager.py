@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from random import SystemRandom
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -22,6 +22,9 @@ from router.cursors.single_shard import ARGUMENT_ERRORS
 from wire.error_codes import ErrorCode
 from wire.errors import BackendError, CommandError
 from wire.transport.pools import ConnectionPools
+
+if TYPE_CHECKING:
+    from wire.transport.server import ClientConnection
 
 logger = logging.getLogger("router.cursors")
 
@@ -45,6 +48,7 @@ class CursorStatistics:
     open_no_timeout: int
     open_single_shard: int
     open_multiple_shards: int
+    open_of_closed_connections: int
     opened: int
     timed_out: int
 
@@ -56,6 +60,7 @@ class OpenCursor:
         id: by which the client knows it.
         cursor: what reads the results.
         owner: session and transaction that opened it.
+        client: the connection on which it was last read, if that is known.
         is_immortal: it does not end by idling.
         is_checked_out: a ``getMore`` is reading it.
         is_killed: it was killed while it was checked out.
@@ -63,12 +68,13 @@ class OpenCursor:
         scope: cancelled to interrupt the ``getMore`` that is reading it.
     """
 
-    __slots__ = ("cursor", "id", "is_checked_out", "is_immortal", "is_killed", "last_used", "owner", "scope")
+    __slots__ = ("client", "cursor", "id", "is_checked_out", "is_immortal", "is_killed", "last_used", "owner", "scope")
 
     def __init__(self, cursor_id: int, cursor: Cursor, owner: CursorOwner, *, is_immortal: bool) -> None:
         self.id = cursor_id
         self.cursor = cursor
         self.owner = owner
+        self.client: ClientConnection | None = None
         self.is_immortal = is_immortal
         self.is_checked_out = False
         self.is_killed = False
@@ -111,11 +117,19 @@ class CursorManager:
             async for remote in self._killing:
                 nursery.start_soon(self._kill_remote, remote)
 
-    def open(self, cursor: Cursor, owner: CursorOwner, *, is_immortal: bool = False) -> int:
+    def open(
+        self,
+        cursor: Cursor,
+        owner: CursorOwner,
+        *,
+        is_immortal: bool = False,
+        client: "ClientConnection | None" = None,
+    ) -> int:
         """Keep a cursor that is not exhausted; returns its id."""
         while (cursor_id := new_cursor_id(self._worker_index, self._random_bits)) in self._cursors:
             pass
-        self._cursors[cursor_id] = OpenCursor(cursor_id, cursor, owner, is_immortal=is_immortal)
+        entry = self._cursors[cursor_id] = OpenCursor(cursor_id, cursor, owner, is_immortal=is_immortal)
+        entry.client = client
         self._opened += 1
         return cursor_id
 
@@ -226,6 +240,9 @@ class CursorManager:
             open_no_timeout=sum(entry.is_immortal for entry in entries),
             open_single_shard=len(entries) - multiple,
             open_multiple_shards=multiple,
+            open_of_closed_connections=sum(
+                entry.client is not None and entry.client.stream.is_closed for entry in entries
+            ),
             opened=self._opened,
             timed_out=self._timed_out,
         )

@@ -61,7 +61,9 @@ def adopt(operation: Operation, reply: ShardReply, *, is_immortal: bool = False)
     if not cursor.cursor_id:
         return cursor.frame
     opened = SingleShardCursor(RemoteCursor.opened(reply, cursor))
-    cursor_id = operation.router.cursors.open(opened, CursorOwner.of(operation.request), is_immortal=is_immortal)
+    cursor_id = operation.router.cursors.open(
+        opened, CursorOwner.of(operation.request), is_immortal=is_immortal, client=operation.client
+    )
     return cursor.with_cursor_id(cursor_id)
 
 
@@ -139,7 +141,8 @@ async def answer_first_batch(
     try:
         documents = await cursor.first_batch(operation, batch_size)
         if not (is_single_batch or cursor.is_exhausted):
-            cursor_id = cursors.open(cursor, CursorOwner.of(operation.request), is_immortal=is_immortal)
+            owner = CursorOwner.of(operation.request)
+            cursor_id = cursors.open(cursor, owner, is_immortal=is_immortal, client=operation.client)
         return cursor.first_reply(operation, documents, cursor_id)
     finally:
         if not cursor_id:

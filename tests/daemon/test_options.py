@@ -16,7 +16,10 @@ from daemon.options import (
     known_address,
     parse_host_and_port,
     parse_host_list,
+    parse_seconds,
+    unread_bounds,
 )
+from wire.transport.unread import UnreadBounds
 
 
 @pytest.mark.parametrize(
@@ -102,7 +105,28 @@ def test_daemon_options_have_defaults() -> None:
         "log_file": None,
         "log_rotate": LogRotation.RENAME,
         "slow_ms": 100,
+        "unread_reply_mb": 256,
+        "unread_reply_mb_per_client": 32,
+        "unread_reply_seconds": 10,
+        "shutdown_seconds": None,
+        "hello_seconds": 20.0,
+        "selection_seconds": 20.0,
     }
+
+
+def test_bounds_are_read() -> None:
+    parser = argparse.ArgumentParser()
+    add_daemon_options(parser, default_port=27017)
+    given_options = ["--unread-reply-mb", "64", "--unread-reply-mb-per-client", "8", "--unread-reply-seconds", "3"]
+    options = parser.parse_args([*given_options, "--shutdown-seconds", "0.5", "--selection-seconds", "30"])
+    assert unread_bounds(options) == UnreadBounds(64 << 20, 8 << 20, 3.0)
+    assert (options.shutdown_seconds, options.selection_seconds) == (0.5, 30.0)
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "nan", "inf", "ten"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a number of seconds"):
+        parse_seconds(text)
 
 
 def test_daemon_options_are_read() -> None:

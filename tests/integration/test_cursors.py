@@ -2,18 +2,23 @@
 
 from collections.abc import Iterator
 from functools import partial
+from uuid import uuid4
 
 import pytest
+from bson.binary import UUID_SUBTYPE, Binary
 from bson.int64 import Int64
 from pymongo import CursorType
 from pymongo.database import Database
 from pymongo.errors import CursorNotFound, OperationFailure
 
+from tests.integration.health import sample
+from tests.integration.raw_client import raw_client
 from tests.integration.sharded import Document, Documents
 from tests.integration.waiting import eventually
 from tests.local_cluster import Client, RunningCluster
 
 COUNT = 1000
+CURSOR_NOT_FOUND = 43
 
 
 @pytest.fixture
@@ -144,6 +149,28 @@ def test_cursor_belongs_to_its_session(client: Client, filled: Documents) -> Non
         more = filled.database.command("getMore", cursor_id, collection=filled.name, session=session)
         assert more["cursor"]["nextBatch"]
         filled.database.command("killCursors", filled.name, cursors=[cursor_id], session=session)
+
+
+@pytest.mark.parametrize("process", ["router.0", "shard0.0.mongod"])
+def test_cursor_outlives_its_connection(cluster: RunningCluster, filled: Documents, process: str) -> None:
+    """As on a mongod, where a session belongs to no connection. Once the session is ended, a router has no cursor."""
+    session = {"id": Binary(uuid4().bytes, UUID_SUBTYPE)}
+    db, is_router = filled.database.name, process == "router.0"
+    with raw_client(cluster.address(process)) as leaving:
+        find = {"find": filled.name, "batchSize": 2, "lsid": session}
+        cursor_id = Int64(leaving.command(find, db=db)["cursor"]["id"])
+    if is_router:
+        metrics, left = cluster.metrics[process], "open_cursors_of_closed_connections"
+        eventually(lambda: sample(metrics, left) == 1, what="the cursor counts as left")
+    with raw_client(cluster.address(process)) as other:
+        more = {"getMore": cursor_id, "collection": filled.name, "batchSize": 2, "lsid": session}
+        assert len(other.command(more, db=db)["cursor"]["nextBatch"]) == 2
+        if is_router:
+            assert sample(metrics, left) == 0
+            assert other.command({"endSessions": [session]})["ok"] == 1
+            assert other.command(more, db=db)["code"] == CURSOR_NOT_FOUND
+        else:
+            other.command({"killCursors": filled.name, "cursors": [cursor_id], "lsid": session}, db=db)
 
 
 def test_cursor_belongs_to_its_collection(filled: Documents) -> None:

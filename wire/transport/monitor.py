@@ -15,11 +15,10 @@ import trio
 from wire.errors import BackendError, CommandError, RemoteProtocolError
 from wire.read_preference import PRIMARY, Member, ReadPreference
 from wire.transport.client import Connection
+from wire.transport.timeouts import TIMEOUTS
 
 logger = logging.getLogger("wire.monitor")
 
-_AWAIT_MS: Final = 10_000
-_GRACE_SECONDS: Final = 10.0
 _RETRY_SECONDS: Final = 0.5
 _ROUND_TRIP_WEIGHT: Final = 0.2
 
@@ -134,10 +133,10 @@ class ReplicaSetMonitor:
                 command: dict[str, Any] = {"hello": 1}
                 version = connection.hello.get("topologyVersion")
                 if version is not None:
-                    command |= {"topologyVersion": version, "maxAwaitTimeMS": _AWAIT_MS}
+                    command |= {"topologyVersion": version, "maxAwaitTimeMS": TIMEOUTS.await_ms}
                 else:
                     await trio.sleep(_RETRY_SECONDS)  # a member that cannot be waited on is polled
-                with trio.move_on_after(_AWAIT_MS / 1000 + _GRACE_SECONDS) as deadline:
+                with trio.move_on_after(TIMEOUTS.hello_seconds) as deadline:
                     connection.hello = await connection.command("admin", command)
                 if deadline.cancelled_caught:
                     raise BackendError(address, "did not answer a hello in time", sent=True)

@@ -16,11 +16,9 @@ from wire.transport.monitor import ReplicaSetMonitor
 from wire.transport.pool import Asked
 from wire.transport.pools import ConnectionPools
 from wire.transport.strand import in_own_task
+from wire.transport.timeouts import TIMEOUTS
 
 Result = TypeVar("Result")
-
-SELECTION_SECONDS_MAX: Final = 20.0
-"""As mongos's default for finding a host (``defaultFindReplicaSetHostTimeoutMS``, 15 s) plus a slow election."""
 
 _ATTEMPTS_MAX: Final = 4
 
@@ -38,7 +36,7 @@ class ReplicaSetClient:
         return self.monitor.set_name
 
     async def select(self, preference: ReadPreference = PRIMARY) -> str:
-        """The address of a member for the preference, waiting for one up to `SELECTION_SECONDS_MAX`.
+        """The address of a member for the preference, waiting for one up to `Timeouts.selection_seconds`.
 
         Raises:
             CommandError: FailedToSatisfyReadPreference, there was none in that time.
@@ -47,7 +45,7 @@ class ReplicaSetClient:
         if address is not None:
             return address
         await in_own_task()
-        with trio.move_on_after(SELECTION_SECONDS_MAX):
+        with trio.move_on_after(TIMEOUTS.selection_seconds):
             return await self.monitor.wait_for_member(preference)
         raise CommandError(
             ErrorCode.FailedToSatisfyReadPreference,
