@@ -21,10 +21,13 @@ from shardd.current_op import with_own_operations
 from shardd.involved_cursors import InvolvedCursors
 from shardd.involvement import InvolvementFinder, named_namespaces
 from shardd.migration.history.retried_writes import TXN_NUMBER, answer_retried_write
+from shardd.migration.raw_replies import is_ok
 from shardd.namespace_state import NamespaceState
 from shardd.orphans.filtered_commands import hiding_moves, without_orphans
+from shardd.orphans.older_readers import close_cursor
 from shardd.orphans.ownership_filter import OwnershipFilter
 from shardd.orphans.past_ownership import ownership_at, snapshot_time
+from shardd.orphans.unowned import unowned_filter
 from shardd.registry import COMMANDS
 from shardd.shard import Shard
 from shardd.sharded_operations import SHARDED_OPERATIONS, ShardedOperation
@@ -35,10 +38,14 @@ from shardd.views import CHANGES_OF_VIEWS
 from shardd.writing_pipelines import executed_at_once, is_writing
 from sharding.involved_namespaces import INVOLVED_NAMESPACES
 from sharding.namespace import Namespace
+from sharding.routing_table import RoutingTable
 from sharding.versions import DATABASE_VERSION, SHARD_VERSION
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
 from wire.hello import HELLO_NAMES
 from wire.message import reply_document
 from wire.request import Request
+from wire.transport.client import response_body
 from wire.transport.server import ClientConnection
 from wire.transport.strand import in_own_task
 
@@ -49,6 +56,9 @@ logger = get_logger("shardd.operations")
 
 _BEGIN_IN_REACTOR: Final = frozenset({"delete", "find", "getMore", "insert", "update"})
 """Commands that hardly ever wait for more than mongod; where they do, they call `in_own_task`."""
+
+REPEATABLE_READS: Final = frozenset({"aggregate", "count", "distinct", "find"})
+"""Reads of documents. Until they are answered they can be run again."""
 
 _NAMED_IN_FULL: Final = NAMED_IN_FULL.union(command.name for command in COMMANDS.values() if command.admin_only)
 """Commands whose argument is ``db.collection``, or a database, rather than a collection of the command's database."""
@@ -102,6 +112,8 @@ class ShardHandler(SidecarHandler):
         if cursor_id:
             return await self._involved_cursors.get_more(upstream, request, cursor_id)
         await self._shard.sidecar.prepare(request)
+        if request.name == "getMore":
+            return await self._get_more(upstream, request)
         try:
             return await upstream.pass_on(with_own_operations(self._shard, request), request.message.flags)
         finally:
@@ -137,9 +149,11 @@ class ShardHandler(SidecarHandler):
                 self._stale_errors.add(error.code_name)
                 return reply_document(request.message.request_id, stale_reply(request, error))
         # What is true at the moment of admission is true for the whole operation.
-        operations, orphans = state.operations, state.orphans
+        operations, orphans, table = state.operations, state.orphans, state.table
         is_whole = is_whole or bool(involved)  # the reply tells the cursor
-        exchange = TermExchange(self._shard.sidecar, upstream, must_tell_term=must_tell_term, is_whole=is_whole)
+        exchange = TermExchange(
+            self._shard.sidecar, upstream, operations, must_tell_term=must_tell_term, is_whole=is_whole
+        )
         # A write is not left before the mongod has answered, even if its client leaves: a critical section that
         # waits for it must not go on while it may still be at work.
         try:
@@ -150,6 +164,8 @@ class ShardHandler(SidecarHandler):
                 if reply is not None:
                     return reply
             reply = await self._run_admitted(exchange, state, orphans, request)
+            if operations.is_superseded and reply is not None and table is not None:
+                reply = await self._read_again(exchange, state.namespace, table, request, reply)
             if involved:
                 self._involved_cursors.observe(reply, involved)
             return reply
@@ -159,6 +175,40 @@ class ShardHandler(SidecarHandler):
                 entry.leave()
             if request.name in CHANGES_OF_VIEWS:
                 self._shard.views.forget()
+
+    async def _read_again(
+        self, exchange: TermExchange, name: str, table: RoutingTable, request: Request, frame: bytes
+    ) -> bytes | None:
+        """Answer a read as if it had been filtered: a range may have come in while it was under way.
+
+        The filter hides all that the shard did not own when the read was let in, so once is enough.
+        """
+        await in_own_task()
+        body = response_body(frame)
+        if request.name not in REPEATABLE_READS or is_writing(request) or snapshot_time(request) or not is_ok(body):
+            return frame
+        namespace = Namespace.parse(name)
+        await close_cursor(self._shard, namespace, body)
+        logger.info("Reads again since a range comes in", namespace=name, command=request.name)
+        ownership = unowned_filter(table, self._shard.require_identity().shard_name)
+        if ownership is None:
+            raise CommandError(ErrorCode.QueryPlanKilled, "a range came in while the operation was under way")
+        return await exchange.run(await without_orphans(request, self._shard.mongod, namespace, ownership))
+
+    async def _get_more(self, upstream: Upstream, request: Request) -> bytes | None:
+        """The next batch of a cursor, less what is hidden from it if it is older than a range that came in."""
+        older = self._shard.older_cursors
+        span = request.fields[b"getMore"]
+        cursor_id = request.body[span[2] : span[3]]
+        frame, flags = with_own_operations(self._shard, request), request.message.flags
+        while True:
+            reply = await upstream.pass_on(frame, flags, lambda: cursor_id not in older)
+            if reply is None or cursor_id not in older:
+                return reply
+            await in_own_task()
+            reply, is_wanting = older.without_hidden(cursor_id, reply)
+            if not is_wanting:
+                return reply
 
     async def _run_admitted(
         self, exchange: TermExchange, state: NamespaceState, orphans: OwnershipFilter | None, request: Request

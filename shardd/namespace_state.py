@@ -130,7 +130,7 @@ class NamespaceState:
 
     def enter(self, *, is_write: bool) -> None:
         """Count an operation in; no critical section may block it."""
-        self.operations.enter()
+        self.operations.enter(is_write=is_write)
         if is_write:
             self.writers += 1
 
@@ -141,7 +141,7 @@ class NamespaceState:
             operations: what the attribute of that name was when the operation was counted in.
             is_write: as then.
         """
-        operations.exit()
+        operations.exit(is_write=is_write)
         if not is_write:
             return
         self.writers -= 1
@@ -156,6 +156,16 @@ class NamespaceState:
         for earlier in tuple(self._earlier_operations):
             await earlier.wait_over()
         self._earlier_operations = [each for each in self._earlier_operations if not each.is_over]
+
+    async def wait_earlier_writes(self) -> None:
+        """Return when of the operations that `wait_earlier_operations` was last called for none writes any more."""
+        for earlier in tuple(self._earlier_operations):
+            await earlier.wait_writes_over()
+
+    def supersede_earlier_reads(self) -> None:
+        """Of the operations that `wait_earlier_operations` was last called for, have reads under way begin again."""
+        for earlier in self._earlier_operations:
+            earlier.is_superseded = True
 
     async def block_writes(self, reason: Mapping[str, Any]) -> CriticalSection:
         """Begin a critical section, or return the one of the same reason, and wait until no write is under way."""

@@ -21,6 +21,7 @@ from shardd.identity import IDENTITY_ID, ShardIdentity
 from shardd.metadata_store import MetadataStore
 from shardd.metadata_writer import MetadataWriter
 from shardd.namespace_state import NamespaceState
+from shardd.orphans.older_cursors import OlderCursors
 from shardd.recovery_gate import RecoveryGate
 from shardd.refresh import MetadataRefresher
 from shardd.remote_sets import RemoteSets
@@ -67,6 +68,7 @@ class Shard:
         recovery_gate: holds writes back until what a former primary has begun is known.
         reserved_sessions: write documents so that users' change streams do not show it.
         history_table: retryable writes that were executed by the former owners of ranges.
+        older_cursors: cursors that are older than a range that came in.
         range_deletions: ranges whose documents are, or may become, orphans.
         migrations: ranges on their way to or from another shard.
         coordinators: changes of several steps that are no migrations.
@@ -106,6 +108,7 @@ class Shard:
             extensions=(INVOLVED_NAMESPACES.decode(),),
         )
         self.mongod = self.sidecar.mongod
+        self.older_cursors = OlderCursors(self.mongod)
         self.previews = UpdatePreviews(self.mongod)
         self.store = MetadataStore(self.mongod)
         self.writer = MetadataWriter(self.store)

@@ -21,6 +21,7 @@ from daemon.sidecar.reply_term import ASK_FOR_TERM, take_term
 from daemon.sidecar.sidecar import Sidecar
 from daemon.sidecar.term_scope import working_for
 from daemon.sidecar.upstream import Upstream
+from shardd.operation_generation import OperationGeneration
 from shardd.sharding_fields import without_sharding_fields
 from wire.error_codes import Category, has_category
 from wire.errors import BackendError
@@ -43,17 +44,27 @@ class TermExchange:
     Args:
         sidecar: tells the term.
         upstream: the client's connection to the mongod.
+        operations: those with which the operation was counted in.
         must_tell_term: the reply has to tell in which term it was made.
         is_whole: the reply is wanted here, so it must not be passed on while it comes.
     """
 
-    __slots__ = ("_is_whole", "_must_tell_term", "_sidecar", "_term", "upstream")
+    __slots__ = ("_is_whole", "_must_tell_term", "_operations", "_sidecar", "_term", "upstream")
 
-    def __init__(self, sidecar: Sidecar, upstream: Upstream, *, must_tell_term: bool, is_whole: bool) -> None:
+    def __init__(
+        self,
+        sidecar: Sidecar,
+        upstream: Upstream,
+        operations: OperationGeneration,
+        *,
+        must_tell_term: bool,
+        is_whole: bool,
+    ) -> None:
         self._sidecar = sidecar
         self._term = sidecar.mirror.term
         self._must_tell_term = must_tell_term
         self._is_whole = is_whole
+        self._operations = operations
         self.upstream = upstream
 
     async def run(self, request: Request) -> bytes | None:
@@ -70,7 +81,7 @@ class TermExchange:
         if self._is_whole:
             reply = await self.upstream.forward(frame, flags)
         else:
-            reply = await self.upstream.pass_on(frame, flags, self._is_known_to_last)
+            reply = await self.upstream.pass_on(frame, flags, self._may_begin)
         if not self._is_known_to_last():
             await in_own_task()
             await self._sidecar.certainty.wait_certain()
@@ -89,6 +100,10 @@ class TermExchange:
             await in_own_task()
             with working_for(self._term):
                 await self._sidecar.mongod.command("admin", {"ping": 1})
+
+    def _may_begin(self) -> bool:
+        """Whether a long answer may be passed on while it comes: nobody is going to ask again instead."""
+        return not self._operations.is_superseded and self._is_known_to_last()
 
     def _is_known_to_last(self) -> bool:
         """Whether the answer to a read may be given. A secondary that was elected has no other data than before."""

@@ -9,15 +9,19 @@ from wire.rawbson import ARRAY, Span, decode_document, find
 _OK: Final = b"\0\0\0\0\0\0\xf0?"
 
 
+def is_ok(reply: bytes) -> bool:
+    """Whether a command succeeded."""
+    ok = find(reply, b"ok")
+    return ok is not None and reply[ok[2] : ok[3]] == _OK
+
+
 def check_reply(reply: bytes) -> None:
     """Raise what a reply says has failed: the command, one of its items, or its write concern.
 
     Raises:
         CommandError: that.
     """
-    ok = find(reply, b"ok")
-    is_ok = ok is not None and reply[ok[2] : ok[3]] == _OK
-    if is_ok and find(reply, b"writeErrors") is None and find(reply, b"writeConcernError") is None:
+    if is_ok(reply) and find(reply, b"writeErrors") is None and find(reply, b"writeConcernError") is None:
         return
     decoded = decode_document(reply)
     if not decoded.get("ok"):

@@ -41,6 +41,14 @@ class OwnershipFilter:
         position = bisect_right(self._min_keys, key) - 1
         return position >= 0 and self._is_below_max(key, self.ranges[position])
 
+    def holds(self, document: bytes) -> bool:
+        """Whether a raw document, of which only the shard key may be there, would be an orphan."""
+        return self.is_orphan(self.pattern.key_bytes_of_document(document))
+
+    def overlaps(self, low: bytes, high: bytes) -> bool:
+        """Whether some key between two bounds, which are any byte strings, may be that of an orphan."""
+        return any(low < each.max_key and each.min_key < high for each in self.ranges)
+
     def element(self, collation: Mapping[str, Any] | None) -> bytes:
         """The ``$expr`` element that a query needs to match no orphan.
 

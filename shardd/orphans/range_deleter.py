@@ -105,7 +105,7 @@ class RangeDeleter:
         No read can miss anything then; and as long as there is a range, reads pay for the filter that hides it. A move
         that brings the range back has it hidden anew.
         """
-        table = await self._authoritative_table(task)
+        table = await self.authoritative_table(task)
         if table is None:
             return True
         return await is_range_empty(
@@ -119,7 +119,7 @@ class RangeDeleter:
             OwnedRangeError: the config servers say that this shard owns a part of it.
         """
         shard, total = self._shard, 0
-        table = await self._authoritative_table(task)
+        table = await self.authoritative_table(task)
         if table is None:
             logger.info("The collection of a range deletion is gone", namespace=task.namespace, migration=str(task.id))
             return
@@ -147,7 +147,7 @@ class RangeDeleter:
         await shard.wait_majority()
         logger.info("Deleted a range", namespace=task.namespace, migration=str(task.id), documents=total)
 
-    async def _authoritative_table(self, task: RangeDeletionTask) -> RoutingTable | None:
+    async def authoritative_table(self, task: RangeDeletionTask) -> RoutingTable | None:
         """The routing table as the config servers have it, None if the collection of the task is no more."""
         state = self._shard.namespace(task.namespace)
         await self._shard.refresher.refresh_collection(state)

@@ -9,7 +9,7 @@ migration of the same keys into this shard, and what of it this shard does not o
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import trio
@@ -17,7 +17,9 @@ from bson.timestamp import Timestamp
 
 from daemon.logs import get_logger
 from shardd.migration.documents import RangeDeletionTask
-from shardd.orphans.orphan_ranges import range_of
+from shardd.orphans.older_readers import hide_from_older_readers
+from shardd.orphans.orphan_ranges import orphan_ranges, range_of
+from shardd.orphans.ownership_filter import OwnershipFilter
 from shardd.orphans.range_deleter import RangeDeleter
 from shardd.orphans.task_store import RangeDeletionStore
 from sharding.chunks import ChunkRange
@@ -28,9 +30,6 @@ if TYPE_CHECKING:
     from shardd.shard import Shard
 
 logger = get_logger("shardd.orphans")
-
-OLDER_OPERATIONS_SECONDS_MAX: Final = 10.0
-"""How long a range that is about to come in waits for operations that began without a filter for it."""
 
 
 class _Entry:
@@ -111,11 +110,12 @@ class RangeDeletions:
     async def register(self, task: RangeDeletionTask) -> None:
         """Persist a range, on a majority, as one that may hold orphans; one that is registered already stays as it is.
 
-        Where it hides documents from now on, operations and cursors that began before are waited for as long as is
-        reasonable: they would see what is written into the range next.
+        Where it hides documents from now on, nothing that is under way sees what is written into the range next
+        (`hide_from_older_readers`).
 
         Raises:
-            CommandError: it could not be persisted; NotWritablePrimary, this is no (recovered) primary.
+            CommandError: it could not be persisted; NotWritablePrimary, this is no (recovered) primary; LockTimeout, a
+                write that might see the documents is under way.
             BackendError: mongod does not answer.
         """
         self._require_term()
@@ -125,11 +125,11 @@ class RangeDeletions:
         self._adopt(task)
         logger.info("Registered a range deletion", **_about(task))
         state = self._shard.namespace(task.namespace)
-        if state.orphans is not None or not state.is_known:
-            with trio.move_on_after(OLDER_OPERATIONS_SECONDS_MAX) as patience:
-                await self._deleter.wait_older_operations(task.namespace)
-            if patience.cancelled_caught:
-                logger.warning("Operations from before a migration may see documents that it brings", **_about(task))
+        table = state.table if state.is_known else await self._deleter.authoritative_table(task)
+        ranges = orphan_ranges([task], table, self._shard.require_identity().shard_name) if table else ()
+        if table is not None and ranges:
+            hidden = OwnershipFilter(table.key_pattern, ranges, table.collection.default_collation)
+            await hide_from_older_readers(self._shard, task.namespace, hidden)
 
     async def mark_ready(self, migration_id: UUID, *, when: str) -> None:
         """Let a range be deleted, on a majority. It begins once the operations and cursors of now have ended.

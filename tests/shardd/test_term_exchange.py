@@ -11,6 +11,7 @@ from bson import ObjectId
 from daemon.sidecar.hello_mirror import HelloMirror
 from daemon.sidecar.mongod import REPLICATION_DATA
 from daemon.sidecar.role_certainty import RoleCertainty
+from shardd.operation_generation import OperationGeneration
 from shardd.term_exchange import TermExchange, is_linearizable
 from wire.errors import BackendError
 from wire.message import OpMsg, op_msg
@@ -59,7 +60,7 @@ class FakeMongod:
 
     def run(self, command: dict[str, Any], *, must_tell_term: bool) -> dict[str, Any]:
         sidecar, upstream = cast("Sidecar", self), cast("Upstream", self)
-        exchange = TermExchange(sidecar, upstream, must_tell_term=must_tell_term, is_whole=False)
+        exchange = TermExchange(sidecar, upstream, OperationGeneration(), must_tell_term=must_tell_term, is_whole=False)
         reply = trio.run(exchange.run, request_of(command))
         assert reply is not None
         return bson.decode(OpMsg(reply).body)
