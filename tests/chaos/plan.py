@@ -50,7 +50,8 @@ class Plan:
         choice = random.Random(f"{seed}/plan")
         drawn = choice.choice([1, 3])
         members = drawn if members is None else members
-        nemeses = tuple(nemeses) or tuple(NEMESES)
+        # A set of one member has nobody else to elect.
+        nemeses = tuple(nemeses) or tuple(kind for kind in NEMESES if members > 1 or kind != "elections")
         shape = Shape(members, members, has_links="links" in nemeses)
         return cls(seed, seconds, shape, tuple(workloads) or tuple(WORKLOADS), nemeses, round_seconds)
 

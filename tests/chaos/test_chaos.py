@@ -6,20 +6,24 @@ from typing import Final
 
 from tests.chaos.plan import Plan
 from tests.chaos.run import run_chaos
+from tests.chaos.workloads import WORKLOADS
 
 SECONDS: Final = 80.0
 """With start, end and checks less than two minutes."""
 
-WORKLOADS: Final = ("registers", "counters", "sets")
+NOT_SAMPLED: Final = ("identities", "scans")
+"""They take longer than a sample to say anything: long runs have them."""
+
+SAMPLED: Final = tuple(name for name in WORKLOADS if name not in NOT_SAMPLED)
 
 
 def test_sample_of_the_day(tmp_path: Path) -> None:
     seed = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
     plan = Plan.choose(
-        seed, SECONDS, workloads=WORKLOADS, nemeses=("moves", "kills", "pauses"), members=1, round_seconds=SECONDS
+        seed, SECONDS, workloads=SAMPLED, nemeses=("moves", "kills", "pauses"), members=1, round_seconds=SECONDS
     )
     summary = run_chaos(tmp_path / "chaos", plan)
     print(summary)
     assert summary.anomalies == [], str(summary)
     assert summary.moves > 5, str(summary)
-    assert summary.operations.total() > 1000, str(summary)
+    assert summary.operations.total() > 500, str(summary)

@@ -12,7 +12,7 @@ def test_a_seed_chooses_the_same_again() -> None:
 
 
 def test_rounds_choose_of_everything_in_time() -> None:
-    plan = Plan.choose("a", 600)
+    plan = Plan.choose("a", 600, members=3)
     rounds = [plan.round(number) for number in range(100)]
     assert {name for workloads, _ in rounds for name in workloads} == set(WORKLOADS)
     assert {kind for _, nemeses in rounds for kind in nemeses} == set(NEMESES)
@@ -25,4 +25,5 @@ def test_what_is_given_is_kept() -> None:
     assert plan.round(7) == (["sets"], ["kills"])
     assert plan.shape.members == plan.shape.config_members == 1
     assert not plan.shape.has_links
+    assert "elections" not in Plan.choose("a", 600, members=1).nemeses
     assert Plan.choose("a", 600, nemeses=["links"]).shape.has_links
