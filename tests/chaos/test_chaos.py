@@ -12,7 +12,7 @@ SECONDS: Final = 80.0
 """With start, end and checks less than two minutes."""
 
 NOT_SAMPLED: Final = ("identities", "scans")
-"""They take longer than a sample to say anything: long runs have them."""
+"""Left to long runs: they say something only if a move meets a write, or a cursor that is open for long."""
 
 SAMPLED: Final = tuple(name for name in WORKLOADS if name not in NOT_SAMPLED)
 
