@@ -23,6 +23,7 @@ from shardd.involvement import InvolvementFinder, named_namespaces
 from shardd.migration.history.retried_writes import TXN_NUMBER, answer_retried_write
 from shardd.migration.raw_replies import is_ok
 from shardd.namespace_state import NamespaceState
+from shardd.orphans.error_texts import in_clients_words
 from shardd.orphans.filtered_commands import hiding_moves, without_orphans
 from shardd.orphans.older_readers import close_cursor
 from shardd.orphans.ownership_filter import OwnershipFilter
@@ -220,11 +221,21 @@ class ShardHandler(SidecarHandler):
                 orphans = await ownership_at(self._shard.range_deletions, table, state.shard, time)
             if orphans is not None:
                 await in_own_task()
-                request = await without_orphans(request, self._shard.mongod, Namespace.parse(state.namespace), orphans)
-            special = SHARDED_OPERATIONS.get(request.name)
-            if special is not None:
-                reply = await special(ShardedOperation(self._shard, exchange.upstream, request, state))
-                if reply is not None:
-                    await exchange.confirm()
-                    return reply
+                run = partial(self._run_without_orphans, exchange, state, orphans, request)
+                return await in_clients_words(self._shard.mongod, request, run)
+        return await self._run_filtered(exchange, state, request)
+
+    async def _run_without_orphans(
+        self, exchange: TermExchange, state: NamespaceState, orphans: OwnershipFilter, request: Request
+    ) -> bytes | None:
+        request = await without_orphans(request, self._shard.mongod, Namespace.parse(state.namespace), orphans)
+        return await self._run_filtered(exchange, state, request)
+
+    async def _run_filtered(self, exchange: TermExchange, state: NamespaceState, request: Request) -> bytes | None:
+        special = None if state.table is None else SHARDED_OPERATIONS.get(request.name)
+        if special is not None:
+            reply = await special(ShardedOperation(self._shard, exchange.upstream, request, state))
+            if reply is not None:
+                await exchange.confirm()
+                return reply
         return await exchange.run(request)

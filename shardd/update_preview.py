@@ -59,7 +59,7 @@ class UpdatePreviews:
             modification: its arguments ``query``, ``update``, ``upsert``, ``sort`` and so on.
 
         Raises:
-            CommandError: it would fail; or, of the transient transaction errors, others keep changing the document.
+            CommandError: it would fail; or WriteConflict and the like, others keep changing the document.
         """
         attempt = 1
         while True:
@@ -68,7 +68,10 @@ class UpdatePreviews:
             try:
                 return await self._preview(namespace, modification, transaction)
             except CommandError as error:
-                if _TRANSIENT not in error.labels or attempt == _ATTEMPTS_MAX:
+                is_transient = _TRANSIENT in error.labels
+                # Of the transaction the client knows nothing.
+                error.labels = tuple(label for label in error.labels if label != _TRANSIENT)
+                if not is_transient or attempt == _ATTEMPTS_MAX:
                     raise
             finally:
                 self._sessions.append((lsid, number + 1))

@@ -89,8 +89,8 @@ def _session_write(shard: Shard, request: Request) -> SessionWrite | None:
     session = session_of(request.body, fields[b"lsid"])
     newest = None if session is None else shard.history_table.sessions.get(session)
     number = request.get(TXN_NUMBER)
-    if session is None or newest is None or not isinstance(number, Int64) or number > newest:
-        return None
+    if session is None or newest is None or not isinstance(number, Int64) or number > newest or number < 0:
+        return None  # a negative number is for mongod to refuse
     if number < newest:
         raise CommandError(
             ErrorCode.TransactionTooOld,

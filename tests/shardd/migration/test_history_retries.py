@@ -305,6 +305,13 @@ def test_a_session_that_has_gone_on_here(moved: Moved, sessions: dict[str, tuple
     trio.run(main)
 
 
+def test_a_negative_number_is_no_old_one(moved: Moved, sessions: dict[str, tuple[Session, int]]) -> None:
+    session, _ = sessions["goes on with a newer number"]
+    expected, found = trio.run(moved.retry, session.write(-1, insert(10)))
+    assert expected["codeName"] == "InvalidOptions"
+    assert found == expected
+
+
 def test_what_the_recipient_executed_itself(moved: Moved, sessions: dict[str, tuple[Session, int]]) -> None:
     """Then the donor does not know it, and the recipient knows both parts."""
     session, first = sessions["goes on with more statements"]

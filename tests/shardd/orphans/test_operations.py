@@ -248,3 +248,36 @@ def test_writes(world: World, name: str) -> None:
     owned, plain = world.contents()
     assert owned == plain
     assert world.stored_orphans() == world.orphans
+
+
+NO_INDEX: dict[str, Any] = {"hint": "none"}
+"""A hint that mongod complains about, showing the query."""
+
+COMPLAINTS: Mapping[str, dict[str, Any]] = {
+    "find": {"find": "c", "filter": {"n": 1}, **NO_INDEX},
+    "find all": {"find": "c", **NO_INDEX},
+    "find near": {"find": "c", "filter": {"unknown": {"$near": [0, 0]}}},
+    "positional": {"find": "c", "filter": {"list.x": 1}, "projection": {"list.$": 1}, **NO_INDEX},
+    "count": {"count": "c", "query": {"n": 1}, **NO_INDEX},
+    "aggregate": {"aggregate": "c", "pipeline": [{"$match": {"n": 1}}], "cursor": {}, **NO_INDEX},
+    "update": {"update": "c", "updates": [{"q": {"n": 1}, "u": {"$set": {"m": 1}}, **NO_INDEX}]},
+    "update many": {"update": "c", "updates": [{"q": {}, "u": {"$set": {"m": 1}}, "multi": True, **NO_INDEX}]},
+    "delete": {"delete": "c", "deletes": [{"q": {"n": 1}, "limit": 0, **NO_INDEX}]},
+    "second of a batch": {
+        "delete": "c",
+        "deletes": [{"q": {"n": 1000}, "limit": 0}, {"q": {"n": 1}, "limit": 0, **NO_INDEX}],
+        "ordered": False,
+    },
+    "findAndModify": {"findAndModify": "c", "query": {"n": 1}, "update": {"$set": {"m": 1}}, **NO_INDEX},
+    "findAndModify of the key": {"findAndModify": "c", "query": {"n": 1}, "update": [{"$replaceWith": {}}], **NO_INDEX},
+}
+
+
+@pytest.mark.parametrize("name", COMPLAINTS)
+def test_errors_show_what_the_client_sent(worlds: dict[str, World], name: str) -> None:
+    world = worlds["ranged"]
+    reply = world.sharded.versioned(COMPLAINTS[name])
+    expected = world.stored.database.command(COMPLAINTS[name], check=False)
+    (found,), (wanted,) = (each.get("writeErrors", [each]) for each in (reply, expected))
+    assert wanted["errmsg"].startswith("error processing query: ns=")
+    assert (found["errmsg"], found["code"]) == (wanted["errmsg"], wanted["code"])
