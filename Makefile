@@ -2,17 +2,24 @@
 # package-lock.json. A second run finds both in place.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
-BIN := .venv/bin
-PYTHON_READY := .venv/.ready
+ENVIRONMENT := .venv
+BIN := $(ENVIRONMENT)/bin
+PYTHON_READY := $(ENVIRONMENT)/.ready
 NODE_READY := node_modules/.ready
 
-.PHONY: setup demo test test-all check pytest bench chaos lock clean
+# The versions of Python beside the oldest one that are tried where they are installed, and what is tried on them: the
+# parts that stand on the interpreter and its library, and a cluster that runs on it.
+OTHER_PYTHONS := 3.12 3.13 3.14
+QUICK := tests/daemon/test_*.py tests/deploy/test_processes.py tests/deploy/test_pid_files.py tests/wire/test_message.py \
+    tests/integration/test_crud_pymongo.py
+
+.PHONY: setup demo test test-all test-pythons quick check pytest bench chaos lock clean
 
 setup: $(PYTHON_READY) $(NODE_READY)
 
 $(PYTHON_READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	test -x $(BIN)/python || $(PYTHON) -m venv $(ENVIRONMENT)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
@@ -26,7 +33,7 @@ $(NODE_READY): package-lock.json package.json
 demo: setup
 	$(BIN)/python -m deploy.demo
 
-test: check pytest
+test: check pytest test-pythons
 
 check: $(PYTHON_READY)
 	$(BIN)/ruff check .
@@ -35,6 +42,21 @@ check: $(PYTHON_READY)
 
 pytest: setup
 	$(BIN)/pytest
+
+test-pythons: $(OTHER_PYTHONS:%=test-python-%)
+
+# An interpreter may be on PATH, or one of pyenv's that is not activated.
+test-python-%: setup
+	@for python in python$* "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$*.*/bin/python; do \
+	    if "$$python" -c "" 2>/dev/null; then \
+	        echo "Python $*: a quick selection of the tests"; \
+	        exec $(MAKE) --no-print-directory quick PYTHON="$$python" ENVIRONMENT=.venv-$*; \
+	    fi; \
+	done; \
+	echo "Python $* is not installed here and was not tried"
+
+quick: $(PYTHON_READY)
+	$(BIN)/pytest -q -p no:cacheprovider $(QUICK)
 
 # All of every matrix and every long property run, some of which "make test" samples or leaves out.
 test-all: check setup
@@ -61,5 +83,5 @@ lock: $(PYTHON_READY)
 	! grep -nE '"resolved"' package-lock.json || exit 1
 
 clean:
-	rm -rf .venv node_modules build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-* node_modules build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
