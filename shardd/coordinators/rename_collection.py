@@ -59,8 +59,9 @@ class RenameCollection(Coordinator):
                 "writeConcern": MAJORITY,
             }
             existing = await local_collections.describe(shard.mongod, source)
-            if existing is not None and existing.uuid is not None:
-                # A command that reaches mongod late does not take a collection that was created since.
+            if existing is not None and existing.uuid is not None and source.db == target.db:
+                # A command that reaches mongod late does not take a collection that was created since. Between
+                # databases, where it copies, mongod takes no UUID.
                 rename["collectionUUID"] = Binary.from_uuid(existing.uuid)
             await shard.mongod.command("admin", rename)
         await log_change(
