@@ -173,19 +173,20 @@ class Admission:
         """
         refreshed: set[str] = set()
         while True:
-            if not self._certainty.is_certain:
-                await self._certainty.wait_certain()
-            section = next((each for each in map(_section_of, namespaces) if each is not None), None)
-            if section is not None:
-                await section.wait_released()
-                continue
-            try:
-                for involved in namespaces:
-                    involved.check(request.body, involved.state.shard)
-            except StaleError as error:
-                await self._refresh_once(error, refreshed)
-                continue
-            return [Entry.to(each) for each in namespaces]
+            with self._certainty.while_role_lasts():
+                if not self._certainty.is_certain:
+                    await self._certainty.wait_certain()
+                section = next((each for each in map(_section_of, namespaces) if each is not None), None)
+                if section is not None:
+                    await section.wait_released()
+                    continue
+                try:
+                    for involved in namespaces:
+                        involved.check(request.body, involved.state.shard)
+                except StaleError as error:
+                    await self._refresh_once(error, refreshed)
+                    continue
+                return [Entry.to(each) for each in namespaces]
 
     async def _refresh_once(self, error: StaleError, refreshed: set[str]) -> None:
         """Refresh what does not match, unless that has been done or would be of no use.
@@ -211,31 +212,33 @@ class Admission:
         involvement = Involvement.none()
         refreshed: set[str] = set()
         while True:
-            if not self._certainty.is_certain:
-                await self._certainty.wait_certain()
-            if self._involvements.is_needed(request, state) and not self._involvements.is_current(involvement):
-                involvement = await self._involvements.find(request, state)
-                continue
-            if (is_write or involvement.writes) and not self._gate.is_open:
-                await self._gate.wait_open()
-                continue
-            section = self._blocking_section(request, state, involvement, is_write=is_write)
-            if section is not None:
-                await section.wait_released()
-                continue
-            try:
-                self._check(request, state)
-                for involved in involvement.namespaces:
-                    involved.check(request.body, state.shard)
-            except StaleError as error:
-                await self._refresh_once(error, refreshed)
-                continue
-            except CommandError as error:
-                if error.code == ErrorCode.CommandOnShardedViewNotSupportedOnMongod:
-                    await self._involvements.check_collation(request, state)
-                raise
-            state.enter(is_write=is_write)
-            return state, [Entry.to(each) for each in involvement.namespaces]
+            # What is waited for may not come in another role; then everything is looked at again.
+            with self._certainty.while_role_lasts():
+                if not self._certainty.is_certain:
+                    await self._certainty.wait_certain()
+                if self._involvements.is_needed(request, state) and not self._involvements.is_current(involvement):
+                    involvement = await self._involvements.find(request, state)
+                    continue
+                if (is_write or involvement.writes) and not self._gate.is_open:
+                    await self._gate.wait_open()
+                    continue
+                section = self._blocking_section(request, state, involvement, is_write=is_write)
+                if section is not None:
+                    await section.wait_released()
+                    continue
+                try:
+                    self._check(request, state)
+                    for involved in involvement.namespaces:
+                        involved.check(request.body, state.shard)
+                except StaleError as error:
+                    await self._refresh_once(error, refreshed)
+                    continue
+                except CommandError as error:
+                    if error.code == ErrorCode.CommandOnShardedViewNotSupportedOnMongod:
+                        await self._involvements.check_collation(request, state)
+                    raise
+                state.enter(is_write=is_write)
+                return state, [Entry.to(each) for each in involvement.namespaces]
 
     def _blocking_section(
         self, request: Request, state: NamespaceState, involvement: Involvement, *, is_write: bool

@@ -7,6 +7,7 @@ changed at the latest when the critical section began (``enterCriticalSectionCou
 """
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from daemon.sidecar.mongod import LocalMongod
 from daemon.sidecar.noop_writer import awaited_time
@@ -24,7 +25,7 @@ class CausalReads:
 
     def __init__(self, mongod: LocalMongod) -> None:
         self._mongod = mongod
-        self._entries: dict[str, list[dict[str, Any]]] = {}
+        self._entries: WeakKeyDictionary[NamespaceState, list[dict[str, Any]]] = WeakKeyDictionary()
 
     async def prepare(self, request: Request, state: NamespaceState) -> None:
         """Forget what is known of a collection if it was known before the time that a read waits for, and has changed.
@@ -48,6 +49,6 @@ class CausalReads:
                 find[name.decode(errors="replace")] = request.get(name)
         reply = await self._mongod.command(CACHE_COLLECTIONS.db, find)
         found = reply["cursor"]["firstBatch"]
-        if self._entries.get(state.namespace) != found:
-            self._entries[state.namespace] = found
+        if self._entries.get(state) != found:
+            self._entries[state] = found
             state.forget()

@@ -29,13 +29,14 @@ async def run_command(command: Command, shard: Shard, client: ClientConnection, 
         client.allow_interruption()
     if command.admin_only and request.db != "admin":
         raise CommandError(ErrorCode.Unauthorized, f"{command.name} may only be run against the admin database.")
-    term = None
     if command.primary_only:
         term = await shard.sidecar.certainty.present_term()
         if term is None:
             raise CommandError(ErrorCode.NotWritablePrimary, "not primary")
-    with working_for(term):
-        return await _run(command, shard, request)
+        with working_for(term), shard.sidecar.certainty.while_role_lasts():
+            return await _run(command, shard, request)
+        raise CommandError(ErrorCode.InterruptedDueToReplStateChange, "operation was interrupted")
+    return await _run(command, shard, request)
 
 
 async def _run(command: Command, shard: Shard, request: Request) -> bytes:

@@ -23,7 +23,7 @@ class DatabaseState:
         generation: rises whenever the entry is thrown away, so that a refresh begun before can be told.
     """
 
-    __slots__ = ("accepted", "critical_section", "entry", "generation", "name")
+    __slots__ = ("__weakref__", "accepted", "critical_section", "entry", "generation", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -31,6 +31,11 @@ class DatabaseState:
         self.accepted: set[bytes] = set()
         self.critical_section: CriticalSection | None = None
         self.generation = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is lost when the state is made again."""
+        return self.entry is None and self.critical_section is None
 
     def learn(self, entry: DatabaseEntry | None) -> None:
         """What the catalog says became known."""

@@ -60,7 +60,7 @@ async def drop_database_here(shard: Shard, db: str, *, is_primary_shard: bool) -
         for namespace in await local_collections.list_collections(shard.mongod, db):
             await local_collections.drop(shard.mongod, namespace)
 
-    states = [state for name, state in shard.namespaces.items() if name.partition(".")[0] == db]
+    states = [state for state in shard.namespaces if state.namespace.partition(".")[0] == db]
     await _drop_until_drained(states, drop, db)
     if is_primary_shard or await local_collections.has_collections(shard.mongod, db):
         await shard.mongod.command(db, {"dropDatabase": 1, "writeConcern": MAJORITY})

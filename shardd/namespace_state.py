@@ -45,6 +45,7 @@ class NamespaceState:
     """
 
     __slots__ = (
+        "__weakref__",
         "_drained",
         "_earlier_operations",
         "_range_deletions",
@@ -125,6 +126,12 @@ class NamespaceState:
         if len(self.accepted) >= _ACCEPTED_MAX:
             self.accepted = self._always_accepted()
         self.accepted.add(raw)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is lost when the state is made again: what is known is at most that it is not sharded."""
+        is_quiet = not self.writers and self.operations.is_over and not self._earlier_operations
+        return is_quiet and self.table is None and self.critical_section is None and not self._range_deletions
 
     # Operations under way
 

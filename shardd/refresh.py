@@ -4,6 +4,7 @@ Concurrent refreshes of the same thing are one. A refresh that began before the 
 critical section that forgets what was known can rely on nobody bringing it back.
 """
 
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import trio
@@ -16,11 +17,13 @@ from shardd.catalog import Catalog
 from shardd.database_state import DatabaseState
 from shardd.metadata_store import MetadataStore
 from shardd.metadata_writer import MetadataWriter
+from shardd.migration.network import as_command_error
 from shardd.namespace_state import NamespaceState
 from shardd.recovery_gate import RecoveryGate
 from sharding.catalog.reads import read_database, read_routing
 from sharding.routing_table import RoutingTable
 from sharding.timestamps import unpack_timestamp
+from wire.errors import BackendError
 
 if TYPE_CHECKING:
     from shardd.orphans.range_deletions import RangeDeletions
@@ -37,6 +40,10 @@ class Sources(Protocol):
     @property
     def is_primary(self) -> bool:
         """Whether the own mongod is primary."""
+
+    @property
+    def term(self) -> int | None:
+        """The term in which the own mongod is primary, None when it is not."""
 
     @property
     def recovery_gate(self) -> RecoveryGate:
@@ -78,17 +85,28 @@ class MetadataRefresher:
         self._sources = sources
         self._store = store
         self._writer = writer
-        self._flights: SingleFlight[tuple[str, str], None] = SingleFlight(nursery)
+        # One that began in another role may wait for a member that waits for this one, and is not joined.
+        self._flights: SingleFlight[tuple[str, str, int | None], None] = SingleFlight(nursery)
         self._counter = counter
         self._placed_at = 0
 
     async def refresh_collection(self, state: NamespaceState) -> None:
-        """Make the metadata of a namespace known as it is now.
+        """Make the metadata of a namespace known, by a refresh that is under way if there is one.
 
         Raises:
             CommandError: it could not be read.
         """
-        await self._flights.run(("collection", state.namespace), lambda: self._refresh_collection(state))
+        key = ("collection", state.namespace, self._sources.term)
+        await self._flights.run(key, lambda: _answering(self._refresh_collection(state)))
+
+    async def reread_collection(self, state: NamespaceState) -> None:
+        """Make the metadata of a namespace known as it is now: what a read finds that begins after this call.
+
+        Raises:
+            CommandError: it could not be read.
+        """
+        key = ("collection", state.namespace, self._sources.term)
+        await self._flights.run_anew(key, lambda: _answering(self._refresh_collection(state)))
 
     async def refresh_database(self, state: DatabaseState) -> None:
         """Make the entry of a database known as it is now.
@@ -96,17 +114,20 @@ class MetadataRefresher:
         Raises:
             CommandError: it could not be read.
         """
-        await self._flights.run(("database", state.name), lambda: self._refresh_database(state))
+        key = ("database", state.name, self._sources.term)
+        await self._flights.run(key, lambda: _answering(self._refresh_database(state)))
 
     async def _refresh_collection(self, state: NamespaceState) -> None:
         self._counter.add("collection")
         while True:
-            generation = state.generation
+            generation, term = state.generation, self._sources.term
             table = await self._read_collection(state)
             if table is not None:
                 await self._hear_of_placement(table)
-            if state.generation == generation:
+            if state.generation == generation and self._sources.term == term:
                 break
+        if term is not None:
+            self._writer.save_collection(state.namespace, table)
         state.learn(table)
         version = None if table is None else str(table.collection_version)
         logger.info("Refreshed a collection", namespace=state.namespace, version=version)
@@ -120,9 +141,7 @@ class MetadataRefresher:
         await self._sources.recovery_gate.wait_open()
         known = state.last_table or await self._store.load_own_collection(namespace)
         catalog = await self._sources.catalog()
-        table = await catalog.read(read_routing(namespace, known))
-        self._writer.save_collection(namespace, table)
-        return table
+        return await catalog.read(read_routing(namespace, known))
 
     async def _hear_of_placement(self, table: RoutingTable) -> None:
         """Advance mongod's clock to the time since which the placement counts.
@@ -138,17 +157,18 @@ class MetadataRefresher:
     async def _refresh_database(self, state: DatabaseState) -> None:
         self._counter.add("database")
         while True:
-            generation = state.generation
-            if self._sources.is_primary:
+            generation, term = state.generation, self._sources.term
+            if term is not None:
                 await self._sources.recovery_gate.wait_open()
                 catalog = await self._sources.catalog()
                 entry = await catalog.read(read_database(state.name))
-                self._writer.save_database(state.name, entry)
             else:
                 after = await self._flush_on_primary({"_flushDatabaseCacheUpdates": state.name})
                 entry = await self._store.load_database(state.name, after)
-            if state.generation == generation:
+            if state.generation == generation and self._sources.term == term:
                 break
+        if term is not None:
+            self._writer.save_database(state.name, entry)
         state.learn(entry)
         logger.info("Refreshed a database", db=state.name, version=str(entry.version) if entry else None)
 
@@ -157,3 +177,15 @@ class MetadataRefresher:
         reply = await self._sources.ask_primary(command)
         written: Timestamp | None = reply.get("operationTime")
         return written
+
+
+async def _answering(refresh: Awaitable[None]) -> None:
+    """Do a refresh; a mongod that breaks the connection is an error like others to those who wait for it.
+
+    Raises:
+        CommandError: HostUnreachable, or what the refresh raises.
+    """
+    try:
+        await refresh
+    except BackendError as error:
+        raise as_command_error(error) from error

@@ -18,7 +18,7 @@ async def refreshed_table(shard: Shard, namespace: Namespace, epoch: ObjectId) -
         CommandError: NamespaceNotSharded; StaleConfig, it is another incarnation than the caller's.
     """
     state = shard.namespace(str(namespace))
-    await shard.refresher.refresh_collection(state)
+    await shard.refresher.reread_collection(state)
     table = state.table
     if table is None:
         raise CommandError(ErrorCode.NamespaceNotSharded, f"Collection {namespace} is not sharded")

@@ -25,6 +25,7 @@ from shardd.orphans.older_cursors import OlderCursors
 from shardd.recovery_gate import RecoveryGate
 from shardd.refresh import MetadataRefresher
 from shardd.remote_sets import RemoteSets
+from shardd.state_table import StateTable
 from shardd.update_preview import UpdatePreviews
 from shardd.views import Views
 from sharding.clock import signed_cluster_time
@@ -92,8 +93,8 @@ class Shard:
         self.metrics = metrics
         self.identity: ShardIdentity | None = None
         self._identified = trio.Event()
-        self.namespaces: dict[str, NamespaceState] = {}
-        self.databases: dict[str, DatabaseState] = {}
+        self.namespaces: StateTable[NamespaceState] = StateTable(self._make_namespace)
+        self.databases: StateTable[DatabaseState] = StateTable(DatabaseState)
         self._nursery = nursery
         self.pools = ConnectionPools(_handshake)
         self.sets = RemoteSets(self.pools, _handshake, nursery)
@@ -147,6 +148,11 @@ class Shard:
         """Whether the own mongod is primary."""
         return self.sidecar.is_primary
 
+    @property
+    def term(self) -> int | None:
+        """The term in which the own mongod is primary, None when it is not."""
+        return self.sidecar.term
+
     async def on_step_up(self, term: int, nursery: trio.Nursery) -> None:
         """Begin as primary with nothing but what is persisted, and finish what a former primary has begun."""
         self._forget_metadata()
@@ -183,17 +189,19 @@ class Shard:
     def forget_database(self, db: str) -> None:
         """What is known of a database and its collections is no longer to be trusted."""
         self.database(db).forget()
-        for name, state in self.namespaces.items():
-            if name.partition(".")[0] == db:
+        for state in self.namespaces:
+            if state.namespace.partition(".")[0] == db:
                 state.forget()
 
     def _on_cached_collection(self, namespace: str) -> None:
-        if namespace in self.namespaces:
-            self.namespaces[namespace].forget()
+        state = self.namespaces.find(namespace)
+        if state is not None:
+            state.forget()
 
     def _on_cached_database(self, db: str) -> None:
-        if db in self.databases:
-            self.databases[db].forget()
+        state = self.databases.find(db)
+        if state is not None:
+            state.forget()
 
     async def _on_missed_changes(self) -> None:
         await self.range_deletions.reload()
@@ -203,28 +211,26 @@ class Shard:
         if self._catalog is not None:
             self._catalog.knows_shards = False
         self.views.forget()
-        for state in self.namespaces.values():
+        for state in self.namespaces:
             state.forget()
             state.release()
-        for database in self.databases.values():
+        for database in self.databases:
             database.forget()
 
     # States
 
     def namespace(self, name: str) -> NamespaceState:
         """The state of a namespace, made when first asked for."""
-        state = self.namespaces.get(name)
-        if state is None:
-            state = self.namespaces[name] = NamespaceState(name, self.require_identity().shard_name)
-            state.set_range_deletions(self.range_deletions.tasks_of(name))
+        return self.namespaces[name]
+
+    def _make_namespace(self, name: str) -> NamespaceState:
+        state = NamespaceState(name, self.require_identity().shard_name)
+        state.set_range_deletions(self.range_deletions.tasks_of(name))
         return state
 
     def database(self, name: str) -> DatabaseState:
         """The state of a database, made when first asked for."""
-        state = self.databases.get(name)
-        if state is None:
-            state = self.databases[name] = DatabaseState(name)
-        return state
+        return self.databases[name]
 
     # Identity
 

@@ -8,7 +8,8 @@ task that watches for it may itself run later than the first operation.
 """
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import trio
@@ -50,6 +51,7 @@ class RoleCertainty:
         self._settled: int | None = None
         self._change = trio.Event()
         self._asking = trio.Lock()
+        self._scopes: set[trio.CancelScope] = set()
 
     @property
     def is_certain(self) -> bool:
@@ -61,6 +63,21 @@ class RoleCertainty:
         self._settled = term
         self._change.set()
         self._change = trio.Event()
+
+    @contextmanager
+    def while_role_lasts(self) -> Iterator[trio.CancelScope]:
+        """Cancel what waits in the block when the role changes: what it waits for may not come in another one."""
+        with trio.CancelScope() as scope:
+            self._scopes.add(scope)
+            try:
+                yield scope
+            finally:
+                self._scopes.discard(scope)
+
+    def end_role(self) -> None:
+        """The role is another one: nobody is to wait any longer for what was to happen in the last one."""
+        for scope in tuple(self._scopes):
+            scope.cancel()
 
     async def wait_certain(self) -> None:
         """Return when `is_certain`, asking the mongod if there was a pause.

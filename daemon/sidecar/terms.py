@@ -41,10 +41,12 @@ async def follow_role(mirror: HelloMirror, certainty: RoleCertainty, hooks: Role
             await mirror.wait_for_change()
             continue
         logger.info("Became primary", extra={"term": term})
+        certainty.end_role()
         with working_for(term):
             await _run_term(mirror, hooks, term)
         hooks.on_step_down()
         certainty.settle(None)
+        certainty.end_role()
         logger.info("Stepped down", extra={"term": term})
 
 

@@ -48,11 +48,11 @@ async def split_chunk(shard: Shard, request: Request) -> dict[str, Any]:
             await catalog.commit(commit)
         except CommandError:
             # A repeated request finds its chunk split: what counts is whether the chunks are there.
-            await shard.refresher.refresh_collection(state)
+            await shard.refresher.reread_collection(state)
             if not _is_split(state, split_range["min"], split_range["max"], points):
                 raise
         else:
-            await shard.refresher.refresh_collection(state)
+            await shard.refresher.reread_collection(state)
     return {}
 
 
@@ -86,7 +86,7 @@ async def merge_chunks(shard: Shard, request: Request) -> dict[str, Any]:
                 "timestamp": table.collection.timestamp,
             }
         )
-        await shard.refresher.refresh_collection(shard.namespace(str(namespace)))
+        await shard.refresher.reread_collection(shard.namespace(str(namespace)))
     return {}
 
 

@@ -24,7 +24,7 @@ async def cleanup_orphaned(shard: Shard, request: Request) -> dict[str, Any]:
     namespace = str(namespace_argument(request))
     start = request.raw_object(b"startingFromKey") or EMPTY_DOCUMENT
     state = shard.namespace(namespace)
-    await shard.refresher.refresh_collection(state)
+    await shard.refresher.reread_collection(state)
     if state.table is None:  # not sharded
         return {}
     pattern = state.table.key_pattern

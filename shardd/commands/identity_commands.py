@@ -49,7 +49,7 @@ async def sharding_state(shard: Shard, request: Request) -> dict[str, Any]:
         return {"enabled": False}
     versions = {
         state.namespace: state.table.shard_version(identity.shard_name).lastmod
-        for state in shard.namespaces.values()
+        for state in shard.namespaces
         if state.table is not None
     }
     return {

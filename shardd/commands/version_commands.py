@@ -57,7 +57,7 @@ async def flush_routing_table(shard: Shard, request: Request) -> dict[str, Any]:
     if boolean_argument(request, AFTER_SECTION.encode(), False):
         await state.wait_section_over()
     if boolean_argument(request, b"syncFromConfig", True):
-        await shard.refresher.refresh_collection(state)
+        await shard.refresher.reread_collection(state)
         if state.table is None or not state.table.collection.allow_migrations:
             await shard.migrations.abort_all(
                 state.namespace, "Collection is undergoing changes so moveChunk is not allowed."

@@ -150,9 +150,9 @@ class RangeDeleter:
     async def authoritative_table(self, task: RangeDeletionTask) -> RoutingTable | None:
         """The routing table as the config servers have it, None if the collection of the task is no more."""
         state = self._shard.namespace(task.namespace)
-        await self._shard.refresher.refresh_collection(state)
+        await self._shard.refresher.reread_collection(state)
         while not state.is_known:  # forgotten again at once, as by a critical section
-            await self._shard.refresher.refresh_collection(state)
+            await self._shard.refresher.reread_collection(state)
         table = state.table
         return table if table is not None and table.collection.uuid == task.collection_uuid else None
 

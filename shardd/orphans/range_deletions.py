@@ -285,7 +285,7 @@ class RangeDeletions:
             entry.end()
 
     def _publish(self, namespace: str) -> None:
-        state = self._shard.namespaces.get(namespace)
+        state = self._shard.namespaces.find(namespace)
         if state is not None:
             state.set_range_deletions(self.tasks_of(namespace))
 

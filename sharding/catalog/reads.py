@@ -8,6 +8,8 @@ server of MongoDB 6.0 just as well.
 from collections.abc import Generator
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
+from bson.timestamp import Timestamp
+
 from sharding.catalog.collection_entry import CollectionEntry
 from sharding.catalog.database_entry import DatabaseEntry
 from sharding.catalog.settings import CHUNK_SIZE_ID, ChunkSizeSettings
@@ -44,17 +46,19 @@ def read_routing(namespace: str, known: RoutingTable | None = None) -> CatalogRe
 
     Collection and chunks are read in one snapshot. Of a collection whose table is ``known`` only the chunks that
     changed since are read, and the new table shares the others with it; ``known`` itself comes back when nothing
-    changed.
+    changed. What is known never goes back: a config server that has not come so far is asked again.
 
     Raises:
-        CommandError: ConflictingOperationInProgress, what `ROUTING_READS_MAX` reads gave does not fit together.
+        CommandError: ConflictingOperationInProgress, what `ROUTING_READS_MAX` reads gave does not fit together, or is
+            older than ``known``.
     """
+    newest = known
     for attempt in range(1, ROUTING_READS_MAX + 1):
         documents = yield _routing_read(namespace, known)
         if not documents:
             return None
         try:
-            return _routing_table(documents, known)
+            return _not_older(_routing_table(documents, known), newest)
         except CommandError as error:
             if error.code != ErrorCode.ConflictingOperationInProgress or attempt == ROUTING_READS_MAX:
                 raise
@@ -75,6 +79,25 @@ def _routing_table(documents: list[bytes], known: RoutingTable | None) -> Routin
     if not changed and collection == known.collection:
         return known
     return known.with_changed_chunks(changed, collection)
+
+
+def _not_older(table: RoutingTable, newest: RoutingTable | None) -> RoutingTable:
+    """The table, if it is not of before another one.
+
+    Raises:
+        CommandError: ConflictingOperationInProgress, it is.
+    """
+    if newest is not None and _age(table) < _age(newest):
+        raise CommandError(
+            ErrorCode.ConflictingOperationInProgress,
+            f"{table.collection.namespace} was read at version {table.collection_version}, which is older than the "
+            f"known {newest.collection_version}",
+        )
+    return table
+
+
+def _age(table: RoutingTable) -> tuple[Timestamp, int]:
+    return table.collection.timestamp, table.collection_version.packed
 
 
 def read_database(db: str) -> CatalogReads[DatabaseEntry | None]:

@@ -122,3 +122,21 @@ def test_all_who_wait_ask_once(world: World) -> None:
 
     run(wait)
     assert world.asked == 1
+
+
+def test_what_waits_for_something_of_a_role_is_cancelled_with_it(world: World) -> None:
+    ended: list[str] = []
+
+    async def wait_for_what_never_comes() -> None:
+        with world.certainty.while_role_lasts():
+            await trio.sleep_forever()
+        ended.append("role")
+
+    async def end() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait_for_what_never_comes)
+            await trio.testing.wait_all_tasks_blocked()
+            world.certainty.end_role()
+
+    run(end)
+    assert ended == ["role"]

@@ -130,6 +130,28 @@ def test_chunks_that_never_fit_are_an_error_in_the_end() -> None:
     assert failure.value.code == ErrorCode.ConflictingOperationInProgress
 
 
+OLDER = [collection(), chunk(LOW, 0, "a", (1, 0)), chunk(0, HIGH, "b", (0, 1))]
+EARLIER_INCARNATION = [collection(timestamp=Timestamp(99, 1)), *WHOLE[1:]]
+
+
+@pytest.mark.parametrize("older", [OLDER, EARLIER_INCARNATION])
+def test_a_config_server_that_has_not_come_so_far_is_asked_again(older: list[bytes]) -> None:
+    result, _ = drive(read_routing("db.c", table()), [collection()], older, WHOLE)
+    assert result.collection_version == table().collection_version
+
+
+@pytest.mark.parametrize("older", [OLDER, EARLIER_INCARNATION])
+def test_what_is_known_never_goes_back(older: list[bytes]) -> None:
+    steps = read_routing("db.c", table())
+    next(steps)
+    steps.send([collection()])
+    for _ in range(ROUTING_READS_MAX - 2):
+        steps.send(older)
+    with pytest.raises(CommandError) as caught:
+        steps.send(older)
+    assert caught.value.code == ErrorCode.ConflictingOperationInProgress
+
+
 def test_something_that_is_no_chunk_is_a_broken_protocol() -> None:
     steps = read_routing("db.c")
     next(steps)
