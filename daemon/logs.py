@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from daemon.held_back import log_signals_held_back
 from daemon.log_file import LogFile, LogRotation
 from daemon.recent_log import RecentLog
 
@@ -124,8 +125,9 @@ class LogSink(logging.Handler):
         try:
             line = self.format(record)
             self._recent.add(line)
-            self._stream.write(line + "\n")
-            self._stream.flush()
+            with log_signals_held_back():
+                self._stream.write(line + "\n")
+                self._stream.flush()
         except (OSError, ValueError):
             self.handleError(record)
 
@@ -180,9 +182,10 @@ def reopen_logs() -> None:
 
 def _change_files(change: Callable[[LogFile], None]) -> None:
     try:
-        for handler in logging.getLogger().handlers:
-            if isinstance(handler, LogSink) and handler.file is not None:
-                change(handler.file)
+        with log_signals_held_back():
+            for handler in logging.getLogger().handlers:
+                if isinstance(handler, LogSink) and handler.file is not None:
+                    change(handler.file)
     except OSError as error:
         _logger.error("The log could not be rotated", error=str(error))
         raise

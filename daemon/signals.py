@@ -4,16 +4,18 @@ SIGTERM, SIGINT and SIGHUP end it in order, SIGUSR1 rotates its log, SIGUSR2 wri
 """
 
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import TypeAlias
 
 import trio
 
+from daemon.held_back import LOG_SIGNALS, log_signals_held_back
 from daemon.stack_traces import log_stack_traces
 
 LogAction: TypeAlias = Callable[[], None]
-"""`daemon.logs.rotate_logs` or `daemon.logs.reopen_logs`."""
+"""`daemon.logs.rotate_logs`, for example."""
 
 
 def obey_log_signals(on_log_signal: LogAction) -> None:
@@ -23,18 +25,8 @@ def obey_log_signals(on_log_signal: LogAction) -> None:
         on_log_signal: what is done at SIGUSR1.
     """
     signal.signal(signal.SIGUSR1, lambda _, frame: run_log_action(on_log_signal))
-    signal.signal(signal.SIGUSR2, lambda _, frame: log_stack_traces(frame))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
-
-
-@contextmanager
-def log_signal_held_back() -> Iterator[None]:
-    """Start a process in the block, and SIGUSR1 reaches it only when it calls `obey_log_signals`."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
+    signal.signal(signal.SIGUSR2, lambda _, frame: run_log_action(partial(log_stack_traces, frame)))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, LOG_SIGNALS)
 
 
 def ending_signals() -> list[signal.Signals]:
@@ -52,6 +44,9 @@ async def wait_for_end(stop: trio.Event, *, task_status: trio.TaskStatus[None] =
 
 
 def run_log_action(action: LogAction) -> None:
-    """Rotate or reopen the log. The log says when that failed, and whoever sent the signal hears nothing anyway."""
-    with suppress(OSError):
+    """Rotate or reopen the log, or write to it, undisturbed by further signals of this kind.
+
+    The log says when that failed, and whoever sent the signal hears nothing anyway.
+    """
+    with log_signals_held_back(), suppress(OSError):
         action()

@@ -7,7 +7,7 @@ never signalled. Linux only (``/proc``, pidfds).
 import os
 import select
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,13 +77,20 @@ class ProcessIdentity:
             os.close(descriptor)
 
 
-def spawn(arguments: list[str], output: Path, environment: Mapping[str, str] | None = None) -> ProcessIdentity:
+def spawn(
+    arguments: list[str],
+    output: Path,
+    environment: Mapping[str, str] | None = None,
+    *,
+    held_back: Iterable[signal.Signals] = (),
+) -> ProcessIdentity:
     """Start a program in a session of its own.
 
     Args:
         arguments: its command line.
         output: the file to which its standard output and error are appended.
         environment: variables on top of those of this process.
+        held_back: signals that wait until the program asks for them.
 
     Raises:
         OSError: the program cannot be started.
@@ -101,7 +108,7 @@ def spawn(arguments: list[str], output: Path, environment: Mapping[str, str] | N
         setsid=True,
         # A launcher that runs under nohup, or behind a shell's "&", ignores signals that the program must obey.
         setsigdef=[signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP],
-        setsigmask=[],
+        setsigmask=held_back,
     )
     identity = ProcessIdentity.of(pid)
     # It may have failed at once: then the pid is still ours (nobody has waited for it), and no process runs under it.

@@ -28,6 +28,9 @@ ENDING_SIGNALS = (
     *(signal.SIGQUIT, signal.SIGABRT),
 )
 
+# They would end a daemon that is still importing its modules; once it has a log, it acts on those that came.
+LOG_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
+
 LOG_LINES_SHOWN = 5
 
 
@@ -79,7 +82,12 @@ class Supervisor:
         """
         arguments = self._arguments(plan)
         try:
-            identity = spawn(arguments, self._output(plan), mark(self._directory, plan.name))
+            identity = spawn(
+                arguments,
+                self._output(plan),
+                mark(self._directory, plan.name),
+                held_back=() if plan.role is Role.MONGOD else LOG_SIGNALS,
+            )
         except OSError as error:
             raise DeployError(f"{plan.name} cannot be started: {error}") from error
         self._unrecorded[plan.name] = identity  # to be ended, should it be impossible to record it

@@ -19,9 +19,10 @@ from typing import Final
 
 import trio
 
+from daemon.held_back import log_signals_held_back
 from daemon.logs import configure_logs, get_logger, rotate_logs
 from daemon.run import explain_start_error, open_listeners
-from daemon.signals import ending_signals, log_signal_held_back, obey_log_signals
+from daemon.signals import ending_signals, obey_log_signals
 from router.cursors.ids import WORKERS_MAX, worker_of
 from router.operation import Operation
 from router.options import RouterOptions
@@ -155,7 +156,7 @@ class _Supervisor:
         if self._parsed.metrics_port:
             command += ["--metrics-port", str(self._parsed.metrics_port + index)]
         # The worker's end of the pipe tells it when this process is gone, however it went.
-        with log_signal_held_back():
+        with log_signals_held_back():
             process = subprocess.Popen(command, process_group=0, stdin=subprocess.PIPE)
         self._processes[process.pid] = (index, process)
 

@@ -1,9 +1,13 @@
 """The signals that every daemon obeys, as mongod does."""
 
+import fcntl
 import json
+import select
 import signal
 import subprocess
 import sys
+import termios
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,9 +16,17 @@ from typing import Any
 
 import pytest
 
+from daemon.held_back import LOG_SIGNALS
+from daemon.log_file import LogFile
+from daemon.logs import configure_logs, rotate_logs
+from daemon.signals import obey_log_signals
+from deploy.processes import spawn
 from tests.integration.waiting import eventually
 
 END_SECONDS_MAX = 20.0
+
+# What a pipe holds on Linux, unless somebody changed it.
+PIPE_BYTES = 1 << 16
 
 
 @dataclass
@@ -102,3 +114,71 @@ def test_sigusr2_writes_stack_traces(tmp_path: Path) -> None:
         stacks = [line["stack"] for line in daemon.lines("Stack trace of tasks")]
         assert any("sleep_forever" in stack[0] for stack in stacks)
         assert daemon.process.poll() is None
+
+
+def test_burst_of_signals_while_nobody_reads_the_log() -> None:
+    # As under a service manager whose journal is busy: the daemon waits in a write to standard error.
+    command = [sys.executable, "-m", "tests.daemon.toy_daemon"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        try:
+            while b"Listening" not in process.stderr.readline():
+                pass
+            _fill(process)
+            for _ in range(300):
+                process.send_signal(signal.SIGUSR2)
+                process.send_signal(signal.SIGUSR1)
+                time.sleep(0.001)  # or they become one
+            process.send_signal(signal.SIGTERM)
+            _, errors = process.communicate(timeout=END_SECONDS_MAX)
+            assert process.returncode == 0
+            assert b"Stopped" in errors
+            assert b"Traceback" not in errors
+        finally:
+            process.kill()
+
+
+def test_signal_during_a_rotation_waits_until_it_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rotations: list[str] = []
+
+    def rotate(file: LogFile, suffix: str) -> None:
+        rotations.append("begin")
+        if len(rotations) == 1:
+            signal.raise_signal(signal.SIGUSR1)
+        rotations.append("end")
+
+    monkeypatch.setattr(LogFile, "rotate", rotate)
+    before = [(number, signal.getsignal(number)) for number in LOG_SIGNALS]
+    configure_logs(file=tmp_path / "log")
+    try:
+        obey_log_signals(rotate_logs)
+        rotate_logs()  # as the command does
+        assert rotations == ["begin", "end", "begin", "end"]
+    finally:
+        configure_logs()
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
+def _fill(process: subprocess.Popen[bytes]) -> None:
+    """Have the daemon write to its log until it waits for a reader."""
+    assert process.stderr is not None
+    descriptor = process.stderr.fileno()
+
+    def is_full() -> bool:
+        process.send_signal(signal.SIGUSR2)
+        waiting = fcntl.ioctl(descriptor, termios.FIONREAD, b"\0" * 4)
+        return int.from_bytes(waiting, sys.byteorder) > PIPE_BYTES - select.PIPE_BUF
+
+    eventually(is_full, what="the pipe is full")
+
+
+def test_supervisor_of_a_cluster_holds_signals_back_that_a_starting_daemon_would_not_survive(tmp_path: Path) -> None:
+    sleeper = spawn(["/bin/sleep", "60"], tmp_path / "out", held_back=LOG_SIGNALS)
+    try:
+        for number in LOG_SIGNALS:
+            sleeper.send(number)
+        assert not sleeper.wait_ended(0.2)
+    finally:
+        sleeper.send(signal.SIGKILL)
+        sleeper.wait_ended(END_SECONDS_MAX)
