@@ -16,6 +16,7 @@ from daemon.metrics import Counter
 from daemon.sidecar.options import SidecarOptions
 from daemon.sidecar.sidecar import Sidecar
 from daemon.single_flight import SingleFlight
+from wire.error_codes import ErrorCode
 from wire.errors import BackendError, CommandError
 from wire.transport.pools import ConnectionPools
 
@@ -103,7 +104,7 @@ class ConfigServer:
             changelog=ChangeLog(self.sidecar.mongod, self.options.address),
             shards=shards,
             shard_hosts=shard_hosts,
-            migrations=SingleFlight(nursery),
+            migrations=SingleFlight(nursery, cancelled=ErrorCode.InterruptedDueToReplStateChange),
             config_string=lambda: self.connection_string,
         )
         self._announce_change()

@@ -1,7 +1,7 @@
 """One run of a piece of work for all who ask for it at the same time."""
 
 from collections.abc import Awaitable, Callable, Hashable
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import trio
 
@@ -12,19 +12,31 @@ from wire.transport.strand import in_own_task
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
+_CANCELLED_TEXT: Final = {
+    ErrorCode.ShutdownInProgress: "the daemon is shutting down",
+    ErrorCode.InterruptedDueToReplStateChange: "operation was interrupted",
+}
+
 
 class SingleFlight(Generic[Key, Value]):
     """Runs work by key, in a nursery of its owner, so that a caller who gives up does not take it from the others."""
 
-    def __init__(self, nursery: trio.Nursery) -> None:
+    def __init__(self, nursery: trio.Nursery, *, cancelled: ErrorCode = ErrorCode.ShutdownInProgress) -> None:
+        """Nothing is under way yet.
+
+        Args:
+            nursery: where work runs.
+            cancelled: what callers get when it is cancelled: for a nursery of a term InterruptedDueToReplStateChange.
+        """
         self._nursery = nursery
+        self._cancelled = cancelled
         self._flights: dict[Key, _Flight[Value]] = {}
 
     async def run(self, key: Key, work: Callable[[], Awaitable[Value]]) -> Value:
         """The result of ``work()``, or of the run for ``key`` that is already under way; its error is raised to all.
 
         Raises:
-            CommandError: ShutdownInProgress, the owner's nursery was cancelled before the work was done.
+            CommandError: the owner's nursery was cancelled before the work was done.
         """
         await in_own_task()
         flight = self._flights.get(key)
@@ -54,7 +66,7 @@ class SingleFlight(Generic[Key, Value]):
         except Exception as error:
             flight.error = error
         except BaseException:
-            flight.error = CommandError(ErrorCode.ShutdownInProgress, "the daemon is shutting down")
+            flight.error = CommandError(self._cancelled, _CANCELLED_TEXT[self._cancelled])
             raise
         finally:
             del self._flights[key]

@@ -1,9 +1,12 @@
 """One run of a piece of work for all who ask at the same time, and a later one for those who ask for that."""
 
+import pytest
 import trio
 import trio.testing
 
 from daemon.single_flight import SingleFlight
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
 
 
 class Work:
@@ -52,3 +55,25 @@ def test_who_asks_anew_gets_the_result_of_one_run_that_begins_later() -> None:
 
 def test_asking_anew_begins_at_once_when_nothing_is_under_way() -> None:
     assert results("anew", "run") == [1, 1]
+
+
+@pytest.mark.parametrize("code", [ErrorCode.ShutdownInProgress, ErrorCode.InterruptedDueToReplStateChange])
+def test_callers_learn_why_work_was_cancelled(code: ErrorCode) -> None:
+    """Work of a term ends with the term; the daemon goes on."""
+
+    async def main() -> CommandError:
+        async with trio.open_nursery() as callers, trio.open_nursery() as owner:
+            flights: SingleFlight[str, int] = SingleFlight(owner, cancelled=code)
+            failures: list[CommandError] = []
+
+            async def ask() -> None:
+                with pytest.raises(CommandError) as failure:
+                    await flights.run("key", Work())
+                failures.append(failure.value)
+
+            callers.start_soon(ask)
+            await trio.testing.wait_all_tasks_blocked()
+            owner.cancel_scope.cancel()
+        return failures[0]
+
+    assert trio.run(main).code == code
