@@ -72,11 +72,13 @@ class NoopWriter:
             # A mongod gives its no-op the next time that it knows of, and this one it may not have heard of.
             command["$clusterTime"] = cluster_time
         try:
-            await pool.command("admin", command)
+            written: Timestamp = (await pool.command("admin", command))["operationTime"]
         except CommandError as error:
             if error.code != ErrorCode.StaleClusterTime:  # the oplog has come that far already
                 raise
-        self._reached = max(self._reached, awaited)
+            written = awaited
+        # A time in the future is not reached by this, and must not keep others from being reached.
+        self._reached = max(self._reached, min(awaited, written))
 
 
 def awaited_time(request: Request) -> Timestamp | None:

@@ -1,5 +1,6 @@
 """``readConcern`` of reads of sharded collections: snapshots, whose one time the router chooses for all shards."""
 
+import time as wall_clock
 from typing import Any, Final
 
 from bson.timestamp import Timestamp
@@ -7,10 +8,12 @@ from bson.timestamp import Timestamp
 from sharding.clock import CLUSTER_TIME, signed_cluster_time
 from sharding.routing_table import RoutingTable
 from sharding.timestamps import unpack_timestamp
+from wire import rawbson
 from wire.rawbson import append, decode_document, encode_elements, without
 from wire.request import Request
 
 READ_CONCERN: Final = b"readConcern"
+_TIMES_OF_CLIENTS: Final = (b"atClusterTime", b"afterClusterTime")
 
 
 def is_snapshot(request: Request) -> bool:
@@ -55,11 +58,23 @@ def at_time(body: bytes, time: Timestamp | None, clock: int) -> bytes:
     if time is None:
         return body
     # A mongod refuses to read at a time that it has not heard of, so it is told of one that is not before.
+    told = time if _may_be_told(body, time) else Timestamp(0, 0)
     elements = {
         "readConcern": {"level": "snapshot", "atClusterTime": time},
-        "$clusterTime": signed_cluster_time(max(time, unpack_timestamp(clock))),
+        "$clusterTime": signed_cluster_time(max(told, unpack_timestamp(clock))),
     }
     return append(without(body, (READ_CONCERN, CLUSTER_TIME)), encode_elements(elements))
+
+
+def _may_be_told(body: bytes, time: Timestamp) -> bool:
+    """Whether it is certain that a cluster time is not in the future.
+
+    The time that a client names may be, and a cluster that was told of it would never come back from there. One that is
+    not may be unknown here only because it was learnt from another router.
+    """
+    concern = rawbson.find(body, READ_CONCERN)
+    names_time = concern is not None and any(rawbson.find(body, name, concern[2]) for name in _TIMES_OF_CLIENTS)
+    return not names_time or time.time <= wall_clock.time()
 
 
 def _snapshot_concern(request: Request) -> dict[str, Any] | None:

@@ -1,5 +1,6 @@
 """Reads of several shards at one time."""
 
+import time as wall_clock
 from dataclasses import replace
 from typing import Any
 
@@ -71,6 +72,20 @@ def test_all_shards_read_at_one_time_that_they_have_heard_of(concern: dict[str, 
     assert time == expected
     assert body["readConcern"] == {"level": "snapshot", "atClusterTime": expected}
     assert body["$clusterTime"]["clusterTime"] == max(expected, NEWEST)
+
+
+@pytest.mark.parametrize("name", ["atClusterTime", "afterClusterTime"])
+def test_no_shard_is_told_that_the_future_has_come(name: str) -> None:
+    future = Timestamp(int(wall_clock.time()) + 3600, 1)
+    body, _ = sent({"level": "snapshot", name: future})
+    assert body["readConcern"] == {"level": "snapshot", "atClusterTime": future}
+    assert body["$clusterTime"]["clusterTime"] == NEWEST
+
+
+def test_shards_are_told_of_the_time_of_a_move_even_if_the_clock_of_this_machine_is_slow() -> None:
+    ahead = Timestamp(int(wall_clock.time()) + 60, 0)
+    body, _ = sent({"level": "snapshot"}, NEWEST, table_moved_at(ahead))
+    assert body["$clusterTime"]["clusterTime"] == ahead
 
 
 @pytest.mark.parametrize("clock", [None, NEWEST])

@@ -1,0 +1,54 @@
+"""The oplog comes to the times that clients wait for."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import bson
+import trio
+from bson.timestamp import Timestamp
+
+from daemon.sidecar.noop_writer import NoopWriter
+from wire.message import OpMsg, next_request_id, op_msg
+from wire.request import Request
+
+if TYPE_CHECKING:
+    from daemon.sidecar.hello_mirror import HelloMirror
+    from daemon.sidecar.mongod import LocalMongod
+    from wire.transport.pools import ConnectionPools
+
+HERE = "host:1"
+
+
+class FakeMongod:
+    """A primary with an oplog that no-ops bring on by one tick each, and which is also its own pool."""
+
+    def __init__(self) -> None:
+        self.address = HERE
+        self.pool = self
+        self.hello = {"primary": HERE}
+        self.newest = Timestamp(10, 1)
+        self.noops = 0
+
+    async def command(self, _: str, command: Mapping[str, Any]) -> dict[str, Any]:
+        told = command.get("$clusterTime", {}).get("clusterTime", self.newest)
+        self.newest = Timestamp(max(self.newest, told).time, max(self.newest, told).inc + 1)
+        self.noops += 1
+        return {"ok": 1.0, "operationTime": self.newest}
+
+
+def find_after(time: Timestamp, cluster_time: Timestamp) -> Request:
+    concern = {"level": "local", "afterClusterTime": time}
+    body = {"find": "c", "readConcern": concern, "$clusterTime": {"clusterTime": cluster_time}, "$db": "d"}
+    return Request(OpMsg(op_msg(bson.encode(body), request_id=next_request_id())))
+
+
+def test_a_time_in_the_future_does_not_keep_later_ones_from_being_reached() -> None:
+    mongod = FakeMongod()
+    writer = NoopWriter(cast("LocalMongod", mongod), cast("HelloMirror", mongod), cast("ConnectionPools", {}))
+    trio.run(writer.reach, find_after(Timestamp(1_000_000, 1), Timestamp(10, 1)))
+    assert mongod.noops == 1
+    trio.run(writer.reach, find_after(Timestamp(20, 5), Timestamp(20, 5)))
+    assert mongod.noops == 2
+    assert mongod.newest == Timestamp(20, 6)
+    trio.run(writer.reach, find_after(Timestamp(20, 5), Timestamp(20, 5)))
+    assert mongod.noops == 2
