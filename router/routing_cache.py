@@ -8,7 +8,7 @@ the others wait for it, or find it done.
 import logging
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Final
+from typing import Any, Final
 
 import trio
 
@@ -110,12 +110,13 @@ class RoutingCache:
         self.collections: dict[str, CollectionRouting] = {}
         self.statistics = RoutingStatistics()
 
-    async def database(self, name: str, *, create: bool = False) -> DatabaseRouting:
+    async def database(self, name: str, *, create: bool = False, primary: str | None = None) -> DatabaseRouting:
         """The routing of a database.
 
         Args:
             name: the database.
             create: make it if it does not exist.
+            primary: the shard on which it is made; None lets the config servers choose.
 
         Raises:
             CommandError: NamespaceNotFound, there is no such database; InvalidNamespace; ShardNotFound, there are no
@@ -130,15 +131,18 @@ class RoutingCache:
         except CommandError as error:
             if not create or error.code != ErrorCode.NamespaceNotFound:
                 raise
-        try:
-            await self._catalog.command({"_configsvrCreateDatabase": name, "writeConcern": {"w": "majority"}})
-        except CommandError as error:
-            message = f"Database {name} could not be created :: caused by :: {error.message}"
-            raise CommandError(error.code, message, labels=error.labels, extra=error.extra) from error
+        await self._create_database(name, primary)
         return await self._database_loads.run(name, lambda: self._load_database(name))
 
-    async def collection(self, namespace: str, *, create_database: bool = False) -> CollectionRouting:
+    async def collection(
+        self, namespace: str, *, create_database: bool = False, primary: str | None = None
+    ) -> CollectionRouting:
         """The routing of a collection, which need not exist: then it would be on the primary shard.
+
+        Args:
+            namespace: ``db.collection``.
+            create_database: make its database if that does not exist.
+            primary: as `database`.
 
         Raises:
             CommandError: as `database`.
@@ -147,7 +151,7 @@ class RoutingCache:
         if known is not None:
             return known
         if create_database:
-            await self.database(namespace.partition(".")[0], create=True)
+            await self.database(namespace.partition(".")[0], create=True, primary=primary)
         return await self._collection_loads.run(namespace, lambda: self._load_collection(namespace))
 
     async def latest(self, routing: CollectionRouting) -> CollectionRouting:
@@ -211,6 +215,18 @@ class RoutingCache:
         for name in list(self.databases):
             self.forget_database(name)
         self._old_tables.clear()
+
+    async def _create_database(self, name: str, primary: str | None) -> None:
+        creation: dict[str, Any] = {"_configsvrCreateDatabase": name, "writeConcern": {"w": "majority"}}
+        if primary is not None:
+            creation["primaryShardId"] = primary
+        try:
+            await self._catalog.command(creation)
+        except CommandError as error:
+            if error.code == ErrorCode.NamespaceExists:
+                return  # somebody else was faster, and has chosen another shard
+            message = f"Database {name} could not be created :: caused by :: {error.message}"
+            raise CommandError(error.code, message, labels=error.labels, extra=error.extra) from error
 
     async def _load_database(self, name: str) -> DatabaseRouting:
         entry = await self._catalog.read(read_database(name))

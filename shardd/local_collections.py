@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from bson.binary import Binary
@@ -13,6 +13,9 @@ from shardd.catalog import MAJORITY
 from sharding.namespace import Namespace
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
+
+_BUCKETS: Final = "system.buckets."
+"""What the names of the collections begin with that hold the documents of time-series collections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +125,11 @@ async def create_indexes(mongod: LocalMongod, namespace: Namespace, indexes: Seq
 
 
 async def list_collections(mongod: LocalMongod, db: str) -> list[Namespace]:
-    """The collections of a database that can be dropped one by one: no views, whose definitions are in one of them."""
+    """The collections of a database that can be dropped one by one: no views, whose definitions are in one of them.
+
+    They come in an order in which mongod lets all of them be dropped: those definitions last, since it keeps them while
+    there are buckets of time-series collections.
+    """
     namespaces: list[Namespace] = []
     command: dict[str, Any] = {"listCollections": 1, "filter": {"type": "collection"}}
     while True:
@@ -131,7 +138,8 @@ async def list_collections(mongod: LocalMongod, db: str) -> list[Namespace]:
             namespaces.append(Namespace(db, entry["name"]))
         if not cursor["id"]:
             # A profiler that is on holds on to what it writes to.
-            return [each for each in namespaces if each.collection != "system.profile"]
+            droppable = [each for each in namespaces if each.collection != "system.profile"]
+            return sorted(droppable, key=lambda each: each.collection == "system.views")
         command = {"getMore": Int64(cursor["id"]), "collection": "$cmd.listCollections"}
 
 
@@ -145,7 +153,7 @@ async def drop(mongod: LocalMongod, namespace: Namespace) -> None:
     """Drop whatever has a name; what is not there is fine.
 
     A collection is dropped by its UUID, so that a command that reaches mongod late does not take one that was created
-    since.
+    since. Mongod takes no UUID for views, time-series collections and their buckets.
 
     Raises:
         CommandError: it can't be dropped.
@@ -154,7 +162,7 @@ async def drop(mongod: LocalMongod, namespace: Namespace) -> None:
     if existing is None:
         return
     command: dict[str, Any] = {"drop": namespace.collection, "writeConcern": MAJORITY}
-    if existing.uuid is not None:
+    if existing.uuid is not None and not namespace.collection.startswith(_BUCKETS):
         command["collectionUUID"] = Binary.from_uuid(existing.uuid)
     try:
         await mongod.command(namespace.db, command)

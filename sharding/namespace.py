@@ -11,6 +11,8 @@ from wire.errors import CommandError
 
 DATABASE_NAME_BYTES_MAX: Final = 63
 NAMESPACE_BYTES_MAX: Final = 255
+SHARDED_NAMESPACE_BYTES_MAX: Final = 235
+"""Shards keep the chunks of a collection in another one, whose name is longer by ``config.cache.chunks.``."""
 """Checked where a collection is created, not where it is read, as in MongoDB."""
 
 _INVALID_IN_DATABASE_NAME: Final = frozenset('/\\ "')
@@ -110,6 +112,16 @@ class Namespace:
             raise _invalid(f"Invalid system namespace: {self}")
         if len(str(self).encode()) > NAMESPACE_BYTES_MAX:
             raise _invalid(f"Fully qualified namespace is too long. Namespace: {self} Max: {NAMESPACE_BYTES_MAX}")
+
+    def check_shardable(self) -> None:
+        """Refuse what cannot become a sharded collection because of its name.
+
+        Raises:
+            CommandError: InvalidNamespace.
+        """
+        self.check_creatable()
+        if len(str(self).encode()) > SHARDED_NAMESPACE_BYTES_MAX:
+            raise _invalid(f"Namespace too long. Namespace: {self} Max: {SHARDED_NAMESPACE_BYTES_MAX}")
 
     def check_writable(self) -> None:
         """Refuse what ``insert``, ``update`` and ``delete`` refuse.

@@ -14,7 +14,7 @@ from configd.transactions import Transaction
 async def commit_drop_collection(operation: Operation) -> dict[str, Any]:
     """Remove the collection's entry and its zone ranges together, then its chunks, which nothing refers to any more.
 
-    A collection of the same name but another UUID stays: the one that was meant has gone already.
+    The same again changes nothing: another collection of that name stays, and so do zones given to the name since.
     """
     namespace = str(operation.namespace)
     uuid = operation.arguments.nested("collectionUUID").uuid("uuid")
@@ -23,7 +23,6 @@ async def commit_drop_collection(operation: Operation) -> dict[str, Any]:
         collection = await find_collection(transaction, namespace)
         if collection is not None and collection.uuid == uuid:
             transaction.delete("collections", [namespace])
-        if collection is None or collection.uuid == uuid:
             await transaction.delete_matching("tags", {"ns": namespace})
 
     async with operation.primary.locks.hold(f"ns:{namespace}"):

@@ -61,7 +61,7 @@ async def foreign_collections(
         pipeline: the stages.
         shard: which is to run them.
         preference: by which of its members.
-        create_databases: create those of the collections that are written.
+        create_databases: create those of the collections that are written, on ``shard``.
 
     Raises:
         CommandError: CommandNotSupported, ``shard`` has not everything of some collection; 28769, the target of
@@ -75,7 +75,8 @@ async def foreign_collections(
     found: list[CollectionRouting] = []
     for namespace, is_written in named.items():
         try:
-            routing = await routing_cache.collection(namespace, create_database=is_written and create_databases)
+            create = is_written and create_databases
+            routing = await routing_cache.collection(namespace, create_database=create, primary=shard)
         except CommandError as error:
             if error.code == ErrorCode.NamespaceNotFound:
                 continue  # nothing is there to be read

@@ -110,7 +110,7 @@ class CreateCollection(Coordinator):
             raise CommandError(ErrorCode.IllegalOperation, f"can't shard collections in the {namespace.db} database")
         if namespace.is_system and not namespace.is_logical_sessions:
             raise CommandError(ErrorCode.IllegalOperation, "can't shard system namespaces")
-        namespace.check_creatable()
+        namespace.check_shardable()
         if arguments.get("timeseries") is not None:
             raise CommandError(ErrorCode.CommandNotSupported, "sharding a time-series collection is not supported")
         if self._unique and pattern.hashed_field is not None:

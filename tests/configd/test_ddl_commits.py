@@ -115,6 +115,16 @@ def test_drop_collection_again_spares_one_created_since(catalog: CatalogUser) ->
     assert catalog.config.tags.find_one({"ns": "ddl.reborn"}) is not None
 
 
+def test_drop_collection_again_spares_zones_given_since(catalog: CatalogUser) -> None:
+    sharded = new_collection("ddl.zoned")
+    catalog.run(catalog.create_command(sharded, [(LOW, HIGH, "a")]))
+    drop = {"_configsvrCommitDropCollection": "ddl.zoned", "collectionUUID": {"uuid": sharded.uuid}}
+    catalog.run(drop)
+    catalog.config.tags.insert_one({"ns": "ddl.zoned", "min": {"x": LOW}, "max": {"x": 0}, "tag": "z"})
+    catalog.run(drop)
+    assert catalog.config.tags.find_one({"ns": "ddl.zoned"}) is not None
+
+
 def test_drop_database_forgets_it_and_what_is_left_of_its_collections(catalog: CatalogUser) -> None:
     version = catalog.run({"_configsvrCreateDatabase": "drop-me", "primaryShardId": "a"})["databaseVersion"]
     sharded, other = new_collection("drop-me.left"), new_collection("drop-me-not.other")

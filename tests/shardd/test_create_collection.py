@@ -140,6 +140,12 @@ def test_what_cannot_be_sharded(mini: MiniCluster, db: str, creation: dict[str, 
     assert attempt(mini, f"{db}.c", shardKey={"a": 1})["code"] == code
 
 
+def test_a_name_too_long_for_the_cache_of_its_chunks_is_refused(mini: MiniCluster, db: str) -> None:
+    mini.create_database(db, "sh0")
+    reply = attempt(mini, f"{db}.{'x' * 235}", shardKey={"a": 1})
+    assert (reply["code"], reply["errmsg"]) == (73, f"Namespace too long. Namespace: {db}.{'x' * 235} Max: 235")
+
+
 def test_zones_that_are_there_before_decide_about_the_chunks(mini: MiniCluster, db: str) -> None:
     namespace = f"{db}.c"
     with mini.config_client() as config:

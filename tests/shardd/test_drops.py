@@ -219,3 +219,12 @@ def test_views_and_profiles_go_with_a_database(mini: MiniCluster, ranged: Sharde
         assert drop_database(ranged)["ok"] == 1.0
         behind[ranged.db].command("profile", 0)
     assert collections(mini, ranged) == {}
+
+
+def test_time_series_go_with_a_database(mini: MiniCluster, ranged: ShardedNamespace) -> None:
+    """Mongod takes no UUID for their buckets, and keeps the definitions of views while there are any."""
+    with mongod(mini, "sh0") as behind:
+        for name in ("a", "z"):
+            behind[ranged.db].create_collection(name, timeseries={"timeField": "t"})
+        assert drop_database(ranged)["ok"] == 1.0
+    assert collections(mini, ranged) == {}

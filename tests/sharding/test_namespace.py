@@ -78,6 +78,11 @@ def test_namespace_too_long_to_create() -> None:
     assert "too long" in message_of(Namespace("t", "x" * 254).check_creatable)
 
 
+def test_namespace_too_long_to_shard() -> None:
+    Namespace("t", "x" * 233).check_shardable()
+    assert "too long" in message_of(Namespace("t", "x" * 234).check_shardable)
+
+
 def test_database_names() -> None:
     assert message_of(lambda: check_database_name("a/b")) == "Invalid database name: 'a/b'"
     assert message_of(lambda: check_database_name("é" * 32)) == f"Invalid database name: '{'é' * 32}'"
