@@ -48,8 +48,8 @@ class SingleFlight(Generic[Key, Value]):
             raise flight.error
         return flight.values[0]
 
-    async def run_anew(self, key: Key, work: Callable[[], Awaitable[Value]]) -> Value:
-        """As `run`, but with work that begins after this call, so that it sees all that was there before.
+    async def run_after_now(self, key: Key, work: Callable[[], Awaitable[Value]]) -> Value:
+        """As `run`, but with work that begins after this call, so that it sees everything done before.
 
         Raises:
             CommandError: as `run`.

@@ -87,7 +87,7 @@ class CollectionRouting:
 
 @dataclass
 class RoutingStatistics:
-    """What ``serverStatus`` and the metrics tell of the cache (``shardingStatistics.catalogCache``)."""
+    """What ``serverStatus`` and the metrics report about the cache (``shardingStatistics.catalogCache``)."""
 
     stale_config_errors: int = 0
     full_refreshes: int = 0
@@ -155,15 +155,26 @@ class RoutingCache:
         return await self._collection_loads.run(namespace, lambda: self._load_collection(namespace))
 
     async def latest(self, routing: CollectionRouting) -> CollectionRouting:
-        """The routing of a collection as it is now; what is known of it while the config servers do not answer.
+        """The routing of a collection as the catalog has it now, for what is decided without a shard's check.
 
-        It has the very table that is known if nothing has changed.
+        The read begins after this call. Of a collection that is not sharded, the database is read too. The routing of a
+        sharded collection has the very table that is known if nothing has changed.
+
+        Raises:
+            CommandError: as `collection`.
         """
+        namespace, database = routing.namespace, routing.database
+        if not routing.is_sharded and database.version is not None:
+            self.forget_database(database.name)
+            await self._database_loads.run_after_now(database.name, lambda: self._load_database(database.name))
+        return await self._collection_loads.run_after_now(namespace, lambda: self._load_collection(namespace))
+
+    async def latest_if_readable(self, routing: CollectionRouting) -> CollectionRouting:
+        """As `latest`, but ``routing`` itself while the config servers do not answer."""
         if self._catalog.client.monitor.select(PRIMARY) is None:
             return routing
-        namespace = routing.namespace
         try:
-            return await self._collection_loads.run_anew(namespace, lambda: self._load_collection(namespace))
+            return await self.latest(routing)
         except CommandError as error:
             logger.warning("The placement could not be read again", extra={"error": str(error)})
             return routing
@@ -178,22 +189,6 @@ class RoutingCache:
         """A shard refused an operation that was routed by ``routing``: have it, and its collections, read again."""
         if routing.version is not None and self.databases.get(routing.name) is routing:
             self.forget_database(routing.name)
-
-    async def reread(self, routing: CollectionRouting) -> CollectionRouting:
-        """The routing of a collection as the catalog has it now, for what is decided without a shard's word.
-
-        Args:
-            routing: what is known of it; left alone if it has been read again since.
-
-        Raises:
-            CommandError: as `collection`.
-        """
-        if self.collections.get(routing.namespace) is routing:
-            if routing.is_sharded:
-                self.forget_collection(routing.namespace)
-            else:
-                self.forget_database(routing.database.name)
-        return await self.collection(routing.namespace)
 
     def forget_collection(self, namespace: str) -> None:
         """Have a collection read again when it is next used; its table is kept to be brought up to date."""
@@ -211,7 +206,7 @@ class RoutingCache:
             self.forget_collection(namespace)
 
     def forget_all(self) -> None:
-        """Have everything read anew, tables from their first chunk."""
+        """Have everything read again, tables from their first chunk."""
         for name in list(self.databases):
             self.forget_database(name)
         self._old_tables.clear()

@@ -90,7 +90,7 @@ class ShardRegistry:
         Raises:
             CommandError: the config servers did not answer.
         """
-        await self._loads.run_anew("shards", self._load)
+        await self._loads.run_after_now("shards", self._load)
 
     async def get(self, shard_id: str) -> Shard:
         """The shard of a name, reading the list again if it is not known.

@@ -102,7 +102,7 @@ class Catalog:
 
     async def shards(self) -> dict[str, ShardEntry]:
         """All shards by id, read now."""
-        await self._shard_loads.run_anew(None, self._load_shards)
+        await self._shard_loads.run_after_now(None, self._load_shards)
         return self._shards
 
     async def _load_shards(self) -> None:

@@ -106,7 +106,7 @@ class MetadataRefresher:
             CommandError: it could not be read.
         """
         key = ("collection", state.namespace, self._sources.term)
-        await self._flights.run_anew(key, lambda: _answering(self._refresh_collection(state)))
+        await self._flights.run_after_now(key, lambda: _answering(self._refresh_collection(state)))
 
     async def refresh_database(self, state: DatabaseState) -> None:
         """Make the entry of a database known as it is now.

@@ -104,7 +104,7 @@ async def run_aggregate(operation: Operation, cursor_namespace: str) -> Reply:
         shards = shards_for_pipeline(routing, pipeline, collation, time)
         mergeable = MergeablePipeline.of(pipeline) if len(shards) > 1 else None
         if len(shards) > 1 and mergeable is None:
-            routing = await operation.router.routing.reread(routing)  # no shard is asked whether that is still so
+            routing = await operation.router.routing.latest(routing)  # no shard checks that this still holds
             shards = shards_for_pipeline(routing, pipeline, collation, time)
         versions = {shard: routing.versions_for(shard) for shard in shards}
         if len(shards) == 1:

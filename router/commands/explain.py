@@ -58,7 +58,7 @@ async def explain_command(
     async def attempt(routing: CollectionRouting) -> Reply:
         shards = _target(routing, explained)
         if explained.name == "aggregate" and len(shards) > 1 and not _is_mergeable(explained):
-            routing = await operation.router.routing.reread(routing)  # no shard is asked whether that is still so
+            routing = await operation.router.routing.latest(routing)  # no shard checks that this still holds
             shards = _target(routing, explained)
         if explained.name == "aggregate":
             return await _explain_aggregate(operation, routing, explained, shards)

@@ -82,7 +82,7 @@ async def foreign_collections(
                 continue  # nothing is there to be read
             raise
         if not _is_on(routing, shard) or (is_written and not is_checked_by_shard):
-            routing = await routing_cache.reread(routing)  # no shard would say that it is not so any more
+            routing = await routing_cache.latest(routing)  # no shard checks that this still holds
         if not _is_on(routing, shard):
             raise _refusal(routing, shard, is_out=is_written and "$out" in pipeline.names)
         found.append(routing)

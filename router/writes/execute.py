@@ -143,7 +143,7 @@ class _Execution:
 
     async def _repeat_if_placement_changed(self, run: WriteRun, routing: CollectionRouting) -> CollectionRouting:
         """Have broadcasts sent again if their documents may have moved since; returns the routing as it is now."""
-        fresh = await self._router.routing.latest(routing)
+        fresh = await self._router.routing.latest_if_readable(routing)
         if fresh.table is not self._placement:
             run.repeat_broadcasts()
             self._placement = fresh.table

@@ -1,17 +1,15 @@
 """What became of the statements of a batch so far, and the reply that tells it."""
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 from router.writes.batch import WriteBatch
 from router.writes.kind import WriteKind
 from router.writes.merge import merged_write_concern_error, with_index, with_limited_messages
 from router.writes.reply import WriteReply
 from wire.error_codes import Category, has_category
+from wire.errors import RETRYABLE_WRITE_ERROR
 from wire.rawbson import INT32, element, from_elements, raw_document
-
-RETRYABLE_WRITE_ERROR: Final = "RetryableWriteError"
-"""Tells drivers that they may send a write again, for example as a new primary has to be asked for its durability."""
 
 
 class BatchOutcome:

@@ -31,7 +31,7 @@ def results(*ways: str) -> list[int]:
         work = Work()
         async with trio.open_nursery() as nursery:
             flights: SingleFlight[str, int] = SingleFlight(nursery)
-            methods = {"run": flights.run, "anew": flights.run_anew}
+            methods = {"run": flights.run, "after_now": flights.run_after_now}
 
             async def ask(number: int, way: str) -> None:
                 found[number] = await methods[way]("key", work)
@@ -49,12 +49,12 @@ def test_who_asks_meanwhile_gets_the_result_of_the_run_under_way() -> None:
     assert results("run", "run", "run") == [1, 1, 1]
 
 
-def test_who_asks_anew_gets_the_result_of_one_run_that_begins_later() -> None:
-    assert results("run", "anew", "run", "anew") == [1, 2, 1, 2]
+def test_callers_who_need_a_new_run_share_one_that_begins_later() -> None:
+    assert results("run", "after_now", "run", "after_now") == [1, 2, 1, 2]
 
 
-def test_asking_anew_begins_at_once_when_nothing_is_under_way() -> None:
-    assert results("anew", "run") == [1, 1]
+def test_a_new_run_begins_at_once_when_nothing_is_under_way() -> None:
+    assert results("after_now", "run") == [1, 1]
 
 
 @pytest.mark.parametrize("code", [ErrorCode.ShutdownInProgress, ErrorCode.InterruptedDueToReplStateChange])

@@ -80,7 +80,7 @@ class FakeRouter:
         self.collections[namespace] = routing
         return routing
 
-    async def latest(self, routing: CollectionRouting) -> CollectionRouting:
+    async def latest_if_readable(self, routing: CollectionRouting) -> CollectionRouting:
         if self._tables[0] is routing.table:
             self.log.append("read latest routing")
             return routing
