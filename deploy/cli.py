@@ -7,13 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from deploy.cluster import DEFAULT_PORT, DEFAULT_START_TIMEOUT, LocalCluster, UpOptions, json_line
+from deploy.cluster import LocalCluster, json_line
 from deploy.errors import DeployError
 from deploy.interrupts import signals_interrupt
 from deploy.layout import DEFAULT_CACHE_GB
 from deploy.migrations import migration_text
 from deploy.parameters import ORPHAN_CLEANUP_DELAY, VERIFY_MIGRATIONS, parse_parameter
 from deploy.steps import Steps
+from deploy.up_options import DEFAULT_PORT, DEFAULT_START_TIMEOUT, UpOptions
 
 DEFAULT_DIRECTORY = Path(".shardwright")
 

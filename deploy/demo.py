@@ -12,13 +12,14 @@ from pymongo import MongoClient, ReturnDocument
 from pymongo.errors import PyMongoError
 
 from deploy.chunk_map import ChunkMap, draw
-from deploy.cluster import LocalCluster, UpOptions
+from deploy.cluster import LocalCluster
 from deploy.demo_data import SOURCE, batches, load_cities, split_points
 from deploy.demo_move import move_while_writing
 from deploy.errors import DeployError, reason
 from deploy.interrupts import signals_interrupt
 from deploy.progress import progress_bar
 from deploy.steps import Steps
+from deploy.up_options import UpOptions
 from mongosh_compat.runner import SCRIPTS, MongoshNotFoundError, run_script
 
 RANGED = "demo.cities"

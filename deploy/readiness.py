@@ -1,6 +1,6 @@
 """Asking a process that was just started whether it serves already.
 
-Nothing announces readiness, so these look at short intervals; `deploy.cluster` bounds how long.
+Nothing announces readiness, so these look at short intervals; `deploy.start` bounds how long.
 """
 
 import http.client

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from contextlib import contextmanager
 from typing import TextIO
 
@@ -41,3 +41,8 @@ class Steps:
     def _write(self, text: str) -> None:
         self._stream.write(text)
         self._stream.flush()
+
+
+def counted(noun: str, things: Sized) -> str:
+    """``noun`` with its number: ``1 router``, ``2 routers``."""
+    return f"{len(things)} {noun}{'s' if len(things) != 1 else ''}"
