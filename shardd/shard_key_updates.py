@@ -1,7 +1,7 @@
 """Which updates may change the shard key of a document. Pure, and cheap for those that do not.
 
 A plain mongod knows no shard keys and would change one like any other field, so updates that may are taken out of the
-usual path (`shardd.key_changing_writes`). A modification that names no part of the key, or assigns what the query has
+usual path (`shardd.key_changing_updates`). A modification that names no part of the key, or assigns what the query has
 demanded already, is let through.
 """
 

@@ -6,14 +6,14 @@ from daemon.sidecar.upstream import Upstream
 from sharding.bson_text import document_text
 from sharding.namespace import Namespace
 from sharding.routing_table import RoutingTable
-from sharding.versions import DATABASE_VERSION, SHARD_VERSION
+from sharding.versions import VERSION_FIELDS
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 from wire.message import op_msg
 from wire.rawbson import append, decode_document, encode_document, encode_elements, without
 from wire.request import Request
 
-_REPLACED: Final = frozenset({SHARD_VERSION, DATABASE_VERSION, b"index"})
+_REPLACED: Final = VERSION_FIELDS | {b"index"}
 
 
 def check_created_indexes(request: Request, table: RoutingTable) -> None:

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from daemon.sidecar.upstream import Upstream
-from shardd.key_changing_writes import KeyChangingWrites
+from shardd.key_changing_find_and_modify import key_changing_find_and_modify
+from shardd.key_changing_request import KeyChangingRequest
+from shardd.key_changing_updates import KeyChangingUpdates
 from shardd.namespace_state import NamespaceState
 from shardd.shard import Shard
 from shardd.shard_key_updates import is_collated, may_change_shard_key
@@ -56,7 +58,7 @@ async def update(operation: ShardedOperation) -> bytes | None:
         collated = is_collated(statement, fields.get(b"collation"), operation.default_collation)
         if may_change_shard_key(statement[query[2] : query[3]], statement, modification, pattern, is_collated=collated):
             await in_own_task()
-            return await _careful(operation).update()
+            return await KeyChangingUpdates(_key_changing(operation)).run()
     return None
 
 
@@ -70,7 +72,7 @@ async def find_and_modify(operation: ShardedOperation) -> bytes | None:
     collated = is_collated(request.body, request.fields.get(b"collation"), operation.default_collation)
     if not may_change_shard_key(query, request.body, modification, pattern, is_collated=collated):
         return None
-    return await _careful(operation).find_and_modify()
+    return await key_changing_find_and_modify(_key_changing(operation))
 
 
 async def create_indexes(operation: ShardedOperation) -> bytes | None:
@@ -99,11 +101,11 @@ async def convert_to_capped(operation: ShardedOperation) -> bytes | None:
     raise CommandError(ErrorCode.IllegalOperation, "You can't convertToCapped a sharded collection")
 
 
-def _careful(operation: ShardedOperation) -> KeyChangingWrites:
+def _key_changing(operation: ShardedOperation) -> KeyChangingRequest:
     state = operation.state
     assert state.table is not None
     assert state.mutable_key is not None
-    return KeyChangingWrites(
+    return KeyChangingRequest(
         operation.shard.previews,
         operation.shard.mongod,
         operation.upstream,

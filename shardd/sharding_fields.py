@@ -3,12 +3,12 @@
 from typing import Final
 
 from sharding.involved_namespaces import INVOLVED_NAMESPACES
-from sharding.versions import DATABASE_VERSION, SHARD_VERSION
+from sharding.versions import DATABASE_VERSION, SHARD_VERSION, VERSION_FIELDS
 from wire.message import CHECKSUM_PRESENT, OpMsg, op_msg
 from wire.rawbson import append, from_elements, without
 from wire.request import Request
 
-_SHARDING_FIELDS: Final = frozenset({SHARD_VERSION, DATABASE_VERSION, INVOLVED_NAMESPACES})
+_SHARDING_FIELDS: Final = VERSION_FIELDS | {INVOLVED_NAMESPACES}
 
 
 def without_sharding_fields(request: Request, more: bytes = b"") -> bytes:

@@ -22,6 +22,8 @@ from wire.errors import CommandError
 
 SHARD_VERSION: Final = b"shardVersion"
 DATABASE_VERSION: Final = b"databaseVersion"
+VERSION_FIELDS: Final = frozenset({SHARD_VERSION, DATABASE_VERSION})
+"""What the router adds to a command for a shard, and mongod does not know."""
 
 # {t: Timestamp, e: ObjectId, v: Timestamp}, the order in which shards of MongoDB 6.0 write them.
 _CHUNK_VERSION: Final = Struct("<i3sQ3s12s3sQB")
