@@ -109,6 +109,10 @@ class WriteBatch:
         """How many bytes of statements fit in a message to a shard."""
         return MESSAGE_BYTES_MAX - len(self.divided_body) - _COMMAND_BYTES_RESERVED
 
+    def size_of(self, position: int) -> int:
+        """How many bytes a statement takes of these."""
+        return len(self.statements[position]) + STATEMENT_ID_BYTES_MAX
+
     def statement_ids(self) -> list[int]:
         """The number by which the shards remember each statement of a retryable write.
 

@@ -12,7 +12,8 @@ from router.writes.batch import WriteBatch
 from router.writes.kind import WriteKind
 from router.writes.messages import broadcast_elements, message_with_versions, shard_message
 from router.writes.reply import CLIENT_HIDDEN_FIELDS, WriteReply
-from router.writes.run import ShardBatch, WriteRun, is_routing_refusal
+from router.writes.run import WriteRun, is_routing_refusal
+from router.writes.shard_batch import ShardBatch
 from router.writes.targeting import Destinations, target_batch
 from wire.error_codes import Category, ErrorCode, has_category
 from wire.errors import CommandError

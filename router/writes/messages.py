@@ -4,7 +4,7 @@ from struct import Struct
 from typing import Final
 
 from router.writes.batch import WriteBatch
-from router.writes.run import ShardBatch
+from router.writes.shard_batch import ShardBatch
 from sharding.clock import topology_time_element
 from sharding.versions import IGNORED, shard_version_element
 from wire.message import CHECKSUM_PRESENT, OpMsg, encode_sequence, op_msg

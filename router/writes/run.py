@@ -6,48 +6,22 @@ statement that a shard refused because its version was out of date stays open fo
 """
 
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from router.writes.batch import STATEMENT_ID_BYTES_MAX, WriteBatch
-from router.writes.merge import combined_error, error_document
+from router.writes.broadcasts import Broadcasts
+from router.writes.merge import error_document
 from router.writes.outcome import BatchOutcome
 from router.writes.owning_shard import move_refused
-from router.writes.pending_broadcasts import PendingBroadcasts
 from router.writes.reply import WriteReply
+from router.writes.shard_batch import ShardBatch
 from router.writes.targeting import ALL_SHARDS, Destination
 from wire.error_codes import Category, ErrorCode, has_category
 from wire.errors import CommandError
 
 ROUNDS_WITHOUT_PROGRESS_MAX: Final = 5
 """As MongoDB's ``kMaxRoundsWithoutProgress``."""
-
-
-class ShardBatch:
-    """The statements of one round for one shard.
-
-    Attributes:
-        shard: the shard.
-        is_broadcast: its statements go to other shards too, which do not check versions then.
-        positions: the statements, by their position in the client's batch.
-    """
-
-    __slots__ = ("is_broadcast", "positions", "shard")
-
-    def __init__(self, shard: str, *, is_broadcast: bool, positions: Iterable[int] = ()) -> None:
-        self.shard = shard
-        self.is_broadcast = is_broadcast
-        self.positions = list(positions)
-
-
-class _Broadcast:
-    """What is known of a statement that several shards have to execute."""
-
-    __slots__ = ("done", "errors")
-
-    def __init__(self) -> None:
-        self.done: set[str] = set()
-        self.errors: list[bytes] = []
 
 
 class WriteRun:
@@ -62,9 +36,7 @@ class WriteRun:
         self._batch = batch
         self._open = deque(range(len(batch.statements)))
         self._is_stopped = False
-        self._broadcasts: dict[int, _Broadcast] = {}
-        self._sent_broadcasts: list[int] = []
-        self._pending = PendingBroadcasts(batch)
+        self._broadcasts = Broadcasts(batch)
         self._outcome = BatchOutcome(batch)
         self._reopened: list[int] = []
         self._rounds = 0
@@ -84,12 +56,12 @@ class WriteRun:
 
         It stays such a one: a shard that has executed it does not get it again only because it would be the only one.
         """
-        return bool(self._broadcasts)
+        return self._broadcasts.has_any
 
     @property
     def has_pending_broadcasts(self) -> bool:
         """Whether a statement was sent to all shards and is not settled."""
-        return bool(self._pending.positions)
+        return self._broadcasts.has_pending
 
     # What to send
 
@@ -122,12 +94,12 @@ class WriteRun:
             self._fail(self._open.popleft(), error_document(first))
             return []
         if not isinstance(first, str):
-            return self._broadcast_batches(deque([self._open.popleft()]), all_shards)
+            return self._broadcasts.send(deque([self._open.popleft()]), all_shards)
         batch = ShardBatch(first, is_broadcast=False)
         room = self._batch.statement_bytes_max
         waiting = self._open
         while waiting and self._destination(waiting[0], destinations) == first:
-            room -= self._size(waiting[0])
+            room -= self._batch.size_of(waiting[0])
             if room < 0 and batch.positions:
                 break
             batch.positions.append(waiting.popleft())
@@ -158,39 +130,19 @@ class WriteRun:
                 self._fail(position, error_document(destination))
             else:
                 broadcasts.append(position)
-        found = list(batches.values()) or self._broadcast_batches(broadcasts, all_shards)
+        found = list(batches.values()) or self._broadcasts.send(broadcasts, all_shards)
         self._open = waiting
         self._open.extend(broadcasts)
         return found
 
-    def _broadcast_batches(self, positions: deque[int], all_shards: Collection[str]) -> list[ShardBatch]:
-        """As many statements as fit in a message, the same ones to every shard that has not executed them yet."""
-        batches: dict[str, ShardBatch] = {}
-        room = self._batch.statement_bytes_max
-        while positions and (room >= self._size(positions[0]) or not batches):
-            position = positions.popleft()
-            room -= self._size(position)
-            self._sent_broadcasts.append(position)
-            self._pending.positions.add(position)
-            done = self._broadcasts.setdefault(position, _Broadcast()).done
-            for shard in all_shards:
-                if shard not in done:
-                    if shard not in batches:
-                        batches[shard] = ShardBatch(shard, is_broadcast=True)
-                    batches[shard].positions.append(position)
-        return list(batches.values())
-
     def _destination(self, position: int, destinations: Sequence[Destination]) -> Destination:
         return ALL_SHARDS if position in self._broadcasts else destinations[position]
-
-    def _size(self, position: int) -> int:
-        return len(self._batch.statements[position]) + STATEMENT_ID_BYTES_MAX
 
     # What came of it
 
     def record(self, batch: ShardBatch, reply: WriteReply) -> None:
         """Take note of a shard's reply."""
-        counts = self._pending if batch.is_broadcast else self._outcome
+        counts = self._broadcasts if batch.is_broadcast else self._outcome
         counts.add(batch.shard, batch.positions, reply)
         if not reply.errors and not batch.is_broadcast:
             self.settled += len(batch.positions)
@@ -223,26 +175,18 @@ class WriteRun:
 
     def record_missed_shards(self, error: CommandError) -> None:
         """Take note that the statements which all shards have just got may concern others, which are not known."""
-        document = error_document(error)
-        for position in self._sent_broadcasts:
-            self._broadcasts[position].errors.append(document)
+        self._broadcasts.fail_all_sent(error_document(error))
 
     def may_have_missed(self, all_shards: Collection[str]) -> bool:
         """Whether statements that all shards have executed by now found less than they might have.
 
         They did if the placement has not changed since they were sent. Otherwise, see `repeat_broadcasts`.
         """
-        return self._pending.may_have_missed and all(
-            not broadcast.errors and broadcast.done.issuperset(all_shards)
-            for broadcast in map(self._broadcasts.__getitem__, self._pending.positions)
-        )
+        return self._broadcasts.may_have_missed(all_shards)
 
     def repeat_broadcasts(self) -> None:
         """Have the statements that all shards have executed by now sent to them again."""
-        self._pending.repeat()
-        self._sent_broadcasts = sorted(self._pending.positions)
-        for position in self._sent_broadcasts:
-            self._broadcasts[position].done.clear()
+        self._broadcasts.repeat()
 
     def end_round(self, namespace: str, all_shards: Collection[str]) -> None:
         """Draw the conclusions once all shards of a round have answered.
@@ -251,7 +195,12 @@ class WriteRun:
             namespace: of the batch, for the error if there has been no progress for too long.
             all_shards: every shard of the cluster as it is known now; of no concern if the round had no broadcasts.
         """
-        self._conclude_broadcasts(all_shards)
+        conclusion = self._broadcasts.conclude(all_shards)
+        for position, document in conclusion.failed:
+            self._fail(position, document)
+        self._reopened += conclusion.reopened
+        if not conclusion.reopened:
+            self.settled += self._broadcasts.settle(self._outcome)
         self._open.extendleft(sorted(self._reopened, reverse=True))
         self._reopened = []
         self._rounds_without_progress = 0 if self.settled > self._settled_before else self._rounds_without_progress + 1
@@ -268,7 +217,7 @@ class WriteRun:
 
     def reply(self) -> dict[str, Any]:
         """The reply of the finished batch, less what every reply has."""
-        self._pending.settle(self._outcome)
+        self._broadcasts.settle(self._outcome)
         return self._outcome.reply()
 
     def fail_rest(self, error: CommandError) -> None:
@@ -277,24 +226,9 @@ class WriteRun:
         while self._open and not self._is_stopped:
             self._fail(self._open.popleft(), document)
 
-    def _conclude_broadcasts(self, all_shards: Collection[str]) -> None:
-        """Settle the statements that all shards have executed, or open them again for those that refused or are new."""
-        is_complete = True
-        for position in self._sent_broadcasts:
-            broadcast = self._broadcasts[position]
-            if broadcast.errors:
-                self._pending.positions.discard(position)
-                self._fail(position, combined_error(broadcast.errors))
-            elif not broadcast.done.issuperset(all_shards):
-                is_complete = False
-                self._reopened.append(position)
-        self._sent_broadcasts = []
-        if is_complete:
-            self.settled += self._pending.settle(self._outcome)
-
     def _note_success(self, batch: ShardBatch, position: int) -> None:
         if batch.is_broadcast:
-            self._broadcasts[position].done.add(batch.shard)
+            self._broadcasts.note_success(batch.shard, position)
         else:
             self.settled += 1
 
@@ -307,7 +241,7 @@ class WriteRun:
         if code == ErrorCode.WouldChangeOwningShard:
             document = error_document(move_refused(len(self._batch.statements)))
         if batch.is_broadcast:
-            self._broadcasts[position].errors.append(document)
+            self._broadcasts.note_error(position, document)
         else:
             self._fail(position, document)
 

@@ -9,7 +9,7 @@ from bson.int64 import Int64
 
 from router.writes.kind import WriteKind
 from router.writes.messages import message_with_versions, shard_message
-from router.writes.run import ShardBatch
+from router.writes.shard_batch import ShardBatch
 from sharding.versions import UNSHARDED, shard_version_element
 from tests.router.writes.builders import batch, request
 from wire.errors import CommandError

@@ -19,7 +19,8 @@ from router.writes.batch import WriteBatch
 from router.writes.kind import WriteKind
 from router.writes.messages import broadcast_elements, shard_message
 from router.writes.reply import WriteReply
-from router.writes.run import ShardBatch, WriteRun
+from router.writes.run import WriteRun
+from router.writes.shard_batch import ShardBatch
 from router.writes.targeting import target_batch
 from tests.router.writes.builders import NAMESPACE, batch, request, table
 from tests.router.writes.model import POISON, ModelServer
