@@ -22,7 +22,7 @@ _DOCUMENTS_PER_INSERT: Final = 10_000
 
 
 class Catalog:
-    """The config database on the own mongod, which is primary.
+    """The config database on the local mongod, which is primary.
 
     Attributes:
         mongod: runs commands on it.

@@ -33,7 +33,7 @@ class ConfigService(ConfigHandler):
         self.config_server = ConfigServer(
             options,
             self.metrics.counter(
-                "catalog_conflicts", "Changes begun anew, as what they had read was changed meanwhile"
+                "catalog_conflicts", "Changes begun again, as what they had read was changed meanwhile"
             ),
             self._close_clients,
         )

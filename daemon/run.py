@@ -63,7 +63,7 @@ def run_daemon(
     unix_socket: str | None = None,
     on_log_signal: LogAction = rotate_logs,
 ) -> int:
-    """Run a daemon until it is told to end; returns the exit code of the process.
+    """Run a daemon until it is asked to end; returns the exit code of the process.
 
     Args:
         component: its name in the log.

@@ -46,7 +46,7 @@ async def wait_for_end(stop: trio.Event, *, task_status: trio.TaskStatus[None] =
 def run_log_action(action: LogAction) -> None:
     """Rotate or reopen the log, or write to it, undisturbed by further signals of this kind.
 
-    The log says when that failed, and whoever sent the signal hears nothing anyway.
+    A failure is logged; the sender of the signal hears nothing either way.
     """
     with log_signals_held_back(), suppress(OSError):
         action()

@@ -1,4 +1,4 @@
-"""What every thread and every task of the process is doing, written to the log for whoever looks for a fault.
+"""What every thread and every task of the process is doing, written to the log for diagnosis.
 
 As mongod does at SIGUSR2. Thousands of tasks tend to wait in the same few places, so that equal stacks are one line.
 """

@@ -49,7 +49,7 @@ class Dispatcher:
     def __init__(self, shared: Router) -> None:
         self._router = shared
         self._stale_version_retries = shared.metrics.counter(
-            "stale_version_retries", "Attempts begun anew because a shard had refused the versions"
+            "stale_version_retries", "Attempts begun again because a shard had refused the versions"
         )
 
     async def handle(self, client: ClientConnection, request: Request) -> bytes | None:

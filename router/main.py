@@ -17,7 +17,7 @@ DEFAULT_PORT = 27017
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a router until it is told to end; returns the exit code."""
+    """Run a router until it is asked to end; returns the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     parsed = argument_parser().parse_args(given)
     if parsed.workers > 1 and parsed.worker_index is None:

@@ -17,7 +17,7 @@ class Operation:
 
     Attributes:
         targeted: the shards that it was sent to so far, for the log.
-        retries: how often it was started anew because a routing table was stale, for the log.
+        retries: how often it was started again because a routing table was stale, for the log.
         response_to: the message that the next reply answers: the request, in an exhaust stream the reply before.
     """
 

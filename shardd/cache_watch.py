@@ -26,7 +26,7 @@ _RETRY_SECONDS: Final = 0.5
 
 
 class CacheWatch:
-    """Follows the own mongod's oplog while it is a secondary.
+    """Follows the local mongod's oplog while it is a secondary.
 
     Args:
         mirror: tells the role of the mongod.
@@ -78,7 +78,7 @@ class CacheWatch:
             try:
                 await self._follow()
             except (BackendError, CommandError) as error:
-                logger.info("Has to follow the oplog anew", error=str(error))
+                logger.info("Has to follow the oplog again", error=str(error))
             await trio.sleep(_RETRY_SECONDS)
 
     async def _follow(self) -> None:

@@ -20,7 +20,7 @@ class CausalReads:
     """What the cached entries were when they were looked at last.
 
     Args:
-        mongod: the own mongod.
+        mongod: the local mongod.
     """
 
     def __init__(self, mongod: LocalMongod) -> None:
@@ -31,7 +31,7 @@ class CausalReads:
         """Forget what is known of a collection if it was known before the time that a read waits for, and has changed.
 
         Raises:
-            CommandError: MaxTimeMSExpired, the own mongod did not come to that time.
+            CommandError: MaxTimeMSExpired, the local mongod did not come to that time.
             BackendError: mongod does not answer.
         """
         time = awaited_time(request)

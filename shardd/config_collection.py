@@ -18,7 +18,7 @@ class ConfigCollection:
     All of its methods raise a CommandError when mongod refuses or is not primary, and a BackendError when it is gone.
 
     Args:
-        mongod: the own mongod.
+        mongod: the local mongod.
         name: of the collection.
     """
 
@@ -27,14 +27,14 @@ class ConfigCollection:
         self._name = name
 
     async def all(self, *, may_be_secondary: bool = False) -> list[dict[str, Any]]:
-        """All documents; with ``may_be_secondary`` those that the own mongod has, whatever its role."""
+        """All documents; with ``may_be_secondary`` those that the local mongod has, whatever its role."""
         command: dict[str, Any] = {"find": self._name}
         if may_be_secondary:
             command["$readPreference"] = {"mode": "nearest"}
         return await self._read(command)
 
     async def all_at(self, time: Timestamp, query: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The documents that matched a query at a cluster time, of the own mongod, whatever its role."""
+        """The documents that matched a query at a cluster time, of the local mongod, whatever its role."""
         concern = {"level": "snapshot", "atClusterTime": time}
         preference = {"mode": "nearest"}
         return await self._read(

@@ -1,4 +1,4 @@
-"""Collections as they are on the own mongod: looking at them, creating and dropping them."""
+"""Collections as they are on the local mongod: looking at them, creating and dropping them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

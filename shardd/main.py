@@ -15,7 +15,7 @@ DEFAULT_PORT: Final = 27018
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a shard daemon until it is told to end; returns the exit code."""
+    """Run a shard daemon until it is asked to end; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="shardwright-shardd", description="The daemon of a shard, one in front of each of its mongods."
     )

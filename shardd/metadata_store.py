@@ -40,7 +40,7 @@ Item = TypeVar("Item")
 
 
 class MetadataStore:
-    """Reads and writes the cache collections of the own mongod."""
+    """Reads and writes the cache collections of the local mongod."""
 
     def __init__(self, mongod: LocalMongod) -> None:
         self._mongod = mongod
@@ -147,7 +147,7 @@ class MetadataStore:
         return [read_cached_chunk(document) for document in documents]
 
     async def _find(self, collection: str, query: Mapping[str, Any], after: Timestamp | None) -> list[bytes]:
-        """All documents a query gives on the own mongod, whatever its role."""
+        """All documents a query gives on the local mongod, whatever its role."""
         command: dict[str, Any] = {
             "find": collection,
             "filter": query,

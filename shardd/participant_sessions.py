@@ -1,7 +1,7 @@
-"""What a coordinator orders is executed once, and never when it comes late.
+"""A command of a coordinator is executed once, and not at all if it arrives late.
 
 A coordinator raises the number of its session before each attempt (`shardd.coordinators.coordinator`), and its
-participants execute orders as retryable writes, as in MongoDB. Mongod's own table of sessions, which is replicated,
+participants execute commands as retryable writes, as in MongoDB. Mongod's own table of sessions, which is replicated,
 remembers the last number that was executed. So an order that was on its way while its coordinator tried again, or came
 to its end, finds that it is over, and does no harm to what was created since.
 """

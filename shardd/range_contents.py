@@ -1,4 +1,4 @@
-"""Whether a range of shard key values holds documents on the own mongod."""
+"""Whether a range of shard key values holds documents on the local mongod."""
 
 from daemon.sidecar.mongod import LocalMongod
 from shardd.range_scan import ShardKeyIndex

@@ -2,7 +2,7 @@
 
 A migration that was about to commit may have given a range away. Until its critical section is on again, nobody may
 write, nor may anything be learnt of placement by which reads would be let in. The gate opens when what is persisted has
-been read from the own mongod; it waits for no other server.
+been read from the local mongod; it waits for no other server.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ class RecoveryGate:
     """Closed from step-down, and from the start of the daemon, until the next term's recovery has begun.
 
     Args:
-        is_primary: whether the own mongod is primary.
+        is_primary: whether the local mongod is primary.
 
     Attributes:
         is_open: whether this is a primary that has read what there is to recover.

@@ -39,11 +39,11 @@ class Sources(Protocol):
 
     @property
     def is_primary(self) -> bool:
-        """Whether the own mongod is primary."""
+        """Whether the local mongod is primary."""
 
     @property
     def term(self) -> int | None:
-        """The term in which the own mongod is primary, None when it is not."""
+        """The term in which the local mongod is primary, None when it is not."""
 
     @property
     def recovery_gate(self) -> RecoveryGate:
@@ -57,10 +57,10 @@ class Sources(Protocol):
         """The config servers."""
 
     async def advance_cluster_time(self, time: Timestamp) -> None:
-        """Have the own mongod give what it writes from now on later times than this one."""
+        """Have the local mongod give what it writes from now on later times than this one."""
 
     async def ask_primary(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Run an admin command on the daemon of the own set's primary."""
+        """Run an admin command on the daemon of its set's primary."""
 
 
 class MetadataRefresher:
@@ -173,7 +173,7 @@ class MetadataRefresher:
         logger.info("Refreshed a database", db=state.name, version=str(entry.version) if entry else None)
 
     async def _flush_on_primary(self, command: dict[str, Any]) -> Timestamp | None:
-        """Have the primary refresh and persist; returns the time after which the own mongod has what it wrote."""
+        """Have the primary refresh and persist; returns the time after which the local mongod has what it wrote."""
         reply = await self._sources.ask_primary(command)
         written: Timestamp | None = reply.get("operationTime")
         return written

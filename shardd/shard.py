@@ -145,12 +145,12 @@ class Shard:
 
     @property
     def is_primary(self) -> bool:
-        """Whether the own mongod is primary."""
+        """Whether the local mongod is primary."""
         return self.sidecar.is_primary
 
     @property
     def term(self) -> int | None:
-        """The term in which the own mongod is primary, None when it is not."""
+        """The term in which the local mongod is primary, None when it is not."""
         return self.sidecar.term
 
     async def on_step_up(self, term: int, nursery: trio.Nursery) -> None:
@@ -300,7 +300,7 @@ class Shard:
         return self.sets[entry.host]
 
     async def wait_majority(self) -> None:
-        """Return once a majority of the set has what the own mongod has now.
+        """Return once a majority of the set has what the local mongod has now.
 
         Raises:
             CommandError: WriteConcernFailed, not in time, or mongod is not primary.
@@ -329,7 +329,7 @@ class Shard:
         return await (await self.catalog()).new_timestamp(latest, write_concern={"w": 1})
 
     async def advance_cluster_time(self, time: Timestamp) -> None:
-        """Have the own mongod give what it writes from now on later times than this one.
+        """Have the local mongod give what it writes from now on later times than this one.
 
         Raises:
             CommandError: mongod refuses the time.
@@ -338,7 +338,7 @@ class Shard:
         await self.mongod.command("admin", {"ping": 1, "$clusterTime": signed_cluster_time(time)})
 
     async def ask_primary(self, command: Mapping[str, Any]) -> dict[str, Any]:
-        """Run an admin command on the daemon of the own set's primary.
+        """Run an admin command on the daemon of its set's primary.
 
         Raises:
             CommandError: there is no primary, it can't be reached, or what it answered.

@@ -29,7 +29,7 @@ async def ensure_shard_key_index(
     """See to it that ranges of the shard key can be read through an index.
 
     Args:
-        mongod: the own mongod.
+        mongod: the local mongod.
         namespace: an existing collection.
         pattern: its shard key to be.
         unique: an index that is there has to be on just the key and unique.

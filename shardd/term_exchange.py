@@ -6,7 +6,7 @@ other ranges; what was written is no write of the collection's, and what was not
 
 * Writes, and reads that promise the newest state (``linearizable``), have mongod tell its term in the reply.
 * Other reads are answered if no other term is known when the reply begins to come, and the process has not been stopped
-  meanwhile. That is not as strict: a mongod that changes its term tells at once, but its hello is another connection.
+  meanwhile. That is not as strict: a mongod reports a new term at once, but its hello comes on another connection.
   It costs a look at the clock, and long replies can be passed on while they come.
 
 A client whose reply cannot be given finds its connection broken, as it would if the mongod had gone.
@@ -42,7 +42,7 @@ class TermExchange:
     """The exchange of one operation with the mongod, made at the moment in which the operation is let in.
 
     Args:
-        sidecar: tells the term.
+        sidecar: knows the term.
         upstream: the client's connection to the mongod.
         operations: those with which the operation was counted in.
         must_tell_term: the reply has to tell in which term it was made.

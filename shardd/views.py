@@ -1,7 +1,7 @@
 """Views: what they stand for, and which collections a read of one involves.
 
 A view on unsharded collections lives on the same shard as they do, where mongod runs it by itself. One that needs more
-than this shard has is for the router, which is told what the view stands for. Definitions are remembered on the
+than this shard has is for the router, which gets the definition of the view. Definitions are remembered on the
 primary, through whose daemon every change of one passes; a secondary looks each time.
 """
 

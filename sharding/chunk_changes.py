@@ -142,8 +142,8 @@ class Migration:
         from_shard: the donor.
         to_shard: the recipient.
         valid_after: the time of the commit.
-        history_from: no snapshot is read that is older than this time, so whoever had given the chunk away by then may
-            be forgotten.
+        history_from: no snapshot is read that is older than this time, so owners that had given the chunk away by
+            then may be forgotten.
     """
 
     moved: ChunkRange

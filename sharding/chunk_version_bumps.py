@@ -62,7 +62,7 @@ def clear_jumbo(
 def repair_histories(
     chunks: Iterable[Chunk], *, valid_after: Timestamp, collection_version: ChunkVersion
 ) -> ChunkChanges:
-    """Let the history of chunks begin anew, each chunk under a version of its own.
+    """Let the history of chunks begin again, each chunk under a version of its own.
 
     Args:
         chunks: those of all shards.

@@ -27,7 +27,7 @@ from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 
 _FRAGMENTATION_MAX: Final = 8
-"""How many times more blocks than needed a table may have before it is cut anew."""
+"""How many times more blocks than needed a table may have before it is cut again."""
 
 
 @dataclass(frozen=True, slots=True)

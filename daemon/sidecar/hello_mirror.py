@@ -1,4 +1,4 @@
-"""The newest hello of the own mongod, as clients of the daemon may see it, and the wait for the next.
+"""The newest hello of the local mongod, as clients of the daemon may see it, and the wait for the next.
 
 The mirror counts its own topology versions. A change of mongod's topology is one, and so is a daemon that registered
 or moved, since both change what clients see.
@@ -16,10 +16,10 @@ from wire.hello import TopologyVersion
 
 
 class HelloMirror:
-    """What is known of the own mongod's place in its replica set.
+    """What is known of the local mongod's place in its replica set.
 
     Args:
-        mongod_address: address of the own mongod.
+        mongod_address: address of the local mongod.
         sidecar_address: address of this daemon.
         extensions: fields of requests beyond MongoDB's that the daemon understands; routers learn it from hello.
 

@@ -11,7 +11,7 @@ REPLICATION_DATA: Final = "$replData"
 
 
 class LocalMongod:
-    """Where the own mongod is, and a pool of connections for what the daemon itself asks of it.
+    """Where the local mongod is, and a pool of connections for what the daemon itself asks of it.
 
     Args:
         pools: the daemon's connection pools.

@@ -32,7 +32,7 @@ class NoopWriter:
     """Brings the oplog of the own set up to the times that clients wait for.
 
     Args:
-        mongod: the own mongod.
+        mongod: the local mongod.
         mirror: tells who is primary.
         pools: for the way to the primary mongod.
     """

@@ -28,7 +28,7 @@ class Registration:
     """Keeps the own document and the mirror's addresses current.
 
     Args:
-        mongod: the own mongod.
+        mongod: the local mongod.
         mirror: is told the addresses, and tells who is primary.
         pools: for the way to the primary mongod.
         address: of this daemon, as clients reach it.

@@ -26,7 +26,7 @@ _PREFIX: Final = Struct("<iiiiIBi")
 
 
 def take_term(frame: bytes) -> tuple[bytes, int | None]:
-    """A reply less what was added to it, and the term that this told; None where nothing was added.
+    """A reply less what was added to it, and the term in it; None where nothing was added.
 
     Mongod adds nothing to a reply that refuses a command before it looks at it, as an unknown one.
     """
@@ -47,7 +47,7 @@ def take_term(frame: bytes) -> tuple[bytes, int | None]:
 
 
 def term_of_body(body: bytes) -> int | None:
-    """The term that the body of a reply tells, None if it tells none."""
+    """The term in the body of a reply, None if there is none."""
     metadata = find(body, _NAME)
     term = None if metadata is None else find(body, b"term", metadata[2])
     return None if term is None or term[0] != INT64 else int.from_bytes(body[term[2] : term[3]], "little")

@@ -69,12 +69,12 @@ class Sidecar:
 
     @property
     def is_primary(self) -> bool:
-        """Whether the own mongod is primary."""
+        """Whether the local mongod is primary."""
         return self.term is not None
 
     @property
     def term(self) -> int | None:
-        """The term in which the own mongod is primary, None when it is not."""
+        """The term in which the local mongod is primary, None when it is not."""
         return self.mirror.term
 
     @property

@@ -1,4 +1,4 @@
-"""Being primary: what runs from step-up to step-down of the own mongod.
+"""Being primary: what runs from step-up to step-down of the local mongod.
 
 A term is a stretch of time in which mongod is primary without interruption. Work of a term lives in a nursery that is
 cancelled when the term ends, so nothing a former primary was doing survives into the time of the next.

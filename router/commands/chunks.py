@@ -69,7 +69,7 @@ async def merge_chunks(operation: Operation) -> Reply:
 
 
 async def fresh_table(operation: Operation) -> RoutingTable:
-    """The routing table of the collection that the command names, read anew.
+    """The routing table of the collection that the command names, read again.
 
     Raises:
         CommandError: NamespaceNotSharded; NamespaceNotFound.

@@ -125,7 +125,7 @@ async def get_shard_version(operation: Operation) -> Reply:
 
 @command("flushRouterConfig", aliases=("flushrouterconfig",), admin_only=True)
 async def flush_router_config(operation: Operation) -> Reply:
-    """Has this router read anew what it knows of everything, a database or a collection."""
+    """Has this router read again what it knows of everything, a database or a collection."""
     request = operation.request
     target = operation.argument(request.name.encode())
     routing_cache = operation.router.routing

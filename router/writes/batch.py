@@ -30,7 +30,7 @@ class WriteBatch:
         request: the command as it came.
         is_ordered: statements are executed in turn, and the first error ends the batch.
         is_retryable: the shards remember its statements, so that it can be sent again.
-        is_unacknowledged: the client asked for ``w: 0`` and is told nothing of the outcome.
+        is_unacknowledged: the client asked for ``w: 0`` and does not learn the outcome.
         body: the command as shards get it. They have to answer, if only about versions: ``w: 0`` is raised to 1.
         has_own_statements: a statement was replaced, so that the client's message cannot be sent as it is.
     """

@@ -33,7 +33,7 @@ async def execute(operation: Operation, kind: WriteKind) -> Reply:
 
     Raises:
         CommandError: the command is malformed; the database cannot be created; all shards that it went to first, or,
-            if it can be sent again, any shard, failed as a whole. Other failures are told for each statement.
+            if it can be sent again, any shard, failed as a whole. Other failures are reported for each statement.
     """
     try:
         return await _Execution(operation, WriteBatch(kind, operation.request)).run()
@@ -181,7 +181,7 @@ class _Execution:
         return first if destinations.count(first) == len(destinations) else None
 
     async def _route(self) -> CollectionRouting:
-        """The routing of the collection, made anew once if statements cannot be targeted with what is known.
+        """The routing of the collection, made again once if statements cannot be targeted with what is known.
 
         Such a statement may be right for the collection as it is now: it may have been dropped and sharded by another
         key since this router last looked.

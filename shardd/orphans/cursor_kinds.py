@@ -1,4 +1,4 @@
-"""What the command that opened a cursor tells of the documents that are still to come from it."""
+"""What follows from the command that opened a cursor about the documents that it will still return."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final

@@ -26,7 +26,7 @@ from wire.transport.client import response_body
 logger = get_logger("shardd.orphans")
 
 END_AFTER_SECONDS: Final = 5.0
-"""How long a range waits for cursors through whose documents it cannot be told what belongs to it."""
+"""How long a range waits for cursors whose documents do not show whether they belong to it."""
 
 _POLL_SECONDS: Final = 0.1
 _pack_id: Final = Struct("<q").pack

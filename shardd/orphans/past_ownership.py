@@ -1,9 +1,9 @@
 """What a read at a time in the past (``atClusterTime``) must not see: what was an orphan then.
 
 The data is read as it was at that time, so it is filtered by who owned it at that time. Which ranges could hold orphans
-then is read from ``config.rangeDeletions`` at the same time, on the same mongod: whoever sees an orphan there also sees
-the document that says so. Documents that were given away and deleted since are still seen, as mongod keeps them for as
-long as it serves reads at that time.
+then is read from ``config.rangeDeletions`` at the same time, on the same mongod: a reader that sees an orphan
+there also sees the document that says so. Documents that were given away and deleted since are still seen, as mongod
+keeps them for as long as it serves reads at that time.
 """
 
 from bson.timestamp import Timestamp

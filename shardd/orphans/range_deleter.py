@@ -103,7 +103,7 @@ class RangeDeleter:
         """Whether there is nothing to delete, as after a chunk was placed before it was filled.
 
         No read can miss anything then; and as long as there is a range, reads pay for the filter that hides it. A move
-        that brings the range back has it hidden anew.
+        that brings the range back has it hidden again.
         """
         table = await self.authoritative_table(task)
         if table is None:

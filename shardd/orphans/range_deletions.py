@@ -242,7 +242,7 @@ class RangeDeletions:
         return await self._store.load_at(namespace, time)
 
     async def reload(self) -> None:
-        """Replace what is known by what is persisted on the own mongod.
+        """Replace what is known by what is persisted on the local mongod.
 
         Raises:
             CommandError: it could not be read.
@@ -322,7 +322,7 @@ class RangeDeletions:
             raise CommandError(ErrorCode.NotWritablePrimary, "not primary")
 
     async def _now(self) -> Timestamp:
-        """The cluster's time as the own mongod knows it."""
+        """The cluster's time as the local mongod knows it."""
         pong = await self._shard.mongod.command("admin", {"ping": 1})
         time: Timestamp = pong["operationTime"]
         return time

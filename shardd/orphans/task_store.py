@@ -1,4 +1,4 @@
-"""``config.rangeDeletions`` of the own mongod: which ranges of this shard have to be, or may have to be, deleted."""
+"""``config.rangeDeletions`` of the local mongod: which ranges of this shard have to be, or may have to be, deleted."""
 
 from typing import Final
 from uuid import UUID
@@ -38,7 +38,7 @@ class RangeDeletionStore:
         await self._mongod.command(_CONFIG, {"createIndexes": RANGE_DELETIONS, "indexes": [_INDEX]})
 
     async def load(self) -> list[RangeDeletionTask]:
-        """All documents that the own mongod has, whatever its role.
+        """All documents that the local mongod has, whatever its role.
 
         Raises:
             CommandError: one is malformed.

@@ -8,7 +8,7 @@ from tests.chaos.workloads.base import Workload
 
 
 class Player(threading.Thread):
-    """A thread that does steps until it is told to end or anything in the run is wrong."""
+    """A thread that does steps until it is asked to end or anything in the run is wrong."""
 
     def __init__(self, workload: Workload, number: int) -> None:
         super().__init__(daemon=True, name=f"{workload.name}/{number}")

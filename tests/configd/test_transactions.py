@@ -28,7 +28,7 @@ def _documents(catalog: CatalogUser) -> None:
     catalog.config.settings.insert_one({"_id": "one", "value": 1, "list": [1, {"a": None}]})
 
 
-def test_transaction_that_meets_a_change_begins_anew(catalog: CatalogUser, config_set: Set) -> None:
+def test_transaction_that_meets_a_change_begins_again(catalog: CatalogUser, config_set: Set) -> None:
     seen: list[int] = []
 
     async def work(transaction: Transaction) -> None:
@@ -51,7 +51,7 @@ def test_transaction_that_meets_a_change_begins_anew(catalog: CatalogUser, confi
     assert found == {"_id": "one", "value": 22, "list": [1, {"a": None}]}
 
 
-def test_transaction_that_relied_on_absence_begins_anew(catalog: CatalogUser, config_set: Set) -> None:
+def test_transaction_that_relied_on_absence_begins_again(catalog: CatalogUser, config_set: Set) -> None:
     seen: list[object] = []
 
     async def work(transaction: Transaction) -> None:

@@ -200,7 +200,7 @@ def test_foreground_reports_a_death_and_ends_with_down(tmp_path: Path) -> None:
 
 @contextmanager
 def foreground(directory: Path) -> Iterator[subprocess.Popen[str]]:
-    """A launcher that stays until it is told to end; on standard output comes its one line of JSON."""
+    """A launcher that stays until it is asked to end; on standard output comes its one line of JSON."""
     command = [sys.executable, "-m", "deploy.cli", "up", "--json", "--port", "0", "--dir", str(directory), *SMALL]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as launcher:
         try:

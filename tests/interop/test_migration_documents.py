@@ -81,7 +81,7 @@ def comparable(document: Document) -> Document:
         replaced = {"lsid": {**document["lsid"], "uid": len(document["lsid"]["uid"])}, "txnNumber": "long"}
     if "timestamp" in document:
         # Genuine shards keep the time at which the document was written. Ours writes the time at which the range became
-        # ready for deletion, so that a restart does not begin the delay anew.
+        # ready for deletion, so that a restart does not begin the delay again.
         assert isinstance(document["timestamp"], Timestamp)
         replaced = {"timestamp": "time"}
     if "blockReads" in document:

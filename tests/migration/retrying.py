@@ -122,7 +122,7 @@ class RetryingClient:
     def read_all(
         self, database: str, find: Document, *, router: int = 0, within: float = HEAL_SECONDS_MAX
     ) -> list[Any]:
-        """All documents that a find finds, batch by batch; where a cursor was lost, it is opened anew.
+        """All documents that a find finds, batch by batch; where a cursor was lost, it is opened again.
 
         Raises:
             WriteRefusedError: as `run`.

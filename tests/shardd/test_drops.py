@@ -1,4 +1,4 @@
-"""Drops that meet what is under way, what earlier ones left behind, and orders that come late."""
+"""Drops that meet what is under way, what earlier ones left behind, and commands that arrive late."""
 
 import threading
 from collections.abc import Callable, Iterator

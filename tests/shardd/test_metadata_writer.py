@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class FakeStore:
-    """Saves nothing, and fails as often as it is told."""
+    """Saves nothing, and fails as often as the test says."""
 
     def __init__(self, failures: int = 0) -> None:
         self.failures = failures

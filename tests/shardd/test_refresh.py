@@ -1,4 +1,4 @@
-"""Which refreshes are joined, and what those who wait for one are told when it fails."""
+"""Which refreshes are joined, and what its waiters get when it fails."""
 
 from typing import TYPE_CHECKING, Any, cast
 

@@ -66,7 +66,7 @@ def test_a_database_drop_is_finished(mini: MiniCluster, ranged: ShardedNamespace
         assert config.config.collections.find_one({"_id": ranged.namespace}) is None
 
 
-def test_a_cache_that_was_left_half_written_is_written_anew(mini: MiniCluster, ranged: ShardedNamespace) -> None:
+def test_a_cache_that_was_left_half_written_is_written_again(mini: MiniCluster, ranged: ShardedNamespace) -> None:
     member = mini.shards["sh0"].members[0]
     member.daemon.stop(signal.SIGKILL)
     with member.mongod_client() as mongod:

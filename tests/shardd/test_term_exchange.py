@@ -1,4 +1,4 @@
-"""What a client is told of an operation that was executed in another term than that in which it was let in."""
+"""What a client gets when an operation was executed in another term than the one in which it was admitted."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast

@@ -81,7 +81,7 @@ def make_primary(member: Member) -> None:
 
 
 def move_away(cluster: MiniCluster, namespace: str) -> None:
-    """The range is given to the other shard by whoever is primary now."""
+    """The range is given to the other shard by the current primary."""
     with cluster.config_client() as config:
         move = {"_configsvrMoveRange": namespace, "toShard": "sh1", "min": MOVED[0], "max": MOVED[1]}
 

@@ -153,7 +153,7 @@ def test_history_tells_where_keys_were(data: st.DataObject) -> None:
     for time, then in past:
         if time < collection.time - 300:
             continue
-        # A merge lets history begin anew, and then nothing is known of the time before it.
+        # A merge lets history begin again, and then nothing is known of the time before it.
         oldest = min(
             entry.valid_after.time
             for each in collection.chunks

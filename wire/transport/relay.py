@@ -63,7 +63,7 @@ class Relay:
             raise UNREAD_REPLIES.too_slow()
 
     def leave(self, rest: memoryview | None) -> None:
-        """Leave the rest of the answer to whoever serves the receiver."""
+        """Leave the rest of the answer to the task that serves the receiver."""
         self.receiver.backlog = rest
 
     def begin(self, beginning: bytes) -> tuple[bytes, int] | None:

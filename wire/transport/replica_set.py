@@ -120,7 +120,7 @@ class ReplicaSetClient:
     ) -> list[bytes]:
         """All documents of a cursor that ``command`` (find or aggregate) opens, as raw bytes.
 
-        Where `command` would be tried again, the reading begins anew.
+        Where `command` would be tried again, the reading begins again.
 
         Raises:
             CommandError: the command or a ``getMore`` failed, or no member was suitable in time.

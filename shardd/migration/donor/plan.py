@@ -111,7 +111,7 @@ async def check_size(shard: Shard, plan: MovePlan) -> int:
 
     Raises:
         CommandError: ChunkTooBig.
-        BackendError: the own mongod does not answer.
+        BackendError: the local mongod does not answer.
     """
     limit = plan.request.max_chunk_bytes
     estimate = await plan.new_source(shard, "").estimate()

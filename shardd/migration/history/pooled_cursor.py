@@ -1,4 +1,4 @@
-"""A cursor of the own mongod that is read a batch now and then, and holds no connection in between."""
+"""A cursor of the local mongod that is read a batch now and then, and holds no connection in between."""
 
 from collections.abc import Mapping
 from typing import Any

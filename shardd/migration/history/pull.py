@@ -41,8 +41,8 @@ class HistoryPull:
         """Pull until cancelled, at any point.
 
         Raises:
-            CommandError: the donor, or the own mongod, refused.
-            BackendError: the own mongod does not answer.
+            CommandError: the donor, or the local mongod, refused.
+            BackendError: the local mongod does not answer.
         """
         while True:
             await self.drain()
@@ -54,8 +54,8 @@ class HistoryPull:
         After `CloneSource.wait_followed` on the donor, with writes blocked there, that is everything.
 
         Raises:
-            CommandError: the donor, or the own mongod, refused.
-            BackendError: the own mongod does not answer.
+            CommandError: the donor, or the local mongod, refused.
+            BackendError: the local mongod does not answer.
         """
         async with self._pulling:
             while await self._pull_batch():

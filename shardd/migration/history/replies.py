@@ -39,7 +39,7 @@ def batch_reply(
         command: which of them.
         ids: of all its statements.
         executed: the statements that were executed elsewhere, by their position in the request.
-        positions: those of the statements that the own mongod was given.
+        positions: those of the statements that the local mongod was given.
         rest: what it answered, None if it was given none.
         is_ordered: the first error ends the batch, so that nothing after it counts.
 

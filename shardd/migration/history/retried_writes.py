@@ -1,4 +1,4 @@
-"""Writes of sessions that migrated in: what other shards executed of them is answered, the rest goes to the own mongod.
+"""Writes of sessions that migrated in: what other shards executed is answered, the rest goes to the local mongod.
 
 mongod knows nothing of it. So for such a session this is what mongod's session catalog is for all others: an older
 number is refused, of the newest each statement is executed once, and any newer one passes.
@@ -101,7 +101,7 @@ def _session_write(shard: Shard, request: Request) -> SessionWrite | None:
 
 
 async def _has_gone_on(shard: Shard, write: SessionWrite) -> bool:
-    """Whether the own mongod knows of a newer write of the session, and so refuses this one by itself."""
+    """Whether the local mongod knows of a newer write of the session, and so refuses this one by itself."""
     newer = {"_id": raw_document(write.lsid), "txnNum": {"$gt": Int64(write.txn_number)}}
     find = {"find": "transactions", "filter": newer, "limit": 1, "singleBatch": True}
     reply = await shard.mongod.command("config", find)

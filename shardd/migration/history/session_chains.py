@@ -67,7 +67,7 @@ class _Pending:
 
 
 class SessionChains:
-    """All retryable writes that the own mongod could still answer, as far as they concern a migration.
+    """All retryable writes that the local mongod could still answer, as far as they concern a migration.
 
     Args:
         mongod: the own one, which is primary.

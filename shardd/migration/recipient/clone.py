@@ -140,7 +140,7 @@ class Cloner:
 
         Raises:
             CommandError: the donor refused or could not be reached; DuplicateKey, a document is here already.
-            BackendError: the own mongod does not answer.
+            BackendError: the local mongod does not answer.
         """
         batches, fetched = trio.open_memory_channel[CloneBatch](0)
         pieces, waiting = trio.open_memory_channel[Piece](_PIECES_WAITING_MAX)

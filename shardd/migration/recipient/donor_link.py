@@ -69,7 +69,7 @@ class Modifications:
 
 
 class DonorConnection:
-    """One connection to the primary of the donor, made anew when it breaks. One task uses it at a time.
+    """One connection to the primary of the donor, made again when it breaks. One task uses it at a time.
 
     Args:
         shard: this shard.

@@ -30,7 +30,7 @@ class Progress:
         status: counts what has been cloned.
 
     Attributes:
-        resumed: the checkpoint from which this attempt goes on; None if it begins anew.
+        resumed: the checkpoint from which this attempt goes on; None if it begins again.
         has_predecessor: whether an attempt before this one may have left documents here.
         prefix: what of the clone can be relied on.
         position: everything up to this time of the donor's has been applied; None before it is known.
@@ -63,7 +63,7 @@ class Progress:
         if found is None:
             return
         if not found.is_trusted_by(request):
-            logger.info("Begins anew", namespace=str(request.namespace), session=request.session_id)
+            logger.info("Begins again", namespace=str(request.namespace), session=request.session_id)
             return
         self.resumed = found
         self.position = found.position

@@ -1,4 +1,4 @@
-"""Following the oplog of the own mongod for what was written to one collection.
+"""Following the oplog of the local mongod for what was written to one collection.
 
 Only entries that a majority has are seen, so that nothing is handed out that could be rolled back, and a read at the
 majority after an entry was seen finds what it wrote. The cursor asks for the resume tokens that mongod has for the

@@ -1,4 +1,4 @@
-"""Cursors of the own mongod whose batches stay raw: they are passed on as they lie in mongod's reply."""
+"""Cursors of the local mongod whose batches stay raw: they are passed on as they lie in mongod's reply."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager

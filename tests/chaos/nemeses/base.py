@@ -22,7 +22,7 @@ class Scene:
     Attributes:
         stages: of all workloads.
         links: between daemons; None if the cluster has none.
-        processes: whoever stops or ends processes holds it, so that nobody waits for one that another has stopped.
+        processes: held while processes are stopped or ended, so that none waits for a process that another has stopped.
     """
 
     cluster: FaultCluster
@@ -34,7 +34,7 @@ class Scene:
 
 
 class Nemesis(ABC, threading.Thread):
-    """A thread that does harm of one kind until it is told to end; then everything is whole again.
+    """A thread that does harm of one kind until it is asked to end; then it repairs everything.
 
     Attributes:
         kind: as ``--nemeses`` takes it.

@@ -1,4 +1,4 @@
-"""``$merge`` into a collection that is sharded and moved by a router that nobody tells anything."""
+"""``$merge`` into a collection that is sharded and moved by a router that tells the clients' routers nothing."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""What clients are told of the own mongod, and when they are told anew."""
+"""What clients are told of the local mongod, and when they are told again."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -58,7 +58,7 @@ def test_an_older_reply_that_comes_late_is_passed_over() -> None:
     assert mirror.hello["secondary"] is True
 
 
-def test_another_run_of_mongod_begins_counting_anew() -> None:
+def test_another_run_of_mongod_begins_counting_again() -> None:
     mirror = mirror_of(hello(9))
     mirror.meet(hello(0, process=ObjectId(), secondary=True))
     assert mirror.hello is not None

@@ -182,7 +182,7 @@ class Following:
         return mods.size
 
     async def _resume(self) -> None:
-        """Another source goes on where what has arrived ends; it may clone anew what is there."""
+        """Another source goes on where what has arrived ends; it may clone again what is there."""
         if not self.recipient.position.time:
             return
         self.source.close()

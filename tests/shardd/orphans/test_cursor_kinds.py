@@ -1,4 +1,4 @@
-"""What the command of an open cursor tells of what is still to come from it."""
+"""What follows from the command of an open cursor about the documents that it will still return."""
 
 from typing import Any
 

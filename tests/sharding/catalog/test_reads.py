@@ -100,7 +100,7 @@ def test_routing_takes_changed_attributes_of_the_collection() -> None:
     assert result.collection.allow_migrations is False
 
 
-def test_routing_of_another_incarnation_is_built_anew() -> None:
+def test_routing_of_another_incarnation_is_built_again() -> None:
     known = table()
     reborn = [collection(timestamp=Timestamp(200, 1)), chunk(LOW, HIGH, "c", (1, 0))]
     result, _ = drive(read_routing("db.c", known), reborn)
