@@ -16,7 +16,7 @@ from wire.errors import CommandError
 from wire.hello import HELLO_NAMES
 from wire.message import reply_document
 from wire.request import Request
-from wire.transport.server import ClientConnection
+from wire.transport.client_connection import ClientConnection
 from wire.transport.strand import in_own_task
 
 logger = get_logger("configd.operations")

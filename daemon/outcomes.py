@@ -12,7 +12,7 @@ from wire.error_codes import ErrorCode, code_name
 from wire.errors import BackendError, CommandError, RemoteProtocolError
 from wire.message import MORE_TO_COME
 from wire.request import Request
-from wire.transport.server import ClientConnection
+from wire.transport.client_connection import ClientConnection
 
 OK: Final = "ok"
 CLIENT_DISCONNECT: Final = code_name(ErrorCode.ClientDisconnect)

@@ -22,7 +22,7 @@ from wire.error_codes import Category, ErrorCode, has_category
 from wire.errors import RETRYABLE_WRITE_ERROR, CommandError
 from wire.message import reply
 from wire.request import Request
-from wire.transport.server import ClientConnection
+from wire.transport.client_connection import ClientConnection
 from wire.transport.strand import in_own_task
 from wire.well_formed import error_of_request
 

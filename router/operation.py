@@ -6,7 +6,7 @@ from sharding.namespace import Namespace
 from wire.rawbson import decode_document
 from wire.read_preference import PRIMARY, ReadPreference
 from wire.request import Request
-from wire.transport.server import ClientConnection
+from wire.transport.client_connection import ClientConnection
 
 if TYPE_CHECKING:
     from router.router import Router

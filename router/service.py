@@ -10,7 +10,8 @@ from router.options import RouterOptions
 from router.registry import COMMANDS
 from router.router import Router
 from router.workers import end_with_supervisor
-from wire.transport.server import ClientConnection, Server
+from wire.transport.client_connection import ClientConnection
+from wire.transport.server import Server
 
 
 class RouterService:

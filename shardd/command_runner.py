@@ -15,7 +15,7 @@ from wire.error_codes import ErrorCode
 from wire.errors import BackendError, CommandError
 from wire.message import reply, reply_of_elements
 from wire.request import Request
-from wire.transport.server import ClientConnection
+from wire.transport.client_connection import ClientConnection
 
 
 async def run_command(command: Command, shard: Shard, client: ClientConnection, request: Request) -> bytes:

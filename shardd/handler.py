@@ -47,7 +47,7 @@ from wire.hello import HELLO_NAMES
 from wire.message import reply_document
 from wire.request import Request
 from wire.transport.client import response_body
-from wire.transport.server import ClientConnection
+from wire.transport.client_connection import ClientConnection
 from wire.transport.strand import in_own_task
 
 if TYPE_CHECKING:

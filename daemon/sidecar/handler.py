@@ -13,7 +13,7 @@ from wire.errors import BackendError
 from wire.hello import HELLO_NAMES
 from wire.rawbson import decode_document
 from wire.request import Request
-from wire.transport.server import ClientConnection
+from wire.transport.client_connection import ClientConnection
 from wire.well_formed import error_of_request
 
 # A failed command's reply begins with ok: 0.

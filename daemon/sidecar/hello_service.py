@@ -15,7 +15,7 @@ from wire.message import MORE_TO_COME, next_request_id, op_msg, reply_document
 from wire.rawbson import without
 from wire.request import Request
 from wire.transport.client import decode_reply
-from wire.transport.server import ClientConnection
+from wire.transport.client_connection import ClientConnection
 
 __all__ = ["HELLO_NAMES", "answer_hello"]
 

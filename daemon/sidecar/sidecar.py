@@ -21,8 +21,8 @@ from daemon.sidecar.upstream import Upstream
 from wire.errors import BackendError, CommandError, RemoteProtocolError
 from wire.request import Request
 from wire.transport.client import Connection
+from wire.transport.client_connection import ClientConnection
 from wire.transport.pools import ConnectionPools
-from wire.transport.server import ClientConnection
 from wire.transport.strand import in_own_task
 from wire.transport.timeouts import TIMEOUTS
 

@@ -11,8 +11,8 @@ from typing import Any
 from daemon.sidecar.mongod import LocalMongod
 from wire.message import EXHAUST_ALLOWED, MORE_TO_COME
 from wire.transport.client import Connection
+from wire.transport.client_connection import ClientConnection
 from wire.transport.relay import Relay
-from wire.transport.server import ClientConnection
 from wire.transport.stream import FrameStream
 
 

@@ -29,7 +29,7 @@ from wire.limits import (
 )
 from wire.message import MORE_TO_COME, next_request_id, op_msg
 from wire.rawbson import decode_document
-from wire.transport.server import ClientConnection
+from wire.transport.client_connection import ClientConnection
 
 
 @command("hello", aliases=("isMaster", "ismaster"), deadline_from_max_time=False, api_versions=("1",))

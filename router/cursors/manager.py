@@ -24,7 +24,7 @@ from wire.errors import BackendError, CommandError
 from wire.transport.pools import ConnectionPools
 
 if TYPE_CHECKING:
-    from wire.transport.server import ClientConnection
+    from wire.transport.client_connection import ClientConnection
 
 logger = logging.getLogger("router.cursors")
 

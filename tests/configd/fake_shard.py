@@ -15,7 +15,8 @@ from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 from wire.message import reply_document
 from wire.request import Request
-from wire.transport.server import ClientConnection, Server
+from wire.transport.client_connection import ClientConnection
+from wire.transport.server import Server
 
 
 class FakeShard:

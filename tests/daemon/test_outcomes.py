@@ -11,7 +11,7 @@ from daemon.outcomes import outcome_of_failure, outcome_of_success
 from wire.errors import BackendError, CommandError, RemoteProtocolError
 from wire.message import MORE_TO_COME, OpMsg, op_msg
 from wire.request import Request
-from wire.transport.server import ClientConnection
+from wire.transport.client_connection import ClientConnection
 from wire.transport.stream import FrameStream
 
 

@@ -11,7 +11,8 @@ from daemon.options import add_daemon_options
 from daemon.run import run_daemon
 from wire.message import reply_document
 from wire.request import Request
-from wire.transport.server import ClientConnection, Server
+from wire.transport.client_connection import ClientConnection
+from wire.transport.server import Server
 
 
 class ToyDaemon:

@@ -14,7 +14,7 @@ from wire.errors import BackendError
 from wire.message import OpMsg, op_msg
 
 if TYPE_CHECKING:
-    from wire.transport.server import ClientConnection
+    from wire.transport.client_connection import ClientConnection
 
 Documents = list[dict[str, Any]]
 

@@ -10,8 +10,9 @@ import trio
 
 from wire.message import FrameReader, reply_document
 from wire.request import Request
+from wire.transport.client_connection import ClientConnection
 from wire.transport.reactor import REACTOR
-from wire.transport.server import ClientConnection, Server
+from wire.transport.server import Server
 from wire.transport.strand import in_own_task
 
 Answer = Callable[[ClientConnection, Request], Awaitable[dict[str, Any] | None]]

@@ -11,8 +11,8 @@ from bson.objectid import ObjectId
 from tests.wire.transport.serving import Serving, serving
 from wire.read_preference import ReadPreference
 from wire.request import Request
+from wire.transport.client_connection import ClientConnection
 from wire.transport.monitor import ReplicaSetMonitor
-from wire.transport.server import ClientConnection
 
 
 def hello() -> dict[str, Any]:

@@ -11,9 +11,9 @@ from wire.errors import ConnectFailedError, ConnectionClosedError
 from wire.message import next_request_id, op_msg
 from wire.request import Request
 from wire.transport.client import Connection
+from wire.transport.client_connection import ClientConnection
 from wire.transport.pool import Pool, PoolOptions
 from wire.transport.pools import ConnectionPools
-from wire.transport.server import ClientConnection
 
 
 def hello() -> dict[str, Any]:

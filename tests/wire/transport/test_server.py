@@ -26,7 +26,7 @@ from wire.message import (
     with_checksum,
 )
 from wire.request import Request
-from wire.transport.server import ClientConnection
+from wire.transport.client_connection import ClientConnection
 
 pytestmark = pytest.mark.usefixtures("both_ways_of_waiting")
 

@@ -12,8 +12,8 @@ from tests.wire.transport.serving import SECONDS_MAX, Serving, serving
 from wire.message import op_msg
 from wire.request import Request
 from wire.transport.client import Connection
+from wire.transport.client_connection import ClientConnection
 from wire.transport.relay import Relay
-from wire.transport.server import ClientConnection
 from wire.transport.stream import FrameStream
 from wire.transport.unread import UNREAD_REPLIES, SlowClientError, UnreadBounds, UnreadReplies
 

@@ -11,7 +11,7 @@ from tests.configd.fake_shard import FakeShard
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 from wire.request import Request
-from wire.transport.server import ClientConnection
+from wire.transport.client_connection import ClientConnection
 
 Document = Mapping[str, Any]
 
