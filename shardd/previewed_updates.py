@@ -1,8 +1,9 @@
 """What is executed in place of an update that was tried out: just what the preview showed, or nothing. Pure.
 
-An update of a document is made under the condition that the document is still the one that was previewed. A document
-to be inserted is inserted as it was previewed, by an upsert whose query matches nothing: mongod remembers and answers
-it as the upsert that it is, and refuses it with DuplicateKey if another writer was faster.
+An update of a document is made under the condition that the document is still the one that was previewed. If it could
+come to something else at the second time (``$rand``, ``$$NOW``, ``$currentDate``), its result is written instead. A
+document to be inserted is inserted as it was previewed, by an upsert whose query matches nothing: mongod remembers and
+answers it as the upsert that it is, and refuses it with DuplicateKey if another writer was faster.
 """
 
 from collections.abc import Mapping
@@ -11,12 +12,14 @@ from typing import Any, Final
 from shardd.exact_documents import only_as_it_was
 from shardd.update_preview import Preview
 from wire.rawbson import (
+    ARRAY,
     EMPTY_DOCUMENT,
     OBJECT,
     append,
     element,
     encode_document,
     encode_elements,
+    find,
     raw_document,
     without,
 )
@@ -40,8 +43,9 @@ def previewed_statement(statement: bytes, query: bytes, preview: Preview, *, is_
         is_collated: another collation than the simple one is in force.
     """
     if preview.before is not None:
+        made = _making_the_same(statement, b"u", preview.after)
         narrowed = element(b"q", OBJECT, only_as_it_was(query, preview.before, is_collated=is_collated))
-        return raw_document(append(without(statement, {b"q", b"upsert", b"multi"}), narrowed))
+        return raw_document(append(without(made, {b"q", b"upsert", b"multi"}), narrowed))
     if preview.after is not None:
         return {"q": raw_document(NOTHING), "u": _inserting(preview.after), "upsert": True}
     return FINDING_NOTHING
@@ -57,13 +61,25 @@ def previewed_find_and_modify(body: bytes, query: bytes, preview: Preview, *, is
         is_collated: another collation than the simple one is in force.
     """
     if preview.before is not None:
+        made = _making_the_same(body, b"update", preview.after)
         narrowed = element(b"query", OBJECT, only_as_it_was(query, preview.before, is_collated=is_collated))
-        return append(without(body, {b"query", b"upsert"}), narrowed)
+        return append(without(made, {b"query", b"upsert"}), narrowed)
     nothing = element(b"query", OBJECT, NOTHING)
     if preview.after is not None:
         inserting = encode_elements({"update": _inserting(preview.after)})
         return append(without(body, _OF_THE_QUERY), nothing + inserting)
     return append(without(body, {b"query", b"upsert"}), nothing)
+
+
+def _making_the_same(document: bytes, name: bytes, after: bytes | None) -> bytes:
+    """A statement or command whose update is sure to come to what was previewed.
+
+    Operators do so by themselves, except for the one that reads the clock. They stay as they are, being shorter.
+    """
+    span = find(document, name)
+    if after is None or span is None or not (span[0] == ARRAY or find(document, b"$currentDate", span[2])):
+        return document
+    return append(without(document, {name, b"arrayFilters"}), encode_elements({name.decode(): _inserting(after)}))
 
 
 def _inserting(document: bytes) -> list[Any]:

@@ -32,6 +32,18 @@ def test_within_the_shard_a_retryable_write_may(filled: ShardedNamespace, change
     assert filled.documents() == [{"_id": 1, "a": 12, "b": 1}]
 
 
+def test_what_comes_to_something_else_each_time_is_made_as_it_was_judged(filled: ShardedNamespace) -> None:
+    """Keys from 10 on are those of this shard; half of the keys that this update makes are."""
+    anywhere = [{"$set": {"a": {"$multiply": [20, {"$rand": {}}]}}}]
+    made = 0
+    for _ in range(24):
+        (document,) = filled.documents()
+        made += filled.retryable(update({"a": document["a"]}, anywhere))["n"]
+        (document,) = filled.documents()
+        assert document["a"] >= 10
+    assert made
+
+
 @pytest.mark.parametrize("change", [{"$set": {"a": 12}}, {"a": 12}])
 def test_another_write_may_not(filled: ShardedNamespace, change: object) -> None:
     assert only_error(filled.versioned(update({"a": 11}, change)))["code"] == 20
