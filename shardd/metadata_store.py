@@ -175,15 +175,19 @@ class MetadataStore:
         await self._write({"update": collection, "updates": [update]})
 
     async def _delete(self, collection: str, query: Mapping[str, Any]) -> None:
-        await self._write({"delete": collection, "deletes": [{"q": query, "limit": 0}]})
+        await self._write({"delete": collection, "deletes": [{"q": query, "limit": 1}]})
 
     async def _delete_overlapping(self, collection: str, batch: list[ChunkPlacement]) -> None:
         """Delete the cached chunks that changed ones have taken the place of, whose lower bounds lie in these."""
+        # One by one: mongod can refuse that if it comes late, in another term (`daemon.sidecar.term_fence`).
         deletes = []
         for chunk in batch:
             bounds = {"$gte": bson.raw_bson.RawBSONDocument(chunk.min), "$lt": bson.raw_bson.RawBSONDocument(chunk.max)}
-            deletes.append({"q": {"_id": bounds}, "limit": 0})
-        await self._write({"delete": collection, "deletes": deletes})
+            for raw in await self._find(collection, {"_id": bounds}, None):
+                start, end = index(raw)[b"_id"][2:]
+                deletes.append({"q": {"_id": bson.raw_bson.RawBSONDocument(raw[start:end])}, "limit": 1})
+        if deletes:
+            await self._write({"delete": collection, "deletes": deletes})
 
     async def _drop(self, collection: str) -> None:
         try:

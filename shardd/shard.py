@@ -12,6 +12,7 @@ from daemon.logs import get_logger
 from daemon.metrics import Metrics
 from daemon.sidecar.options import SidecarOptions
 from daemon.sidecar.sidecar import Sidecar
+from daemon.sidecar.term_fence import TermFence
 from shardd.cache_watch import CacheWatch
 from shardd.catalog import MAJORITY, Catalog
 from shardd.database_state import DatabaseState
@@ -109,6 +110,7 @@ class Shard:
             extensions=(INVOLVED_NAMESPACES.decode(),),
         )
         self.mongod = self.sidecar.mongod
+        self.fence = self.mongod.fence = TermFence(self.mongod)
         self.older_cursors = OlderCursors(self.mongod)
         self.previews = UpdatePreviews(self.mongod)
         self.store = MetadataStore(self.mongod)
@@ -158,10 +160,11 @@ class Shard:
         self._forget_metadata()
         self.sidecar.certainty.settle(term)
         nursery.start_soon(self.writer.run)
+        nursery.start_soon(self.fence.keep)
         while True:
             try:
                 if await self.find_identity() is not None:
-                    await self._begin_term(nursery)
+                    await self._begin_term(term, nursery)
                     return
             except (BackendError, CommandError) as error:
                 logger.warning("Could not recover what was under way", term=term, error=str(error))
@@ -169,8 +172,9 @@ class Shard:
             else:
                 await self._identified.wait()
 
-    async def _begin_term(self, nursery: trio.Nursery) -> None:
+    async def _begin_term(self, term: int, nursery: trio.Nursery) -> None:
         """Take over from the last primary, each component after those that it works with."""
+        await self.fence.begin(term)
         await self.range_deletions.begin_term(nursery)
         await self.history_table.begin_term(nursery)
         await self.migrations.begin_term(nursery)
@@ -180,6 +184,7 @@ class Shard:
     def on_step_down(self) -> None:
         """What this primary knew is for its successor to say now."""
         self.recovery_gate.close()
+        self.fence.end()
         self.coordinators.end_term()
         self.migrations.end_term()
         self.history_table.end_term()

@@ -1,11 +1,14 @@
 """The mongod that the sidecar stands in front of."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from daemon.sidecar.term_scope import check_term, term_of_task
 from wire.errors import CommandError
 from wire.transport.pools import ConnectionPools
+
+if TYPE_CHECKING:
+    from daemon.sidecar.term_fence import TermFence
 
 REPLICATION_DATA: Final = "$replData"
 
@@ -23,6 +26,7 @@ class LocalMongod:
         socket_path: its UNIX socket.
         address: ``host:port`` under which its replica set's configuration knows it.
         pool: the daemon's own connections; clients have theirs (`daemon.sidecar.upstream`).
+        fence: makes mongod refuse what was sent in an earlier term, where the daemon begins its terms with it.
     """
 
     def __init__(
@@ -36,6 +40,7 @@ class LocalMongod:
         self.address = address
         self.pool = pools[socket_path]
         self._present_term = present_term
+        self.fence: TermFence | None = None
 
     async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
         """Run a command and return its decoded reply.
@@ -70,12 +75,21 @@ class LocalMongod:
             check_term(term, await self._present_term())
 
     async def write(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
-        """Run a write command; returns its reply.
+        """Run a write command; returns its reply. Mongod refuses it in another term if there is a fence.
 
         Raises:
             CommandError: the command failed, one of its items did, or its write concern could not be satisfied; as
                 `command`.
             BackendError: mongod does not answer.
+        """
+        return await (self.execute_write(db, command) if self.fence is None else self.fence.write(db, command))
+
+    async def execute_write(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
+        """As `write`, just as the command is.
+
+        Raises:
+            CommandError: as `write`.
+            BackendError: as `write`.
         """
         reply = await self.command(db, command)
         for failure in (*reply.get("writeErrors", ()), *filter(None, (reply.get("writeConcernError"),))):

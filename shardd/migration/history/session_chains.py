@@ -15,6 +15,7 @@ from typing import Any, Final
 import bson
 
 from daemon.sidecar.mongod import LocalMongod
+from daemon.sidecar.term_fence import FENCE_SESSION_ID
 from shardd.migration.history.oplog_history import HistoryEntry, HistoryReader
 from shardd.migration.history.pooled_cursor import PooledCursor
 from shardd.migration.history.statement import SessionWrite, incomplete_history, session_of, unpack_int64
@@ -190,7 +191,7 @@ class _Scan:
 
 
 def _find_sessions() -> dict[str, Any]:
-    reserved = [bson.Binary.from_uuid(each) for each in RESERVED_SESSION_IDS]
+    reserved = [bson.Binary.from_uuid(each) for each in (*RESERVED_SESSION_IDS, FENCE_SESSION_ID)]
     return {
         "filter": {"_id.id": {"$nin": reserved}},
         "projection": {"txnNum": 1, "lastWriteOpTime": 1, "lastWriteDate": 1, "state": 1},

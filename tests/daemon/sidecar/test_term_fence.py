@@ -1,0 +1,120 @@
+"""What a mongod refuses since a later term has begun."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from daemon.sidecar.mongod import LocalMongod
+from daemon.sidecar.term_fence import TermFence
+from daemon.sidecar.term_scope import working_for
+from tests.shardd.migration.lone_mongod import LoneMongod, lone_mongod
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
+
+DOCUMENT = {"_id": 1, "from": "earlier"}
+WRITES = [
+    {"insert": "fenced", "documents": [DOCUMENT]},
+    {"update": "fenced", "updates": [{"q": {"_id": 1}, "u": DOCUMENT, "upsert": True}]},
+    {"delete": "fenced", "deletes": [{"q": {"_id": 0}, "limit": 1}]},
+    {"findAndModify": "fenced", "query": {"_id": 2}, "update": {"$set": {"n": 1}}, "upsert": True},
+]
+
+
+@pytest.fixture(scope="module")
+def lone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoneMongod]:
+    with lone_mongod(tmp_path_factory.mktemp("fence")) as mongod:
+        yield mongod
+
+
+class AnyTerm(LocalMongod):
+    """A mongod as a daemon sees it that has just been started and takes every term for the present one."""
+
+    def __init__(self, mongod: LocalMongod) -> None:
+        self.__dict__.update(mongod.__dict__)
+        self.fence = TermFence(self)
+
+    async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
+        return await self.pool.command(db, command)
+
+    async def check_term_before(self) -> None:
+        pass
+
+
+async def begin(mongod: LocalMongod, term: int) -> None:
+    assert mongod.fence is not None
+    mongod.fence.end()
+    with working_for(term):
+        await mongod.fence.begin(term)
+
+
+@pytest.mark.parametrize("later_term", [2, 3])
+@pytest.mark.parametrize("write", WRITES, ids=lambda write: next(iter(write)))
+def test_a_write_of_an_earlier_term_is_not_executed(lone: LoneMongod, write: dict[str, Any], later_term: int) -> None:
+    async def check(mongod: LocalMongod) -> None:
+        sleeping, other = AnyTerm(mongod), AnyTerm(mongod)
+        await mongod.pool.command("config", {"delete": "fenced", "deletes": [{"q": {}, "limit": 0}]})
+        await mongod.pool.command("config", {"insert": "fenced", "documents": [{"_id": 0}]})
+        await begin(sleeping, 2)
+        await begin(other, later_term)  # in the same term: by a daemon that was started after the first was killed
+        with working_for(2), pytest.raises(CommandError) as caught:
+            await sleeping.write("config", write)
+        assert caught.value.code == ErrorCode.InterruptedDueToReplStateChange
+        found = await mongod.pool.command("config", {"find": "fenced"})
+        assert found["cursor"]["firstBatch"] == [{"_id": 0}]
+        with working_for(later_term):
+            assert (await other.write("config", write)).get("n", 1) == 1
+
+    lone.run(check)
+
+
+def test_every_write_of_a_term_is_executed_once(lone: LoneMongod) -> None:
+    async def check(mongod: LocalMongod) -> None:
+        here = AnyTerm(mongod)
+        await begin(here, 5)
+        count = {"q": {"_id": "counter"}, "u": {"$inc": {"n": 1}}, "upsert": True}
+        with working_for(5):
+            await here.write("config", {"insert": "counted", "documents": [{"_id": each} for each in range(1_500)]})
+
+            async def count_some() -> None:
+                for _ in range(20):
+                    await here.write("config", {"update": "counted", "updates": [count, count]})
+
+            await count_some()
+            async with trio.open_nursery() as nursery:
+                for _ in range(5):
+                    nursery.start_soon(count_some)
+        found = await mongod.pool.command("config", {"find": "counted", "filter": {"_id": "counter"}})
+        assert found["cursor"]["firstBatch"] == [{"_id": "counter", "n": 240}]
+
+    lone.run(check)
+
+
+def test_writes_wait_for_their_term_to_begin(lone: LoneMongod) -> None:
+    async def check(mongod: LocalMongod) -> None:
+        here = AnyTerm(mongod)
+        await begin(here, 6)
+        assert here.fence is not None
+        here.fence.end()
+        ended: list[CommandError] = []
+
+        async def write(term: int) -> None:
+            with working_for(term):
+                try:
+                    await here.write("config", {"insert": "waiting", "documents": [{"_id": term}]})
+                except CommandError as error:
+                    ended.append(error)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(write, 6)
+            nursery.start_soon(write, 7)
+            await trio.testing.wait_all_tasks_blocked()
+            with working_for(7):
+                await here.fence.begin(7)
+        assert [each.code for each in ended] == [ErrorCode.InterruptedDueToReplStateChange]
+        found = await mongod.pool.command("config", {"find": "waiting"})
+        assert found["cursor"]["firstBatch"] == [{"_id": 7}]
+
+    lone.run(check)
