@@ -1,6 +1,8 @@
 """How a long answer is passed on while it is still coming."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import trio
@@ -52,8 +54,9 @@ class Relay:
         """How long a receiver that reads nothing is waited for, with the connection on which the answer comes."""
         return math.inf
 
-    def check_room_for(self, size: int) -> None:
-        """Before the rest of an answer is kept, so that the connection on which it comes is free for others.
+    @contextmanager
+    def room_for(self, size: int) -> Iterator[None]:
+        """Receive the rest of an answer in the block, so that the connection on which it comes is free for others.
 
         Raises:
             SlowClientError: it would take too much memory.
@@ -61,6 +64,8 @@ class Relay:
         if not UNREAD_REPLIES.has_room_for(size):
             self.is_receiver_gone = True
             raise UNREAD_REPLIES.too_slow()
+        with UNREAD_REPLIES.reserved(size):
+            yield
 
     def leave(self, rest: memoryview | None) -> None:
         """Leave the rest of the answer to the task that serves the receiver."""

@@ -153,24 +153,24 @@ class FrameStream:
                 unsent = await relay.send(buffer[:received])
             if unsent is None:
                 if kept_bytes:
-                    relay.leave(await relay.send(relay.end(await self._receive_exactly(kept_bytes))))
+                    relay.leave(await relay.send(relay.end(bytes(await self._receive_exactly(kept_bytes)))))
             else:
-                relay.check_room_for(len(unsent) + missing + kept_bytes)
-                rest = b"".join((unsent, await self._receive_exactly(missing)))
-                end = relay.end(await self._receive_exactly(kept_bytes)) if kept_bytes else b""
-                relay.leave(memoryview(rest + end))
+                with relay.room_for(len(unsent) + missing + kept_bytes):
+                    rest = await self._receive_exactly(missing)
+                    end = relay.end(bytes(await self._receive_exactly(kept_bytes))) if kept_bytes else b""
+                    relay.leave(memoryview(b"".join((unsent, rest, end))))
         except BaseException:
             relay.receiver.break_off()  # whatever it was sent next would be taken for the rest of the frame
             raise
         self._has_news = True
         return None
 
-    async def _receive_exactly(self, count: int) -> bytes:
-        rest = memoryview(bytearray(count))
-        received = 0
-        while received < count:
-            received += await self._receive_into(rest[received:])
-        return bytes(rest)
+    async def _receive_exactly(self, count: int) -> bytearray:
+        rest = bytearray(count)
+        unfilled = memoryview(rest)
+        while unfilled:
+            unfilled = unfilled[await self._receive_into(unfilled) :]
+        return rest
 
     async def _receive_into(self, buffer: memoryview) -> int:
         while True:

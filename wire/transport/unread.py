@@ -4,6 +4,8 @@ A reply that does not fit into the client's socket waits here. What is only pass
 nothing more is read of it (`wire.transport.relay`), until it has kept a connection that others need for too long.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -56,7 +58,7 @@ class UnreadReplies:
 
     Attributes:
         bounds: how much it may be.
-        total_bytes: how much it is.
+        total_bytes: how much it is, and will be with what is on its way.
         clients_closed: how many clients were closed because it was too much.
     """
 
@@ -92,6 +94,15 @@ class UnreadReplies:
             self._resize(waiting, 0)
         if rest:
             raise self.too_slow()
+
+    @contextmanager
+    def reserved(self, size: int) -> Iterator[None]:
+        """In the block so many bytes are on their way here: many replies may come at once, and none is here yet."""
+        self.total_bytes += size
+        try:
+            yield
+        finally:
+            self.total_bytes -= size
 
     def has_room_for(self, size: int) -> bool:
         """Whether a client may leave so many bytes unread as things are."""

@@ -98,12 +98,12 @@ class PooledRelay(Relay):
         return beginning, 10
 
 
-async def relay_to(receiver: FrameStream, address: str) -> bool:
+async def relay_to(receiver: FrameStream, address: str, relay: Relay | None = None) -> bool:
     """Relay a long reply to a receiver; whether the connection it came on can be used again."""
     connection = await Connection.open(address)
     try:
         frame = op_msg(bson.encode({"ping": 1, "$db": "admin"}), request_id=3)
-        assert await connection.exchange_for(frame, PooledRelay(receiver)) is None
+        assert await connection.exchange_for(frame, relay or PooledRelay(receiver)) is None
         return bool((await connection.command("admin", {"ping": 1}))["ok"])
     finally:
         connection.close()
@@ -138,6 +138,31 @@ def test_client_is_closed_if_there_is_no_room_for_the_reply() -> None:
                 with pytest.raises(SlowClientError):
                     await relay_to(receiver, served.address)
             assert UNREAD_REPLIES.clients_closed == 1
+            receiver.close()
+
+    trio.run(main)
+
+
+class RecordingRelay(PooledRelay):
+    """Remembers what was counted when the last bytes came."""
+
+    counted_at_end = 0
+
+    def end(self, rest: bytes) -> bytes:
+        self.counted_at_end = UNREAD_REPLIES.total_bytes
+        return rest
+
+
+def test_reply_counts_while_it_is_received() -> None:
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            receiver = FrameStream(ours)
+            relay = RecordingRelay(receiver)
+            async with serving(answer_at_length) as served:
+                assert await relay_to(receiver, served.address, relay)
+            assert receiver.backlog is not None
+            assert relay.counted_at_end == len(receiver.backlog)
             receiver.close()
 
     trio.run(main)
