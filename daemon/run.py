@@ -153,6 +153,8 @@ def open_listeners(addresses: Sequence[str], port: int, *, reuse_port: bool = Fa
             listener = socket.socket(family, socket.SOCK_STREAM)
             listeners.append(listener)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6 and any(":" not in each for each in addresses):
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # or "::" would take IPv4's port too
             if reuse_port:
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             try:

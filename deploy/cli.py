@@ -1,6 +1,7 @@
 """The ``shardwright`` command."""
 
 import argparse
+import math
 import signal
 import sys
 from collections.abc import Callable
@@ -140,13 +141,13 @@ def argument_parser() -> argparse.ArgumentParser:
     up.add_argument("--members", type=int, metavar="N", help="members of each shard's replica set (default: 1)")
     up.add_argument("--config-members", type=int, metavar="N", help="members of the config replica set (default: 1)")
     up.add_argument("--routers", type=int, metavar="N", help="number of routers (default: 1)")
-    up.add_argument("--workers", type=int, metavar="N", help="processes that share each router's port (default: 1)")
+    up.add_argument("--workers", type=_count, metavar="N", help="processes that share each router's port (default: 1)")
     up.add_argument(
         "--port", type=_port, help=f"port of the first router, 0 for any free one (default: {DEFAULT_PORT})"
     )
     up.add_argument("--mongod", metavar="PATH", help="mongod to run (default: $SHARDWRIGHT_MONGOD, PATH, embedded)")
     up.add_argument(
-        "--cache-gb", type=float, metavar="GIB", help=f"WiredTiger cache of each mongod (default: {DEFAULT_CACHE_GB})"
+        "--cache-gb", type=_amount, metavar="GIB", help=f"WiredTiger cache of each mongod (default: {DEFAULT_CACHE_GB})"
     )
     up.add_argument(
         "--log-rotate",
@@ -186,7 +187,7 @@ def argument_parser() -> argparse.ArgumentParser:
 def _add_timeout(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout",
-        type=float,
+        type=_amount,
         default=DEFAULT_START_TIMEOUT,
         metavar="SECONDS",
         help=f"give up starting after this long (default: {DEFAULT_START_TIMEOUT:.0f})",
@@ -207,7 +208,7 @@ def _add_parameters(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--orphan-cleanup-delay",
         dest="parameters",
-        type=lambda text: (ORPHAN_CLEANUP_DELAY, str(int(text))),
+        type=_orphan_cleanup_delay,
         action="append",
         metavar="SECONDS",
         help=f"after which a shard deletes what it has given away, {ORPHAN_CLEANUP_DELAY} (default: 900)",
@@ -228,11 +229,33 @@ def _parameter(text: str) -> tuple[str, str]:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
+def _orphan_cleanup_delay(text: str) -> tuple[str, str]:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return ORPHAN_CLEANUP_DELAY, str(int(text))
+
+
+def _amount(text: str) -> float:
+    """A number above 0."""
+    try:
+        amount = float(text)
+    except ValueError:
+        amount = math.nan
+    if not 0 < amount < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return amount
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
+    return int(text)
+
+
 def _port(text: str) -> int:
-    port = int(text)
-    if not 0 <= port <= 65535:
-        raise argparse.ArgumentTypeError(f"{port} is not a port")
-    return port
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port")
+    return int(text)
 
 
 if __name__ == "__main__":

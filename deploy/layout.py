@@ -218,7 +218,7 @@ class Layout:
         except FileNotFoundError:
             self._refuse_foreign_files()
             return None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise DamagedStateError(
                 f"cannot read {self.state_file}: {error}; put a copy of it back, or use another --dir"
             ) from error

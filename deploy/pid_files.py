@@ -19,7 +19,7 @@ class PidFile:
 
     Attributes:
         identity: the process, running or not.
-        original: the path of the other directory from which the process was started; this file is a copy.
+        original: the path of the other directory from which the process, which runs, was started; this file is a copy.
         damage: why the file cannot be read.
     """
 
@@ -57,11 +57,14 @@ def load_pid_file(path: Path, log: Path, directory: str) -> PidFile:
         identity = ProcessIdentity(int(document["pid"]), str(document["started"]))
     except FileNotFoundError:
         return PidFile()
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         return PidFile(damage=_damage(error))
     named = document.get("directory")
     is_ours = named == directory if named is not None else str(log) in command_line(identity.pid)
-    return PidFile(identity=identity) if is_ours else PidFile(original=_path_of(document))
+    if is_ours or not identity.is_running():
+        # A directory may have another number after the machine was started again, and nothing of then still runs.
+        return PidFile(identity=identity)
+    return PidFile(original=_path_of(document))
 
 
 def _path_of(document: dict[str, Any]) -> str:

@@ -91,7 +91,7 @@ def _bind(port: int, *, reuse: bool) -> socket.socket | None:
         if reuse:
             candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         candidate.bind((LOOPBACK, port))
-    except OSError:
+    except (OSError, OverflowError):  # the latter beyond the last port
         candidate.close()
         return None
     return candidate

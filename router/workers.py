@@ -6,6 +6,7 @@ cursors (`forward_to_holder`).
 """
 
 import argparse
+import errno
 import os
 import signal
 import subprocess
@@ -31,6 +32,8 @@ from wire.error_codes import ErrorCode
 from wire.errors import BackendError, CommandError
 
 logger = get_logger("router.workers")
+
+PORT_MAX: Final = 65_535
 
 _INTERPRETER: Final = (sys.executable, "-P")
 """With -P no folder of the working directory is imported in place of one of our packages."""
@@ -71,6 +74,10 @@ def _check_addresses(parsed: argparse.Namespace) -> None:
     Raises:
         OSError: one cannot.
     """
+    if parsed.metrics_port and parsed.metrics_port + parsed.workers - 1 > PORT_MAX:
+        raise OSError(
+            errno.EINVAL, f"--metrics-port {parsed.metrics_port} leaves no ports for the metrics of all workers"
+        )
     listeners = open_listeners(parsed.bind_ip, parsed.port, reuse_port=True)
     try:
         for index in range(parsed.workers if parsed.metrics_port else 0):

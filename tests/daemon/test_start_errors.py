@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from daemon.run import open_listeners
 from tests.daemon.test_signals import running
 
 SECONDS_MAX = 30.0
@@ -67,3 +68,15 @@ def test_brackets_are_accepted(tmp_path: Path) -> None:
     with running(tmp_path, "--bind-ip", "[::1]", "--metrics-port", "0") as daemon:
         (address,) = daemon.lines("Listening")[0]["addresses"]
         assert address.startswith("('::1', ")
+
+
+def test_metrics_ports_of_workers_beyond_the_last_one(free: int) -> None:
+    error = error_of(*ROUTER, "--port", str(free), "--metrics-port", "65535")
+    assert error == "--metrics-port 65535 leaves no ports for the metrics of all workers"
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6")
+def test_all_addresses_of_both_versions(free: int) -> None:
+    listeners = open_listeners(("0.0.0.0", "::"), free)
+    for listener in listeners:
+        listener.close()

@@ -9,6 +9,18 @@ import pytest
 from deploy.layout import FORMAT
 from tests.local_cluster import shardwright
 
+MALFORMED = [
+    [],
+    ["up", "--port", "70000"],
+    ["up", "--timeout", "nan"],
+    ["up", "--timeout", "-1"],
+    ["up", "--cache-gb", "0"],
+    ["up", "--workers", "0"],
+    ["up", "--workers", "-1"],
+    ["up", "--orphan-cleanup-delay", "-5"],
+    ["kill", "router.0", "--signal", "NOPE"],
+]
+
 
 def error_of(*arguments: str) -> str:
     """The one line that a failing command prints."""
@@ -55,8 +67,13 @@ def test_impossible_numbers(tmp_path: Path) -> None:
     assert error_of("up", "--dir", str(tmp_path), "--shards", "0") == "--shards must be at least 1, not 0"
 
 
-@pytest.mark.parametrize("arguments", [["up", "--port", "70000"], ["kill", "router.0", "--signal", "NOPE"], []])
+@pytest.mark.parametrize("arguments", MALFORMED)
 def test_malformed_command_lines_are_explained(arguments: list[str]) -> None:
     completed = shardwright(*arguments)
     assert completed.returncode == 2
     assert "usage:" in completed.stderr
+
+
+def test_state_file_that_cannot_be_parsed_in_depth(tmp_path: Path) -> None:
+    (tmp_path / "cluster.json").write_text("[" * 100_000)
+    assert "cannot read" in error_of("status", "--dir", str(tmp_path))

@@ -51,8 +51,8 @@ def test_saved_identity_is_loaded(directory: Path) -> None:
     assert load(directory) == PidFile(identity=IDENTITY)
 
 
-def test_copy_says_whose_it_is(directory: Path) -> None:
-    save(directory)
+def test_copy_says_whose_it_is(directory: Path, sleeper: ProcessIdentity) -> None:
+    save(directory, sleeper)
     copy = Path(shutil.copytree(directory, directory.with_name("copy")))
     assert load(copy) == PidFile(original=str(directory))
 
@@ -107,4 +107,10 @@ def test_failed_write_leaves_the_old_file_and_nothing_else(directory: Path, monk
     with pytest.raises(DeployError, match=r"cannot write .*/pid: No space left on device; mend that, then repeat"):
         write_json(directory / "pid", {})
     assert [path.name for path in directory.iterdir()] == ["pid"]
+    assert load(directory) == PidFile(identity=IDENTITY)
+
+
+def test_process_of_an_earlier_boot_is_nobodys(directory: Path) -> None:
+    # The number of a device may change when the machine is started again, so that the directory looks like another one.
+    save_pid_file(directory / "pid", IDENTITY, directory, "0:0")
     assert load(directory) == PidFile(identity=IDENTITY)

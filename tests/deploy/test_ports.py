@@ -58,3 +58,8 @@ def test_port_of_a_stopped_server_can_be_held() -> None:
             assert client.recv(1) == b""
     with PortReservation() as ports:
         ports.hold(port)
+
+
+def test_preferred_port_beyond_the_last_one_is_not_taken() -> None:
+    with PortReservation() as ports:
+        assert ports.hold_free(preferred=[65_536]) in FREE_PORTS
