@@ -3,6 +3,7 @@
 from typing import Final
 
 from configd.config_server import ConfigServer
+from configd.config_time import config_time
 from configd.dispatcher import is_config_command, run_config_command
 from configd.registry import COMMANDS
 from daemon.logs import get_logger
@@ -77,4 +78,5 @@ class ConfigHandler(SidecarHandler):
             version = self._server.sidecar.mirror.version.document()
             extra = {**error.extra, "topologyVersion": version}
             raise CommandError(error.code, error.message, labels=error.labels, extra=extra) from error
+        reply.update(await config_time(self._server.sidecar.mongod))
         return reply_document(request.message.request_id, reply)

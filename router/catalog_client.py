@@ -2,11 +2,14 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Generator, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 import trio
 
+from sharding.catalog.config_time import observe_command, observe_read, read_after
 from sharding.catalog.reads import CatalogRead
+from sharding.clock import VectorClock
 from wire.error_codes import ErrorCode
 from wire.errors import BackendError, CommandError
 from wire.transport.replica_set import ReplicaSetClient
@@ -20,10 +23,16 @@ READ_SECONDS_MAX = 30.0
 
 
 class CatalogClient:
-    """Runs the reads that `sharding.catalog.reads` describes, and commands on the config servers' primary."""
+    """Runs the reads that `sharding.catalog.reads` describes, and commands on the config servers' primary.
 
-    def __init__(self, client: ReplicaSetClient, read_seconds_max: float = READ_SECONDS_MAX) -> None:
+    No read is older than the config time that the clock knows, and each advances it.
+    """
+
+    def __init__(
+        self, client: ReplicaSetClient, clock: VectorClock, read_seconds_max: float = READ_SECONDS_MAX
+    ) -> None:
         self.client = client
+        self.clock = clock
         self._read_seconds_max = read_seconds_max
 
     async def read(self, steps: Generator[CatalogRead, list[bytes], T]) -> T:
@@ -36,16 +45,23 @@ class CatalogClient:
             with trio.fail_after(self._read_seconds_max):
                 step = next(steps)
                 while True:
-                    step = steps.send(await self.client.find_raw(step.db, step.command))
+                    step = steps.send(await self._find(step))
         except StopIteration as finished:
             result: T = finished.value
             return result
         except trio.TooSlowError:
-            raise CommandError(
-                ErrorCode.NetworkInterfaceExceededTimeLimit, "the config servers did not answer in time"
-            ) from None
+            raise _too_slow() from None
         except BackendError as error:
             raise CommandError(ErrorCode.HostUnreachable, f"the config servers are not reachable: {error}") from error
+
+    async def _find(self, read: CatalogRead) -> list[bytes]:
+        bounded = read_after(read, self.clock.time.config_time, int(self._read_seconds_max * 1000))
+        try:
+            return await self.client.find_raw(*bounded, on_reply=partial(observe_read, self.clock))
+        except CommandError as error:
+            if error.code != ErrorCode.MaxTimeMSExpired:
+                raise
+            raise _too_slow() from error
 
     async def command(self, command: Mapping[str, Any], *, is_idempotent: bool = True) -> dict[str, Any]:
         """Run a command on the admin database of the config servers' primary.
@@ -54,9 +70,11 @@ class CatalogClient:
             CommandError: it failed, or the config servers are not reachable.
         """
         try:
-            return await self.client.command("admin", command, is_idempotent=is_idempotent)
+            reply = await self.client.command("admin", command, is_idempotent=is_idempotent)
         except BackendError as error:
             raise CommandError(ErrorCode.HostUnreachable, f"the config servers are not reachable: {error}") from error
+        observe_command(self.clock, reply)
+        return reply
 
     async def attempt(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do something that is done again soon anyway; a failure is logged."""
@@ -64,3 +82,7 @@ class CatalogClient:
             await work()
         except (CommandError, BackendError) as error:
             logger.warning("The config servers could not be used", extra={"error": str(error)})
+
+
+def _too_slow() -> CommandError:
+    return CommandError(ErrorCode.NetworkInterfaceExceededTimeLimit, "the config servers did not answer in time")

@@ -61,7 +61,7 @@ class Router:
         monitor = ReplicaSetMonitor(
             options.config_set, options.config_hosts, _handshake, on_member_down=self.pools.close_idle
         )
-        self.catalog = CatalogClient(ReplicaSetClient(monitor, self.pools), options.config_seconds)
+        self.catalog = CatalogClient(ReplicaSetClient(monitor, self.pools), self.clock, options.config_seconds)
         self.shards = ShardRegistry(self.catalog, self.pools, _handshake, nursery, self.clock)
         self.routing = RoutingCache(self.catalog, nursery)
         self.cursors = CursorManager(

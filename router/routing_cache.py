@@ -16,6 +16,7 @@ from daemon.single_flight import SingleFlight
 from router.catalog_client import CatalogClient
 from router.shards import CONFIG_SHARD
 from sharding.catalog.reads import read_database, read_routing
+from sharding.clock import config_time_element
 from sharding.namespace import check_database_name
 from sharding.routing_table import RoutingTable
 from sharding.versions import UNSHARDED, DatabaseVersion, database_version_element, shard_version_element
@@ -60,9 +61,21 @@ class CollectionRouting:
         primary: the primary shard of the database.
     """
 
-    __slots__ = ("database", "namespace", "primary", "table")
+    __slots__ = ("_config_time", "_elements", "database", "namespace", "primary", "table")
 
-    def __init__(self, namespace: str, database: DatabaseRouting, table: RoutingTable | None) -> None:
+    def __init__(
+        self, namespace: str, database: DatabaseRouting, table: RoutingTable | None, config_time: int = 0
+    ) -> None:
+        """Make it.
+
+        Args:
+            namespace: see above.
+            database: see above.
+            table: see above.
+            config_time: by which the placement was in the catalog, packed; 0 if unknown.
+        """
+        self._config_time = config_time_element(config_time) if config_time else b""
+        self._elements: dict[str, bytes] = {}
         self.namespace = namespace
         self.database = database
         self.table = table
@@ -79,7 +92,19 @@ class CollectionRouting:
         return frozenset({self.primary}) if self.table is None else self.table.shards
 
     def versions_for(self, shard_id: str) -> bytes:
-        """The version elements of a command on the collection that is sent to ``shard_id``."""
+        """The version elements of a command on the collection that is sent to ``shard_id``.
+
+        With them goes the config time, so that a shard that knows of an older placement reads on up to there. The
+        versions come last, where a shard cuts them off.
+        """
+        elements = self._elements.get(shard_id)
+        if elements is None:
+            versions = self.bare_versions_for(shard_id)
+            elements = self._elements[shard_id] = self._config_time + versions if versions else b""
+        return elements
+
+    def bare_versions_for(self, shard_id: str) -> bytes:
+        """The version elements alone."""
         if self.table is None:
             return self.database.unsharded_elements
         return self.table.shard_version_element(shard_id)
@@ -243,7 +268,8 @@ class RoutingCache:
         finally:
             self.statistics.refresh_seconds += perf_counter() - started
         self._old_tables.pop(namespace, None)
-        routing = CollectionRouting(namespace, database, table)
+        config_time = self._catalog.clock.time.config_time
+        routing = CollectionRouting(namespace, database, table, config_time)
         if current is not None and current.table is table and current.database is database:
             routing = current  # so that those who hold it may still say that it is out of date
         if self.databases.get(database.name) is database:

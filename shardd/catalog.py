@@ -1,12 +1,15 @@
 """The config servers, as this shard uses them: reading the catalog and asking for changes of it."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 import trio
 from bson.timestamp import Timestamp
 
 from daemon.single_flight import SingleFlight
+from shardd.config_times import ConfigTimes
+from sharding.catalog.config_time import observe_command, observe_read, read_after
 from sharding.catalog.reads import CatalogRead, CatalogReads, Result, read_shards
 from sharding.catalog.shard_entry import ShardEntry, topology_time
 from wire.error_codes import ErrorCode
@@ -16,9 +19,19 @@ from wire.transport.replica_set import ReplicaSetClient
 MAJORITY: Final[Mapping[str, Any]] = {"w": "majority", "wtimeout": 60_000}
 """The write concern of everything that must not be lost, with MongoDB's time limit for it between servers."""
 
+READ_MILLISECONDS_MAX: Final = 60_000
+"""How long a config server may take for one read, waiting until it has come as far as the shard knows included."""
+
 
 class Catalog:
     """Reads and changes of the catalog through the primary config server.
+
+    No read is older than the config time that is known, and reads and changes advance it.
+
+    Args:
+        client: of the config servers.
+        nursery: for reads that several tasks wait for.
+        times: the config time that this shard knows.
 
     Attributes:
         knows_shards: whether the list of shards was read in this term: who gave a part of a collection to a shard
@@ -27,8 +40,9 @@ class Catalog:
             `pack_timestamp`, and 0 before it has.
     """
 
-    def __init__(self, client: ReplicaSetClient, nursery: trio.Nursery) -> None:
+    def __init__(self, client: ReplicaSetClient, nursery: trio.Nursery, times: ConfigTimes) -> None:
         self.client = client
+        self._times = times
         self.knows_shards = False
         self.topology_time = 0
         self._shards: dict[str, ShardEntry] = {}
@@ -55,17 +69,24 @@ class Catalog:
             CommandError: HostUnreachable or what the config server answered.
         """
         try:
-            return await self.client.command(db, command)
+            reply = await self.client.command(db, command)
         except BackendError as error:
             raise _unreachable(error) from error
+        observe_command(self._times.clock, reply)
+        return reply
 
     async def commit(self, command: Mapping[str, Any]) -> dict[str, Any]:
         """Run one of the ``_configsvr`` commands that change the catalog, with majority write concern.
 
+        From then on no primary of this shard reads the catalog as it was before.
+
         Raises:
-            CommandError: as `command`.
+            CommandError: as `command`; `ConfigTimes.wait_durable` failed, and the change may have been made.
+            BackendError: likewise.
         """
-        return await self.command({**command, "writeConcern": MAJORITY})
+        reply = await self.command({**command, "writeConcern": MAJORITY})
+        await self._times.wait_durable()
+        return reply
 
     async def find(
         self, collection: str, query: Mapping[str, Any], *, sort: Mapping[str, int] | None = None
@@ -111,8 +132,15 @@ class Catalog:
         self.knows_shards = True
 
     async def _find(self, wanted: CatalogRead) -> list[bytes]:
+        bounded = read_after(wanted, self._times.clock.time.config_time, READ_MILLISECONDS_MAX)
         try:
-            return await self.client.find_raw(wanted.db, wanted.command)
+            return await self.client.find_raw(*bounded, on_reply=partial(observe_read, self._times.clock))
+        except CommandError as error:
+            if error.code != ErrorCode.MaxTimeMSExpired:
+                raise
+            raise CommandError(
+                ErrorCode.NetworkInterfaceExceededTimeLimit, "the config servers did not answer in time"
+            ) from error
         except BackendError as error:
             raise _unreachable(error) from error
 

@@ -40,6 +40,7 @@ async def run_command(command: Command, shard: Shard, client: ClientConnection, 
 
 
 async def _run(command: Command, shard: Shard, request: Request) -> bytes:
+    shard.config_times.observe(request)
     if command.needs_identity:
         await shard.load_identity()
     if command.is_ddl:

@@ -144,11 +144,13 @@ class ShardHandler(SidecarHandler):
         involved: Sequence[Entry] = ()
         state = admission.try_admit(request, is_write=is_write)
         if state is None:
+            self._shard.config_times.observe(request)
             try:
                 state, involved = await admission.admit(request, is_write=is_write)
             except StaleError as error:
                 self._stale_errors.add(error.code_name)
-                return reply_document(request.message.request_id, stale_reply(request, error))
+                reply_body = stale_reply(request, error, self._shard.config_times.gossip())
+                return reply_document(request.message.request_id, reply_body)
         # What is true at the moment of admission is true for the whole operation.
         operations, orphans, table = state.operations, state.orphans, state.table
         is_whole = is_whole or bool(involved)  # the reply tells the cursor

@@ -18,7 +18,7 @@ async def send_to_shard(shard: Shard, shard_id: str, db: str, command: Mapping[s
     """
     client = await shard.shard_client(shard_id)
     try:
-        return await client.command(db, command)
+        return await client.command(db, {**command, **shard.config_times.gossip()})
     except BackendError as error:
         raise CommandError(ErrorCode.HostUnreachable, f"could not reach shard {shard_id}: {error}") from error
 

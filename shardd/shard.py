@@ -15,6 +15,7 @@ from daemon.sidecar.sidecar import Sidecar
 from daemon.sidecar.term_fence import TermFence
 from shardd.cache_watch import CacheWatch
 from shardd.catalog import MAJORITY, Catalog
+from shardd.config_times import ConfigTimes
 from shardd.database_state import DatabaseState
 from shardd.ddl_locks import DDLLocks
 from shardd.fail_point_names import FAIL_POINT_NAMES
@@ -67,6 +68,7 @@ class Shard:
         namespaces: the state of each namespace that was asked for.
         databases: the state of each database that was asked for.
         fail_points: places at which tests make the daemon wait or fail.
+        config_times: up to where the catalog has come, as far as this shard knows.
         recovery_gate: holds writes back until what a former primary has begun is known.
         reserved_sessions: write documents so that users' change streams do not show it.
         history_table: retryable writes that were executed by the former owners of ranges.
@@ -111,6 +113,7 @@ class Shard:
         )
         self.mongod = self.sidecar.mongod
         self.fence = self.mongod.fence = TermFence(self.mongod)
+        self.config_times = ConfigTimes(self.mongod)
         self.older_cursors = OlderCursors(self.mongod)
         self.previews = UpdatePreviews(self.mongod)
         self.store = MetadataStore(self.mongod)
@@ -175,6 +178,7 @@ class Shard:
     async def _begin_term(self, term: int, nursery: trio.Nursery) -> None:
         """Take over from the last primary, each component after those that it works with."""
         await self.fence.begin(term)
+        await self.config_times.recover()
         await self.range_deletions.begin_term(nursery)
         await self.history_table.begin_term(nursery)
         await self.migrations.begin_term(nursery)
@@ -289,7 +293,7 @@ class Shard:
         """
         identity = await self.load_identity()
         if self._catalog is None:
-            self._catalog = Catalog(self.sets[identity.config_string], self._nursery)
+            self._catalog = Catalog(self.sets[identity.config_string], self._nursery, self.config_times)
         return self._catalog
 
     async def shard_client(self, shard_id: str) -> ReplicaSetClient:

@@ -71,17 +71,22 @@ def stale_database(
     return StaleError(ErrorCode.StaleDbVersion, message, extra, may_shard_be_stale=may_shard_be_stale)
 
 
-def stale_reply(request: Request, error: StaleError) -> dict[str, Any]:
+def stale_reply(request: Request, error: StaleError, gossip: Mapping[str, Any]) -> dict[str, Any]:
     """The body that answers ``request``: failed items for a write outside transactions, otherwise a failed command.
 
+    Args:
+        request: what was refused.
+        error: why.
+        gossip: times as of which the router has to read the catalog, so that it finds what the shard knows.
+
     Raises:
-        CommandError: ``error`` itself for whatever has no items, with the label it needs in a transaction.
+        CommandError: the same error for whatever has no items, with the label it needs in a transaction.
     """
     items = WRITE_ITEMS.get(request.name)
     if b"autocommit" in request.fields:
-        raise CommandError(error.code, error.message, labels=_TRANSIENT, extra=error.extra)
+        raise CommandError(error.code, error.message, labels=_TRANSIENT, extra={**error.extra, **gossip})
     if items is None:
-        raise error
+        raise CommandError(error.code, error.message, extra={**error.extra, **gossip})
     count = len(request.documents(items))
     if request.get(b"ordered", True):
         count = min(count, 1)
@@ -89,6 +94,7 @@ def stale_reply(request: Request, error: StaleError) -> dict[str, Any]:
     if request.name == "update":
         reply["nModified"] = 0
     reply["ok"] = 1.0
+    reply.update(gossip)
     return reply
 
 

@@ -107,7 +107,7 @@ class VectorTime:
         """What other nodes get: all three fields, ready for `rawbson.append`, without those that are unknown."""
         elements = self.external_elements()
         if self.config_time:
-            elements += rawbson.element(CONFIG_TIME, rawbson.TIMESTAMP, _pack_uint64(self.config_time))
+            elements += config_time_element(self.config_time)
         if self.topology_time:
             elements += topology_time_element(self.topology_time)
         return elements
@@ -169,6 +169,11 @@ class VectorClock:
         span = fields.get(CLUSTER_TIME)
         if span is not None and _is_cluster_time_after(document, span, self._time.cluster_time):
             self.advance(VectorTime(_read_cluster_time(document, span)))
+
+
+def config_time_element(config_time: int) -> bytes:
+    """``$configTime``, ready for `rawbson.append`, given the packed time."""
+    return rawbson.element(CONFIG_TIME, rawbson.TIMESTAMP, _pack_uint64(config_time))
 
 
 def topology_time_element(topology_time: int) -> bytes:

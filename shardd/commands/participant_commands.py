@@ -57,6 +57,7 @@ async def drop_collection_participant(shard: Shard, request: Request) -> dict[st
         state = shard.namespace(str(namespace))
         async with closed(state, {"command": request.name, "ns": str(namespace)}):
             await _check_not_sharded(shard, namespace)
+            await shard.config_times.wait_durable()
             await drop_here(shard, namespace)
         await shard.writer.wait_collection_saved(state.namespace)
 
@@ -78,6 +79,7 @@ async def drop_database_participant(shard: Shard, request: Request) -> dict[str,
     async def drop() -> None:
         async with database_closed(shard, db, {"command": request.name, "db": db}):
             await _check_database(shard, db, version)
+            await shard.config_times.wait_durable()
             await drop_database_here(shard, db, is_primary_shard=False)
 
     await execute_once(shard, request, db, drop)

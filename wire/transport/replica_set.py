@@ -9,7 +9,7 @@ import trio
 from wire.error_codes import Category, ErrorCode, has_category
 from wire.errors import BackendError, CommandError, RemoteProtocolError
 from wire.message import next_request_id, op_msg
-from wire.rawbson import INT64, OBJECT, array_documents, decode_document, decode_value, index
+from wire.rawbson import INT64, OBJECT, Span, array_documents, decode_document, decode_value, index
 from wire.read_preference import PRIMARY, ReadPreference
 from wire.transport.client import decode_reply, response_body
 from wire.transport.monitor import ReplicaSetMonitor
@@ -116,11 +116,22 @@ class ReplicaSetClient:
         return await self._repeated(run, preference, is_idempotent=is_idempotent)
 
     async def find_raw(
-        self, db: str, command: Mapping[str, Any], *, preference: ReadPreference = PRIMARY
+        self,
+        db: str,
+        command: Mapping[str, Any],
+        *,
+        preference: ReadPreference = PRIMARY,
+        on_reply: Callable[[bytes, Mapping[bytes, Span]], None] | None = None,
     ) -> list[bytes]:
         """All documents of a cursor that ``command`` (find or aggregate) opens, as raw bytes.
 
         Where `command` would be tried again, the reading begins again.
+
+        Args:
+            db: the database.
+            command: what to run.
+            preference: which member may answer.
+            on_reply: called with the body of each reply that is no error, and its `rawbson.index`.
 
         Raises:
             CommandError: the command or a ``getMore`` failed, or no member was suitable in time.
@@ -132,7 +143,10 @@ class ReplicaSetClient:
             body = bson.encode({**command, "$db": db})
             while True:
                 reply = response_body(await self.exchange_with(address, op_msg(body, request_id=next_request_id())))
-                batch, cursor_id, namespace = _read_cursor(reply)
+                fields = index(reply)
+                batch, cursor_id, namespace = _read_cursor(reply, fields)
+                if on_reply is not None:
+                    on_reply(reply, fields)
                 documents += batch
                 if not cursor_id:
                     return documents
@@ -161,9 +175,8 @@ class ReplicaSetClient:
         raise AssertionError("unreachable")
 
 
-def _read_cursor(reply: bytes) -> tuple[Sequence[bytes], int, str]:
+def _read_cursor(reply: bytes, fields: Mapping[bytes, Span]) -> tuple[Sequence[bytes], int, str]:
     """The batch, the cursor id and the namespace of a cursor reply."""
-    fields = index(reply)
     cursor = fields.get(b"cursor")
     if cursor is None:
         raise CommandError.from_reply(decode_document(reply))

@@ -61,6 +61,7 @@ async def wait_outcome(shard: Shard, coordinator: MigrationCoordinatorDocument) 
     while True:
         try:
             outcome = await _find_outcome(shard, coordinator)
+            await shard.config_times.wait_durable()
         except (CommandError, BackendError) as error:
             logger.warning(
                 "Could not learn what became of a migration",

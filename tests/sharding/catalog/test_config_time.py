@@ -1,0 +1,66 @@
+"""Up to where the catalog is known to have come, and reads that are no older than that."""
+
+from typing import Any
+
+import bson
+import pytest
+from bson.timestamp import Timestamp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sharding.catalog.config_time import advance_config_time, observe_command, observe_read, read_after
+from sharding.catalog.reads import CatalogRead
+from sharding.clock import VectorClock, VectorTime
+from sharding.timestamps import pack_timestamp
+from wire import rawbson
+
+READ = CatalogRead("config", {"find": "shards", "readConcern": {"level": "majority"}})
+TIME = Timestamp(7, 3)
+PACKED = pack_timestamp(TIME)
+
+
+def after_reading(clock: VectorClock, reply: dict[str, Any]) -> VectorTime:
+    body = bson.encode(reply)
+    observe_read(clock, body, rawbson.index(body))
+    return clock.time
+
+
+def test_a_read_waits_for_the_known_time_and_tells_it_to_a_server_that_has_not_heard_of_it() -> None:
+    command = read_after(READ, PACKED, 500).command
+    assert command["readConcern"] == {"level": "majority", "afterClusterTime": TIME}
+    assert command["$clusterTime"]["clusterTime"] == TIME
+    assert command["maxTimeMS"] == 500
+    assert READ.command["readConcern"] == {"level": "majority"}
+
+
+def test_while_no_time_is_known_a_read_is_only_bounded() -> None:
+    assert read_after(READ, 0, 500).command == {**READ.command, "maxTimeMS": 500}
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        pytest.param({"operationTime": TIME}, PACKED, id="of a mongod"),
+        pytest.param({"$configTime": TIME, "operationTime": Timestamp(8, 1)}, PACKED, id="of a genuine config server"),
+        pytest.param({"ok": 1.0}, 0, id="without times"),
+    ],
+)
+def test_reads_tell_the_time(reply: dict[str, Any], expected: int) -> None:
+    assert after_reading(VectorClock(), reply).config_time == expected
+
+
+def test_commands_tell_the_time_only_where_it_is_said() -> None:
+    clock = VectorClock()
+    observe_command(clock, {"ok": 1.0, "operationTime": Timestamp(9, 1)})
+    assert clock.time == VectorTime()
+    observe_command(clock, {"ok": 1.0, "$configTime": TIME})
+    assert clock.time == VectorTime(PACKED, PACKED)
+
+
+@given(st.lists(st.integers(0, 2**64 - 1)))
+def test_the_config_time_never_goes_back_and_never_passes_the_cluster_time(times: list[int]) -> None:
+    clock = VectorClock()
+    for count, time in enumerate(times, 1):
+        advance_config_time(clock, time)
+        assert clock.time.config_time == max(times[:count])
+        assert clock.time.cluster_time >= clock.time.config_time
