@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from bson.int64 import Int64
 
-from tests.integration.sharded import LOWER, UPPER
+from tests.integration.sharded import LOWER, UPPER, chunks
 from tests.local_cluster import Client
 
 Document = dict[str, Any]
@@ -66,12 +66,19 @@ UNIQUE: Final = World("unique", {"a": 1}, ({"a": 333}, {"a": 666}), {"a": 1, "u"
 
 def create_world(client: Client, database: str, world: World) -> None:
     """Shard a collection and place its first chunks."""
+    shard_world(client, database, world)
+    for bound in world.splits[::2]:
+        client.admin.command("moveChunk", f"{database}.{world.name}", find=bound, to=UPPER)
+
+
+def shard_world(client: Client, database: str, world: World) -> None:
+    """Shard a collection and split it; what an earlier attempt has done is not done again."""
     admin, namespace = client.admin, f"{database}.{world.name}"
     admin.command("enableSharding", database, primaryShard=LOWER)
     admin.command("shardCollection", namespace, key=world.key)
     if world.unique is not None:
         client[database][world.name].create_index(list(world.unique.items()), unique=True)
+    bounds = [chunk["min"] for chunk in chunks(client, namespace)]
     for bound in world.splits:
-        admin.command("split", namespace, middle=bound)
-    for bound in world.splits[::2]:
-        admin.command("moveChunk", namespace, find=bound, to=UPPER)
+        if bound not in bounds:
+            admin.command("split", namespace, middle=bound)

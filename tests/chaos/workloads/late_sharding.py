@@ -7,14 +7,17 @@ from typing import Final
 from pymongo.errors import PyMongoError
 
 from tests.chaos.stage import Stage
-from tests.chaos.worlds import World, create_world
+from tests.chaos.worlds import World, shard_world
 
-CHANCE: Final = 0.02
+CHANCE: Final = 0.04
 """Of each step."""
 
 
 class LateSharding:
-    """Shards one collection once, through the quiet router; then its chunks are moved."""
+    """Shards and splits one collection once, through the quiet router; then moves may take its chunks.
+
+    It moves nothing itself: other moves of the round would be in the way nearly always.
+    """
 
     def __init__(self, stage: Stage, world: World) -> None:
         self._stage = stage
@@ -29,7 +32,7 @@ class LateSharding:
             if self._is_sharded or self._random.random() > CHANCE:
                 return
             try:
-                create_world(self._stage.admin, self._stage.database, self._world)
+                shard_world(self._stage.admin, self._stage.database, self._world)
             except PyMongoError as error:
                 self._stage.history.add("not sharded", world=self._world.name, error=str(error))
             else:
