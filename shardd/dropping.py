@@ -37,6 +37,7 @@ async def drop_here(shard: Shard, namespace: Namespace) -> None:
         await local_collections.drop(shard.mongod, namespace)
 
     await _drop_until_drained([shard.namespace(str(namespace))], drop, str(namespace))
+    shard.views.forget()
 
 
 async def drop_database_here(shard: Shard, db: str, *, is_primary_shard: bool) -> None:
@@ -64,6 +65,7 @@ async def drop_database_here(shard: Shard, db: str, *, is_primary_shard: bool) -
     await _drop_until_drained(states, drop, db)
     if is_primary_shard or await local_collections.has_collections(shard.mongod, db):
         await shard.mongod.command(db, {"dropDatabase": 1, "writeConcern": MAJORITY})
+    shard.views.forget()
 
 
 async def _drop_until_drained(states: Sequence[NamespaceState], drop: Callable[[], Awaitable[None]], name: str) -> None:

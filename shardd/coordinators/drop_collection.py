@@ -11,7 +11,7 @@ from bson.binary import Binary
 
 from shardd.changelog import log_change
 from shardd.coordinators.coordinator import Coordinator
-from shardd.coordinators.drop_everywhere import drop_everywhere
+from shardd.coordinators.drop_everywhere import dropped_everywhere
 from sharding.catalog.reads import read_routing
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
@@ -43,12 +43,13 @@ class DropCollection(Coordinator):
         # From here on chunks of it do not move, and it may be out of the catalog.
         self.must_finish = self.must_finish or uuid is not None
         try:
-            await drop_everywhere(self, namespace, uuid)
+            async with dropped_everywhere(self, namespace, uuid):
+                await log_change(shard, "dropCollection", str(namespace))
+                await self.remove_document()
         except CommandError as error:
             # As in MongoDB: what writes under way keep from being dropped is tried until they have ended.
             self.must_finish = self.must_finish or error.code == ErrorCode.LockBusy
             raise
-        await log_change(shard, "dropCollection", str(namespace))
         return {}
 
     async def _sharded_uuid(self) -> UUID | None:

@@ -4,7 +4,7 @@ from typing import Any, ClassVar, Final
 
 from shardd.changelog import log_change
 from shardd.coordinators.coordinator import Coordinator
-from shardd.coordinators.drop_everywhere import drop_everywhere
+from shardd.coordinators.drop_everywhere import dropped_everywhere
 from shardd.database_sections import database_closed
 from shardd.dropping import drop_database_here
 from shardd.other_shards import send_to_other_shards
@@ -30,9 +30,9 @@ class DropDatabase(Coordinator):
         await log_change(shard, "dropDatabase.start", db)
         self.must_finish = True
         for collection in await self._sharded_collections():
-            await drop_everywhere(self, collection.namespace, collection.uuid)
-            # Participants execute what has one number once: the next order needs another one.
-            await self.enter_phase(DROP)
+            async with dropped_everywhere(self, collection.namespace, collection.uuid):
+                # Participants execute what has one number once: the next order needs another one.
+                await self.enter_phase(DROP)
         async with database_closed(shard, db, {"command": "dropDatabase", "db": db}):
             # This shard first: as long as it has collections, the database is there.
             await drop_database_here(shard, db, is_primary_shard=True)

@@ -1,5 +1,7 @@
 """Dropping one collection on all shards: the part that the drops of collections and of databases have in common."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
 
@@ -14,11 +16,13 @@ from shardd.shard import Shard
 from sharding.namespace import Namespace
 
 
-async def drop_everywhere(coordinator: Coordinator, namespace: Namespace, uuid: UUID | None) -> None:
-    """Drop a collection in the catalog, then on all other shards, then here, where it can be created again.
+@asynccontextmanager
+async def dropped_everywhere(coordinator: Coordinator, namespace: Namespace, uuid: UUID | None) -> AsyncIterator[None]:
+    """Drop a collection in the catalog, then on all other shards, then here, where operations wait for the block's end.
 
-    MongoDB's order. All shards are visited for an unsharded collection too: what an earlier drop, or a migration, has
-    left behind goes with it. May be repeated.
+    In the block the coordinator notes how far it has come. If it did so later, and died before, the next primary would
+    repeat the drop and take a collection that was created since. MongoDB's order. All shards are visited for an
+    unsharded collection too: what an earlier drop, or a migration, has left behind goes with it. May be repeated.
 
     Args:
         coordinator: the drop, which has persisted a number for its participants.
@@ -43,6 +47,7 @@ async def drop_everywhere(coordinator: Coordinator, namespace: Namespace, uuid: 
         await send_to_other_shards(shard, namespace.db, participate)
         await drop_here(shard, namespace)
         await _learn(shard, namespace)
+        yield
 
 
 async def _drop_in_catalog(coordinator: Coordinator, namespace: Namespace, uuid: UUID | None) -> None:

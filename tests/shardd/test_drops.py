@@ -11,11 +11,13 @@ from bson import Int64
 from bson.binary import Binary
 from pymongo.errors import PyMongoError
 
+from sharding.versions import UNSHARDED
 from tests.fail_points import fail_point
 from tests.integration.waiting import eventually
 from tests.shardd.migration.donor.moving import LOW, TOP, Move, daemon
 from tests.shardd.mini_cluster import Client, MiniCluster
 from tests.shardd.router_stand_in import ShardedNamespace, transaction_numbers
+from wire.error_codes import ErrorCode
 
 SECONDS_MAX = 60.0
 
@@ -228,3 +230,24 @@ def test_time_series_go_with_a_database(mini: MiniCluster, ranged: ShardedNamesp
             behind[ranged.db].create_collection(name, timeseries={"timeField": "t"})
         assert drop_database(ranged)["ok"] == 1.0
     assert collections(mini, ranged) == {}
+
+
+def test_nobody_creates_a_collection_again_while_its_drop_could_be_resumed(
+    mini: MiniCluster, ranged: ShardedNamespace
+) -> None:
+    """Resumed after a failover, or joined by another drop, it would take what was acknowledged since."""
+    unsharded = {"shardVersion": UNSHARDED.to_document(), "databaseVersion": ranged.database_version}
+    insert = {"insert": ranged.collection, "documents": [{}], "maxTimeMS": 300, **unsharded}
+    block: dict[str, Any] = {
+        "failCommands": ["delete"],
+        "namespace": "config.system.sharding_ddl_coordinators",
+        "blockConnection": True,
+        "blockTimeMS": 1_000,
+    }
+    with mongod(mini, "sh0") as behind:
+        with fail_point(behind, "failCommand", **block) as point:
+            dropping = Beside(lambda: drop(ranged))
+            point.wait_entered()
+            assert ranged.run(insert)["code"] == ErrorCode.MaxTimeMSExpired
+        assert dropping.wait()["ok"] == 1.0
+    assert ranged.run({**insert, "maxTimeMS": 10_000})["n"] == 1
