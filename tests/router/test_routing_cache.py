@@ -1,0 +1,61 @@
+"""A placement that is read again is the one that the catalog has when that is asked for."""
+
+from typing import TYPE_CHECKING, Any, cast
+from uuid import UUID
+
+import trio
+import trio.testing
+from bson.timestamp import Timestamp
+
+from router.routing_cache import CollectionRouting, RoutingCache
+from sharding.catalog.database_entry import DatabaseEntry
+from sharding.versions import DatabaseVersion
+
+if TYPE_CHECKING:
+    from types import GeneratorType
+
+    from router.catalog_client import CatalogClient
+
+VERSION = DatabaseVersion(UUID(int=1), Timestamp(1, 1), 1)
+
+
+class FakeCatalog:
+    """A catalog of one database without sharded collections, whose replies can be held up."""
+
+    def __init__(self) -> None:
+        self.primary = "west"
+        self.may_answer = trio.Event()
+        self.may_answer.set()
+
+    async def read(self, steps: "GeneratorType[Any, Any, Any]") -> DatabaseEntry | None:
+        """What the catalog has when the read begins."""
+        found = DatabaseEntry("shop", self.primary, VERSION) if steps.__name__ == "read_database" else None
+        steps.close()
+        await self.may_answer.wait()
+        return found
+
+
+def test_latest_does_not_join_a_read_that_began_before() -> None:
+    latest: list[CollectionRouting] = []
+
+    async def main() -> None:
+        catalog = FakeCatalog()
+        async with trio.open_nursery() as nursery:
+            cache = RoutingCache(cast("CatalogClient", catalog), nursery)
+            known = await cache.collection("shop.orders")
+            assert known.primary == "west"
+            cache.forget_database("shop")
+            catalog.may_answer = trio.Event()
+            nursery.start_soon(cache.collection, "shop.orders")
+            await trio.testing.wait_all_tasks_blocked()
+            catalog.primary = "east"
+
+            async def ask() -> None:
+                latest.append(await cache.latest(known))
+
+            nursery.start_soon(ask)
+            await trio.testing.wait_all_tasks_blocked()
+            catalog.may_answer.set()
+
+    trio.run(main)
+    assert latest[0].primary == "east"
