@@ -111,20 +111,16 @@ class Layout:
             raise DeployError(f"cannot use the directory {self.root}: {error}") from error
 
     def choose_sockets(self) -> Path:
-        """A directory for UNIX sockets, short enough for any port's socket path, also in a directory of a daemon's own.
-
-        Raises:
-            DeployError: there is none.
-        """
+        """A directory for UNIX sockets, short enough for any port's socket path, also in a daemon's own one."""
         inside = self.root / "sockets"
         if _fits(inside):
             return inside
         digest = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
         try:
-            parents = (tempfile.gettempdir(), "/tmp")
-        except OSError as error:  # it tries to write there
-            raise DeployError(f"cannot make a directory for UNIX sockets: {error}") from error
-        outside = [Path(parent) / f"shardwright-{digest}" for parent in parents]
+            temporary = tempfile.gettempdir()
+        except OSError:  # it tries to write there, and the disk may be full: what is made there will say so
+            temporary = "/tmp"
+        outside = [Path(parent) / f"shardwright-{digest}" for parent in (temporary, "/tmp")]
         return next(filter(_fits, outside))
 
     def create(self, state: ClusterState) -> None:
