@@ -9,6 +9,7 @@ from bson.timestamp import Timestamp
 
 from router.routing_cache import CollectionRouting, RoutingCache
 from sharding.catalog.database_entry import DatabaseEntry
+from sharding.clock import VectorClock
 from sharding.versions import DatabaseVersion
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ class FakeCatalog:
 
     def __init__(self) -> None:
         self.primary = "west"
+        self.clock = VectorClock()
         self.may_answer = trio.Event()
         self.may_answer.set()
 
