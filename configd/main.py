@@ -1,29 +1,16 @@
-"""``shardwright-configd``: the daemon in front of one mongod of the config servers."""
+"""``shardwright-configd``: the entry point, which is quick to import."""
 
-import argparse
 import sys
-from collections.abc import Sequence
-from functools import partial
-from typing import Final
 
-from configd.service import ConfigService
-from daemon.options import add_daemon_options
-from daemon.run import run_daemon
-from daemon.sidecar.options import SidecarOptions, add_sidecar_options
-
-DEFAULT_PORT: Final = 27019
+from daemon.held_back import hold_back_signals
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Run a config daemon until it is asked to end; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="shardwright-configd",
-        description="The daemon of the config servers, one in front of each of their mongods.",
-    )
-    add_daemon_options(parser, default_port=DEFAULT_PORT)
-    add_sidecar_options(parser)
-    parsed = parser.parse_args(arguments)
-    return run_daemon(parser.prog, parsed, partial(ConfigService.start, SidecarOptions.of(parsed)))
+    hold_back_signals()
+    from configd.command_line import run  # takes up to a second, in which a signal would kill the process
+
+    return run()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Holding back the signals that concern the log, while the log is being written or its file changed."""
+"""Holding back signals: all of them while a daemon starts, and those that concern the log while it is being written."""
 
 import signal
 from collections.abc import Iterator
@@ -6,6 +6,16 @@ from contextlib import contextmanager
 from typing import Final
 
 LOG_SIGNALS: Final = (signal.SIGUSR1, signal.SIGUSR2)
+ENDING_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def hold_back_signals() -> None:
+    """Have every signal that a daemon obeys wait until it can.
+
+    Called before anything slow is imported. `daemon.signals` lets them through: `obey_log_signals` the first ones,
+    `obey_ending_signals` the others.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, (*LOG_SIGNALS, *ENDING_SIGNALS))
 
 
 @contextmanager

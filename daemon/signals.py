@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import trio
 
-from daemon.held_back import LOG_SIGNALS, log_signals_held_back
+from daemon.held_back import ENDING_SIGNALS, LOG_SIGNALS, log_signals_held_back
 from daemon.stack_traces import log_stack_traces
 
 LogAction: TypeAlias = Callable[[], None]
@@ -31,13 +31,19 @@ def obey_log_signals(on_log_signal: LogAction) -> None:
 
 def ending_signals() -> list[signal.Signals]:
     """Those that end a daemon. SIGHUP is not, where the process was started to survive its terminal, as by nohup."""
-    numbers = [signal.SIGTERM, signal.SIGINT]
-    return numbers if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [*numbers, signal.SIGHUP]
+    is_hangup_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [number for number in ENDING_SIGNALS if number != signal.SIGHUP or not is_hangup_ignored]
+
+
+def obey_ending_signals() -> None:
+    """Let the signals that end the process through, if it was started with `hold_back_signals`; they have handlers."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
 
 
 async def wait_for_end(stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
     """Set ``stop`` at the first signal to end; runs until cancelled, so that further ones change nothing."""
     with trio.open_signal_receiver(*ending_signals()) as signals:
+        obey_ending_signals()
         task_status.started()
         async for _ in signals:
             stop.set()

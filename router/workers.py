@@ -23,7 +23,7 @@ import trio
 from daemon.held_back import log_signals_held_back
 from daemon.logs import configure_logs, get_logger, rotate_logs
 from daemon.run import explain_start_error, open_listeners
-from daemon.signals import ending_signals, obey_log_signals
+from daemon.signals import ending_signals, obey_ending_signals, obey_log_signals
 from router.cursors.ids import WORKERS_MAX, worker_of
 from router.operation import Operation
 from router.options import RouterOptions
@@ -139,6 +139,7 @@ class _Supervisor:
         obey_log_signals(self._rotate_logs)
         for index in range(self._parsed.workers):
             self._start(index)
+        obey_ending_signals()  # not before there are workers to pass them on to
         crashes = CrashRate()
         has_failed = False
         while self._processes:

@@ -1,28 +1,16 @@
-"""``shardwright-shardd``: the daemon in front of one mongod of a shard."""
+"""``shardwright-shardd``: the entry point, which is quick to import."""
 
-import argparse
 import sys
-from collections.abc import Sequence
-from functools import partial
-from typing import Final
 
-from daemon.options import add_daemon_options
-from daemon.run import run_daemon
-from shardd.options import ShardOptions, add_shard_options
-from shardd.service import ShardService
-
-DEFAULT_PORT: Final = 27018
+from daemon.held_back import hold_back_signals
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Run a shard daemon until it is asked to end; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="shardwright-shardd", description="The daemon of a shard, one in front of each of its mongods."
-    )
-    add_daemon_options(parser, default_port=DEFAULT_PORT)
-    add_shard_options(parser)
-    parsed = parser.parse_args(arguments)
-    return run_daemon(parser.prog, parsed, partial(ShardService.start, ShardOptions.of(parsed)))
+    hold_back_signals()
+    from shardd.command_line import run  # takes up to a second, in which a signal would kill the process
+
+    return run()
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import pytest
 
 from deploy.cli import argument_parser
 from mongosh_compat.runner import run_code
-from router.main import argument_parser as router_argument_parser
+from router.command_line import argument_parser as router_argument_parser
 from tests.local_cluster import COMMAND_TIMEOUT, RunningCluster, shardwright
 
 ROOT: Final = Path(__file__).parent.parent

@@ -180,3 +180,34 @@ def test_supervisor_of_a_cluster_holds_signals_back_that_a_starting_daemon_would
     finally:
         sleeper.send(signal.SIGKILL)
         sleeper.wait_ended(END_SECONDS_MAX)
+
+
+STARTING = [
+    ("router.main", "--configdb", "config/127.0.0.1:1"),
+    ("shardd.main", "--mongod-socket", "/nowhere/mongod.sock", "--mongod-address", "127.0.0.1:1"),
+    ("configd.main", "--mongod-socket", "/nowhere/mongod.sock", "--mongod-address", "127.0.0.1:1"),
+]
+
+
+@pytest.mark.parametrize("daemon", STARTING, ids=lambda daemon: daemon[0])
+def test_signals_during_the_imports_are_obeyed_after_them(tmp_path: Path, daemon: tuple[str, ...]) -> None:
+    log = tmp_path / "log"
+    process = subprocess.Popen([sys.executable, "-m", *daemon, "--port", "0", "--log-file", str(log)])
+    try:
+        eventually(lambda: _blocks(process.pid, signal.SIGHUP), what="signals are held back")
+        for number in (signal.SIGUSR2, signal.SIGUSR1, signal.SIGHUP):
+            process.send_signal(number)
+        assert process.wait(END_SECONDS_MAX) == 0
+        text = "".join(path.read_text() for path in tmp_path.iterdir())
+        assert len(list(tmp_path.iterdir())) == 2  # the log was rotated
+        assert "Stack traces complete" in text
+        assert '"Stopped"' in text
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _blocks(pid: int, number: signal.Signals) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    (mask,) = [line.split()[1] for line in status.splitlines() if line.startswith("SigBlk:")]
+    return bool(int(mask, 16) >> (number - 1) & 1)
