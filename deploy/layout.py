@@ -174,9 +174,9 @@ class Layout:
         document = self._read()
         if document is None:
             return None
-        if document.get("format") != FORMAT:
+        if document["format"] != FORMAT:
             raise DeployError(
-                f"{self.root} holds a cluster of another version (format {document.get('format')}, "
+                f"{self.root} holds a cluster of another version (format {document['format']}, "
                 f"this is format {FORMAT}); use that version, or another --dir"
             )
         try:
@@ -215,10 +215,15 @@ class Layout:
             self._refuse_foreign_files()
             return None
         except (OSError, ValueError, RecursionError) as error:
-            raise DamagedStateError(
-                f"cannot read {self.state_file}: {error}; put a copy of it back, or use another --dir"
-            ) from error
-        return document if isinstance(document, dict) else {}
+            raise self._damaged(error) from error
+        if not isinstance(document, dict) or "format" not in document:
+            raise self._damaged("it does not describe a cluster")
+        return document
+
+    def _damaged(self, reason: object) -> DamagedStateError:
+        return DamagedStateError(
+            f"cannot read {self.state_file}: {reason}; put a copy of it back, or use another --dir"
+        )
 
     def _sockets(self, document: dict[str, Any]) -> Path:
         """Where the sockets are. A copy of the directory has its own."""

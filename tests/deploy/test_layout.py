@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from deploy.cluster import LocalCluster
 from deploy.daemons import daemon_arguments
 from deploy.errors import DeployError
-from deploy.layout import FORMAT, SOCKET_PATH_BYTES_MAX, ClusterState, Layout, remove_sockets
+from deploy.layout import FORMAT, SOCKET_PATH_BYTES_MAX, ClusterState, DamagedStateError, Layout, remove_sockets
+from deploy.steps import Steps
 from deploy.topology import Role, Size, Topology
 
 
@@ -50,10 +52,20 @@ def test_directory_with_other_files_is_refused(tmp_path: Path) -> None:
         Layout(tmp_path).load()
 
 
-def test_unreadable_state_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "cluster.json").write_text("{")
-    with pytest.raises(DeployError, match="cannot read"):
+@pytest.mark.parametrize("text", ["", "{", "\0", "[]", "null", '"format"', "{}"])
+def test_damaged_state_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "cluster.json").write_text(text)
+    with pytest.raises(DamagedStateError, match="cannot read"):
         Layout(tmp_path).load()
+
+
+@pytest.mark.parametrize("text", ["[]", "null"])
+def test_damaged_state_does_not_keep_a_cluster_from_being_stopped(
+    tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "cluster.json").write_text(text)
+    LocalCluster(tmp_path, Steps()).down()
+    assert "it does not describe a cluster" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("length", [20, 59, 60, 120, 400])
