@@ -15,7 +15,15 @@ from deploy.layout import DEFAULT_CACHE_GB
 from deploy.migrations import migration_text
 from deploy.parameters import ORPHAN_CLEANUP_DELAY, VERIFY_MIGRATIONS, parse_parameter
 from deploy.steps import Steps
-from deploy.up_options import DEFAULT_PORT, DEFAULT_START_TIMEOUT, UpOptions
+from deploy.up_options import (
+    DEFAULT_PORT,
+    DEFAULT_START_TIMEOUT,
+    MEMBERS_MAX,
+    ROUTERS_MAX,
+    SHARDS_MAX,
+    WORKERS_MAX,
+    UpOptions,
+)
 
 DEFAULT_DIRECTORY = Path(".shardwright")
 
@@ -137,11 +145,7 @@ def argument_parser() -> argparse.ArgumentParser:
         return subparser
 
     up = command("up", _up, "Start a cluster, or bring back the one that the directory holds.")
-    up.add_argument("--shards", type=int, metavar="N", help="number of shards (default: 2)")
-    up.add_argument("--members", type=int, metavar="N", help="members of each shard's replica set (default: 1)")
-    up.add_argument("--config-members", type=int, metavar="N", help="members of the config replica set (default: 1)")
-    up.add_argument("--routers", type=int, metavar="N", help="number of routers (default: 1)")
-    up.add_argument("--workers", type=_count, metavar="N", help="processes that share each router's port (default: 1)")
+    _add_size(up)
     up.add_argument(
         "--port", type=_port, help=f"port of the first router, 0 for any free one (default: {DEFAULT_PORT})"
     )
@@ -182,6 +186,22 @@ def argument_parser() -> argparse.ArgumentParser:
     restart.add_argument("name", help="as `status` shows it, for example router.0")
     _add_timeout(restart)
     return parser
+
+
+def _add_size(parser: argparse.ArgumentParser) -> None:
+    def add(option: str, what: str, default: int, maximum: int) -> None:
+        parser.add_argument(option, type=int, metavar="N", help=f"{what} (default: {default}, at most {maximum})")
+
+    add("--shards", "number of shards", 2, SHARDS_MAX)
+    add("--members", "members of each shard's replica set", 1, MEMBERS_MAX)
+    add("--config-members", "members of the config replica set", 1, MEMBERS_MAX)
+    add("--routers", "number of routers", 1, ROUTERS_MAX)
+    parser.add_argument(
+        "--workers",
+        type=_count,
+        metavar="N",
+        help=f"processes that share each router's port (default: 1, at most {WORKERS_MAX})",
+    )
 
 
 def _add_timeout(parser: argparse.ArgumentParser) -> None:

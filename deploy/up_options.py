@@ -4,10 +4,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from deploy.errors import DeployError
 from deploy.topology import Size
 
 DEFAULT_PORT: Final = 27017
 DEFAULT_START_TIMEOUT: Final = 120.0
+
+SHARDS_MAX: Final = 100
+ROUTERS_MAX: Final = 100
+MEMBERS_MAX: Final = 7
+"""So many members of a MongoDB replica set can vote."""
+WORKERS_MAX: Final = 64
+"""So many workers can be told apart by the id of a cursor."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,19 @@ class UpOptions:
         """The size of a new cluster.
 
         Raises:
-            DeployError: a number is too small.
+            DeployError: a number is too small or too large.
         """
+        self._check_maxima()
         return Size.of(self.shards, self.members, self.config_members, self.routers)
+
+    def _check_maxima(self) -> None:
+        given = {
+            "--shards": (self.shards, SHARDS_MAX),
+            "--members": (self.members, MEMBERS_MAX),
+            "--config-members": (self.config_members, MEMBERS_MAX),
+            "--routers": (self.routers, ROUTERS_MAX),
+            "--workers": (self.workers, WORKERS_MAX),
+        }
+        for option, (number, maximum) in given.items():
+            if number is not None and number > maximum:
+                raise DeployError(f"{option} must be at most {maximum}, not {number}")

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from deploy.cli import main
 from deploy.layout import FORMAT
+from deploy.up_options import MEMBERS_MAX, ROUTERS_MAX, SHARDS_MAX, WORKERS_MAX
+from router.cursors import ids
 from tests.local_cluster import shardwright
 
 MALFORMED = [
@@ -65,6 +68,29 @@ def test_no_cluster(tmp_path: Path, command: list[str]) -> None:
 
 def test_impossible_numbers(tmp_path: Path) -> None:
     assert error_of("up", "--dir", str(tmp_path), "--shards", "0") == "--shards must be at least 1, not 0"
+
+
+@pytest.mark.parametrize(
+    ("option", "maximum"),
+    [
+        ("--shards", SHARDS_MAX),
+        ("--members", MEMBERS_MAX),
+        ("--config-members", MEMBERS_MAX),
+        ("--routers", ROUTERS_MAX),
+        ("--workers", WORKERS_MAX),
+    ],
+)
+def test_numbers_beyond_the_maximum(
+    tmp_path: Path, option: str, maximum: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = tmp_path / "cluster"
+    assert main(["up", "--dir", str(directory), option, "100000"]) == 1
+    assert capsys.readouterr().err == f"shardwright: {option} must be at most {maximum}, not 100000\n"
+    assert not directory.exists()
+
+
+def test_launcher_and_router_agree_on_the_number_of_workers() -> None:
+    assert WORKERS_MAX == ids.WORKERS_MAX
 
 
 @pytest.mark.parametrize("arguments", MALFORMED)
