@@ -86,6 +86,11 @@ def compress(frame: bytes, compressor: Compressor) -> bytes:
     )
 
 
+def announced_bytes(frame: bytes) -> int:
+    """How long the message inside an OP_COMPRESSED frame says it is; 0 if the frame has no room for that."""
+    return max(0, _PREFIX.unpack_from(frame)[5]) if len(frame) >= _PREFIX.size else 0
+
+
 def decompress(frame: bytes) -> tuple[bytes, Compressor]:
     """The frame inside an OP_COMPRESSED frame, and the compressor it was packed with.
 

@@ -15,7 +15,7 @@ import bson
 import trio
 from trio.lowlevel import wait_readable
 
-from wire import compression, legacy
+from wire import legacy
 from wire.error_codes import ErrorCode
 from wire.errors import RETRYABLE_WRITE_ERROR, CommandError, RemoteProtocolError
 from wire.limits import CONNECTIONS_MAX
@@ -34,6 +34,7 @@ from wire.message import (
 )
 from wire.rawbson import InvalidBSONError, append, encode_elements
 from wire.request import Request
+from wire.transport import packing
 from wire.transport.client_connection import ClientConnection
 from wire.transport.disconnects import DisconnectWatcher
 from wire.transport.refusals import RefusalLog
@@ -223,11 +224,11 @@ class Server:
         if opcode == OP_MSG:
             return await self._answer_op_msg(client, OpMsg(frame))
         if opcode == OP_COMPRESSED:
-            inner, compressor = compression.decompress(frame)
+            inner, compressor = await packing.decompress(frame)
             if compressor.name.lower() not in client.compressors:
                 raise RemoteProtocolError(f"a message compressed with {compressor.name}, which was not negotiated")
             reply = await self._answer(client, inner)
-            return None if reply is None else compression.compress(reply, compressor)
+            return None if reply is None else await packing.compress(reply, compressor)
         if opcode == OP_QUERY:
             return await self._answer_op_query(client, frame)
         raise RemoteProtocolError(f"message with unsupported opcode {Header(frame).opcode}")
