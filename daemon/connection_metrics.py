@@ -15,6 +15,12 @@ def measure_connections(metrics: Metrics, server: Server, pools: ConnectionPools
         pools: lend its connections to others.
     """
     metrics.gauge("open_connections", "Open client connections", lambda: len(server.clients))
+    metrics.observed_counter(
+        "connections_refused", "Clients turned away as there were too many", lambda: server.connections_refused
+    )
+    metrics.observed_counter(
+        "protocol_errors", "Connections closed for a malformed message", lambda: server.protocol_errors
+    )
     metrics.gauge(
         "unread_reply_bytes", "Memory of replies that clients do not read", lambda: UNREAD_REPLIES.total_bytes
     )

@@ -63,9 +63,13 @@ class Metrics(Collector):
     def counter(self, name: str, description: str) -> Counter:
         """A new counter; Prometheus sees ``<prefix>_<name>_total``."""
         counter = Counter()
-        full_name = f"{self._prefix}_{name}"
-        self._add(name, lambda: CounterMetricFamily(full_name, description, value=counter.value))
+        self.observed_counter(name, description, lambda: counter.value)
         return counter
+
+    def observed_counter(self, name: str, description: str, read_value: Callable[[], int]) -> None:
+        """A counter that is kept elsewhere, and asked for when the metrics are read."""
+        full_name = f"{self._prefix}_{name}"
+        self._add(name, lambda: CounterMetricFamily(full_name, description, value=read_value()))
 
     def labelled_counter(self, name: str, description: str, label: str) -> LabelledCounter:
         """New counters with one label; Prometheus sees ``<prefix>_<name>_total{label=…}``."""

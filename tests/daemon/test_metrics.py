@@ -78,6 +78,7 @@ def test_counters_and_gauges_are_read_when_asked_for() -> None:
     stale = metrics.labelled_counter("stale_versions", "Stale versions answered", "kind")
     connections = [1, 2, 3]
     metrics.gauge("connections_open", "Open connections", lambda: len(connections))
+    metrics.observed_counter("connections_created", "Connections ever accepted", lambda: len(connections) + 5)
     metrics.labelled_gauge("pool_connections", "Pooled connections", "host", lambda: {"h:1": 4.0})
     refreshes.add()
     refreshes.add(2)
@@ -88,6 +89,7 @@ def test_counters_and_gauges_are_read_when_asked_for() -> None:
     assert found["shardwright_shardd_refreshes_total", frozenset()] == 3
     assert found["shardwright_shardd_stale_versions_total", frozenset({("kind", "shard")})] == 5
     assert found["shardwright_shardd_connections_open", frozenset()] == 2
+    assert found["shardwright_shardd_connections_created_total", frozenset()] == 7
     assert found["shardwright_shardd_pool_connections", frozenset({("host", "h:1")})] == 4
 
 

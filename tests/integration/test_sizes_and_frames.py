@@ -7,6 +7,7 @@ import bson
 import pytest
 from pymongo.errors import DocumentTooLarge, OperationFailure
 
+from tests.integration.health import sample
 from tests.integration.raw_client import raw_client
 from tests.integration.sharded import Documents
 from tests.local_cluster import RunningCluster
@@ -78,6 +79,7 @@ def test_message_of_48_megabytes(ranged: Documents) -> None:
 )
 def test_malformed_frame_ends_only_its_connection(cluster: RunningCluster, daemon: str, frame: bytes) -> None:
     address = cluster.address(daemon)
+    errors_before = _protocol_errors(cluster, daemon)
     with raw_client(address) as good, raw_client(address) as bad:
         assert good.command({"ping": 1})["ok"] == 1
         bad.send(frame)
@@ -85,7 +87,13 @@ def test_malformed_frame_ends_only_its_connection(cluster: RunningCluster, daemo
         if reply:  # said what is wrong first
             assert bson.decode(reply[21:])["ok"] == 0
             assert bad.is_closed_by_server()
+        assert _protocol_errors(cluster, daemon) == errors_before + 1
         assert good.command({"ping": 1})["ok"] == 1
+
+
+def _protocol_errors(cluster: RunningCluster, daemon: str) -> float:
+    role = next(process["role"] for process in cluster.document["processes"] if process["name"] == daemon)
+    return sample(cluster.metrics[daemon], "protocol_errors_total", daemon=role)
 
 
 @pytest.mark.parametrize("daemon", DAEMONS)

@@ -74,7 +74,11 @@ class Handler(Protocol):
 
 
 class Server:
-    """Serves clients on listening sockets until cancelled."""
+    """Serves clients on listening sockets until cancelled.
+
+    Attributes:
+        protocol_errors: connections closed as something malformed came, such as a frame of an impossible length.
+    """
 
     def __init__(self, handler: Handler, *, connections_max: int = CONNECTIONS_MAX) -> None:
         self._handler = handler
@@ -85,6 +89,7 @@ class Server:
         self._stopped = trio.Event()
         self.clients: set[ClientConnection] = set()
         self.connections_created = 0
+        self.protocol_errors = 0
         self._refusals = RefusalLog()
         self.is_draining = False
         self.is_interrupting = False
@@ -175,6 +180,7 @@ class Server:
             if self.is_interrupting:
                 _answer_interrupted(client)
         except RemoteProtocolError as error:
+            self.protocol_errors += 1
             logger.warning(
                 "Closing a connection that broke the protocol",
                 extra={"connection_id": client.id, "remote": client.peer, "error": str(error)},

@@ -58,6 +58,7 @@ def test_a_malformed_frame_closes_its_own_connection_only() -> None:
                 await bad.send(garbage)
                 assert await bad.receive() is None
                 bad = await served.connect()
+            assert served.server.protocol_errors == 3
             await good.send(ping())
             assert (await good.receive_document())["asked"] == "ping"
 
