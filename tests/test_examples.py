@@ -116,7 +116,8 @@ def test_scripts_run(quick_start: RunningCluster, example: Example) -> None:
             assert client.config.changelog.count_documents({"what": "moveChunk.commit"}) == 1
 
 
-def test_options_that_readme_names_are_there() -> None:
+@pytest.mark.parametrize("page", ["README.md", "docs/operations.md"])
+def test_options_that_a_page_names_are_there(page: str) -> None:
     launcher = "".join(
         subprocess.run(
             [sys.executable, "-m", "deploy.cli", command, "--help"], capture_output=True, text=True, check=True
@@ -124,8 +125,23 @@ def test_options_that_readme_names_are_there() -> None:
         for command in ("up", "status", "down", "kill", "restart")
     )
     known = launcher + router_argument_parser().format_help()
-    named = re.findall(r"`(--[a-z-]+)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    named = re.findall(r"`(--[a-z-]+)", (ROOT / page).read_text(encoding="utf-8"))
+    assert named
     assert [option for option in named if option not in known] == []
+
+
+def test_metrics_that_alerts_watch_are_there() -> None:
+    page = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+    alerts = page.partition("## Alerts")[2].partition("## ")[0]
+    named = {name for code in re.findall(r"`([^`]+)`", alerts) for name in re.findall(r"[a-z]+(?:_[a-z]+)+", code)}
+    daemons = "".join(
+        path.read_text(encoding="utf-8")
+        for package in ("daemon", "router", "shardd", "configd")
+        for path in (ROOT / package).rglob("*.py")
+    )
+    ours = {name.removesuffix("_total") for name in named if not name.startswith("process_")}
+    assert len(ours) > 10
+    assert [name for name in ours if not re.search(rf'[_"]{name}"', daemons)] == []
 
 
 def test_command_lines_in_sentences_are_understood() -> None:
