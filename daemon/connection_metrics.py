@@ -29,6 +29,14 @@ def measure_connections(metrics: Metrics, server: Server, pools: ConnectionPools
         "Clients closed as their unread replies took too much memory",
         lambda: UNREAD_REPLIES.clients_closed,
     )
+    metrics.gauge(
+        "long_replies_refused",
+        "Long replies of shards not received as there was no room for them",
+        lambda: UNREAD_REPLIES.reservations.refused,
+    )
+    metrics.gauge(
+        "unread_reply_bytes_max", "The most that unread_reply_bytes has been", lambda: UNREAD_REPLIES.peak_bytes
+    )
     metrics.labelled_gauge("pool_connections", "Connections to other hosts by use", "state", lambda: _totals(pools))
 
 

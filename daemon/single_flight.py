@@ -7,6 +7,7 @@ import trio
 
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
+from wire.transport.reservations import SERVED_CLIENT
 from wire.transport.strand import in_own_task
 
 Key = TypeVar("Key", bound=Hashable)
@@ -61,6 +62,7 @@ class SingleFlight(Generic[Key, Value]):
         return await self.run(key, work)
 
     async def _fly(self, key: Key, flight: "_Flight[Value]", work: Callable[[], Awaitable[Value]]) -> None:
+        SERVED_CLIENT.set(None)  # what many wait for does not wait until there is room for one of them
         try:
             flight.values.append(await work())
         except Exception as error:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from daemon.sidecar.mongod import LocalMongod
+from wire.errors import CommandError
 from wire.message import EXHAUST_ALLOWED, MORE_TO_COME
 from wire.transport.client import Connection
 from wire.transport.client_connection import ClientConnection
@@ -55,12 +56,17 @@ class Upstream:
 
         Raises:
             BackendError: as `forward`.
+            CommandError: as `forward`.
         """
         client = self._client
         if flags & (MORE_TO_COME | EXHAUST_ALLOWED) or not client.is_answered_verbatim:
             return await self.forward(frame, flags)
         connection = self._connection or await self._open()
-        return await connection.exchange_for(frame, _AnswerRelay(client.stream, may_begin))
+        try:
+            return await connection.exchange_for(frame, _AnswerRelay(client.stream, may_begin))
+        except CommandError:
+            client.is_finished = True  # no room for the answer: the connection that is the client's alone was closed
+            raise
 
     async def forward(self, frame: bytes, flags: int) -> bytes | None:
         """Send a client's request to the mongod; returns the frame to answer with, None for a request without answer.
@@ -71,10 +77,15 @@ class Upstream:
 
         Raises:
             BackendError: mongod could not be reached or broke the connection; the client's connection has to go too.
+            CommandError: there is no room for a long answer; the client's connection ends with this reply.
         """
         connection = self._connection or await self._open()
         if not flags & (MORE_TO_COME | EXHAUST_ALLOWED):
-            return await connection.exchange(frame)
+            try:
+                return await connection.exchange(frame)
+            except CommandError:
+                self._client.is_finished = True  # as above
+                raise
         if flags & MORE_TO_COME:
             await connection.send(frame)
             return None

@@ -23,6 +23,7 @@ from wire.transport.local_sockets import LOCAL_SOCKETS
 from wire.transport.relay import Relay
 from wire.transport.strand import in_own_task
 from wire.transport.stream import FrameStream
+from wire.transport.unread import UNREAD_REPLIES
 
 CONNECT_SECONDS_MAX: Final = 20.0
 
@@ -58,6 +59,7 @@ class Connection:
     def __init__(self, address: str, stream: FrameStream) -> None:
         self.address = address
         self._stream = stream
+        stream.make_room = UNREAD_REPLIES.reservations.reserve
         self.hello: dict[str, Any] = {}
         self.idle_since = 0.0
 
@@ -102,6 +104,7 @@ class Connection:
         Raises:
             ConnectionClosedError: the peer broke the connection.
             RemoteProtocolError: what came is no answer to this frame.
+            CommandError: ExceededMemoryLimit, there is no room for the answer (`wire.transport.reservations`).
         """
         stream = self._stream
         complete = False

@@ -28,6 +28,7 @@ class ClientConnection:
             with a checksum added; so the handler may as well write it to the stream itself.
         is_finished: nothing more is to be read from it after the running request.
         unanswered: the request that the handler works on, if its client waits for a reply.
+        reserved_bytes: for long replies that its running request needs (`wire.transport.reservations`).
         state: whatever the handler keeps with this connection.
     """
 
@@ -42,6 +43,7 @@ class ClientConnection:
         "is_waiting_for_news",
         "metadata",
         "peer",
+        "reserved_bytes",
         "scope",
         "state",
         "stream",
@@ -62,6 +64,7 @@ class ClientConnection:
         self.is_finished = False
         self.unanswered: Request | None = None
         self.scope = trio.CancelScope()
+        self.reserved_bytes = 0
         self.state: Any = None
 
     def allow_interruption(self) -> None:

@@ -38,6 +38,7 @@ from wire.transport import packing
 from wire.transport.client_connection import ClientConnection
 from wire.transport.disconnects import DisconnectWatcher
 from wire.transport.refusals import RefusalLog
+from wire.transport.reservations import SERVED_CLIENT
 from wire.transport.strand import Strand
 from wire.transport.stream import FrameStream
 from wire.transport.unread import UNREAD_REPLIES, SlowClientError
@@ -173,6 +174,7 @@ class Server:
     async def _serve_client(self, client: ClientConnection) -> None:
         self.clients.add(client)
         self._handler.connection_opened(client)
+        SERVED_CLIENT.set(client)
         self._watcher.watch(client.stream.socket, client.on_disconnect)
         try:
             with client.scope:
@@ -195,6 +197,7 @@ class Server:
         finally:
             self._watcher.unwatch(client.stream.socket)
             client.stream.close()
+            UNREAD_REPLIES.reservations.release(client)
             self.clients.discard(client)
             self._handler.connection_closed(client)
             if self.is_draining and not self.clients:
@@ -221,7 +224,9 @@ class Server:
         else:
             rest, stream.backlog = stream.backlog, None
         if rest is not None:
-            await UNREAD_REPLIES.send(stream, rest)
+            await UNREAD_REPLIES.send(stream, rest, client)
+        elif client.reserved_bytes:
+            UNREAD_REPLIES.reservations.release(client)
         client.is_busy = client.is_interruptible = False
         return not (self.is_draining or client.is_finished)
 

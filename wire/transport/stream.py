@@ -7,7 +7,7 @@ the try would nearly always fail and cost more than it saves.
 """
 
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
@@ -18,6 +18,7 @@ from wire.errors import RemoteProtocolError
 from wire.message import HEADER_BYTES, FrameReader, frame_length, is_whole_frame
 from wire.transport.reactor import HANG_UP, REACTOR
 from wire.transport.relay import Relay
+from wire.transport.reservations import LONG_REPLY_BYTES
 from wire.transport.strand import Strand, in_own_task, until_resumed
 
 _READ_BYTES: Final = 65_536
@@ -39,6 +40,7 @@ class FrameStream:
     Attributes:
         backlog: the rest of a reply that was passed on here and is to be written before anything else.
         is_closed: `close` was called.
+        make_room: called before the rest of a long frame is received, with what it lacks.
     """
 
     __slots__ = (
@@ -52,6 +54,7 @@ class FrameStream:
         "_when_sent",
         "backlog",
         "is_closed",
+        "make_room",
     )
 
     def __init__(self, connected: socket.socket) -> None:
@@ -71,6 +74,7 @@ class FrameStream:
         self._when_sent: Callable[[], object] | None = None
         self.backlog: memoryview | None = None
         self.is_closed = False
+        self.make_room: Callable[[int], Awaitable[None]] | None = None
 
     @property
     def socket(self) -> socket.socket:
@@ -186,8 +190,13 @@ class FrameStream:
     async def _receive_rest(self) -> bytes | None:
         reader = self._reader
         eager_reads = 0
+        has_room = self.make_room is None
         while (frame := reader.next_frame()) is None:
-            bytes_max = max(_READ_BYTES, min(reader.bytes_missing, _READ_BYTES_MAX))
+            bytes_missing = reader.bytes_missing
+            if not has_room and bytes_missing > LONG_REPLY_BYTES:
+                has_room = True
+                await self._make_room_for(bytes_missing)
+            bytes_max = max(_READ_BYTES, min(bytes_missing, _READ_BYTES_MAX))
             if eager_reads == _READS_WITHOUT_WAIT_MAX:
                 await in_own_task()
                 await self._wait_readable()
@@ -206,6 +215,10 @@ class FrameStream:
             self._has_news |= len(data) == bytes_max
             reader.feed(data)
         return frame
+
+    async def _make_room_for(self, bytes_missing: int) -> None:
+        if self.make_room is not None:
+            await self.make_room(bytes_missing)
 
     def post(self, frame: bytes) -> memoryview | None:
         """As `send_now`; but in the reactor, the frame is written once all that has come to this process is worked on.

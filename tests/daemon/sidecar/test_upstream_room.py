@@ -1,0 +1,47 @@
+"""A long reply of the mongod for which there is no room."""
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+import trio
+
+from daemon.sidecar.upstream import Upstream
+from tests.wire.transport.serving import serving
+from tests.wire.transport.test_reservations import Shard, asked, no_room
+from wire.error_codes import ErrorCode
+from wire.request import Request
+from wire.transport.client_connection import ClientConnection
+from wire.transport.unread import UNREAD_REPLIES, UnreadBounds
+
+if TYPE_CHECKING:
+    from daemon.sidecar.mongod import LocalMongod
+
+
+@pytest.mark.parametrize("method", ["forward", "pass_on"])
+def test_the_client_is_refused_and_its_connection_ends(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    monkeypatch.setattr(UNREAD_REPLIES, "bounds", UnreadBounds(patience_seconds=0.1))
+    mongod = Shard()
+
+    async def answer(client: ClientConnection, request: Request) -> dict[str, Any] | None:
+        client.allow_interruption()
+        upstream = Upstream(cast("LocalMongod", SimpleNamespace(socket_path=mongod.address)), client)
+        if method == "forward":
+            await upstream.forward(request.message.frame, 0)
+        else:
+            client.is_answered_verbatim = True
+            await upstream.pass_on(request.message.frame, 0, lambda: False)
+        return None
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            listeners = await nursery.start(trio.serve_tcp, mongod.serve, 0)
+            mongod.address = f"127.0.0.1:{listeners[0].socket.getsockname()[1]}"
+            async with serving(answer) as served:
+                with no_room():
+                    (client,) = await asked(served, 1)
+                    assert (await client.receive_document())["code"] == ErrorCode.ExceededMemoryLimit
+                    assert await client.receive() is None
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)

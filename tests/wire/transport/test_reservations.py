@@ -1,0 +1,209 @@
+"""Long replies are received only when there is room for them."""
+
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import bson
+import pytest
+import trio
+
+from tests.wire.transport.serving import RawClient, Serving, serving
+from tests.wire.transport.test_unread import until
+from wire.error_codes import ErrorCode
+from wire.message import FrameReader, Header, op_msg, reply_document
+from wire.request import Request
+from wire.transport.client import Connection
+from wire.transport.client_connection import ClientConnection
+from wire.transport.unread import UNREAD_REPLIES, UnreadBounds
+
+pytestmark = pytest.mark.usefixtures("both_ways_of_waiting")
+
+REPLY_BYTES = 4 << 20
+"""Much more than sockets hold."""
+
+FRAME_BYTES = REPLY_BYTES + 1_024
+PING = bson.encode({"ping": 1, "$db": "admin"})
+
+
+@pytest.fixture(autouse=True)
+def _own_numbers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(UNREAD_REPLIES, "bounds", UnreadBounds(total_bytes=3 * FRAME_BYTES))
+    monkeypatch.setattr(UNREAD_REPLIES, "clients_closed", 0)
+    monkeypatch.setattr(UNREAD_REPLIES, "peak_bytes", 0)
+    monkeypatch.setattr(UNREAD_REPLIES.reservations, "refused", 0)
+    yield
+    assert UNREAD_REPLIES.total_bytes == UNREAD_REPLIES.reservations.total_bytes == 0
+
+
+class Shard:
+    """Answers each request at length.
+
+    Attributes:
+        connections: how many are open to it.
+    """
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.address = ""
+
+    async def serve(self, stream: trio.SocketStream) -> None:
+        self.connections += 1
+        reader = FrameReader()
+        try:
+            async for data in stream:
+                reader.feed(bytes(data))
+                while (frame := reader.next_frame()) is not None:
+                    document = {"text": "x" * REPLY_BYTES, "ok": 1.0}
+                    await stream.send_all(reply_document(Header(frame).request_id, document))
+        except trio.BrokenResourceError:
+            return
+        finally:
+            self.connections -= 1
+
+
+@asynccontextmanager
+async def in_front_of_shard(*, replies: int = 1, is_read: bool = True) -> AsyncIterator[tuple[Serving, Shard]]:
+    """A server that answers with what it gets from a shard: of so many long replies at once, the last."""
+    shard = Shard()
+
+    async def receive(into: list[dict[str, Any]]) -> None:
+        connection = await Connection.open(shard.address)
+        try:
+            into.append(await connection.command("admin", {"ping": 1}))
+        finally:
+            connection.close()
+
+    async def answer(client: ClientConnection, request: Request) -> dict[str, Any]:
+        client.stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+        if request.name == "hello":
+            return {"ok": 1.0}
+        if is_read:
+            client.allow_interruption()
+        received: list[dict[str, Any]] = []
+        if replies == 1:
+            await receive(received)
+        else:
+            async with trio.open_nursery() as nursery:
+                for _ in range(replies):
+                    nursery.start_soon(receive, received)
+        return received[-1]
+
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(trio.serve_tcp, shard.serve, 0)
+        shard.address = f"127.0.0.1:{listeners[0].socket.getsockname()[1]}"
+        async with serving(answer) as served:
+            yield served, shard
+        nursery.cancel_scope.cancel()
+
+
+async def asked(served: Serving, count: int) -> list[RawClient]:
+    clients = [await served.connect() for _ in range(count)]
+    for client in clients:
+        await client.send(op_msg(PING, request_id=1))
+    return clients
+
+
+@contextmanager
+def no_room() -> Iterator[None]:
+    """In the block others have reserved all there is."""
+    reservations, size = UNREAD_REPLIES.reservations, UNREAD_REPLIES.bounds.total_bytes
+    reservations.total_bytes += size
+    UNREAD_REPLIES.change_total(size)
+    yield
+    reservations.total_bytes -= size
+    UNREAD_REPLIES.change_total(-size)
+
+
+async def left_by(served: Serving) -> None:
+    await served.disconnect_all()
+    await until(lambda: not served.server.clients)
+
+
+def test_replies_that_are_not_read_never_take_more_than_the_bound() -> None:
+    UNREAD_REPLIES.bounds = UnreadBounds(total_bytes=3 * FRAME_BYTES, patience_seconds=2.0)
+
+    async def main() -> None:
+        async with in_front_of_shard() as (served, shard):
+            await asked(served, 12)
+            await until(lambda: UNREAD_REPLIES.clients_closed + UNREAD_REPLIES.reservations.refused >= 9)
+            other = await served.connect()
+            await other.send(op_msg(bson.encode({"hello": 1, "$db": "admin"}), request_id=1))
+            assert (await other.receive_document())["ok"]
+            assert 2 * REPLY_BYTES < UNREAD_REPLIES.peak_bytes <= UNREAD_REPLIES.bounds.total_bytes
+            await left_by(served)
+            await until(lambda: not shard.connections)
+            assert UNREAD_REPLIES.total_bytes == 0
+
+    trio.run(main)
+
+
+def test_clients_that_read_take_turns_and_get_everything() -> None:
+    async def main() -> None:
+        async with in_front_of_shard() as (served, _):
+            clients = await asked(served, 8)
+            async with trio.open_nursery() as nursery:
+                for client in clients:
+                    nursery.start_soon(read_whole, client)
+            assert UNREAD_REPLIES.clients_closed == UNREAD_REPLIES.reservations.refused == 0
+            assert UNREAD_REPLIES.peak_bytes <= UNREAD_REPLIES.bounds.total_bytes
+
+    trio.run(main)
+
+
+async def read_whole(client: RawClient) -> None:
+    assert len((await client.receive_document())["text"]) == REPLY_BYTES
+
+
+def test_an_operation_that_needs_several_replies_does_not_wait_for_itself() -> None:
+    UNREAD_REPLIES.bounds = UnreadBounds(total_bytes=FRAME_BYTES)
+
+    async def main() -> None:
+        async with in_front_of_shard(replies=3) as (served, _):
+            clients = await asked(served, 4)
+            async with trio.open_nursery() as nursery:
+                for client in clients:
+                    nursery.start_soon(read_whole, client)
+            assert UNREAD_REPLIES.reservations.refused == 0
+
+    trio.run(main)
+
+
+def test_a_read_without_room_is_refused_and_its_connection_closed() -> None:
+    UNREAD_REPLIES.bounds = UnreadBounds(patience_seconds=0.1)
+
+    async def main() -> None:
+        async with in_front_of_shard() as (served, shard):
+            with no_room():
+                (client,) = await asked(served, 1)
+                assert (await client.receive_document())["code"] == ErrorCode.ExceededMemoryLimit
+                await until(lambda: not shard.connections)
+            await client.send(op_msg(PING, request_id=2))
+            await read_whole(client)
+
+    trio.run(main)
+
+
+def test_the_reply_to_a_write_is_received_in_the_end() -> None:
+    UNREAD_REPLIES.bounds = UnreadBounds(patience_seconds=0.1)
+
+    async def main() -> None:
+        async with in_front_of_shard(is_read=False) as (served, _):
+            with no_room():
+                (client,) = await asked(served, 1)
+                await read_whole(client)
+
+    trio.run(main)
+
+
+def test_a_client_that_leaves_while_it_waits_for_room_is_forgotten() -> None:
+    async def main() -> None:
+        async with in_front_of_shard() as (served, shard):
+            with no_room():
+                await asked(served, 3)
+                await until(lambda: shard.connections == 3)
+                await left_by(served)
+                await until(lambda: not shard.connections)
+
+    trio.run(main)
