@@ -17,7 +17,7 @@ from router.writes.shard_batch import ShardBatch
 from router.writes.targeting import Destinations, target_batch
 from wire.error_codes import Category, ErrorCode, has_category
 from wire.errors import CommandError
-from wire.rawbson import InvalidBSONError
+from wire.rawbson import InvalidBSONError, decode_document
 
 if TYPE_CHECKING:
     from sharding.routing_table import RoutingTable
@@ -157,16 +157,23 @@ class _Execution:
         """Take note of what came from a shard.
 
         Raises:
-            CommandError: the shard cannot be talked to, and the client will send the batch again when told so. Drivers
-                look for that at the top of a reply only; statements that were executed are not executed twice.
+            CommandError: the shard cannot be reached or its primary stepped down, and the client will send the batch
+                again. Drivers look for that at the top of a reply only, where a mongod that steps down reports it as
+                the error of one statement; statements that were executed are not executed twice.
         """
-        error = reply.error
-        if error is None:
-            run.record(part, WriteReply.read(reply.body, reply.fields))
-        elif self._batch.is_retryable and has_category(error.code, Category.RETRYABLE):
+        if reply.error is not None:
+            self._raise_if_repeatable(reply.error)
+            run.record_failure(part, reply.error)
+            return
+        written = WriteReply.read(reply.body, reply.fields)
+        for each in written.errors:
+            if has_category(each.code, Category.NOT_PRIMARY):
+                self._raise_if_repeatable(CommandError.from_reply(decode_document(each.document)))
+        run.record(part, written)
+
+    def _raise_if_repeatable(self, error: CommandError) -> None:
+        if self._batch.is_retryable and has_category(error.code, Category.RETRYABLE):
             raise error
-        else:
-            run.record_failure(part, error)
 
     def _only_shard(self, routing: CollectionRouting) -> str | None:
         """The shard that can be sent the client's message as it is, if there is one."""
@@ -220,7 +227,8 @@ def _can_pass(reply: ShardReply) -> bool:
         return False
     if b"writeErrors" not in reply.fields:
         return True
-    return not any(_is_for_router(each.code) for each in WriteReply.read(reply.body, reply.fields).errors)
+    errors = WriteReply.read(reply.body, reply.fields).errors
+    return not any(_is_for_router(each.code) or has_category(each.code, Category.NOT_PRIMARY) for each in errors)
 
 
 def _raise_if_refused_as_a_whole(replies: list[ShardReply]) -> None:

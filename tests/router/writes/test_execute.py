@@ -382,3 +382,26 @@ def test_statement_that_is_no_bson_fails_the_command() -> None:
     with pytest.raises(CommandError) as raised:
         trio.run(router.run_request, WriteKind.INSERT, Request(OpMsg(bytes(frame))))
     assert raised.value.code == 22
+
+
+STEPPED_DOWN = {"index": 0, "code": 189, "errmsg": "Not primary while writing to shop.orders"}
+
+
+@pytest.mark.parametrize("keys", [(1,), (1, -1)], ids=["one shard", "two shards"])
+def test_retryable_batch_fails_as_a_whole_if_a_primary_steps_down(keys: tuple[int, ...]) -> None:
+    """Drivers send such a batch again, and do not look for the reason among the errors of statements."""
+
+    def answer(shard: str, received: Request) -> Answer:
+        return {"n": 0, "writeErrors": [STEPPED_DOWN], "ok": 1.0} if shard == "east" else {"n": 1, "ok": 1.0}
+
+    with pytest.raises(CommandError, match="Not primary while writing") as caught:
+        run(FakeRouter([BY_K], answer), WriteKind.INSERT, documents(*keys), **RETRYABLE)
+    assert caught.value.code == ErrorCode.PrimarySteppedDown
+
+
+def test_other_batch_reports_the_statement_during_which_a_primary_steps_down() -> None:
+    def answer(shard: str, received: Request) -> Answer:
+        return {"n": 0, "writeErrors": [STEPPED_DOWN], "ok": 1.0}
+
+    reply = run(FakeRouter([BY_K], answer), WriteKind.INSERT, documents(1))
+    assert reply["writeErrors"] == [STEPPED_DOWN]
