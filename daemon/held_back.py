@@ -23,7 +23,7 @@ def log_signals_held_back() -> Iterator[None]:
     """In the block neither signal is acted upon; one that came meanwhile is, once, after it.
 
     Python runs the handler of a signal between any two steps of the program: in the middle of a rotation, or of a write
-    that waits for whoever reads a pipe. The handler would then rotate or write as well, and in a burst of signals each
+    that waits for the reader of a pipe. The handler would then rotate or write as well, and in a burst of signals each
     handler would be interrupted by the next one. A process that is started in the block obeys neither before it calls
     `daemon.signals.obey_log_signals`.
     """
