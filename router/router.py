@@ -16,7 +16,7 @@ from router.parameters import Parameters
 from router.routing_cache import RoutingCache
 from router.shard_reply import ShardReply
 from router.shards import ShardRegistry
-from sharding.clock import VectorClock, signed_cluster_time
+from sharding.clock import CONFIG_TIME, VectorClock, signed_cluster_time
 from sharding.timestamps import unpack_timestamp
 from wire.error_codes import Category, ErrorCode, has_category
 from wire.errors import BackendError, CommandError
@@ -115,6 +115,11 @@ class Router:
         newest = unpack_timestamp(cluster_time)
         return {"$clusterTime": signed_cluster_time(newest), "operationTime": newest}
 
+    def _config_gossip(self) -> dict[str, Any]:
+        """The field by which shards learn up to where this router knows the catalog."""
+        config_time = self.clock.time.config_time
+        return {CONFIG_TIME.decode(): unpack_timestamp(config_time)} if config_time else {}
+
     async def send(
         self,
         shard_id: str,
@@ -167,7 +172,8 @@ class Router:
         Raises:
             CommandError: it failed, or the shard could not be talked to.
         """
-        frame = op_msg(bson.encode({**command, "$db": db}), request_id=next_request_id())
+        elements = {**command, **self._config_gossip(), "$db": db}
+        frame = op_msg(bson.encode(elements), request_id=next_request_id())
         reply = await self.send(shard_id, frame, may_repeat=may_repeat)
         reply.raise_for_error()
         return reply.document
