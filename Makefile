@@ -6,6 +6,7 @@ ENVIRONMENT := .venv
 BIN := $(ENVIRONMENT)/bin
 PYTHON_READY := $(ENVIRONMENT)/.ready
 NODE_READY := node_modules/.ready
+SPECIFICATIONS_READY := build/specifications/.ready
 
 # The versions of Python beside the oldest one that are tried where they are installed, and what is tried on them: the
 # parts that stand on the interpreter and its library, and a cluster that runs on it.
@@ -30,6 +31,11 @@ $(NODE_READY): package-lock.json package.json
 	npm ci --ignore-scripts --omit=optional --no-audit --no-fund
 	@touch $@
 
+# MongoDB's own tests of discovery and selection, which come with the source distribution of pymongo.
+$(SPECIFICATIONS_READY): $(PYTHON_READY)
+	$(BIN)/python -m tests.specifications.sources
+	@touch $@
+
 demo: setup
 	$(BIN)/python -m deploy.demo
 
@@ -40,7 +46,7 @@ check: $(PYTHON_READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-pytest: setup
+pytest: setup $(SPECIFICATIONS_READY)
 	$(BIN)/pytest
 
 test-pythons: $(OTHER_PYTHONS:%=test-python-%)
@@ -59,7 +65,7 @@ quick: $(PYTHON_READY)
 	$(BIN)/pytest -q -p no:cacheprovider $(QUICK)
 
 # All of every matrix and every long property run, some of which "make test" samples or leaves out.
-test-all: check setup
+test-all: check setup $(SPECIFICATIONS_READY)
 	$(BIN)/pytest --all
 
 bench: setup

@@ -58,9 +58,7 @@ class Router:
         self.clock = VectorClock()
         self.parameters = Parameters()
         self.pools = ConnectionPools(_handshake, options.pool)
-        monitor = ReplicaSetMonitor(
-            options.config_set, options.config_hosts, _handshake, on_member_down=self.pools.close_idle
-        )
+        monitor = ReplicaSetMonitor(options.config_set, options.config_hosts, _handshake, self.pools)
         self.catalog = CatalogClient(ReplicaSetClient(monitor, self.pools), self.clock, options.config_seconds)
         self.shards = ShardRegistry(self.catalog, self.pools, _handshake, nursery, self.clock)
         self.routing = RoutingCache(self.catalog, nursery)
@@ -150,7 +148,7 @@ class Router:
             try:
                 reply = ShardReply(shard_id, address, await self.pools[address].exchange(frame))
             except BackendError as error:
-                client.on_failure(address)
+                client.on_failure(address, error)
                 if attempts_left and (may_repeat or not error.sent):
                     continue
                 raise CommandError(
@@ -158,7 +156,7 @@ class Router:
                 ) from error
             reply.tell(self.clock)
             if reply.error is not None and has_category(reply.error.code, Category.NOT_PRIMARY):
-                client.on_failure(address)
+                client.on_failure(address, reply.error)
                 if attempts_left and may_repeat:
                     continue
             return reply
