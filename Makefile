@@ -14,6 +14,10 @@ OTHER_PYTHONS := 3.12 3.13 3.14
 QUICK := tests/daemon/test_*.py tests/deploy/test_processes.py tests/deploy/test_pid_files.py tests/wire/test_message.py \
     tests/integration/test_crud_pymongo.py
 
+# Most tests wait for other processes. Each worker has clusters of its own, which the tests of a file share.
+WORKERS ?= 3
+SIDE_BY_SIDE := --numprocesses $(WORKERS) --dist loadfile
+
 .PHONY: setup demo test test-all test-pythons quick check pytest bench chaos lock clean
 
 setup: $(PYTHON_READY) $(NODE_READY)
@@ -47,7 +51,7 @@ check: $(PYTHON_READY)
 	$(BIN)/mypy
 
 pytest: setup $(SPECIFICATIONS_READY)
-	$(BIN)/pytest
+	$(BIN)/pytest $(SIDE_BY_SIDE)
 
 test-pythons: $(OTHER_PYTHONS:%=test-python-%)
 
@@ -66,7 +70,7 @@ quick: $(PYTHON_READY)
 
 # All of every matrix and every long property run, some of which "make test" samples or leaves out.
 test-all: check setup $(SPECIFICATIONS_READY)
-	$(BIN)/pytest --all
+	$(BIN)/pytest --all $(SIDE_BY_SIDE)
 
 bench: setup
 	$(BIN)/python -m bench
