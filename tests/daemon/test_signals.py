@@ -44,6 +44,14 @@ class Running:
         return eventually(lambda: self.lines(message), what=f"the log says {message!r}")[0]
 
 
+@pytest.fixture(autouse=True)
+def _hang_up_is_not_ignored() -> Iterator[None]:
+    """Have the daemons start as from a shell, also when these tests themselves were started by ``nohup``."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @contextmanager
 def running(directory: Path, *options: str, prefix: tuple[str, ...] = ()) -> Iterator[Running]:
     """A daemon that serves; it is gone after the block."""
