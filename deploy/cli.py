@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy.cluster import LocalCluster, json_line
+from deploy.daemon_options import DAEMONS, parse_option
 from deploy.errors import DeployError
 from deploy.interrupts import signals_interrupt
 from deploy.layout import DEFAULT_CACHE_GB
@@ -61,6 +62,7 @@ def _up(options: argparse.Namespace) -> int:
             cache_gb=options.cache_gb,
             log_rotate=options.log_rotate,
             parameters=dict(options.parameters),
+            daemon_options={role: dict(getattr(options, f"{role}_options")) for role in DAEMONS},
             separate_sockets=options.separate_sockets,
             start_timeout=options.timeout,
         )
@@ -159,6 +161,7 @@ def argument_parser() -> argparse.ArgumentParser:
         help="what logRotate and SIGUSR1 do with the log files; kept until it is given again (default: rename)",
     )
     _add_parameters(up)
+    _add_daemon_options(up)
     up.add_argument(
         "--separate-sockets",
         action="store_true",
@@ -240,6 +243,26 @@ def _add_parameters(parser: argparse.ArgumentParser) -> None:
         const=(VERIFY_MIGRATIONS, "true"),
         help="compare what donor and recipient have before each migration is committed",
     )
+
+
+def _add_daemon_options(parser: argparse.ArgumentParser) -> None:
+    for role in DAEMONS:
+        parser.add_argument(
+            f"--{role}-option",
+            dest=f"{role}_options",
+            type=_daemon_option,
+            action="append",
+            default=[],
+            metavar="NAME=VALUE",
+            help=f"start each {role} with its option --NAME; kept until it is given another value, or none (NAME=)",
+        )
+
+
+def _daemon_option(text: str) -> tuple[str, str]:
+    try:
+        return parse_option(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _parameter(text: str) -> tuple[str, str]:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from bson import json_util
 
+from deploy.daemon_options import check_options
 from deploy.errors import DeployError
 from deploy.layout import ClusterState, DamagedStateError, Layout, remove_sockets
 from deploy.migrations import migrations_under_way
@@ -40,6 +41,7 @@ class LocalCluster:
             DeployError: it cannot be started. Nothing is left running.
         """
         options.size()  # before anything is touched
+        check_options(options.daemon_options)
         mongod = find_mongod(options.mongod)
         self._layout.load()
         with self._layout.lock(), PortReservation() as ports:

@@ -2,6 +2,7 @@
 
 import sys
 
+from deploy.daemon_options import option_words
 from deploy.layout import ClusterState, Layout
 from deploy.mongod import mongod_socket
 from deploy.parameters import parameters_of_daemon
@@ -19,6 +20,7 @@ def daemon_arguments(layout: Layout, state: ClusterState, plan: ProcessPlan) -> 
         *("--log-file", str(layout.log(plan.name))),
         *("--log-rotate", state.log_rotate),
         *("--unix-socket-directory", str(state.sockets_of(plan.name))),
+        *option_words(state.daemon_options.get(plan.role, {})),
     ]
     if plan.role is Role.ROUTER:
         return [*common, "--configdb", state.topology.config_string, "--workers", str(state.workers)]

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from deploy.daemon_options import DaemonOptions
 from deploy.durable_files import UNFINISHED_SUFFIX, write_json
 from deploy.errors import DeployError
 from deploy.marks import directory_identity
@@ -52,6 +53,7 @@ class ClusterState:
         parameters: what the shards are started with (see `deploy.parameters`).
         separate_sockets: whether each daemon has a socket directory of its own.
         log_rotate: what a rotation does with a log file, ``rename`` or ``reopen``.
+        daemon_options: further options that the daemons are started with.
     """
 
     topology: Topology
@@ -62,6 +64,7 @@ class ClusterState:
     parameters: Mapping[str, str] = field(default_factory=dict)
     separate_sockets: bool = False
     log_rotate: str = DEFAULT_LOG_ROTATE
+    daemon_options: DaemonOptions = field(default_factory=dict)
 
     def sockets_of(self, name: str) -> Path:
         """Directory of the UNIX sockets that the daemon ``name`` finds."""
@@ -159,6 +162,7 @@ class Layout:
             "parameters": dict(state.parameters),
             "separateSockets": state.separate_sockets,
             "logRotate": state.log_rotate,
+            "daemonOptions": {role.value: dict(options) for role, options in state.daemon_options.items() if options},
             **({} if state.sockets.parent == self.root else {"sockets": str(state.sockets)}),
             **state.topology.to_document(),
         }
@@ -189,8 +193,9 @@ class Layout:
                 document.get("parameters", {}),
                 document.get("separateSockets", False),
                 document.get("logRotate", DEFAULT_LOG_ROTATE),
+                {Role(role): dict(options) for role, options in document.get("daemonOptions", {}).items()},
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise DeployError(
                 f"{self.state_file} was written by another version of shardwright, whose processes are described "
                 f"differently ({error}); use that version, or another --dir"

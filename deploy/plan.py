@@ -1,5 +1,6 @@
 """What ``up`` is to start: the cluster that the directory holds, or a new one."""
 
+from deploy.daemon_options import combined
 from deploy.errors import DeployError
 from deploy.layout import DEFAULT_CACHE_GB, DEFAULT_LOG_ROTATE, DEFAULT_WORKERS, ClusterState, Layout, remove_sockets
 from deploy.ports import PortReservation
@@ -39,6 +40,7 @@ def existing_cluster(
         {**state.parameters, **options.parameters},
         state.separate_sockets,
         options.log_rotate or state.log_rotate,
+        combined(state.daemon_options, options.daemon_options),
     )
 
 
@@ -70,6 +72,7 @@ def new_cluster(layout: Layout, options: UpOptions, mongod: str, ports: PortRese
         options.parameters,
         options.separate_sockets,
         options.log_rotate or DEFAULT_LOG_ROTATE,
+        combined({}, options.daemon_options),
     )
 
 

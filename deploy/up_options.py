@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from deploy.daemon_options import DaemonOptions
 from deploy.errors import DeployError
 from deploy.topology import Size
 
@@ -26,6 +27,7 @@ class UpOptions:
         port: of the first router; 0 chooses a free one.
         log_rotate: what a rotation does with a log file, ``rename`` or ``reopen``.
         parameters: what the shards are to be started with, on top of what they had before.
+        daemon_options: what the daemons are to be started with, on top of what they had before.
         separate_sockets: give each daemon of a new cluster a socket directory of its own, where others find nothing.
         start_timeout: seconds that the whole start may take.
     """
@@ -40,6 +42,7 @@ class UpOptions:
     cache_gb: float | None = None
     log_rotate: str | None = None
     parameters: Mapping[str, str] = field(default_factory=dict)
+    daemon_options: DaemonOptions = field(default_factory=dict)
     separate_sockets: bool = False
     start_timeout: float = DEFAULT_START_TIMEOUT
 

@@ -1,0 +1,70 @@
+"""Options of the daemons that ``up`` passes on."""
+
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from deploy.cli import main
+from deploy.daemon_options import check_options, combined, parse_option
+from deploy.daemons import daemon_arguments
+from deploy.errors import DeployError
+from deploy.layout import ClusterState, Layout
+from deploy.topology import Role, Size, Topology
+
+
+def test_dashes_of_the_option_may_be_written() -> None:
+    assert parse_option("--slow-ms=5") == parse_option("slow-ms=5") == ("slow-ms", "5")
+
+
+@pytest.mark.parametrize("text", ["", "slow-ms", "=5", "---slow-ms=5", "two words=1", "slow-ms 5"])
+def test_malformed_options_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="NAME=VALUE"):
+        parse_option(text)
+
+
+@pytest.mark.parametrize("name", ["port", "configdb", "workers", "mongod-socket", "log-file"])
+def test_options_that_the_launcher_gives_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="gives itself"):
+        parse_option(f"{name}=1")
+
+
+def test_options_are_kept_changed_and_taken_back() -> None:
+    before = combined({}, {Role.ROUTER: {"slow-ms": "5", "max-connections": "10"}})
+    after = combined(before, {Role.ROUTER: {"slow-ms": "", "max-connections": "20"}, Role.SHARDD: {"slow-ms": "1"}})
+    assert after == {Role.ROUTER: {"max-connections": "20"}, Role.SHARDD: {"slow-ms": "1"}, Role.CONFIGD: {}}
+
+
+def test_every_daemon_of_a_role_is_started_with_its_options(tmp_path: Path) -> None:
+    ports = count(20_000)
+    topology = Topology.plan(Size(), router_port=lambda _: 27_017, free_ports=lambda _: next(ports))
+    options = {Role.ROUTER: {"unread-reply-mb": "64"}, Role.SHARDD: {"slow-ms": "5"}}
+    state = ClusterState(topology, "/bin/mongod", 0.25, 1, tmp_path / "sockets", daemon_options=options)
+    layout = Layout(tmp_path)
+    layout.save(state)
+    loaded = layout.load()
+    assert loaded is not None
+    assert loaded.daemon_options == options
+    started = {plan.name: daemon_arguments(layout, loaded, plan) for plan in topology.processes if plan.metrics_port}
+    assert [name for name, words in started.items() if "--unread-reply-mb=64" in words] == ["router.0"]
+    assert [name for name, words in started.items() if "--slow-ms=5" in words] == ["shard0.0.shardd", "shard1.0.shardd"]
+
+
+@pytest.mark.parametrize(
+    ("role", "name", "value", "reason"),
+    [
+        (Role.ROUTER, "config-seconds", "-1", "'-1' is not a number of seconds"),
+        (Role.SHARDD, "config-seconds", "5", "the shardd has no option --config-seconds"),
+        (Role.CONFIGD, "unread-reply", "5", "ambiguous option|the configd has no option --unread-reply"),
+    ],
+)
+def test_the_daemon_says_what_it_does_not_take(role: Role, name: str, value: str, reason: str) -> None:
+    with pytest.raises(DeployError, match=reason):
+        check_options({role: {name: value}})
+
+
+def test_an_option_that_is_refused_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = tmp_path / "cluster"
+    assert main(["up", "--dir", str(directory), "--router-option", "unread-reply-mb=0"]) == 1
+    assert "--router-option" in capsys.readouterr().err
+    assert not directory.exists()
