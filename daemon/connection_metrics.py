@@ -37,6 +37,16 @@ def measure_connections(metrics: Metrics, server: Server, pools: ConnectionPools
     metrics.gauge(
         "unread_reply_bytes_max", "The most that unread_reply_bytes has been", lambda: UNREAD_REPLIES.peak_bytes
     )
+    metrics.gauge(
+        "held_batch_bytes",
+        "Of unread_reply_bytes, what idle cursors have fetched and not returned",
+        lambda: UNREAD_REPLIES.holdings.total_bytes,
+    )
+    metrics.gauge(
+        "cursors_ended_for_room",
+        "Idle cursors ended as others needed the memory",
+        lambda: UNREAD_REPLIES.holdings.ended,
+    )
     metrics.labelled_gauge("pool_connections", "Connections to other hosts by use", "state", lambda: _totals(pools))
 
 

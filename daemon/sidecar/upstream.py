@@ -119,5 +119,6 @@ class Upstream:
                 reply = await connection.receive()
         except BaseException:
             connection.close()  # mongod would go on sending to whoever asks next
+            self._client.is_finished = True
             raise
         return reply

@@ -15,8 +15,7 @@ async def get_more(operation: Operation) -> Reply:
     forwarded = await forward_to_holder(operation, arguments.cursor_id)
     if forwarded is not None:
         return forwarded
-    cursors = operation.router.cursors
-    with cursors.checked_out(arguments.cursor_id, arguments.namespace, CursorOwner.of(request)) as entry:
-        entry.client = operation.client
+    cursors, owner = operation.router.cursors, CursorOwner.of(request)
+    with cursors.checked_out(arguments.cursor_id, arguments.namespace, owner, operation.client) as entry:
         return await entry.cursor.next_batch(operation, arguments, entry.id)
     raise AssertionError("a checked out cursor answers or raises")

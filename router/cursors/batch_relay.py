@@ -82,6 +82,11 @@ class BatchRelay(Relay):
         """The connection belongs to a pool, and goes back there."""
         return UNREAD_REPLIES.bounds.patience_seconds
 
+    @property
+    def relay_seconds(self) -> float:
+        """See `patience_seconds`."""
+        return UNREAD_REPLIES.bounds.relay_seconds
+
     def begin(self, beginning: bytes) -> tuple[bytes, int] | None:
         """See `Relay.begin`."""
         if not (

@@ -25,6 +25,10 @@ class Cursor(Protocol):
     def is_exhausted(self) -> bool:
         """Whether everything has been returned."""
 
+    @property
+    def held_bytes(self) -> int:
+        """Memory of what shards have returned and clients have not got yet."""
+
     async def next_batch(self, operation: "Operation", arguments: GetMoreArguments, cursor_id: int) -> bytes | None:
         """The frame that answers a ``getMore``; None when the client has got it already.
 

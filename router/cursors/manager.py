@@ -1,8 +1,9 @@
 """All cursors that clients have open on this router process.
 
 A cursor is *checked out* while a ``getMore`` reads it (MongoDB says pinned), and nobody else can read it then. It ends
-when it is exhausted, fails, is killed, or nobody has read it for too long. Cursors on shards that are left over when a
-cursor ends are killed in the background, since nobody waits for that.
+when it is exhausted, fails, is killed, or nobody has read it for too long, which is sooner if others need the memory
+that it takes (`wire.transport.holdings`). Cursors on shards that are left over when a cursor ends are killed in the
+background, since nobody waits for that.
 """
 
 import logging
@@ -21,7 +22,9 @@ from router.cursors.session import CursorOwner
 from router.cursors.single_shard import ARGUMENT_ERRORS
 from wire.error_codes import ErrorCode
 from wire.errors import BackendError, CommandError
+from wire.transport.holdings import Holding
 from wire.transport.pools import ConnectionPools
+from wire.transport.unread import UNREAD_REPLIES
 
 if TYPE_CHECKING:
     from wire.transport.client_connection import ClientConnection
@@ -53,8 +56,8 @@ class CursorStatistics:
     timed_out: int
 
 
-class OpenCursor:
-    """One cursor in the manager.
+class OpenCursor(Holding):
+    """One cursor in the manager; what it has fetched and not returned takes memory between two requests.
 
     Attributes:
         id: by which the client knows it.
@@ -68,9 +71,30 @@ class OpenCursor:
         scope: cancelled to interrupt the ``getMore`` that is reading it.
     """
 
-    __slots__ = ("client", "cursor", "id", "is_checked_out", "is_immortal", "is_killed", "last_used", "owner", "scope")
+    __slots__ = (
+        "_manager",
+        "client",
+        "cursor",
+        "id",
+        "is_checked_out",
+        "is_immortal",
+        "is_killed",
+        "last_used",
+        "owner",
+        "scope",
+    )
 
-    def __init__(self, cursor_id: int, cursor: Cursor, owner: CursorOwner, *, is_immortal: bool) -> None:
+    def __init__(
+        self,
+        cursor_id: int,
+        cursor: Cursor,
+        owner: CursorOwner,
+        manager: "CursorManager",
+        *,
+        is_immortal: bool,
+    ) -> None:
+        super().__init__()
+        self._manager = manager
         self.id = cursor_id
         self.cursor = cursor
         self.owner = owner
@@ -80,6 +104,10 @@ class OpenCursor:
         self.is_killed = False
         self.last_used = trio.current_time()
         self.scope = trio.CancelScope()
+
+    def end(self) -> None:
+        """See `Holding`; who reads it again meets CursorNotFound."""
+        self._manager.end_for_room(self)
 
 
 class CursorManager:
@@ -128,13 +156,16 @@ class CursorManager:
         """Keep a cursor that is not exhausted; returns its id."""
         while (cursor_id := new_cursor_id(self._worker_index, self._random_bits)) in self._cursors:
             pass
-        entry = self._cursors[cursor_id] = OpenCursor(cursor_id, cursor, owner, is_immortal=is_immortal)
+        entry = self._cursors[cursor_id] = OpenCursor(cursor_id, cursor, owner, self, is_immortal=is_immortal)
         entry.client = client
+        UNREAD_REPLIES.holdings.keep(entry, cursor.held_bytes, client)
         self._opened += 1
         return cursor_id
 
     @contextmanager
-    def checked_out(self, cursor_id: int, namespace: str, reader: CursorOwner) -> Iterator[OpenCursor]:
+    def checked_out(
+        self, cursor_id: int, namespace: str, reader: CursorOwner, client: "ClientConnection | None" = None
+    ) -> Iterator[OpenCursor]:
         """Have a cursor alone for a ``getMore``.
 
         What the block raises ends the cursor, unless it is an error about arguments. A kill in the meantime cancels the
@@ -157,7 +188,9 @@ class CursorManager:
             )
         entry.owner.check(cursor_id, reader)
         entry.is_checked_out = True
+        entry.client = client
         entry.scope = trio.CancelScope()
+        UNREAD_REPLIES.holdings.resume(entry, client)
         is_usable = False
         try:
             with entry.scope:
@@ -173,6 +206,8 @@ class CursorManager:
             entry.last_used = trio.current_time()
             if not is_usable or entry.cursor.is_exhausted:
                 self._end(entry)
+            else:
+                UNREAD_REPLIES.holdings.keep(entry, entry.cursor.held_bytes, client)
 
     def kill(self, cursor_id: int, db: str | None = None) -> bool:
         """End a cursor, interrupting who reads it.
@@ -230,6 +265,14 @@ class CursorManager:
         self._timed_out += len(expired)
         return len(expired)
 
+    def end_for_room(self, entry: OpenCursor) -> None:
+        """End a cursor that nobody is reading, for the sake of others."""
+        logger.info(
+            "A cursor was ended to make room for the replies of others",
+            extra={"cursor_id": entry.id, "namespace": entry.cursor.namespace},
+        )
+        self._end(entry)
+
     def statistics(self) -> CursorStatistics:
         """The numbers of this moment."""
         entries = self._cursors.values()
@@ -249,6 +292,7 @@ class CursorManager:
 
     def _end(self, entry: OpenCursor) -> None:
         self._cursors.pop(entry.id, None)
+        UNREAD_REPLIES.holdings.drop(entry)
         self.kill_remotes(entry.cursor.remotes)
 
     async def _reap_repeatedly(self) -> None:

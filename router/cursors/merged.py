@@ -17,6 +17,7 @@ from router.reads.merge import ResultMerger
 from router.shard_reply import ShardReply
 from wire.error_codes import Category, ErrorCode, has_category
 from wire.errors import CommandError
+from wire.transport.unread import UNREAD_REPLIES
 
 if TYPE_CHECKING:
     from router.operation import Operation
@@ -91,6 +92,11 @@ class MergedCursor:
         """Whether everything has been returned."""
         return self._merger.is_done
 
+    @property
+    def held_bytes(self) -> int:
+        """Memory of what shards have returned and clients have not got yet."""
+        return self._merger.held_bytes
+
     async def first_batch(self, operation: "Operation", batch_size: int | None) -> list[bytes]:
         """The documents of the first batch.
 
@@ -149,6 +155,8 @@ class MergedCursor:
     async def _ask_ahead(self, operation: "Operation", number: int) -> None:
         """Have a shard make ready a batch that will be wanted soon; what goes wrong is told when it is wanted."""
         remote = self._remotes[number]
+        if not remote.may_ask_ahead(operation.router):
+            return
         with suppress(CommandError):
             elements = raw_elements(operation.request, _PASSED_ON)
             await remote.ask_ahead(operation.router, remote.get_more_frame(None, elements))
@@ -161,6 +169,8 @@ class MergedCursor:
         """Move documents into the batch until it is full or there are no more, asking shards for those not here yet."""
         while True:
             self._merger.fill(batch)
+            if operation.client is not None and operation.client.reserved_bytes:
+                UNREAD_REPLIES.reservations.settle(operation.client, self._merger.held_bytes + batch.size)
             if batch.is_full or self._merger.is_done:
                 return
             starving = self._merger.starving()

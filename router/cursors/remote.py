@@ -95,7 +95,7 @@ class RemoteCursor:
         except BackendError as error:
             shard = router.shards.get_known(self.shard_id)
             if shard is not None:
-                shard.client.on_failure(self.address, error)
+                shard.client.on_failure(self.address)
             raise self._unreachable(error) from error
         if answer is None:
             assert relay is not None
@@ -103,6 +103,11 @@ class RemoteCursor:
         reply = ShardReply(self.shard_id, self.address, answer)
         reply.tell(router.clock)
         return reply
+
+    def may_ask_ahead(self, router: "Router") -> bool:
+        """Whether the answer may keep a connection until it is wanted, which may be long."""
+        shard = router.shards.get_known(self.shard_id)
+        return shard is not None and shard.client.has_spare_connections(self.address)
 
     async def ask_ahead(self, router: "Router", frame: bytes) -> None:
         """Send the request of the next `exchange` already, so that the shard works on it meanwhile.

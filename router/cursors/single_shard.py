@@ -54,6 +54,11 @@ class SingleShardCursor:
         """Whether the shard has returned everything."""
         return self._remote.is_exhausted
 
+    @property
+    def held_bytes(self) -> int:
+        """Nothing: what the shard returns goes to the client."""
+        return 0
+
     async def next_batch(self, operation: "Operation", arguments: GetMoreArguments, cursor_id: int) -> bytes | None:
         """The shard's answer, under the router's cursor id.
 

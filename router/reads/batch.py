@@ -17,14 +17,15 @@ class Batch:
     Attributes:
         documents: the raw documents, in order.
         documents_max: how many it takes, None for as many as there is room for.
+        size: bytes of the documents in the reply.
     """
 
-    __slots__ = ("_bytes", "documents", "documents_max")
+    __slots__ = ("documents", "documents_max", "size")
 
     def __init__(self, documents_max: int | None) -> None:
         self.documents: list[bytes] = []
         self.documents_max = documents_max
-        self._bytes = 0
+        self.size = 0
 
     @property
     def is_full(self) -> bool:
@@ -40,9 +41,9 @@ class Batch:
         """Whether one more document would fit; the first always does."""
         if self.is_full:
             return False
-        return not self.documents or self._bytes + len(document) + _ELEMENT_BYTES <= BSON_OBJECT_BYTES_MAX
+        return not self.documents or self.size + len(document) + _ELEMENT_BYTES <= BSON_OBJECT_BYTES_MAX
 
     def add(self, document: bytes) -> None:
         """Take a document that there is room for."""
         self.documents.append(document)
-        self._bytes += len(document) + _ELEMENT_BYTES
+        self.size += len(document) + _ELEMENT_BYTES

@@ -8,17 +8,33 @@ to go on.
 from collections import deque
 from collections.abc import Sequence
 from heapq import heappop, heappush, heapreplace
+from typing import Final
 
 from router.reads.batch import Batch
 from router.reads.sort_order import SortOrder, sort_key_span, without_span
 
+_OBJECT_BYTES: Final = 48
+"""What a document takes in memory besides itself."""
+
 
 class _Source:
-    __slots__ = ("documents", "is_exhausted")
+    __slots__ = ("documents", "held_bytes", "is_exhausted")
 
     def __init__(self) -> None:
         self.documents: deque[bytes] = deque()
+        self.held_bytes = 0
         self.is_exhausted = False
+
+    def extend(self, documents: Sequence[bytes]) -> None:
+        self.documents.extend(documents)
+        self.held_bytes += sum(map(len, documents)) + len(documents) * _OBJECT_BYTES
+
+    def drop_first(self) -> None:
+        self.held_bytes -= len(self.documents.popleft()) + _OBJECT_BYTES
+
+    def replace_first(self, document: bytes) -> None:
+        self.held_bytes += len(document) - len(self.documents[0])
+        self.documents[0] = document
 
 
 class ResultMerger:
@@ -56,7 +72,7 @@ class ResultMerger:
         """
         fed = self._sources[source]
         was_empty = not fed.documents
-        fed.documents.extend(documents)
+        fed.extend(documents)
         fed.is_exhausted = is_exhausted
         if self._order is not None and was_empty and documents:
             heappush(self._heads, self._head(self._order, source))
@@ -88,17 +104,22 @@ class ResultMerger:
         return all(source.is_exhausted and not source.documents for source in self._sources)
 
     @property
+    def held_bytes(self) -> int:
+        """Memory of the documents that were fed and not moved into a batch yet."""
+        keys = sum(len(key) + _OBJECT_BYTES for key, _, _ in self._heads)
+        return keys + sum(source.held_bytes for source in self._sources)
+
+    @property
     def is_unbounded(self) -> bool:
         """Whether neither order, skip nor limit stand between the sources and the result from here on."""
         return self._order is None and not self._skip and self._remaining is None
 
     def _fill_unordered(self, batch: Batch) -> None:
         for source in self._sources:
-            documents = source.documents
-            while documents and self._remaining != 0:
-                if not self._emit(documents[0], batch):
+            while source.documents and self._remaining != 0:
+                if not self._emit(source.documents[0], batch):
                     return
-                documents.popleft()
+                source.drop_first()
 
     def _fill_ordered(self, batch: Batch, order: SortOrder) -> None:
         heads = self._heads
@@ -109,7 +130,7 @@ class ResultMerger:
             if not self._emit(document, batch):
                 return
             source = self._sources[number]
-            source.documents.popleft()
+            source.drop_first()
             if source.documents:
                 heapreplace(heads, self._head(order, number))
             else:
@@ -133,6 +154,9 @@ class ResultMerger:
         return True
 
     def _head(self, order: SortOrder, number: int) -> tuple[bytes, int, bytes]:
-        document = self._sources[number].documents[0]
+        source = self._sources[number]
+        document = source.documents[0]
         span = sort_key_span(document)
-        return order.key(document, span), number, without_span(document, span)
+        key, bare = order.key(document, span), without_span(document, span)
+        source.replace_first(bare)
+        return key, number, bare

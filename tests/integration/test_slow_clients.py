@@ -4,23 +4,30 @@ import re
 from contextlib import ExitStack
 from pathlib import Path
 
+import bson
+
 from deploy.ports import PortReservation
 from tests.integration.health import sample
 from tests.integration.raw_client import raw_client
 from tests.integration.routers import extra_router, worker_of
-from tests.integration.sharded import Documents
+from tests.integration.sharded import SPLIT_AT, Documents
 from tests.integration.waiting import eventually
 from tests.local_cluster import RunningCluster
+from wire.error_codes import ErrorCode
 
 MB = 1 << 20
 DOCUMENT_BYTES = 14 * MB
 CLIENTS = 30
 BOUND_MB = 64
 WITHIN_BOUND = BOUND_MB // 14
+CURSORS = 16
 SYSTEM_HOLDS = 8
 """How many of the others' replies may fit into the sockets as others end; an ample guess."""
 OWN_MB = 160
 """What a router takes beyond the bound: itself, and the copies of the replies that it is just working on."""
+
+MERGE_MB = 70
+"""The same for a merge of two of them."""
 
 
 def resident_mb_max(pid: int) -> int:
@@ -28,6 +35,33 @@ def resident_mb_max(pid: int) -> int:
     found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert found is not None
     return int(found[1]) >> 10
+
+
+def read_on(address: str, db: str, name: str) -> None:
+    """Get ahead by one batch, from both shards, in a sorted cursor; that of the second shard is kept for later."""
+    with raw_client(address) as client:
+        find = {"find": name, "filter": {"key": {"$gte": 0}}, "sort": {"key": 1}, "batchSize": 0}
+        cursor = client.command(find, db=db)["cursor"]
+        reply = client.command({"getMore": bson.Int64(cursor["id"]), "collection": name}, db=db)
+        assert reply["ok"] or reply["code"] == ErrorCode.ExceededMemoryLimit
+
+
+def test_batches_that_idle_cursors_hold_take_bounded_memory(cluster: RunningCluster, ranged: Documents) -> None:
+    ranged.insert_many([{"key": key, "text": "x" * DOCUMENT_BYTES} for key in (1, SPLIT_AT)])
+    with PortReservation() as ports:
+        metrics_port = ports.hold_free()
+    metrics = f"127.0.0.1:{metrics_port}"
+    bounds = ("--unread-reply-mb", str(BOUND_MB), "--unread-reply-seconds", "2")
+    with extra_router(cluster, "--metrics-port", str(metrics_port), *bounds) as (address, _):
+        pid = worker_of(address)
+        assert pid is not None
+        for _ in range(CURSORS):
+            read_on(address, ranged.database.name, ranged.name)
+            assert sample(metrics, "unread_reply_bytes") <= BOUND_MB * MB
+        assert sample(metrics, "held_batch_bytes") > DOCUMENT_BYTES
+        ended = sample(metrics, "cursors_ended_for_room") + sample(metrics, "long_replies_refused")
+        assert ended >= CURSORS - WITHIN_BOUND - 1
+        assert resident_mb_max(pid) <= BOUND_MB + OWN_MB + MERGE_MB
 
 
 def test_replies_that_are_not_read_take_bounded_memory(cluster: RunningCluster, ranged: Documents) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from wire.transport.stream import FrameStream
+from wire.transport.unread import UNREAD_REPLIES
 
 if TYPE_CHECKING:
     from wire.request import Request
@@ -80,5 +81,14 @@ class ClientConnection:
             self.scope.cancel()
 
     async def send(self, frame: bytes) -> None:
-        """Send a frame out of turn, as exhaust replies are."""
-        await self.stream.send(frame)
+        """Send a frame out of turn, as exhaust replies are; what is not read counts as unread.
+
+        Raises:
+            SlowClientError: there is no room for what is not read.
+            OSError: the connection broke.
+        """
+        rest = self.stream.send_now(frame)
+        if rest is not None:
+            await UNREAD_REPLIES.send(self.stream, rest, self)
+        elif self.reserved_bytes:
+            UNREAD_REPLIES.reservations.release(self)

@@ -29,11 +29,13 @@ class PoolOptions:
     Attributes:
         connections_min: how many connections are kept even if unused.
         connections_max: how many may be open at once; more borrowers wait.
+        asked_ahead_max: while so many are lent, none is to be lent for what nobody waits for yet.
         idle_seconds_max: unused for longer, a connection above the minimum is closed.
     """
 
     connections_min: int = 1
     connections_max: int = 2_000
+    asked_ahead_max: int = 500
     idle_seconds_max: float = IDLE_SECONDS_MAX
 
 
@@ -86,6 +88,11 @@ class Pool:
             return await connection.exchange(frame)
         finally:
             self.give_back(connection)
+
+    @property
+    def has_spare_connections(self) -> bool:
+        """Whether a connection may be kept for an answer that nobody waits for yet, perhaps for long."""
+        return self._open_count - len(self._idle) < self._options.asked_ahead_max
 
     async def ask(self, frame: bytes) -> "Asked":
         """Send a request and have its answer read later.
@@ -186,16 +193,11 @@ class Pool:
         while self._idle:
             self._close(self._idle.pop())
 
-    @property
-    def in_use(self) -> int:
-        """How many connections are lent out."""
-        return self._open_count - len(self._idle)
-
     def statistics(self) -> PoolStatistics:
         """The numbers of this moment."""
         return PoolStatistics(
             available=len(self._idle),
-            in_use=self.in_use,
+            in_use=self._open_count - len(self._idle),
             created=self._created,
             waiting=len(self._waiters),
         )

@@ -27,9 +27,10 @@ class Relay:
     def __init__(self, receiver: "FrameStream") -> None:
         self.receiver = receiver
         self.is_receiver_gone = False
+        self._patient_until: float | None = None
 
     async def send(self, piece: bytes | memoryview) -> memoryview | None:
-        """Pass a piece on; returns what the receiver has not taken in `patience_seconds` of reading nothing.
+        """Pass a piece on; returns what the receiver has not taken when it is waited for no longer.
 
         Raises:
             OSError: the receiver's connection broke.
@@ -39,8 +40,11 @@ class Relay:
             if rest is None:
                 return None
             await in_own_task()
+            started = trio.current_time()
+            if self._patient_until is None:
+                self._patient_until = started + self.relay_seconds
             while rest:
-                with trio.move_on_after(self.patience_seconds):
+                with trio.move_on_at(min(started + self.patience_seconds, self._patient_until)):
                     rest = await self.receiver.send_some(rest)
                     continue
                 return rest
@@ -51,7 +55,12 @@ class Relay:
 
     @property
     def patience_seconds(self) -> float:
-        """How long a receiver that reads nothing is waited for, with the connection on which the answer comes."""
+        """How long the receiver has for one piece, while it keeps the connection on which the answer comes."""
+        return math.inf
+
+    @property
+    def relay_seconds(self) -> float:
+        """How long the receiver has in all, from when it was first waited for."""
         return math.inf
 
     @contextmanager

@@ -68,9 +68,13 @@ class ReplicaSetClient:
         """As `exchange`, with a given member."""
         try:
             return await self._pools[address].exchange(frame)
-        except BackendError as error:
-            self.on_failure(address, error)
+        except BackendError:
+            self.on_failure(address)
             raise
+
+    def has_spare_connections(self, address: str) -> bool:
+        """Whether a connection to a given member may be kept for an answer that nobody waits for yet."""
+        return self._pools[address].has_spare_connections
 
     async def ask(self, address: str, frame: bytes) -> Asked:
         """Send a request to a given member and have its answer read later; whoever meets an error then tells it.
@@ -80,13 +84,13 @@ class ReplicaSetClient:
         """
         try:
             return await self._pools[address].ask(frame)
-        except BackendError as error:
-            self.on_failure(address, error)
+        except BackendError:
+            self.on_failure(address)
             raise
 
-    def on_failure(self, address: str, error: BackendError | CommandError | RemoteProtocolError) -> None:
-        """An operation failed in a way that may say that a member is not what it was taken for."""
-        self.monitor.on_error(address, error)
+    def on_failure(self, address: str) -> None:
+        """A member proved not to be what it was taken for: look again."""
+        self.monitor.mark_failed(address)
 
     async def command(
         self,
@@ -169,7 +173,7 @@ class ReplicaSetClient:
             except CommandError as failure:
                 if not has_category(failure.code, Category.NOT_PRIMARY):
                     raise
-                self.on_failure(address, failure)
+                self.on_failure(address)
                 if attempt == _ATTEMPTS_MAX:
                     raise
         raise AssertionError("unreachable")

@@ -6,11 +6,12 @@ of it is read from its connection, until the reply to the client counts in its p
 nothing more is read. Room comes from clients that read, and from those that are closed because they do not
 (`UnreadReplies.close_stalled`); if neither is enough, the operation that waits fails after a while.
 
-No operation waits for itself, or in a circle with others: only an operation that has reserved nothing waits. Once one
-of its replies was admitted, all others are, even beyond the bound, and from then on it waits for its shards and for its
-client alone. Replies of one operation that are waiting together are admitted together, and count together. What many
-operations wait for in common, such as a load of the catalog (`daemon.single_flight`), belongs to none of them and does
-not wait.
+No operation waits for itself, or in a circle with others: only an operation that has reserved less than one long reply
+waits. Once one of its replies was admitted, all others are, even beyond the bound, and from then on it waits for its
+shards and for its client alone. What a cursor held since an earlier request counts as reserved, so the same is true of
+a request that goes on with it. Replies of one operation that are waiting together are admitted together, and count
+together. What many operations wait for in common, such as a load of the catalog (`daemon.single_flight`), belongs to
+none of them and does not wait.
 """
 
 from collections.abc import Sequence
@@ -62,8 +63,8 @@ class Reservations:
     async def reserve(self, size: int) -> None:
         """Wait until so many bytes may be received for the client that the running task works for.
 
-        They count until `release`, at most as many as one client may leave unread: an operation that goes on for long
-        does not keep all it has received.
+        They count until `release` or `settle`. Of what is no read, no more counts than one client may leave unread: an
+        operation that goes on for long, such as a move, does not keep all it has received.
 
         Raises:
             CommandError: ExceededMemoryLimit, there was no room for half of the bounds' patience (half, since the
@@ -74,7 +75,7 @@ class Reservations:
         if client is None:
             return
         receiver = _Receiver(client, size)
-        if client.reserved_bytes:
+        if client.reserved_bytes >= LONG_REPLY_BYTES:
             self._admit((receiver,))
             return
         self._waiting.append(receiver)
@@ -91,22 +92,36 @@ class Reservations:
         while self._waiting:
             client = self._waiting[0].client
             together = [each for each in self._waiting if each.client is client]
-            size = min(sum(each.size for each in together), self._unread.bounds.client_bytes)
+            size = self._counted(client, sum(each.size for each in together))
             if self._unread.total_bytes and self._unread.total_bytes + size > self._unread.bounds.total_bytes:
                 return
             self._waiting = [each for each in self._waiting if each.client is not client]
             self._admit(together)
 
-    def take(self, client: "ClientConnection") -> int:
-        """Forget what is reserved for a client; returns how much it was, for the caller to subtract from the total."""
-        taken, client.reserved_bytes = client.reserved_bytes, 0
+    def take(self, client: "ClientConnection", size_max: int | None = None) -> int:
+        """Forget what is reserved for a client, or so much of it.
+
+        Returns:
+            How much it was, for the caller to subtract from the total.
+        """
+        taken = client.reserved_bytes if size_max is None else min(client.reserved_bytes, size_max)
+        client.reserved_bytes -= taken
         self.total_bytes -= taken
         return taken
 
+    def add(self, client: "ClientConnection", size: int) -> None:
+        """Count what is in the total already as reserved for a client."""
+        client.reserved_bytes += size
+        self.total_bytes += size
+
+    def settle(self, client: "ClientConnection", size: int) -> None:
+        """Of what a running operation has received, it keeps no more than so many bytes."""
+        if client.reserved_bytes > size:
+            self._unread.change_total(-self.take(client, client.reserved_bytes - size))
+
     def release(self, client: "ClientConnection") -> None:
         """The reply has gone out, or never will."""
-        if client.reserved_bytes:
-            self._unread.change_total(-self.take(client))
+        self.settle(client, 0)
 
     async def _wait_for_room(self, receiver: _Receiver) -> None:
         bounds = self._unread.bounds
@@ -127,9 +142,14 @@ class Reservations:
     def _admit(self, receivers: Sequence[_Receiver]) -> None:
         for receiver in receivers:
             client = receiver.client
-            size = min(receiver.size, max(0, self._unread.bounds.client_bytes - client.reserved_bytes))
             receiver.admitted.set()
             if not client.stream.is_closed:  # else nobody would release it: the task has outlived its client
-                client.reserved_bytes += size
-                self.total_bytes += size
+                size = self._counted(client, receiver.size)
+                self.add(client, size)
                 self._unread.change_total(size)
+
+    def _counted(self, client: "ClientConnection", size: int) -> int:
+        """How much of so many further bytes counts: a read keeps all that it receives until it is answered."""
+        if client.is_interruptible:
+            return size
+        return min(size, max(0, self._unread.bounds.client_bytes - client.reserved_bytes))

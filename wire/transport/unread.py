@@ -2,9 +2,11 @@
 
 A reply that does not fit into the client's socket waits here. What is only passed on waits where it comes from instead:
 nothing more is read of it (`wire.transport.relay`), until it has kept a connection that others need for too long. What
-is received whole waits for room first (`wire.transport.reservations`).
+is received whole waits for room first (`wire.transport.reservations`). What cursors keep between two requests counts,
+too (`wire.transport.holdings`).
 """
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from wire.transport.holdings import Holding, Holdings
 from wire.transport.reservations import Reservations
 from wire.transport.strand import in_own_task
 
@@ -20,12 +23,17 @@ if TYPE_CHECKING:
     from wire.transport.stream import FrameStream
 
 
+PROGRESS_BYTES: Final = 1 << 18
+"""A client that takes less than this in the time that is allowed for it counts as one that reads nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class UnreadBounds:
     """What the replies of a process that were not read may take.
 
     Attributes:
-        total_bytes: of all clients; beyond it the client is closed that has not read anything for longest.
+        total_bytes: of all clients; beyond it the client is closed, or its cursor ended, that has read nothing for
+            longest.
         client_bytes: of one client; it is closed if it leaves more unread, and reads nothing, for `patience_seconds`.
         patience_seconds: how long a client that reads nothing may also keep a connection to a shard to itself.
     """
@@ -39,6 +47,11 @@ class UnreadBounds:
         """A client that takes nothing for so long is closed if others are waiting for room."""
         return self.patience_seconds / 5
 
+    @property
+    def relay_seconds(self) -> float:
+        """How long a client may keep a connection to a shard to itself in all, for one answer that it reads slowly."""
+        return 3 * self.patience_seconds
+
 
 class SlowClientError(OSError):
     """A client does not read its replies and would take more memory than it may; its connection has to be closed."""
@@ -49,16 +62,22 @@ class _Waiting:
 
     Attributes:
         size: bytes.
-        since: when the client last took any of it, on trio's clock.
+        since: when the client last had taken `PROGRESS_BYTES` of it, on trio's clock.
         scope: cancelled to make room for others.
     """
 
-    __slots__ = ("scope", "since", "size")
+    __slots__ = ("_size_then", "scope", "since", "size")
 
     def __init__(self, size: int) -> None:
-        self.size = size
+        self.size = self._size_then = size
         self.since = trio.current_time()
         self.scope = trio.CancelScope()
+
+    def note_progress(self, size: int) -> None:
+        """So much is left."""
+        if self._size_then - size >= PROGRESS_BYTES:
+            self._size_then = size
+            self.since = trio.current_time()
 
 
 class UnreadReplies:
@@ -69,6 +88,7 @@ class UnreadReplies:
         total_bytes: how much it is, and will be with what is on its way.
         peak_bytes: how much it has been at most.
         reservations: what is on its way.
+        holdings: what cursors keep between two requests.
         clients_closed: how many clients were closed because it was too much.
     """
 
@@ -78,6 +98,7 @@ class UnreadReplies:
         self.peak_bytes = 0
         self.clients_closed = 0
         self.reservations = Reservations(self)
+        self.holdings = Holdings(self)
         self._waiting: set[_Waiting] = set()
 
     async def send(self, stream: "FrameStream", rest: memoryview, client: "ClientConnection | None" = None) -> None:
@@ -97,13 +118,13 @@ class UnreadReplies:
         self._waiting.add(waiting)
         self.change_total(waiting.size - (self.reservations.take(client) if client is not None else 0))
         try:
-            self._make_room()
+            self.make_room()
             with waiting.scope:
                 while rest:
-                    with trio.move_on_after(self._patience_with(waiting)):
+                    with trio.move_on_at(self._patient_until(waiting)):
                         rest = await stream.send_some(rest)
                         self._resize(waiting, len(rest))
-                        waiting.since = trio.current_time()
+                        waiting.note_progress(len(rest))
                         continue
                     break
         finally:
@@ -138,24 +159,42 @@ class UnreadReplies:
         self.clients_closed += 1
         return SlowClientError("the client does not read its replies")
 
-    def _patience_with(self, waiting: _Waiting) -> float:
-        return self.bounds.patience_seconds if waiting.size > self.bounds.client_bytes else float("inf")
+    def _patient_until(self, waiting: _Waiting) -> float:
+        bounds = self.bounds
+        return waiting.since + bounds.patience_seconds if waiting.size > bounds.client_bytes else math.inf
 
     def close_stalled(self) -> bool:
-        """Close the client that has taken nothing for longest, if that is long; returns whether there was one."""
-        slowest = self._slowest()
-        if slowest is None or trio.current_time() - slowest.since < self.bounds.stalled_seconds:
+        """End what has waited longest, if that is long: a reply, or a cursor, which may rest for `patience_seconds`.
+
+        Returns:
+            Whether there was one.
+        """
+        now = trio.current_time()
+        slowest, oldest = self._slowest(), self.holdings.oldest
+        if slowest is not None and now - slowest.since >= self.bounds.stalled_seconds:
+            self._end(slowest)
+        elif oldest is not None and now - oldest.since >= self.bounds.patience_seconds:
+            self.holdings.end(oldest)
+        else:
             return False
-        self._end(slowest)
         return True
 
-    def _make_room(self) -> None:
-        """End what has waited longest without being read, until the rest is within the bound."""
+    def make_room(self, *, spared: Holding | None = None) -> None:
+        """End what has waited longest without being read, until the rest is within the bound.
+
+        Args:
+            spared: is not ended; nor is anything once it is the one that has waited longest.
+        """
         while self.total_bytes - self.reservations.total_bytes > self.bounds.total_bytes:
-            slowest = self._slowest()
-            if slowest is None:
+            slowest, oldest = self._slowest(), self.holdings.oldest
+            if oldest is not None and (slowest is None or oldest.since <= slowest.since):
+                if oldest is spared:
+                    break
+                self.holdings.end(oldest)
+            elif slowest is not None:
+                self._end(slowest)
+            else:
                 break
-            self._end(slowest)
 
     def _slowest(self) -> _Waiting | None:
         return min((each for each in self._waiting if each.size), key=lambda each: each.since, default=None)

@@ -27,6 +27,7 @@ class FakeShard:
         failure: raised instead of an answer, or an error document to answer with.
         documents_max: how many documents it returns at once.
         given_up: how many requests nobody wanted the answer to in the end.
+        is_busy: many connections to it are in use.
     """
 
     def __init__(self, name: str, documents: Iterable[dict[str, Any]], first: int = 0) -> None:
@@ -37,6 +38,7 @@ class FakeShard:
         self.before_answer: Callable[[], Awaitable[None]] | None = None
         self.documents_max = 1_000
         self.given_up = 0
+        self.is_busy = False
         self._documents = list(documents)
         self.opening = ShardReply(name, self.address, self._answer("firstBatch", first))
 
@@ -45,6 +47,10 @@ class FakeShard:
         """Stands for the replica set client too."""
         return self
 
+    def has_spare_connections(self, address: str) -> bool:
+        """Whether it may be asked ahead."""
+        return not self.is_busy
+
     async def ask(self, address: str, frame: bytes) -> "FakeAsked":
         """Take a request."""
         assert address == self.address
@@ -52,7 +58,7 @@ class FakeShard:
         self.asked.append(command)
         return FakeAsked(self, command)
 
-    def on_failure(self, address: str, error: Exception) -> None:
+    def on_failure(self, address: str) -> None:
         """Somebody met an error."""
         assert address == self.address
 

@@ -1,6 +1,6 @@
 """The life of cursors in the manager, on a clock that jumps."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, cast
 
 import bson
@@ -14,6 +14,7 @@ from router.cursors.session import NOBODY, CursorOwner
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError, ConnectFailedError
 from wire.message import OpMsg
+from wire.transport.unread import UNREAD_REPLIES, UnreadBounds
 
 
 class FakeCursor:
@@ -21,6 +22,7 @@ class FakeCursor:
 
     def __init__(self, remote_id: int = 100) -> None:
         self.namespace = "test.c"
+        self.held_bytes = 0
         self.remotes = [RemoteCursor("shard0", "shard0.example:1", "test.c", remote_id)]
 
     @property
@@ -29,6 +31,14 @@ class FakeCursor:
 
     async def next_batch(self, operation: object, arguments: object, cursor_id: int) -> bytes:
         raise AssertionError("the manager reads no cursor")
+
+
+@pytest.fixture(autouse=True)
+def _own_numbers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(UNREAD_REPLIES, "bounds", UnreadBounds(total_bytes=10 * MB))
+    monkeypatch.setattr(UNREAD_REPLIES.holdings, "ended", 0)
+    yield
+    assert UNREAD_REPLIES.total_bytes == UNREAD_REPLIES.holdings.total_bytes == 0
 
 
 class FakePools:
@@ -57,6 +67,7 @@ class FakePool:
         return b""
 
 
+MB = 1 << 20
 KILLED = [("shard0.example:1", 100)]
 
 
@@ -258,5 +269,55 @@ def test_a_host_that_cannot_be_reached_keeps_nobody_from_killing() -> None:
         assert manager.kill(manager.open(FakeCursor(100), NOBODY))
         await wait_all_tasks_blocked()
         assert pools.killed == KILLED
+
+    with_manager(body)
+
+
+def holding(size: int) -> FakeCursor:
+    cursor = FakeCursor()
+    cursor.held_bytes = size
+    return cursor
+
+
+def test_what_cursors_hold_is_counted_until_they_end() -> None:
+    async def body(manager: CursorManager, pools: FakePools) -> None:
+        cursor = holding(2 * MB)
+        cursor_id = manager.open(cursor, NOBODY)
+        assert UNREAD_REPLIES.total_bytes == 2 * MB
+        with manager.checked_out(cursor_id, "test.c", NOBODY):
+            cursor.held_bytes = MB
+        assert UNREAD_REPLIES.total_bytes == MB
+        manager.kill(cursor_id)
+        assert UNREAD_REPLIES.total_bytes == 0
+
+    with_manager(body)
+
+
+def test_the_cursor_that_was_read_longest_ago_ends_for_want_of_room() -> None:
+    async def body(manager: CursorManager, pools: FakePools) -> None:
+        first, second, third = (manager.open(holding(3 * MB), NOBODY) for _ in range(3))
+        with manager.checked_out(first, "test.c", NOBODY):
+            pass
+        manager.open(holding(3 * MB), NOBODY)
+        assert UNREAD_REPLIES.holdings.ended == 1
+        assert refused(manager, second).code == ErrorCode.CursorNotFound
+        for cursor_id in (first, third):
+            with manager.checked_out(cursor_id, "test.c", NOBODY):
+                pass
+        assert UNREAD_REPLIES.total_bytes == 9 * MB
+        manager.kill_all()
+
+    with_manager(body)
+
+
+def test_a_cursor_that_is_being_read_is_not_ended_for_want_of_room() -> None:
+    async def body(manager: CursorManager, pools: FakePools) -> None:
+        read = manager.open(holding(6 * MB), NOBODY)
+        with manager.checked_out(read, "test.c", NOBODY):
+            manager.open(holding(6 * MB), NOBODY)
+        assert UNREAD_REPLIES.holdings.ended == 1
+        with manager.checked_out(read, "test.c", NOBODY):
+            pass
+        manager.kill_all()
 
     with_manager(body)

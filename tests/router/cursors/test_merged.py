@@ -89,6 +89,35 @@ def test_the_other_shards_work_on_their_batches_meanwhile() -> None:
     trio.run(run)
 
 
+def test_no_connection_is_kept_for_later_while_many_are_in_use() -> None:
+    async def run() -> None:
+        shards = [FakeShard("a", numbers(0, 5), first=1), FakeShard("b", numbers(5, 9), first=1)]
+        shards[1].is_busy = True
+        cursor = merged(shards)
+        await cursor.first_batch(operation(shards), 2)
+        replies = [await cursor.next_batch(operation(shards), get_more(), 5)]
+        assert [len(shard.asked) for shard in shards] == [1, 0]
+        replies.append(await cursor.next_batch(operation(shards), get_more(), 5))
+        assert [batch_of(reply) for reply in replies] == [numbers(1, 5), numbers(6, 9)]
+
+    trio.run(run)
+
+
+def test_documents_that_were_not_returned_yet_are_counted() -> None:
+    async def run() -> None:
+        text = "x" * 100_000
+        a = FakeShard("a", [{"n": n, "text": text, "$sortKey": [n]} for n in range(4)], first=1)
+        b = FakeShard("b", [{"n": n, "text": text, "$sortKey": [n]} for n in range(10, 14)], first=3)
+        cursor = merged([a, b], order=SortOrder((False,)))
+        await cursor.first_batch(operation([a, b]), 2)
+        assert 300_000 < cursor.held_bytes < 301_000  # three of the second
+        while not cursor.is_exhausted:
+            await cursor.next_batch(operation([a, b]), get_more(), 5)
+        assert cursor.held_bytes == 0
+
+    trio.run(run)
+
+
 def test_what_is_left_of_a_first_batch_goes_before_whole_batches() -> None:
     async def run() -> None:
         shards = [FakeShard("a", numbers(0, 5), first=2), FakeShard("b", numbers(5, 9), first=2)]

@@ -75,6 +75,23 @@ def test_client_that_leaves_too_much_unread_is_closed_after_a_while() -> None:
     trio.run(main)
 
 
+def test_frames_out_of_turn_count_too() -> None:
+    UNREAD_REPLIES.bounds = UnreadBounds(client_bytes=REPLY_BYTES // 2, patience_seconds=0.05)
+
+    async def answer_twice(client: ClientConnection, request: Request) -> dict[str, Any]:
+        document = await answer_at_length(client, request)
+        await client.send(op_msg(bson.encode(document), request_id=2))
+        return document
+
+    async def main() -> None:
+        async with serving(answer_twice) as served:
+            await asked_without_reading(served, 1)
+            await served.handler.someone_left.wait()
+            assert UNREAD_REPLIES.clients_closed == 1
+
+    trio.run(main)
+
+
 def test_client_that_reads_gets_everything() -> None:
     async def main() -> None:
         async with serving(answer_at_length) as served:
@@ -138,6 +155,64 @@ def test_client_is_closed_if_there_is_no_room_for_the_reply() -> None:
                 with pytest.raises(SlowClientError):
                     await relay_to(receiver, served.address)
             assert UNREAD_REPLIES.clients_closed == 1
+            receiver.close()
+
+    trio.run(main)
+
+
+class BoundedRelay(PooledRelay):
+    """Waits for a receiver that reads something, but not for ever."""
+
+    @property
+    def patience_seconds(self) -> float:
+        return 60
+
+    @property
+    def relay_seconds(self) -> float:
+        return 0.2
+
+
+async def read_slowly(theirs: socket.socket) -> None:
+    """Take a little of what comes, again and again, until cancelled."""
+    theirs.setblocking(False)
+    while True:
+        await trio.lowlevel.wait_readable(theirs)
+        theirs.recv(512)
+        await trio.sleep(0.01)
+
+
+def test_connection_is_given_back_although_the_client_reads_a_little() -> None:
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            receiver = FrameStream(ours)
+            async with serving(answer_at_length) as served, trio.open_nursery() as nursery:
+                nursery.start_soon(read_slowly, theirs)
+                assert await relay_to(receiver, served.address, BoundedRelay(receiver))
+                nursery.cancel_scope.cancel()
+            assert receiver.backlog is not None
+            receiver.close()
+
+    trio.run(main)
+
+
+def test_client_that_reads_a_little_counts_as_one_that_reads_nothing() -> None:
+    unread = UnreadReplies(UnreadBounds(patience_seconds=0.5))
+
+    async def close_once_stalled() -> None:
+        await trio.sleep(1.5 * unread.bounds.stalled_seconds)
+        assert unread.close_stalled()
+
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            receiver = FrameStream(ours)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(read_slowly, theirs)
+                nursery.start_soon(close_once_stalled)
+                with pytest.raises(SlowClientError):
+                    await unread.send(receiver, memoryview(bytes(REPLY_BYTES)))
+                nursery.cancel_scope.cancel()
             receiver.close()
 
     trio.run(main)

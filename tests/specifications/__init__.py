@@ -1,1 +1,0 @@
-"""MongoDB's specifications for drivers, run with their own test files."""

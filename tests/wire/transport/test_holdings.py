@@ -1,0 +1,130 @@
+"""What cursors keep between two requests takes its part of the memory for replies, and gives way to replies."""
+
+from typing import TYPE_CHECKING, cast
+
+import trio
+from trio.testing import MockClock
+
+from tests.wire.transport.test_reservations import FRAME_BYTES, PING, REPLY_BYTES, in_front_of_shard, read_whole
+from wire.error_codes import ErrorCode
+from wire.message import op_msg
+from wire.transport.holdings import Holding
+from wire.transport.unread import UNREAD_REPLIES, UnreadBounds, UnreadReplies
+
+if TYPE_CHECKING:
+    from wire.transport.client_connection import ClientConnection
+
+
+class Batch(Holding):
+    """Remembers that it was ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_ended = False
+
+    def end(self) -> None:
+        self.is_ended = True
+
+
+class FakeClient:
+    """A client of whom no more is asked than what is reserved for it."""
+
+    class stream:
+        is_closed = False
+
+    reserved_bytes = 0
+
+
+def counted(unread: UnreadReplies) -> tuple[int, int, int]:
+    return unread.total_bytes, unread.reservations.total_bytes, unread.holdings.total_bytes
+
+
+def test_what_was_reserved_for_a_request_is_counted_once_when_it_stays() -> None:
+    async def main() -> None:
+        unread, batch = UnreadReplies(UnreadBounds(total_bytes=100)), Batch()
+        client = cast("ClientConnection", FakeClient())
+        unread.reservations.add(client, 30)
+        unread.change_total(30)
+        unread.holdings.keep(batch, 20, client)
+        assert counted(unread) == (30, 10, 20)
+        unread.reservations.release(client)
+        assert counted(unread) == (20, 0, 20)
+        unread.holdings.resume(batch, client)
+        assert counted(unread) == (20, 20, 0)
+        unread.reservations.settle(client, 5)
+        assert counted(unread) == (5, 5, 0)
+        unread.reservations.release(client)
+        assert counted(unread) == (0, 0, 0)
+
+    trio.run(main)
+
+
+def test_what_has_rested_long_gives_way_to_who_waits() -> None:
+    async def main() -> None:
+        unread = UnreadReplies(UnreadBounds(total_bytes=100, patience_seconds=10))
+        old, new = Batch(), Batch()
+        unread.holdings.keep(old, 40, None)
+        await trio.sleep(6)
+        unread.holdings.keep(new, 40, None)
+        assert not unread.close_stalled()
+        await trio.sleep(5)
+        assert unread.close_stalled()
+        assert (old.is_ended, new.is_ended) == (True, False)
+        assert not unread.close_stalled()
+        assert counted(unread) == (40, 0, 40)
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+def test_what_exceeds_the_bound_alone_ends_all_others_and_stays() -> None:
+    async def main() -> None:
+        unread = UnreadReplies(UnreadBounds(total_bytes=100))
+        small, large, next_one = Batch(), Batch(), Batch()
+        unread.holdings.keep(small, 40, None)
+        unread.holdings.keep(large, 140, None)
+        assert (small.is_ended, large.is_ended) == (True, False)
+        unread.holdings.keep(next_one, 10, None)
+        assert (large.is_ended, next_one.is_ended) == (True, False)
+
+    trio.run(main)
+
+
+def test_a_reply_waits_for_room_that_only_resting_batches_take() -> None:
+    UNREAD_REPLIES.bounds = UnreadBounds(total_bytes=2 * FRAME_BYTES, patience_seconds=1.0)
+
+    async def main() -> None:
+        async with in_front_of_shard() as (served, _):
+            batch = Batch()
+            UNREAD_REPLIES.holdings.keep(batch, 2 * FRAME_BYTES, None)
+            client = await served.connect()
+            await client.send(op_msg(PING, request_id=1))
+            assert (await client.receive_document())["code"] == ErrorCode.ExceededMemoryLimit
+            assert not batch.is_ended
+            await trio.sleep(0.6)  # it has rested for the bounds' patience then
+            await client.send(op_msg(PING, request_id=2))
+            await read_whole(client)
+            assert batch.is_ended
+
+    try:
+        trio.run(main)
+    finally:
+        UNREAD_REPLIES.bounds = UnreadBounds()
+    assert UNREAD_REPLIES.total_bytes == 0
+
+
+def test_replies_of_one_read_count_in_full() -> None:
+    UNREAD_REPLIES.bounds = UnreadBounds(client_bytes=FRAME_BYTES)
+    UNREAD_REPLIES.peak_bytes = 0
+
+    async def main() -> None:
+        async with in_front_of_shard(replies=3) as (served, _):
+            client = await served.connect()
+            await client.send(op_msg(PING, request_id=1))
+            await read_whole(client)
+            assert UNREAD_REPLIES.peak_bytes > 2.5 * REPLY_BYTES
+
+    try:
+        trio.run(main)
+    finally:
+        UNREAD_REPLIES.bounds = UnreadBounds()
+    assert UNREAD_REPLIES.total_bytes == 0
