@@ -6,12 +6,17 @@ ENVIRONMENT := .venv
 BIN := $(ENVIRONMENT)/bin
 PYTHON_READY := $(ENVIRONMENT)/.ready
 NODE_READY := node_modules/.ready
+SPECIFICATIONS_READY := build/specifications/.ready
 
 # The versions of Python beside the oldest one that are tried where they are installed, and what is tried on them: the
 # parts that stand on the interpreter and its library, and a cluster that runs on it.
 OTHER_PYTHONS := 3.12 3.13 3.14
 QUICK := tests/daemon/test_*.py tests/deploy/test_processes.py tests/deploy/test_pid_files.py tests/wire/test_message.py \
     tests/integration/test_crud_pymongo.py
+
+# Most tests wait for other processes. Each worker has clusters of its own, which the tests of a file share.
+WORKERS ?= 3
+SIDE_BY_SIDE := --numprocesses $(WORKERS) --dist loadfile
 
 .PHONY: setup demo test test-all test-pythons quick check pytest bench chaos lock clean
 
@@ -30,6 +35,11 @@ $(NODE_READY): package-lock.json package.json
 	npm ci --ignore-scripts --omit=optional --no-audit --no-fund
 	@touch $@
 
+# MongoDB's own tests of discovery and selection, which come with the source distribution of pymongo.
+$(SPECIFICATIONS_READY): $(PYTHON_READY)
+	$(BIN)/python -m tests.specifications.sources
+	@touch $@
+
 demo: setup
 	$(BIN)/python -m deploy.demo
 
@@ -40,8 +50,8 @@ check: $(PYTHON_READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-pytest: setup
-	$(BIN)/pytest
+pytest: setup $(SPECIFICATIONS_READY)
+	$(BIN)/pytest $(SIDE_BY_SIDE)
 
 test-pythons: $(OTHER_PYTHONS:%=test-python-%)
 
@@ -59,8 +69,8 @@ quick: $(PYTHON_READY)
 	$(BIN)/pytest -q -p no:cacheprovider $(QUICK)
 
 # All of every matrix and every long property run, some of which "make test" samples or leaves out.
-test-all: check setup
-	$(BIN)/pytest --all
+test-all: check setup $(SPECIFICATIONS_READY)
+	$(BIN)/pytest --all $(SIDE_BY_SIDE)
 
 bench: setup
 	$(BIN)/python -m bench

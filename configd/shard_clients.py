@@ -74,4 +74,4 @@ class ShardClients:
             scope.cancel()
 
     def _monitor(self, set_name: str, seeds: tuple[str, ...]) -> ReplicaSetMonitor:
-        return ReplicaSetMonitor(set_name, seeds, handshake, on_member_down=self._pools.close_idle)
+        return ReplicaSetMonitor(set_name, seeds, handshake, self._pools)

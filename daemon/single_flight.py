@@ -39,11 +39,12 @@ class SingleFlight(Generic[Key, Value]):
         Raises:
             CommandError: the owner's nursery was cancelled before the work was done.
         """
-        await in_own_task()
+        # Before anything is waited for: what a caller just looked for in vain may be there once it is in its own task.
         flight = self._flights.get(key)
         if flight is None:
             flight = self._flights[key] = _Flight()
             self._nursery.start_soon(self._fly, key, flight, work)
+        await in_own_task()
         await flight.landed.wait()
         if flight.error is not None:
             raise flight.error
@@ -55,9 +56,9 @@ class SingleFlight(Generic[Key, Value]):
         Raises:
             CommandError: as `run`.
         """
-        await in_own_task()
         earlier = self._flights.get(key)
         if earlier is not None:
+            await in_own_task()
             await earlier.landed.wait()
         return await self.run(key, work)
 

@@ -16,7 +16,7 @@ from router.parameters import Parameters
 from router.routing_cache import RoutingCache
 from router.shard_reply import ShardReply
 from router.shards import ShardRegistry
-from sharding.clock import VectorClock, signed_cluster_time
+from sharding.clock import CONFIG_TIME, VectorClock, signed_cluster_time
 from sharding.timestamps import unpack_timestamp
 from wire.error_codes import Category, ErrorCode, has_category
 from wire.errors import BackendError, CommandError
@@ -58,9 +58,7 @@ class Router:
         self.clock = VectorClock()
         self.parameters = Parameters()
         self.pools = ConnectionPools(_handshake, options.pool)
-        monitor = ReplicaSetMonitor(
-            options.config_set, options.config_hosts, _handshake, on_member_down=self.pools.close_idle
-        )
+        monitor = ReplicaSetMonitor(options.config_set, options.config_hosts, _handshake, self.pools)
         self.catalog = CatalogClient(ReplicaSetClient(monitor, self.pools), self.clock, options.config_seconds)
         self.shards = ShardRegistry(self.catalog, self.pools, _handshake, nursery, self.clock)
         self.routing = RoutingCache(self.catalog, nursery)
@@ -115,6 +113,11 @@ class Router:
         newest = unpack_timestamp(cluster_time)
         return {"$clusterTime": signed_cluster_time(newest), "operationTime": newest}
 
+    def _config_gossip(self) -> dict[str, Any]:
+        """The field by which shards learn up to where this router knows the catalog."""
+        config_time = self.clock.time.config_time
+        return {CONFIG_TIME.decode(): unpack_timestamp(config_time)} if config_time else {}
+
     async def send(
         self,
         shard_id: str,
@@ -145,7 +148,7 @@ class Router:
             try:
                 reply = ShardReply(shard_id, address, await self.pools[address].exchange(frame))
             except BackendError as error:
-                client.on_failure(address)
+                client.on_failure(address, error)
                 if attempts_left and (may_repeat or not error.sent):
                     continue
                 raise CommandError(
@@ -153,7 +156,7 @@ class Router:
                 ) from error
             reply.tell(self.clock)
             if reply.error is not None and has_category(reply.error.code, Category.NOT_PRIMARY):
-                client.on_failure(address)
+                client.on_failure(address, reply.error)
                 if attempts_left and may_repeat:
                     continue
             return reply
@@ -167,7 +170,8 @@ class Router:
         Raises:
             CommandError: it failed, or the shard could not be talked to.
         """
-        frame = op_msg(bson.encode({**command, "$db": db}), request_id=next_request_id())
+        elements = {**command, **self._config_gossip(), "$db": db}
+        frame = op_msg(bson.encode(elements), request_id=next_request_id())
         reply = await self.send(shard_id, frame, may_repeat=may_repeat)
         reply.raise_for_error()
         return reply.document

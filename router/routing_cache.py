@@ -37,18 +37,30 @@ class DatabaseRouting:
         name: the database.
         primary: its primary shard.
         version: None for the databases whose placement is fixed.
-        element: the ``databaseVersion`` element of commands to the primary shard, ready for `rawbson.append`.
-        unsharded_elements: the elements of commands on an unsharded collection.
+        element: the ``databaseVersion`` element of commands to the primary shard, ready for `rawbson.append`. Before it
+            goes the config time, so that a shard that knows of an older entry reads on up to there.
+        unsharded_elements: the version elements of commands on an unsharded collection.
     """
 
     __slots__ = ("element", "name", "primary", "unsharded_elements", "version")
 
-    def __init__(self, name: str, primary: str, version: DatabaseVersion | None) -> None:
+    def __init__(self, name: str, primary: str, version: DatabaseVersion | None, config_time: int = 0) -> None:
+        """Make it.
+
+        Args:
+            name: see above.
+            primary: see above.
+            version: see above.
+            config_time: by which the entry was in the catalog, packed; 0 if unknown.
+        """
         self.name = name
         self.primary = primary
         self.version = version
-        self.element = b"" if version is None else database_version_element(version)
-        self.unsharded_elements = b"" if version is None else _UNSHARDED_ELEMENT + self.element
+        self.element = self.unsharded_elements = b""
+        if version is not None:
+            bare = database_version_element(version)
+            self.element = config_time_element(config_time) + bare if config_time else bare
+            self.unsharded_elements = _UNSHARDED_ELEMENT + bare
 
 
 class CollectionRouting:
@@ -99,12 +111,11 @@ class CollectionRouting:
         """
         elements = self._elements.get(shard_id)
         if elements is None:
-            versions = self.bare_versions_for(shard_id)
+            versions = self._bare_versions_for(shard_id)
             elements = self._elements[shard_id] = self._config_time + versions if versions else b""
         return elements
 
-    def bare_versions_for(self, shard_id: str) -> bytes:
-        """The version elements alone."""
+    def _bare_versions_for(self, shard_id: str) -> bytes:
         if self.table is None:
             return self.database.unsharded_elements
         return self.table.shard_version_element(shard_id)
@@ -252,7 +263,8 @@ class RoutingCache:
         entry = await self._catalog.read(read_database(name))
         if entry is None:
             raise CommandError(ErrorCode.NamespaceNotFound, f"database {name} not found")
-        routing = self.databases[name] = DatabaseRouting(name, entry.primary, entry.version)
+        config_time = self._catalog.clock.time.config_time
+        routing = self.databases[name] = DatabaseRouting(name, entry.primary, entry.version, config_time)
         return routing
 
     async def _load_collection(self, namespace: str) -> CollectionRouting:

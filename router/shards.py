@@ -173,7 +173,7 @@ class ShardRegistry:
 
     def _start(self, entry: ShardEntry) -> Shard:
         set_name, _, hosts = entry.host.partition("/")
-        monitor = ReplicaSetMonitor(set_name, hosts.split(","), self._handshake, on_member_down=self._pools.close_idle)
+        monitor = ReplicaSetMonitor(set_name, hosts.split(","), self._handshake, self._pools)
         scope = trio.CancelScope()
 
         async def follow() -> None:

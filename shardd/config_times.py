@@ -5,13 +5,16 @@ is persisted in ``config.vectorClock``, on a majority, once the catalog has chan
 a new primary reads it before it lets operations in.
 """
 
+from collections.abc import Mapping
 from time import time
 from typing import Any, Final
 
 from daemon.sidecar.mongod import LocalMongod
 from sharding.catalog.config_time import advance_config_time
 from sharding.clock import CONFIG_TIME, VectorClock, VectorTime
+from sharding.involved_namespaces import INVOLVED_NAMESPACES, received_versions
 from sharding.timestamps import unpack_timestamp
+from wire.rawbson import Span
 from wire.request import Request
 
 _DB: Final = "config"
@@ -36,15 +39,24 @@ class ConfigTimes:
         self._durable = VectorTime()
 
     def observe(self, request: Request) -> None:
-        """Take in the config time that a request gossips, unless it is of the future.
+        """Take in the config times that a request gossips, unless they are of the future.
+
+        Each of the involved namespaces may have been read at a time of its own.
 
         Raises:
-            CommandError: TypeMismatch.
+            CommandError: TypeMismatch or FailedToParse.
         """
-        span = request.fields.get(CONFIG_TIME)
+        self._observe(request.body, request.fields)
+        involved = request.fields.get(INVOLVED_NAMESPACES)
+        if involved is not None:
+            for fields in received_versions(request.body, involved).values():
+                self._observe(request.body, fields)
+
+    def _observe(self, body: bytes, fields: Mapping[bytes, Span]) -> None:
+        span = fields.get(CONFIG_TIME)
         if span is None:
             return
-        config_time = VectorTime.from_message(request.body, {CONFIG_TIME: span}).config_time
+        config_time = VectorTime.from_message(body, {CONFIG_TIME: span}).config_time
         if config_time >> 32 <= time() + AHEAD_SECONDS_MAX:
             advance_config_time(self.clock, config_time)
 

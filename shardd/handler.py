@@ -25,6 +25,7 @@ from shardd.migration.raw_replies import is_ok
 from shardd.namespace_state import NamespaceState
 from shardd.orphans.error_texts import in_clients_words
 from shardd.orphans.filtered_commands import hiding_moves, without_orphans
+from shardd.orphans.hidden_filters import shows_queries, without_filters
 from shardd.orphans.older_readers import close_cursor
 from shardd.orphans.ownership_filter import OwnershipFilter
 from shardd.orphans.past_ownership import ownership_at, snapshot_time
@@ -102,6 +103,8 @@ class ShardHandler(SidecarHandler):
                 await in_own_task()
                 run = partial(self._run_versioned, client, upstream, request, is_whole=True)
                 return await run_telling(self._shard, request, run)
+            if shows_queries(request):
+                return without_filters(await self._run_versioned(client, upstream, request, is_whole=True))
             return await self._run_versioned(client, upstream, request)
         if request.name in HELLO_NAMES:
             return await self._shard.sidecar.answer_hello(client, upstream, request)
@@ -113,10 +116,13 @@ class ShardHandler(SidecarHandler):
         if cursor_id:
             return await self._involved_cursors.get_more(upstream, request, cursor_id)
         await self._shard.sidecar.prepare(request)
+        flags = request.message.flags
         if request.name == "getMore":
             return await self._get_more(upstream, request)
+        if shows_queries(request):
+            return without_filters(await upstream.forward(with_own_operations(self._shard, request), flags))
         try:
-            return await upstream.pass_on(with_own_operations(self._shard, request), request.message.flags)
+            return await upstream.pass_on(request.message.frame, flags)
         finally:
             if request.name in CHANGES_OF_VIEWS:
                 self._shard.views.forget()
@@ -203,7 +209,7 @@ class ShardHandler(SidecarHandler):
         older = self._shard.older_cursors
         span = request.fields[b"getMore"]
         cursor_id = request.body[span[2] : span[3]]
-        frame, flags = with_own_operations(self._shard, request), request.message.flags
+        frame, flags = request.message.frame, request.message.flags
         while True:
             reply = await upstream.pass_on(frame, flags, lambda: cursor_id not in older)
             if reply is None or cursor_id not in older:

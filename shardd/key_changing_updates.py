@@ -64,6 +64,9 @@ class KeyChangingUpdates:
                 merged.add(position, reply)
             if is_ordered and merged.errors:
                 break
+        if not merged.has_times:
+            # All failed before they were sent. A causally consistent session is still told what they depended on.
+            merged.add_times(await self._changing.mongod.command("admin", {"ping": 1}))
         return reply_document(self._request.message.request_id, merged.document())
 
     async def _update(self, statement: UpdateStatement, statement_id: int) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
+import bson
 from bson.binary import Binary
 from bson.int64 import Int64
 
@@ -13,6 +14,9 @@ from shardd.catalog import MAJORITY
 from sharding.namespace import Namespace
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
+from wire.message import next_request_id, op_msg
+from wire.rawbson import array_documents, decode_value, find, index
+from wire.transport.client import decode_reply, response_body
 
 _BUCKETS: Final = "system.buckets."
 """What the names of the collections begin with that hold the documents of time-series collections."""
@@ -37,17 +41,35 @@ class LocalCollection:
 
 async def describe(mongod: LocalMongod, namespace: Namespace) -> LocalCollection | None:
     """What is there under a name, None if nothing."""
-    listing = {
-        "listCollections": 1,
-        "filter": {"name": namespace.collection},
-        "$readPreference": {"mode": "nearest"},
-    }
-    reply = await mongod.command(namespace.db, listing)
+    reply = await mongod.command(namespace.db, _listing(namespace))
     for entry in reply["cursor"]["firstBatch"]:
         raw_uuid = entry["info"].get("uuid")
         uuid = None if raw_uuid is None else UUID(bytes=bytes(raw_uuid))
         return LocalCollection(entry["type"], entry["options"], uuid, entry.get("idIndex"))
     return None
+
+
+async def read_options(mongod: LocalMongod, namespace: Namespace) -> tuple[str, bytes] | None:
+    """The kind of what is there under a name, and its options as mongod has them, raw; None if nothing is there."""
+    body = bson.encode({**_listing(namespace), "$db": namespace.db})
+    frame = await mongod.pool.exchange(op_msg(body, request_id=next_request_id()))
+    decode_reply(frame)  # raises the error that it may tell of
+    reply = response_body(frame)
+    batch = find(reply, b"firstBatch", index(reply)[b"cursor"][2])
+    assert batch is not None
+    for entry in array_documents(reply, batch):
+        fields = index(entry)
+        _, _, start, end = fields[b"options"]
+        return decode_value(entry, fields[b"type"]), entry[start:end]
+    return None
+
+
+def _listing(namespace: Namespace) -> dict[str, Any]:
+    return {
+        "listCollections": 1,
+        "filter": {"name": namespace.collection},
+        "$readPreference": {"mode": "nearest"},
+    }
 
 
 async def list_indexes(mongod: LocalMongod, namespace: Namespace) -> list[dict[str, Any]]:

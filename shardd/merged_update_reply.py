@@ -1,8 +1,10 @@
 """The reply to an ``update`` whose statements were made one by one."""
 
-from typing import Any
+from typing import Any, Final
 
 from wire.errors import CommandError
+
+_TIMES: Final = ("$clusterTime", "operationTime")
 
 
 class MergedUpdateReply:
@@ -33,6 +35,15 @@ class MergedUpdateReply:
         """The statement at a position was not allowed, or failed."""
         self.errors.append({"index": position, "code": error.code, "errmsg": error.message, **error.extra})
 
+    @property
+    def has_times(self) -> bool:
+        """Whether some statement came so far that mongod answered it, and with that told up to where it has come."""
+        return "operationTime" in self._last
+
+    def add_times(self, reply: dict[str, Any]) -> None:
+        """Have the reply tell the times that another one tells."""
+        self._last |= {field: reply[field] for field in _TIMES if field in reply}
+
     def document(self) -> dict[str, Any]:
         """The reply in mongod's order of fields."""
         document: dict[str, Any] = {"n": self._n}
@@ -47,7 +58,7 @@ class MergedUpdateReply:
             if field in self._last:
                 document[field] = self._last[field]
         document["ok"] = 1.0
-        for field in ("$clusterTime", "operationTime"):
+        for field in _TIMES:
             if field in self._last:
                 document[field] = self._last[field]
         return document

@@ -32,9 +32,7 @@ class RemoteSets:
         set_name, _, hosts = connection_string.partition("/")
         client = self._clients.get(set_name)
         if client is None:
-            monitor = ReplicaSetMonitor(
-                set_name, hosts.split(","), self._handshake, on_member_down=self._pools.close_idle
-            )
+            monitor = ReplicaSetMonitor(set_name, hosts.split(","), self._handshake, self._pools)
             self._nursery.start_soon(monitor.run)
             client = self._clients[set_name] = ReplicaSetClient(monitor, self._pools)
         return client

@@ -36,6 +36,7 @@ async def run_telling(shard: Shard, request: Request, run: Callable[[], Awaitabl
         CommandError: TypeMismatch, the time is malformed; the list of shards is not known here either, and the config
             servers did not answer; what ``run`` raises.
     """
+    shard.config_times.observe(request)
     known = VectorTime.from_message(request.body, request.fields).topology_time
     catalog = await shard.catalog()
     if not catalog.knows_shards:

@@ -9,19 +9,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import bson
-
 from daemon.sidecar.mongod import LocalMongod
-from shardd.local_collections import describe
+from shardd.local_collections import read_options
 from sharding.involved_namespaces import involved_namespaces
 from sharding.namespace import Namespace
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
-from wire.rawbson import VALUE_CODEC
+from wire.rawbson import array_documents, decode_value, encode_document, index, raw_document
 
 READS_OF_VIEWS: Final = frozenset({"find", "aggregate", "count", "distinct", "explain"})
 CHANGES_OF_VIEWS: Final = frozenset({"create", "collMod", "drop", "dropDatabase", "renameCollection"})
 
+_SIMPLE: Final = encode_document({"locale": "simple"})
 _NESTING_MAX: Final = 20
 """As mongod's limit for views on views."""
 
@@ -32,14 +31,14 @@ class _View:
 
     Attributes:
         on: the collection or view it stands on.
-        pipeline: its stages.
-        collation: its own, the simple one if it names none.
+        pipeline: its stages, raw.
+        collation: its own, raw; the simple one if it names none.
         named: the other collections that its stages name.
     """
 
     on: Namespace
-    pipeline: tuple[Mapping[str, Any], ...]
-    collation: Mapping[str, Any]
+    pipeline: tuple[bytes, ...]
+    collation: bytes
     named: tuple[str, ...]
 
 
@@ -49,15 +48,15 @@ class ResolvedView:
 
     Attributes:
         on: the collection at the bottom.
-        pipeline: the stages of all of them.
-        collation: the view's.
+        pipeline: the stages of all of them, raw.
+        collation: the view's, raw.
         involved: all namespaces that a read of the view involves but the view's own: those below it, and those that
             the stages name.
     """
 
     on: Namespace
-    pipeline: tuple[Mapping[str, Any], ...]
-    collation: Mapping[str, Any]
+    pipeline: tuple[bytes, ...]
+    collation: bytes
     involved: tuple[str, ...]
 
     def error(self) -> CommandError:
@@ -66,7 +65,11 @@ class ResolvedView:
             ErrorCode.CommandOnShardedViewNotSupportedOnMongod,
             "Resolved views on sharded collections must be executed by mongos",
             extra={
-                "resolvedView": {"ns": str(self.on), "pipeline": list(self.pipeline), "collation": dict(self.collation)}
+                "resolvedView": {
+                    "ns": str(self.on),
+                    "pipeline": [raw_document(stage) for stage in self.pipeline],
+                    "collation": raw_document(self.collation),
+                }
             },
         )
 
@@ -99,7 +102,7 @@ class Views:
 
     async def resolve(self, namespace: str) -> ResolvedView | None:
         """What a namespace stands for if it is a view, None if it is none."""
-        pipeline: list[Mapping[str, Any]] = []
+        pipeline: list[bytes] = []
         involved: list[str] = []
         view = top = await self._definition(Namespace.parse(namespace))
         while view is not None and len(involved) <= _NESTING_MAX:
@@ -126,22 +129,22 @@ class Views:
         if name in self._known:
             return self._known[name]
         generation = self.generation
-        found = await describe(self._mongod, namespace)
+        found = await read_options(self._mongod, namespace)
         view = None
-        if found is not None and found.kind == "view":
-            view = _view(namespace, found.options)
+        if found is not None and found[0] == "view":
+            view = _view(namespace, found[1])
         # Without the collection there is nothing whose change could be noticed.
         if found is not None and self._is_primary() and generation == self.generation:
             self._known[name] = view
         return view
 
 
-def _view(namespace: Namespace, options: Mapping[str, Any]) -> _View:
-    pipeline = tuple(options.get("pipeline", ()))
-    stages = bson.encode({str(position): stage for position, stage in enumerate(pipeline)}, codec_options=VALUE_CODEC)
+def _view(namespace: Namespace, options: bytes) -> _View:
+    fields = index(options)
+    pipeline, collation = fields.get(b"pipeline"), fields.get(b"collation")
     return _View(
-        namespace.with_collection(options["viewOn"]),
-        pipeline,
-        options.get("collation", {"locale": "simple"}),
-        tuple(involved_namespaces(stages, namespace.db)),
+        namespace.with_collection(decode_value(options, fields[b"viewOn"])),
+        () if pipeline is None else tuple(array_documents(options, pipeline)),
+        _SIMPLE if collation is None else options[collation[2] : collation[3]],
+        () if pipeline is None else tuple(involved_namespaces(options, namespace.db, pipeline[2])),
     )

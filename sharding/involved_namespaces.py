@@ -3,7 +3,7 @@
 A mongod that runs a pipeline opens these collections by itself, by their names. So their versions travel with the
 command, as those of its own collection do, in a field of Shardwright's own::
 
-    involvedNamespaces: [{ns: "db.coll", shardVersion: {…}, databaseVersion: {…}}, …]
+    involvedNamespaces: [{ns: "db.coll", $configTime: …, shardVersion: {…}, databaseVersion: {…}}, …]
 
 Only shards that list the field among the ``extensions`` of their hello understand it.
 """
@@ -91,7 +91,7 @@ def involved_namespaces_element(versions: Mapping[str, bytes]) -> bytes:
     """The element for a command; empty if no other collection is involved.
 
     Args:
-        versions: the raw version elements by namespace.
+        versions: the raw version elements by namespace, with the config time by which they were in the catalog.
     """
     if not versions:
         return b""

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
@@ -10,6 +11,7 @@ from hypothesis import settings
 
 from deploy.mongod import find_mongod
 from tests.local_cluster import Client, RunningCluster, running_cluster
+from tests.reaper import start_reaper
 from tests.sampling import sampled
 
 # How long one example takes says nothing where a cluster runs at the same time. Continuous integration tries
@@ -18,9 +20,23 @@ settings.register_profile("shardwright", deadline=None, print_blob=True, derando
 settings.load_profile("shardwright")
 
 
-def pytest_configure() -> None:
-    """Let SIGTERM end the run as Ctrl-C does, so that fixtures stop the processes they started."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Let SIGTERM end the run as Ctrl-C does, so that fixtures stop the processes they started; clean up after them."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # Where tests run side by side, this is done in each process that runs tests, not in the one that directs them.
+    if not config.getoption("numprocesses", None):
+        config.stash[REAPER] = start_reaper()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Wait until nothing is left of the run."""
+    if (reaper := config.stash.get(REAPER, None)) is not None:
+        assert reaper.stdin is not None
+        reaper.stdin.close()
+        reaper.wait()
+
+
+REAPER = pytest.StashKey[subprocess.Popen[bytes]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,42 +1,15 @@
-"""Which members of a replica set may serve a read.
-
-The rules are those of the server selection specification
-(https://github.com/mongodb/specifications/blob/master/source/server-selection/server-selection.md).
-"""
+"""Which members of a replica set may serve a read, as the client wishes; `wire.discovery.selection` finds them."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 
-LATENCY_WINDOW_SECONDS: Final = 0.015
 _MODES: Final = frozenset({"primary", "primaryPreferred", "secondary", "secondaryPreferred", "nearest"})
-_IDLE_WRITE_SECONDS: Final = 10.0
 _STALENESS_SECONDS_MIN: Final = 90
-
-
-@dataclass(frozen=True)
-class Member:
-    """What is known of one member of a replica set.
-
-    Attributes:
-        address: ``host:port``.
-        kind: ``primary``, ``secondary``, ``other`` (arbiter, starting, …) or ``unknown`` (not reached).
-        tags: its replica set tags.
-        round_trip_seconds: smoothed time of a hello.
-        last_write_seconds: its ``lastWrite.lastWriteDate`` in seconds since the epoch, for staleness.
-        extensions: fields of requests beyond MongoDB's that it understands.
-    """
-
-    address: str
-    kind: str = "unknown"
-    tags: Mapping[str, str] = field(default_factory=dict)
-    round_trip_seconds: float = 0.0
-    last_write_seconds: float = 0.0
-    extensions: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -74,43 +47,6 @@ class ReadPreference:
                 f"maxStalenessSeconds value can not be less than {_STALENESS_SECONDS_MIN}",
             )
         return cls(mode, tag_sets, staleness)
-
-    def candidates(self, members: Iterable[Member]) -> list[Member]:
-        """The members that may serve the read, those within the latency window of the nearest of them."""
-        primary = [member for member in members if member.kind == "primary"]
-        secondaries = [member for member in members if member.kind == "secondary"]
-        if self.mode == "primary":
-            return primary
-        if self.mode == "nearest":
-            return self._near(primary, primary + secondaries)
-        eligible = self._near(primary, secondaries)
-        if self.mode == "primaryPreferred":
-            return primary or eligible
-        if self.mode == "secondaryPreferred":
-            return eligible or primary
-        return eligible
-
-    def _near(self, primary: Sequence[Member], members: Sequence[Member]) -> list[Member]:
-        matching = self._tagged([member for member in members if self._is_fresh(member, primary, members)])
-        if not matching:
-            return []
-        limit = min(member.round_trip_seconds for member in matching) + LATENCY_WINDOW_SECONDS
-        return [member for member in matching if member.round_trip_seconds <= limit]
-
-    def _tagged(self, members: list[Member]) -> list[Member]:
-        if not self.tag_sets:
-            return members
-        for tags in self.tag_sets:
-            matching = [member for member in members if tags.items() <= member.tags.items()]
-            if matching:
-                return matching
-        return []
-
-    def _is_fresh(self, member: Member, primary: Sequence[Member], members: Sequence[Member]) -> bool:
-        if not self.max_staleness_seconds or member.kind == "primary":
-            return True
-        newest = max(other.last_write_seconds for other in (*primary, *members))
-        return newest - member.last_write_seconds + _IDLE_WRITE_SECONDS <= self.max_staleness_seconds
 
 
 def _tag_sets(value: object) -> tuple[Mapping[str, str], ...]:

@@ -95,7 +95,7 @@ class RemoteCursor:
         except BackendError as error:
             shard = router.shards.get_known(self.shard_id)
             if shard is not None:
-                shard.client.on_failure(self.address)
+                shard.client.on_failure(self.address, error)
             raise self._unreachable(error) from error
         if answer is None:
             assert relay is not None

@@ -88,7 +88,7 @@ async def foreign_collections(
         found.append(routing)
     if not is_checked_by_shard:
         return ForeignCollections(tuple(found))
-    elements = involved_namespaces_element({each.namespace: each.bare_versions_for(shard) for each in found})
+    elements = involved_namespaces_element({each.namespace: each.versions_for(shard) for each in found})
     return ForeignCollections(tuple(found), elements)
 
 

@@ -104,12 +104,7 @@ class _Execution:
             self._placement = routing.table
         parts = {part.shard: part for part in run.next_round(destinations.by_statement, all_shards)}
         messages = {
-            shard: shard_message(
-                self._batch,
-                part,
-                broadcast_elements(registry.topology_time) if part.is_broadcast else routing.versions_for(shard),
-            )
-            for shard, part in parts.items()
+            shard: shard_message(self._batch, part, self._elements_for(part, routing)) for shard, part in parts.items()
         }
         replies = await self._send(messages)
         if not run.settled and not was_broadcast:
@@ -126,6 +121,12 @@ class _Execution:
                 routing = await self._repeat_if_placement_changed(run, routing)
         run.end_round(self._namespace, all_shards)
         return routing
+
+    def _elements_for(self, part: ShardBatch, routing: CollectionRouting) -> bytes:
+        """What goes with the statements for a shard: its versions, or what takes their place."""
+        if part.is_broadcast:
+            return broadcast_elements(self._router.shards.topology_time, self._router.clock.time.config_time)
+        return routing.versions_for(part.shard)
 
     async def _send(self, messages: Mapping[str, bytes]) -> list[ShardReply]:
         """The replies to the messages of a round.

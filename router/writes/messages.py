@@ -5,7 +5,7 @@ from typing import Final
 
 from router.writes.batch import WriteBatch
 from router.writes.shard_batch import ShardBatch
-from sharding.clock import topology_time_element
+from sharding.clock import config_time_element, topology_time_element
 from sharding.versions import IGNORED, shard_version_element
 from wire.message import CHECKSUM_PRESENT, OpMsg, encode_sequence, op_msg
 from wire.rawbson import ARRAY, INT32, append, element, from_elements
@@ -35,14 +35,16 @@ def message_with_versions(message: OpMsg, versions: bytes, body: bytes | None = 
     return op_msg(append(body or message.body, versions), request_id=message.request_id, sections=sections)
 
 
-def broadcast_elements(topology_time: int) -> bytes:
+def broadcast_elements(topology_time: int, config_time: int) -> bytes:
     """What goes with statements that all shards get, in place of versions: each may own matches or not, so none checks.
 
     Args:
         topology_time: of the shards that get them, packed, 0 if unknown; one that knows of a later change of that set
             tells in its reply.
+        config_time: up to which this router knows the catalog, packed, 0 if unknown.
     """
-    return _IGNORED_VERSION_ELEMENT + topology_time_element(topology_time)
+    gossip = config_time_element(config_time) if config_time else b""
+    return gossip + _IGNORED_VERSION_ELEMENT + topology_time_element(topology_time)
 
 
 def shard_message(batch: WriteBatch, part: ShardBatch, versions: bytes) -> bytes:

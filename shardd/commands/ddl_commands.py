@@ -12,6 +12,7 @@ from shardd.coordinators.set_allow_migrations import SetAllowMigrations
 from shardd.drop_indexes import drop_indexes_everywhere
 from shardd.registry import command
 from shardd.shard import Shard
+from shardd.verbatim_stages import with_verbatim_stages
 from sharding.namespace import Namespace
 from sharding.versions import DATABASE_VERSION
 from wire.request import Request
@@ -63,7 +64,8 @@ async def rename_collection(shard: Shard, request: Request) -> dict[str, Any]:
 @command("_shardsvrCollMod", is_ddl=True)
 async def modify_collection(shard: Shard, request: Request) -> dict[str, Any]:
     """Change options of a collection wherever it is."""
-    fields = {name: value for name, value in request.document.items() if _is_of_coll_mod(name, request.name)}
+    change = {name: value for name, value in request.document.items() if _is_of_coll_mod(name, request.name)}
+    fields = with_verbatim_stages(change, request.body)
     return await shard.coordinators.run(
         ModifyCollection(shard, collection_argument(request), {"collModRequest": fields})
     )

@@ -12,6 +12,7 @@ from shardd.dropping import drop_database_here, drop_here
 from shardd.participant_sessions import execute_once
 from shardd.registry import command
 from shardd.shard import Shard
+from shardd.verbatim_stages import with_verbatim_stages
 from sharding.namespace import Namespace
 from sharding.versions import DATABASE_VERSION, DatabaseVersion
 from wire.error_codes import ErrorCode
@@ -94,8 +95,9 @@ async def coll_mod_participant(shard: Shard, request: Request) -> dict[str, Any]
         CommandError: TransactionTooOld, the coordinator has gone on; what mongod answers.
     """
     namespace = collection_argument(request)
-    document_argument(request, b"collModRequest")
-    change = {"collMod": namespace.collection, **request.get(b"collModRequest"), "writeConcern": MAJORITY}
+    raw = document_argument(request, b"collModRequest")
+    fields = with_verbatim_stages(request.get(b"collModRequest"), raw)
+    change = {"collMod": namespace.collection, **fields, "writeConcern": MAJORITY}
     result: dict[str, Any] = {"ok": 1.0}
 
     async def modify() -> None:

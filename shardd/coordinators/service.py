@@ -1,23 +1,16 @@
 """Running coordinators on a primary: those asked for now, and those a former primary has left behind."""
 
-from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from typing import Any, Final
+from typing import Any
 
 import trio
 
-from daemon.logs import get_logger
+from shardd.coordinators.attempts import run_to_its_end
 from shardd.coordinators.coordinator import Coordinator, coordinator_documents
-from shardd.coordinators.kinds import COORDINATORS
+from shardd.coordinators.left_behind import left_behind
 from shardd.shard import Shard
-from sharding.namespace import Namespace
 from wire.error_codes import ErrorCode
 from wire.errors import BackendError, CommandError
-
-logger = get_logger("shardd.coordinators")
-
-_RETRY_SECONDS: Final = 0.5
-_NOT_ARGUMENTS: Final = frozenset({"_id", "recoveredFromDisk", "forwardableOpMetadata", "phase"})
 
 
 class _Run:
@@ -45,8 +38,9 @@ class CoordinatorService:
             nursery: of the term, in which coordinators run until step-down.
         """
         for document in await coordinator_documents(self._shard).all():
-            logger.info("Resuming a change", id=document["_id"], phase=document["phase"])
-            self._start(self._revive(document), nursery)
+            coordinator = left_behind(self._shard, document)
+            if coordinator is not None:
+                self._start(coordinator, nursery)
         self._nursery = nursery
 
     def end_term(self) -> None:
@@ -86,15 +80,11 @@ class CoordinatorService:
             async with AsyncExitStack() as locks:
                 for name in coordinator.locks:
                     await locks.enter_async_context(self._shard.ddl_locks.hold(name))
-                run.reply = await self._run_to_its_end(coordinator)
+                run.reply = await run_to_its_end(coordinator)
         except CommandError as error:
             run.error = error
         except BackendError as error:
             run.error = CommandError(ErrorCode.HostUnreachable, str(error))
-        except Exception as error:
-            # Its document stays: perhaps the next primary, or the next version of this program, knows better.
-            logger.exception("A change failed for a reason that is our fault", id=coordinator.id)
-            run.error = CommandError(ErrorCode.InternalError, f"{type(error).__name__}: {error}")
         except BaseException:
             run.error = CommandError(
                 ErrorCode.InterruptedDueToReplStateChange, "operation was interrupted because the primary stepped down"
@@ -103,28 +93,6 @@ class CoordinatorService:
         finally:
             del self._runs[_key(coordinator)]
             run.ended.set()
-
-    async def _run_to_its_end(self, coordinator: Coordinator) -> dict[str, Any]:
-        while True:
-            try:
-                reply = await coordinator.run()
-                if coordinator.phase is not None:
-                    await coordinator.remove_document()
-                return reply
-            except (CommandError, BackendError) as error:
-                if not coordinator.must_finish:
-                    if coordinator.phase is not None:
-                        await coordinator.remove_document()
-                    raise
-                # Half done is worse than late: it is tried until it is done or another primary takes over.
-                logger.warning("A change has to be tried again", id=coordinator.id, error=str(error))
-            await trio.sleep(_RETRY_SECONDS)
-
-    def _revive(self, document: Mapping[str, Any]) -> Coordinator:
-        identity = document["_id"]
-        arguments = {name: value for name, value in document.items() if name not in _NOT_ARGUMENTS}
-        kind = COORDINATORS[identity["operationType"]]
-        return kind(self._shard, Namespace.parse(identity["namespace"]), arguments, document["phase"])
 
 
 def _key(coordinator: Coordinator) -> tuple[str, str]:

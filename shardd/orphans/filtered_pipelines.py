@@ -65,7 +65,7 @@ def opens_change_stream(body: bytes, pipeline: Span) -> bool:
 def without_moves(pipeline: bytes) -> bytes:
     """The pipeline of a change stream, a raw array, that leaves out what the reserved sessions write."""
     first, *others = _stages(pipeline)
-    return _pipeline([first, _match(_NOT_RESERVED), *others])
+    return _pipeline([first, _match(NOT_RESERVED), *others])
 
 
 def _stages(pipeline: bytes) -> list[_Stage]:
@@ -85,4 +85,5 @@ def _pipeline(stages: list[_Stage]) -> bytes:
     return from_elements(b"".join([element(b"%d" % number, *stage) for number, stage in enumerate(stages)]))
 
 
-_NOT_RESERVED: Final = encode_document({"lsid.id": {"$nin": [Binary.from_uuid(each) for each in RESERVED_SESSION_IDS]}})
+NOT_RESERVED: Final = encode_document({"lsid.id": {"$nin": [Binary.from_uuid(each) for each in RESERVED_SESSION_IDS]}})
+"""Matches what migrations have not written."""

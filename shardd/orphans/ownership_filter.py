@@ -11,7 +11,10 @@ from sharding.shard_key import ShardKeyPattern
 from sharding.targeting.collation import is_simple
 from wire.rawbson import encode_elements, from_elements
 
-_KEY: Final = "$$shardKey"
+KEY_VARIABLE: Final = "ownedShardKey"
+"""By this name filters are recognized in replies that repeat queries."""
+
+_KEY: Final = f"$${KEY_VARIABLE}"
 
 
 class OwnershipFilter:
@@ -72,7 +75,7 @@ class OwnershipFilter:
         return encode_elements({"$expr": self._expression(is_collated=True)})
 
     def _expression(self, *, is_collated: bool) -> Expression:
-        key = {"shardKey": shard_key(self.pattern)}
+        key = {KEY_VARIABLE: shard_key(self.pattern)}
         return {"$let": {"vars": key, "in": self._decide(0, len(self.ranges), is_collated=is_collated)}}
 
     def _decide(self, first: int, end: int, *, is_collated: bool) -> Expression:

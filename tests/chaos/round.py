@@ -9,6 +9,7 @@ from pymongo.errors import PyMongoError
 
 from tests.chaos.catalog_view import read_catalog
 from tests.chaos.checkers.catalog import check_catalog
+from tests.chaos.checkers.logs import check_daemon_log, check_mongod_log
 from tests.chaos.history import History
 from tests.chaos.links import Links
 from tests.chaos.nemeses import NEMESES, Nemesis, Scene
@@ -65,6 +66,7 @@ class Round:
         summary.add(self._players, self._nemeses)
         if not self._history.anomalies:
             self._check()
+        self._check_logs()
 
     def recorded(self) -> dict[str, str]:
         """What clients did, as JSON lines, by workload."""
@@ -89,6 +91,13 @@ class Round:
             for workload in self.workloads:
                 workload.stage.admin.drop_database(workload.stage.database)
             self._check_catalog()
+
+    def _check_logs(self) -> None:
+        """Of all rounds until now; that is quick enough."""
+        for process in self._cluster.names:
+            check = check_mongod_log if process.endswith(".mongod") else check_daemon_log
+            for anomaly in check(process, self._cluster.running.log(process).splitlines()):
+                self._history.anomaly(anomaly)
 
     def _wait_writable(self) -> None:
         """Until each shard has a primary that every router finds."""

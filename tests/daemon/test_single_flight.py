@@ -1,5 +1,9 @@
 """One run of a piece of work for all who ask at the same time, and a later one for those who ask for that."""
 
+from collections.abc import Coroutine, Generator
+from types import coroutine
+from typing import Any
+
 import pytest
 import trio
 import trio.testing
@@ -7,6 +11,8 @@ import trio.testing
 from daemon.single_flight import SingleFlight
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
+from wire.transport.reactor import REACTOR
+from wire.transport.strand import Strand
 
 
 class Work:
@@ -55,6 +61,36 @@ def test_callers_who_need_a_new_run_share_one_that_begins_later() -> None:
 
 def test_a_new_run_begins_at_once_when_nothing_is_under_way() -> None:
     assert results("after_now", "run") == [1, 1]
+
+
+@coroutine
+def rest_of(step: Coroutine[Any, Any, int]) -> Generator[Any, Any, int]:
+    """Run a coroutine that has been begun to its end."""
+    return (yield from step.__await__())
+
+
+@pytest.mark.parametrize(("way", "expected"), [("run", 1), ("run_after_now", 2)])
+def test_what_is_under_way_when_a_caller_asks_in_the_reactor_counts(
+    monkeypatch: pytest.MonkeyPatch, way: str, expected: int
+) -> None:
+    """It may end before the caller is in a task of its own."""
+
+    async def main() -> None:
+        work = Work()
+        async with trio.open_nursery() as nursery:
+            flights: SingleFlight[str, int] = SingleFlight(nursery)
+            nursery.start_soon(flights.run, "key", work)
+            await trio.testing.wait_all_tasks_blocked()
+            step = getattr(flights, way)("key", work)
+            with monkeypatch.context() as reactor:
+                reactor.setattr(REACTOR, "strand", Strand(lambda: pytest.fail("no step is begun")))
+                step.send(None)
+            work.may_end.set()
+            await trio.testing.wait_all_tasks_blocked()
+            assert await rest_of(step) == expected
+        assert work.begun == expected
+
+    trio.run(main)
 
 
 @pytest.mark.parametrize("code", [ErrorCode.ShutdownInProgress, ErrorCode.InterruptedDueToReplStateChange])

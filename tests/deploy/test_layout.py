@@ -21,7 +21,7 @@ from deploy.topology import Role, Size, Topology
 def state(tmp_path: Path) -> ClusterState:
     ports = count(20_000)
     topology = Topology.plan(Size(), router_port=lambda _: 27_017, free_ports=lambda _: next(ports))
-    return ClusterState(topology, "/usr/bin/mongod", 0.25, 1, tmp_path / "sockets")
+    return ClusterState(topology, "/usr/bin/mongod", 0.25, 1, Layout(tmp_path).choose_sockets())
 
 
 def test_saved_state_is_loaded(tmp_path: Path, state: ClusterState) -> None:

@@ -11,6 +11,7 @@ from bson.timestamp import Timestamp
 from router.catalog_client import CatalogClient
 from router.routing_cache import CollectionRouting, DatabaseRouting
 from router.shard_reply import ShardReply
+from router.writes.messages import broadcast_elements
 from sharding.catalog.reads import read_shards
 from sharding.clock import VectorClock
 from sharding.timestamps import pack_timestamp
@@ -78,10 +79,27 @@ def test_config_servers_that_do_not_come_up_to_the_time_are_too_slow() -> None:
     assert caught.value.code == ErrorCode.NetworkInterfaceExceededTimeLimit
 
 
+VERSION = DatabaseVersion.from_value({"uuid": bson.Binary(bytes(16), 4), "timestamp": TIME, "lastMod": 1})
+
+
 def test_versions_carry_the_time_in_front_made_once_for_each_shard() -> None:
-    version = DatabaseVersion.from_value({"uuid": bson.Binary(bytes(16), 4), "timestamp": TIME, "lastMod": 1})
-    routing = CollectionRouting("db.c", DatabaseRouting("db", "sh0", version), None, pack_timestamp(TIME))
+    database = DatabaseRouting("db", "sh0", VERSION, pack_timestamp(LATER))
+    routing = CollectionRouting("db.c", database, None, pack_timestamp(TIME))
     elements = routing.versions_for("sh0")
     assert next(iter(bson.decode(rawbson.from_elements(elements)).items())) == ("$configTime", TIME)
-    assert elements.endswith(routing.bare_versions_for("sh0"))
+    assert list(bson.decode(rawbson.from_elements(elements))) == ["$configTime", "shardVersion", "databaseVersion"]
     assert routing.versions_for("sh0") is elements
+
+
+def test_commands_on_a_database_carry_the_time_in_front() -> None:
+    database = DatabaseRouting("db", "sh0", VERSION, pack_timestamp(TIME))
+    elements = bson.decode(rawbson.from_elements(database.element))
+    assert list(elements) == ["$configTime", "databaseVersion"]
+    assert elements["$configTime"] == TIME
+    assert b"$configTime" not in database.unsharded_elements
+
+
+def test_statements_for_all_shards_carry_the_time() -> None:
+    elements = bson.decode(rawbson.from_elements(broadcast_elements(pack_timestamp(LATER), pack_timestamp(TIME))))
+    assert elements["$configTime"] == TIME
+    assert list(elements) == ["$configTime", "shardVersion", "$topologyTime"]

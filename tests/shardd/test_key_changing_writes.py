@@ -189,3 +189,11 @@ def test_many_documents_keep_their_keys_in_a_pipeline_that_could_change_them(fil
     shifted = [{"$replaceWith": {"_id": "$_id", "a": {"$add": ["$a", 1]}}}]
     assert only_error(filled.versioned(update({}, shifted, multi=True)))["code"] == 31025
     assert [(each["a"], each["m"]) for each in filled.documents()] == [(11, 1), (12, 1)]
+
+
+def test_refused_before_they_were_made_updates_tell_the_times_all_the_same(filled: ShardedNamespace) -> None:
+    client = filled.cluster.kept_client(filled.cluster.shards["sh0"].members[0])
+    refused = update({"a": 11}, {"$set": {"a": 12}})
+    reply = client[filled.db].command({**refused, "shardVersion": filled.version("sh0")})
+    assert only_error(reply)["code"] == 20
+    assert reply["$clusterTime"]["clusterTime"] >= reply["operationTime"]

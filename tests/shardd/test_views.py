@@ -3,9 +3,12 @@
 from typing import Any
 
 import pytest
+from bson.codec_options import CodecOptions
+from bson.raw_bson import RawBSONDocument
 
 from sharding.versions import UNSHARDED
 from tests.shardd.router_stand_in import ShardedNamespace
+from wire.rawbson import INT32, OBJECT, STRING, element, from_elements, raw_document
 
 
 def unsharded(sharded: ShardedNamespace, command: dict[str, Any]) -> dict[str, Any]:
@@ -49,3 +52,25 @@ def test_a_view_that_changes_is_noticed(ranged: ShardedNamespace) -> None:
     assert unsharded(ranged, {"count": "view"})["n"] == 1
     ranged.run({"collMod": "view", "viewOn": "c", "pipeline": [], "databaseVersion": ranged.database_version})
     assert unsharded(ranged, {"count": "view"})["code"] == 169
+
+
+VERBATIM = from_elements(
+    element(b"b", INT32, bytes(4)) * 2 + element(b"c", STRING, b"\x03\0\0\0\xff\xfe\0")  # no UTF-8
+)
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_definitions_pass_as_they_are(ranged: ShardedNamespace, is_changed: bool) -> None:
+    stage = raw_document(from_elements(element(b"$match", OBJECT, VERBATIM)))
+    definition = {"viewOn": "c", "pipeline": [stage], "databaseVersion": ranged.database_version}
+    if is_changed:
+        ranged.run({"create": "view", "viewOn": "c", "pipeline": []})
+        assert ranged.run({"_shardsvrCollMod": "view", **definition})["ok"]
+    else:
+        assert ranged.run({"create": "view", **definition})["ok"]
+    client = ranged.cluster.kept_client(ranged.cluster.shards["sh0"].members[0])
+    versions = {"shardVersion": UNSHARDED.to_document(), "databaseVersion": ranged.database_version}
+    options = CodecOptions(document_class=RawBSONDocument)
+    reply = client[ranged.db].command({"find": "view", **versions}, check=False, codec_options=options)
+    assert reply["code"] == 169
+    assert VERBATIM in reply.raw

@@ -1,26 +1,29 @@
-"""Who is primary: following the members of a replica set through their hello.
+"""Following the members of a replica set through their hello: the sockets and timers around `wire.discovery`.
 
 Each known member is asked with an awaitable hello, which it answers as soon as its state changes, so a step-up is known
-at once and an idle set costs next to nothing. The rules for believing a primary are those of MongoDB's server discovery
-and monitoring specification (SDAM).
+at once and an idle set costs next to nothing.
 """
 
 import logging
-import random
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import trio
 
-from wire.errors import BackendError, CommandError, RemoteProtocolError
-from wire.read_preference import PRIMARY, Member, ReadPreference
+from wire.discovery.application_errors import ApplicationError, Failure, after_application_error
+from wire.discovery.selection import in_latency_window, least_busy_of_two, suitable_servers
+from wire.discovery.server import Server, smoothed_round_trip
+from wire.discovery.topology import Topology
+from wire.errors import BackendError, CommandError, ConnectFailedError, RemoteProtocolError
+from wire.read_preference import PRIMARY, ReadPreference
 from wire.transport.client import Connection
+from wire.transport.pools import ConnectionPools
 from wire.transport.timeouts import TIMEOUTS
 
 logger = logging.getLogger("wire.monitor")
 
 _RETRY_SECONDS: Final = 0.5
-_ROUND_TRIP_WEIGHT: Final = 0.2
+"""The specification's ``minHeartbeatFrequencyMS``."""
 
 
 class ReplicaSetMonitor:
@@ -30,7 +33,11 @@ class ReplicaSetMonitor:
         set_name: the name that members must report.
         seeds: addresses to begin with; the others are found through them.
         handshake: makes the hello to greet members with.
-        on_member_down: called with the address of a member that stopped answering.
+        pools: the connections of operations, which are closed when those to a member prove to be broken.
+
+    Attributes:
+        topology: what is known of the set.
+        primary: the address of the primary, if one is known.
     """
 
     def __init__(
@@ -38,20 +45,23 @@ class ReplicaSetMonitor:
         set_name: str,
         seeds: Iterable[str],
         handshake: Callable[[], Mapping[str, Any]],
-        *,
-        on_member_down: Callable[[str], None] | None = None,
+        pools: ConnectionPools,
     ) -> None:
         self.set_name = set_name
-        self.members: dict[str, Member] = {address: Member(address) for address in seeds}
+        self.topology = Topology.of(set_name, seeds)
         self.primary: str | None = None
-        self._seeds = tuple(self.members)
+        self._seeds = tuple(self.topology.servers)
         self._handshake = handshake
-        self._on_member_down = on_member_down
+        self._pools = pools
         self._changed = trio.Event()
-        self._newest_election: tuple[bytes, int] = (b"", 0)
         self._tasks: dict[str, trio.CancelScope] = {}
         self._check_now: dict[str, trio.Event] = {}
         self._nursery: trio.Nursery | None = None
+
+    @property
+    def members(self) -> Mapping[str, Server]:
+        """The members, and those addresses that may be members, by address."""
+        return self.topology.servers
 
     @property
     def connection_string(self) -> str:
@@ -59,12 +69,18 @@ class ReplicaSetMonitor:
         return f"{self.set_name}/{','.join(sorted(self.members))}"
 
     async def run(self) -> None:
-        """Follow the members until cancelled."""
+        """Follow the members until cancelled.
+
+        If all of them prove to belong elsewhere, the set is looked for at the seeds again.
+        """
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            for address in self._seeds:
-                self._start(address)
-            await trio.sleep_forever()
+            self._follow_members()
+            while True:
+                while self.members:
+                    await self._changed.wait()
+                await trio.sleep(_RETRY_SECONDS)
+                self._advance(Topology.of(self.set_name, self._seeds))
 
     async def wait_for_primary(self) -> str:
         """The address of the primary, waiting until there is one. The caller bounds the wait."""
@@ -81,30 +97,40 @@ class ReplicaSetMonitor:
             await self._changed.wait()
 
     def select(self, preference: ReadPreference = PRIMARY) -> str | None:
-        """The address of a member that may serve a read now, a random one of those equally good."""
+        """The address of a member that may serve a read now, the less busy of two random ones that are near."""
         if preference.mode == "primary":
             return self.primary
-        candidates = preference.candidates(self.members.values())
-        return random.choice(candidates).address if candidates else None
+        near = in_latency_window(suitable_servers(self.topology, preference))
+        return least_busy_of_two(near, self._pools.in_use).address if near else None
 
     async def wait_for_change(self) -> None:
         """Return when the state of any member changes."""
         await self._changed.wait()
 
-    def mark_failed(self, address: str) -> None:
-        """Someone met an error that says ``address`` is not what it was: forget its state and ask it again now."""
-        member = self.members.get(address)
-        if member is not None and member.kind != "unknown":
-            self._update(Member(address, round_trip_seconds=member.round_trip_seconds))
-        check = self._check_now.get(address)
-        if check is not None:
-            check.set()
+    def on_error(self, address: str, error: BackendError | CommandError | RemoteProtocolError) -> None:
+        """Take note of the failure of an operation; if it says that a member has changed, the member is asked now.
 
-    def _start(self, address: str) -> None:
-        assert self._nursery is not None
-        if address not in self._tasks:
-            scope = self._tasks[address] = trio.CancelScope()
-            self._nursery.start_soon(self._follow, address, scope)
+        A connection that could not be made counts as a hello that was not answered: nobody would be left to try
+        another member otherwise.
+        """
+        if isinstance(error, ConnectFailedError):
+            topology = self.topology.after_failed_check(address, str(error))
+        else:
+            topology = after_application_error(self.topology, _application_error(address, error))
+        if topology is not self.topology:
+            self._advance(topology)
+            check = self._check_now.get(address)
+            if check is not None:
+                check.set()
+
+    def _follow_members(self) -> None:
+        """Begin to follow those that are new, and end with those that are members no longer."""
+        for address in self._tasks.keys() - self.members.keys():
+            self._tasks.pop(address).cancel()
+        if self._nursery is not None:
+            for address in self.members.keys() - self._tasks.keys():
+                scope = self._tasks[address] = trio.CancelScope()
+                self._nursery.start_soon(self._follow, address, scope)
 
     async def _follow(self, address: str, scope: trio.CancelScope) -> None:
         with scope:
@@ -116,9 +142,9 @@ class ReplicaSetMonitor:
                             nursery.start_soon(self._restart_on_demand, address, attempt)
                             await self._ask_repeatedly(address)
                 except* (BackendError, CommandError, RemoteProtocolError) as failures:
-                    self._on_failure(address, failures.exceptions[0])
-                    with trio.move_on_after(_RETRY_SECONDS):
-                        await self._check_now[address].wait()
+                    if not self._on_failed_check(address, failures.exceptions[0]):
+                        with trio.move_on_after(_RETRY_SECONDS):
+                            await self._check_now[address].wait()
 
     async def _restart_on_demand(self, address: str, attempt: trio.CancelScope) -> None:
         await self._check_now[address].wait()
@@ -144,77 +170,46 @@ class ReplicaSetMonitor:
         finally:
             connection.close()
 
-    def _on_failure(self, address: str, error: BaseException) -> None:
-        member = self.members.get(address)
-        if member is None:
-            return
-        if member.kind != "unknown":
+    def _on_failed_check(self, address: str, error: BaseException) -> bool:
+        """Whether the member was known, and is therefore asked again at once."""
+        server = self.members.get(address)
+        if server is None:
+            return False
+        if server.is_known:
             logger.warning("Lost a replica set member", extra={"remote": address, "error": str(error)})
-            if self._on_member_down is not None:
-                self._on_member_down(address)
-        self._update(Member(address))
+        self._advance(self.topology.after_failed_check(address, str(error)))
+        return server.is_known
 
-    def _on_hello(self, address: str, hello: Mapping[str, Any], round_trip_seconds: float | None) -> None:
+    def _on_hello(self, address: str, hello: Mapping[str, Any], sample_seconds: float | None) -> None:
         previous = self.members.get(address)
         if previous is None:
             return
-        if hello.get("setName") != self.set_name:
-            self._update(Member(address))
+        round_trip = previous.round_trip_seconds
+        if sample_seconds is not None:
+            round_trip = smoothed_round_trip(round_trip, sample_seconds)
+        now_ms = int(trio.current_time() * 1_000)
+        server = Server.from_hello(address, hello, now_ms=now_ms, round_trip_seconds=round_trip)
+        self._advance(self.topology.after_hello(server))
+
+    def _advance(self, topology: Topology) -> None:
+        """Do what follows from a new state."""
+        before, self.topology = self.topology, topology
+        if topology is before:
             return
-        if round_trip_seconds is None:
-            round_trip_seconds = previous.round_trip_seconds
-        elif previous.round_trip_seconds:
-            round_trip_seconds = (
-                _ROUND_TRIP_WEIGHT * round_trip_seconds + (1 - _ROUND_TRIP_WEIGHT) * previous.round_trip_seconds
-            )
-        kind = "secondary" if hello.get("secondary") else "other"
-        if hello.get("isWritablePrimary"):
-            election = (hello["electionId"].binary if "electionId" in hello else b"", hello.get("setVersion", 0))
-            # A deposed primary that has not noticed yet reports an older election.
-            kind = "primary" if election >= self._newest_election else "unknown"
-            self._newest_election = max(election, self._newest_election)
-        last_write = hello.get("lastWrite", {}).get("lastWriteDate")
-        self._update(
-            Member(
-                address,
-                kind,
-                hello.get("tags", {}),
-                round_trip_seconds,
-                last_write.timestamp() if last_write is not None else 0.0,
-                frozenset(hello.get("extensions", ())),
-            )
-        )
-        if kind == "primary":
-            self._adopt(address, {*hello.get("hosts", ()), *hello.get("passives", ()), *hello.get("arbiters", ())})
-        else:
-            for host in hello.get("hosts", ()):
-                self._add(host)
-
-    def _adopt(self, primary: str, hosts: set[str]) -> None:
-        """Only a primary's list of hosts is the truth: add those that are new, drop those that are not in it."""
-        for host in hosts:
-            self._add(host)
-        for address, member in list(self.members.items()):
-            if address not in hosts:
-                self._tasks.pop(address).cancel()
-                del self.members[address]
-                self._notify()
-            elif member.kind == "primary" and address != primary:
-                self._update(Member(address, round_trip_seconds=member.round_trip_seconds))
-
-    def _add(self, address: str) -> None:
-        if address not in self.members:
-            self.members[address] = Member(address)
-            self._start(address)
-            self._notify()
-
-    def _update(self, member: Member) -> None:
-        if self.members.get(member.address) == member:
-            return
-        self.members[member.address] = member
-        self._notify()
-
-    def _notify(self) -> None:
-        self.primary = next((member.address for member in self.members.values() if member.kind == "primary"), None)
+        if before.is_compatible and not topology.is_compatible:
+            logger.error("A replica set speaks no wire version that is known here", extra={"set": self.set_name})
+        primary = topology.primary if topology.is_compatible else None
+        self.primary = primary.address if primary is not None else None
+        for address, server in topology.servers.items():
+            if address in before.servers and server.pool_generation > before.servers[address].pool_generation:
+                self._pools.close_idle(address)
+        self._follow_members()
         self._changed.set()
         self._changed = trio.Event()
+
+
+def _application_error(address: str, error: BackendError | CommandError | RemoteProtocolError) -> ApplicationError:
+    if isinstance(error, CommandError):
+        version = error.extra.get("topologyVersion")
+        return ApplicationError(address, Failure.COMMAND, code=error.code, topology_version=version)
+    return ApplicationError(address, Failure.NETWORK)

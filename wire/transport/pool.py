@@ -193,11 +193,16 @@ class Pool:
         while self._idle:
             self._close(self._idle.pop())
 
+    @property
+    def in_use(self) -> int:
+        """How many connections are lent out."""
+        return self._open_count - len(self._idle)
+
     def statistics(self) -> PoolStatistics:
         """The numbers of this moment."""
         return PoolStatistics(
             available=len(self._idle),
-            in_use=self._open_count - len(self._idle),
+            in_use=self.in_use,
             created=self._created,
             waiting=len(self._waiters),
         )

@@ -35,6 +35,11 @@ class ConnectionPools:
         """The numbers of this moment by address."""
         return {address: pool.statistics() for address, pool in self._pools.items()}
 
+    def in_use(self, address: str) -> int:
+        """How many connections to a host are lent out: as many as operations are in progress there."""
+        pool = self._pools.get(address)
+        return 0 if pool is None else pool.in_use
+
     def close_idle(self, address: str) -> None:
         """Drop the idle connections to a host that is known to have restarted or gone."""
         pool = self._pools.get(address)

@@ -68,8 +68,8 @@ class ReplicaSetClient:
         """As `exchange`, with a given member."""
         try:
             return await self._pools[address].exchange(frame)
-        except BackendError:
-            self.on_failure(address)
+        except BackendError as error:
+            self.on_failure(address, error)
             raise
 
     def has_spare_connections(self, address: str) -> bool:
@@ -84,13 +84,13 @@ class ReplicaSetClient:
         """
         try:
             return await self._pools[address].ask(frame)
-        except BackendError:
-            self.on_failure(address)
+        except BackendError as error:
+            self.on_failure(address, error)
             raise
 
-    def on_failure(self, address: str) -> None:
-        """A member proved not to be what it was taken for: look again."""
-        self.monitor.mark_failed(address)
+    def on_failure(self, address: str, error: BackendError | CommandError | RemoteProtocolError) -> None:
+        """An operation failed in a way that may say that a member is not what it was taken for."""
+        self.monitor.on_error(address, error)
 
     async def command(
         self,
@@ -173,7 +173,7 @@ class ReplicaSetClient:
             except CommandError as failure:
                 if not has_category(failure.code, Category.NOT_PRIMARY):
                     raise
-                self.on_failure(address)
+                self.on_failure(address, failure)
                 if attempt == _ATTEMPTS_MAX:
                     raise
         raise AssertionError("unreachable")

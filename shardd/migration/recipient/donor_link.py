@@ -124,18 +124,23 @@ class DonorConnection:
         try:
             reply = response_body(await connection.exchange(op_msg(body, request_id=next_request_id())))
             check_reply(reply)
-        except (BackendError, RemoteProtocolError):
-            self._lose(client, connection)
+        except (BackendError, RemoteProtocolError) as error:
+            self._lose(client, connection, error)
             raise
         except CommandError as error:
             if has_category(error.code, Category.NOT_PRIMARY):
-                self._lose(client, connection)
+                self._lose(client, connection, error)
             raise
         return reply
 
-    def _lose(self, client: ReplicaSetClient, connection: Connection) -> None:
+    def _lose(
+        self,
+        client: ReplicaSetClient,
+        connection: Connection,
+        error: BackendError | CommandError | RemoteProtocolError,
+    ) -> None:
         """What it is connected to is not, or no longer, the donor's primary."""
-        client.on_failure(connection.address)
+        client.on_failure(connection.address, error)
         self.close()
 
 
@@ -213,8 +218,8 @@ async def _open(client: ReplicaSetClient) -> Connection:
     address = await client.select()
     try:
         return await Connection.open(address, handshake=handshake_document("shardwright-shardd-migration"))
-    except BackendError:
-        client.on_failure(address)
+    except BackendError as error:
+        client.on_failure(address, error)
         raise
 
 

@@ -1,4 +1,4 @@
-"""The checkers of scans, snapshots, placement and the catalog."""
+"""The checkers of scans, snapshots, placement, the catalog and logs."""
 
 from dataclasses import replace
 
@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from tests.chaos.checkers.catalog import CatalogView, ShardedCollection, check_catalog
 from tests.chaos.checkers.definitions import check_alike
+from tests.chaos.checkers.logs import check_daemon_log, check_mongod_log
 from tests.chaos.checkers.placement import check_found_by_key, check_placement
 from tests.chaos.checkers.scans import check_scan
 from tests.chaos.checkers.snapshots import check_advance, check_chain
@@ -94,3 +95,13 @@ def test_definitions() -> None:
     assert check_alike({}) == []
     assert "indexes" in check_alike({"shard0": one, "shard1": {**one, "indexes": ["_id_"]}})[0]
     assert "options" in check_alike({"shard0": one, "shard1": {**one, "options": {"capped": True}}})[0]
+
+
+def test_logs() -> None:
+    ordinary = '{"level":"warning","msg":"Lost the mongod","error":"closed the connection"}'
+    fault = '{"level":"error","msg":"A command failed for a reason that is our fault","traceback":"Traceback ..."}'
+    assert check_daemon_log("router.0", [ordinary]) == []
+    assert check_daemon_log("router.0", [ordinary, fault]) == [f"router.0 logged {fault}"]
+    assert check_daemon_log("router.0", ["Fatal Python error: Aborted"])
+    assert check_mongod_log("shard0.0.mongod", ['{"s":"I","msg":"Transition to SECONDARY"}']) == []
+    assert check_mongod_log("shard0.0.mongod", ['{"s":"F","msg":"Fatal assertion"}'])

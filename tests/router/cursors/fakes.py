@@ -58,7 +58,7 @@ class FakeShard:
         self.asked.append(command)
         return FakeAsked(self, command)
 
-    def on_failure(self, address: str) -> None:
+    def on_failure(self, address: str, error: Exception) -> None:
         """Somebody met an error."""
         assert address == self.address
 

@@ -12,6 +12,7 @@ from router.routing_cache import CollectionRouting, DatabaseRouting
 from router.shard_reply import ShardReply
 from router.writes.execute import execute
 from router.writes.kind import WriteKind
+from sharding.clock import VectorClock
 from sharding.routing_table import RoutingTable
 from sharding.timestamps import pack_timestamp
 from sharding.versions import DatabaseVersion
@@ -56,6 +57,7 @@ class FakeRouter:
         self.log: list[str] = []
         self.shard_ids: tuple[str, ...] | CommandError = ALL_SHARDS
         self.topology_time = pack_timestamp(TOPOLOGY_TIME)
+        self.clock = VectorClock()
         self._tables = list(tables)
         self._answer = answer
 

@@ -394,7 +394,7 @@ class Shards:
         run = WriteRun(writes)
         while not run.is_finished:
             for part in next_round(run, writes).values():
-                versions = broadcast_elements(0) if part.is_broadcast else b""
+                versions = broadcast_elements(0, 0) if part.is_broadcast else b""
                 self._send(run, part, Request(OpMsg(shard_message(writes, part, versions))))
             run.end_round(NAMESPACE, SHARDS)
         return decoded(run.reply())

@@ -18,6 +18,9 @@ from wire.transport.pools import ConnectionPools
 
 TEST_SECONDS_MAX: Final = 60.0
 
+CACHE_GB: Final = 0.5
+"""Uncommitted updates may fill a tenth of it (eviction_updates_trigger), and tests have transactions of 27 MB."""
+
 
 @dataclass(frozen=True)
 class LoneMongod:
@@ -57,5 +60,5 @@ def lone_mongod(directory: Path) -> Iterator[LoneMongod]:
     with PortReservation() as ports:
         plan = ProcessPlan("lone", Role.MONGOD, ports.hold_free(), "lone")
         ports.release(plan.port)
-        with primary_mongod(find_mongod(), plan, directory / "lone", 0.25):
+        with primary_mongod(find_mongod(), plan, directory / "lone", CACHE_GB):
             yield LoneMongod(plan.address, str(mongod_socket(directory / "lone", plan)))

@@ -281,3 +281,56 @@ def test_errors_show_what_the_client_sent(worlds: dict[str, World], name: str) -
     (found,), (wanted,) = (each.get("writeErrors", [each]) for each in (reply, expected))
     assert wanted["errmsg"].startswith("error processing query: ns=")
     assert (found["errmsg"], found["code"]) == (wanted["errmsg"], wanted["code"])
+
+
+EXPLAINED: Mapping[str, Mapping[str, Any]] = {
+    **{name: READS[name] for name in ("find", "find, filter", "find, own $expr", "find, hint", "find, $text")},
+    **{name: READS[name] for name in ("count, query", "distinct", "distinct, query", "aggregate", "aggregate, $match")},
+    **{name: READS[name] for name in ("aggregate, $group", "aggregate, $text")},
+    **{name: WRITES[name] for name in ("update all", "update some", "findAndModify", "findAndModify, remove")},
+    "find, $or": {"find": "c", "filter": {"$or": [{"n": 1}, {"kind": 2}]}},
+    "find, $and": {"find": "c", "filter": {"$and": [{"n": 1}, {"kind": 2}], "words": "common"}},
+    "delete": {"delete": "c", "deletes": [{"q": {}, "limit": 0}]},
+}
+
+
+def parsed_queries(shown: object) -> list[object]:
+    """The parsed queries in an explanation, wherever they are."""
+    if isinstance(shown, list):
+        return [query for each in shown for query in parsed_queries(each)]
+    if not isinstance(shown, dict):
+        return []
+    own = [shown["parsedQuery"]] if "parsedQuery" in shown else []
+    return own + [query for each in shown.values() for query in parsed_queries(each)]
+
+
+@pytest.mark.parametrize("name", EXPLAINED)
+def test_explanations_show_what_the_client_sent(worlds: dict[str, World], name: str) -> None:
+    for world in (worlds["ranged"], worlds["collated"]):
+        explain = {"explain": EXPLAINED[name], "verbosity": "allPlansExecution"}
+        reply = world.sharded.versioned(explain)
+        expected = world.stored.database.command(explain)
+        assert "$let" not in repr(reply)
+        assert parsed_queries(reply) == parsed_queries(expected)
+        assert reply["command"] == expected["command"]
+
+
+def test_explained_counts_leave_orphans_out(world: World) -> None:
+    explain = {"explain": {"find": "c"}, "verbosity": "executionStats"}
+    assert world.sharded.versioned(explain)["executionStats"]["nReturned"] == len(world.owned_ids)
+
+
+def test_operations_under_way_and_cached_plans_show_what_clients_sent(worlds: dict[str, World]) -> None:
+    world = worlds["ranged"]
+    sent = {"n": {"$gte": 0}, "kind": {"$gte": 0}}
+    world.stored.create_index("kind")
+    for _ in range(2):
+        opened = world.sharded.versioned({"find": "c", "filter": sent, "batchSize": 1})
+    cursor_id = opened["cursor"]["id"]
+    operations = [{"$currentOp": {"idleCursors": True}}, {"$match": {"cursor.cursorId": cursor_id}}]
+    reply = world.sharded.run({"aggregate": 1, "pipeline": operations, "cursor": {}}, db="admin")
+    (shown,) = reply["cursor"]["firstBatch"]
+    assert shown["cursor"]["originatingCommand"]["filter"] == sent
+    plans = world.sharded.versioned({"aggregate": "c", "pipeline": [{"$planCacheStats": {}}], "cursor": {}})
+    assert sent in [plan["createdFromQuery"]["query"] for plan in plans["cursor"]["firstBatch"]]
+    assert "$let" not in repr(plans)

@@ -9,10 +9,14 @@ from bson.int64 import Int64
 from bson.objectid import ObjectId
 
 from tests.wire.transport.serving import Serving, serving
+from wire.discovery.server import ServerType
+from wire.error_codes import ErrorCode
+from wire.errors import BackendError, CommandError
 from wire.read_preference import ReadPreference
 from wire.request import Request
 from wire.transport.client_connection import ClientConnection
 from wire.transport.monitor import ReplicaSetMonitor
+from wire.transport.pools import ConnectionPools
 
 
 def hello() -> dict[str, Any]:
@@ -30,7 +34,7 @@ class FakeMember:
 
     def become(self, **state: Any) -> None:  # noqa: ANN401 - fields of hello
         self._counter += 1
-        self._state = {"setName": "rs", **state}
+        self._state = {"setName": "rs", "maxWireVersion": 17, **state}
         self._changed.set()
         self._changed = trio.Event()
 
@@ -51,11 +55,10 @@ class FakeSet:
         self.servers = servers
         self.hosts = [server.address for server in servers]
 
-    def elect(self, number: int, *, term: int, hosts: list[str] | None = None) -> None:
+    def elect(self, number: int, *, term: int, **fields: Any) -> None:  # noqa: ANN401 - fields of hello
         """Make a member primary; it says so with its election's id."""
-        hosts = hosts or self.hosts
         election = {"electionId": ObjectId(f"7fffffff{term:016x}"), "setVersion": 1}
-        self.members[number].become(isWritablePrimary=True, hosts=hosts, **election)
+        self.members[number].become(**{"isWritablePrimary": True, "hosts": self.hosts, **election, **fields})
 
     def follow(self, number: int) -> None:
         """Make a member secondary."""
@@ -71,7 +74,7 @@ async def with_fake_set(size: int, scenario: Callable[[FakeSet, ReplicaSetMonito
         fake.elect(0, term=1)
         for number in range(1, size):
             fake.follow(number)
-        monitor = ReplicaSetMonitor("rs", fake.hosts[-1:], hello)
+        monitor = ReplicaSetMonitor("rs", fake.hosts[-1:], hello, ConnectionPools(hello))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(monitor.run)
             await wait_for(monitor, lambda: monitor.primary == fake.hosts[0] and len(known(monitor)) == size)
@@ -80,7 +83,7 @@ async def with_fake_set(size: int, scenario: Callable[[FakeSet, ReplicaSetMonito
 
 
 def known(monitor: ReplicaSetMonitor) -> list[str]:
-    return sorted(member.address for member in monitor.members.values() if member.kind != "unknown")
+    return sorted(member.address for member in monitor.members.values() if member.is_known)
 
 
 async def wait_for(monitor: ReplicaSetMonitor, condition: Callable[[], bool]) -> None:
@@ -112,7 +115,7 @@ def test_a_primary_of_an_older_election_is_not_believed() -> None:
         await wait_for(monitor, lambda: monitor.primary == fake.hosts[1])
         fake.elect(0, term=1)
         fake.follow(2)
-        await wait_for(monitor, lambda: monitor.members[fake.hosts[2]].kind == "secondary")
+        await wait_for(monitor, lambda: monitor.members[fake.hosts[2]].type is ServerType.SECONDARY)
         assert monitor.primary == fake.hosts[1]
 
     trio.run(with_fake_set, 3, scenario)
@@ -144,8 +147,49 @@ def test_a_member_that_dies_is_not_primary_any_more() -> None:
 
 def test_extensions_of_members_are_known() -> None:
     async def scenario(fake: FakeSet, monitor: ReplicaSetMonitor) -> None:
-        fake.members[0].become(isWritablePrimary=True, hosts=fake.hosts, extensions=["newField"])
+        fake.elect(0, term=1, extensions=["newField"])
         await wait_for(monitor, lambda: monitor.members[fake.hosts[0]].extensions == {"newField"})
         assert not monitor.members[fake.hosts[1]].extensions
+
+    trio.run(with_fake_set, 2, scenario)
+
+
+def test_a_member_that_refuses_a_write_is_asked_again_at_once() -> None:
+    async def scenario(fake: FakeSet, monitor: ReplicaSetMonitor) -> None:
+        monitor.on_error(fake.hosts[0], CommandError(ErrorCode.NotWritablePrimary, "not primary"))
+        assert monitor.primary is None
+        await wait_for(monitor, lambda: monitor.primary == fake.hosts[0])
+
+    trio.run(with_fake_set, 2, scenario)
+
+
+def test_an_error_from_before_the_last_hello_changes_nothing() -> None:
+    async def scenario(fake: FakeSet, monitor: ReplicaSetMonitor) -> None:
+        version = monitor.members[fake.hosts[0]].topology_version
+        error = CommandError(ErrorCode.NotWritablePrimary, "not primary", extra={"topologyVersion": version})
+        monitor.on_error(fake.hosts[0], error)
+        assert monitor.primary == fake.hosts[0]
+
+    trio.run(with_fake_set, 2, scenario)
+
+
+def test_a_broken_connection_closes_those_that_are_idle() -> None:
+    async def scenario(fake: FakeSet, monitor: ReplicaSetMonitor) -> None:
+        before = monitor.members[fake.hosts[0]].pool_generation
+        monitor.on_error(fake.hosts[0], BackendError(fake.hosts[0], "closed the connection", sent=True))
+        assert monitor.members[fake.hosts[0]].pool_generation == before + 1
+        await wait_for(monitor, lambda: monitor.primary == fake.hosts[0])
+
+    trio.run(with_fake_set, 2, scenario)
+
+
+def test_a_set_that_lost_all_members_is_looked_for_at_its_seeds_again() -> None:
+    async def scenario(fake: FakeSet, monitor: ReplicaSetMonitor) -> None:
+        for member in fake.members:
+            member.become(isWritablePrimary=True, setName="other", hosts=fake.hosts)
+        await wait_for(monitor, lambda: not monitor.members)
+        fake.elect(0, term=2)
+        fake.follow(1)
+        await wait_for(monitor, lambda: monitor.primary == fake.hosts[0])
 
     trio.run(with_fake_set, 2, scenario)

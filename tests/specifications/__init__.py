@@ -1,0 +1,1 @@
+"""MongoDB's specifications for drivers, run with their own test files."""
