@@ -6,10 +6,10 @@ remembers the last number that was executed. So an order that was on its way whi
 to its end, finds that it is over, and does no harm to what was created since.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-from bson.binary import Binary
+from bson.binary import UUID_SUBTYPE, Binary
 from bson.int64 import Int64
 
 from shardd.catalog import MAJORITY
@@ -17,6 +17,8 @@ from shardd.shard import Shard
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 from wire.request import Request
+
+_UUID_BYTES: Final = 16
 
 EXECUTED: Final = "sharding_ddl_participants"
 """A collection of ``config`` with one document, whose update is the retryable write that counts as the execution."""
@@ -34,18 +36,29 @@ async def execute_once(shard: Shard, request: Request, subject: str, work: Calla
         work: what it asks for; if it fails, the request can come again.
 
     Raises:
-        CommandError: TransactionTooOld, the coordinator has gone on; or what ``work`` raises.
+        CommandError: TransactionTooOld, the coordinator has gone on; TypeMismatch or InvalidUUID, its session is none;
+            or what ``work`` raises.
     """
     async with shard.ddl_locks.hold(f"participant of {subject}"):
         if b"lsid" not in request.fields or b"txnNumber" not in request.fields:
             await work()
             return
-        session, number = request.get(b"lsid")["id"], int(request.get(b"txnNumber"))
+        session, number = _session_of(request)
         if await _is_executed(shard, session, number):
             await shard.wait_majority()
             return
         await work()
         await _record(shard, session, number)
+
+
+def _session_of(request: Request) -> tuple[Binary, int]:
+    session, number = request.get(b"lsid"), request.get(b"txnNumber")
+    identity = session.get("id") if isinstance(session, Mapping) else None
+    if not isinstance(identity, Binary) or not isinstance(number, int):
+        raise CommandError(ErrorCode.TypeMismatch, "a session needs a UUID as lsid.id and a whole number as txnNumber")
+    if identity.subtype != UUID_SUBTYPE or len(identity) != _UUID_BYTES:
+        raise CommandError(ErrorCode.InvalidUUID, "uuid must be a 16-byte binary field with UUID (4) subtype")
+    return identity, number
 
 
 async def _is_executed(shard: Shard, session: Binary, number: int) -> bool:

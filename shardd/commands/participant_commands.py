@@ -1,10 +1,9 @@
 """What coordinators have the shards do that take part in a change."""
 
 from typing import Any
-from uuid import UUID
 
 from shardd import local_collections
-from shardd.arguments import collection_argument, document_argument, required_argument
+from shardd.arguments import collection_argument, document_argument, required_argument, uuid_argument
 from shardd.catalog import MAJORITY
 from shardd.critical_sections import closed
 from shardd.database_sections import database_closed
@@ -17,6 +16,7 @@ from sharding.namespace import Namespace
 from sharding.versions import DATABASE_VERSION, DatabaseVersion
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
+from wire.rawbson import raw_document
 from wire.request import Request
 
 
@@ -30,13 +30,15 @@ async def create_collection_participant(shard: Shard, request: Request) -> dict[
     """
     namespace = collection_argument(request)
     document_argument(request, b"options")
-    uuid = UUID(bytes=bytes(required_argument(request, b"collectionUUID")))
+    uuid = uuid_argument(request, b"collectionUUID")
     options = {name: value for name, value in request.get(b"options").items() if name != "uuid"}
+    id_index = raw_document(document_argument(request, b"idIndex")) if b"idIndex" in request.fields else None
+    indexes = [raw_document(each) for each in request.documents(b"indexes")] if b"indexes" in request.fields else []
 
     async def create() -> None:
         mongod = shard.mongod
-        await local_collections.create_with_uuid(mongod, namespace, uuid, options, request.get(b"idIndex"))
-        await local_collections.create_indexes(mongod, namespace, request.get(b"indexes", []))
+        await local_collections.create_with_uuid(mongod, namespace, uuid, options, id_index)
+        await local_collections.create_indexes(mongod, namespace, indexes)
 
     await execute_once(shard, request, str(namespace), create)
     shard.namespace(str(namespace)).forget()

@@ -16,6 +16,8 @@ from bson.timestamp import Timestamp
 
 from sharding.catalog.fields import optional, required, required_uuid
 from sharding.versions import ChunkVersion
+from wire.error_codes import ErrorCode
+from wire.errors import CommandError
 from wire.rawbson import encode_document, raw_document
 
 MIGRATION_COORDINATORS: Final = "migrationCoordinators"
@@ -281,5 +283,11 @@ class MigrationAttempt:
 
 
 def attempts_from(documents: Sequence[Mapping[str, Any]]) -> tuple[MigrationAttempt, ...]:
-    """Read a whole history of attempts."""
+    """Read a whole history of attempts.
+
+    Raises:
+        CommandError: NoSuchKey or TypeMismatch.
+    """
+    if not all(isinstance(document, Mapping) for document in documents):
+        raise CommandError(ErrorCode.TypeMismatch, '"attempts" must be an array of documents')
     return tuple(MigrationAttempt.from_document(document) for document in documents)

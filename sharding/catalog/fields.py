@@ -1,13 +1,15 @@
 """Fields of catalog documents, taken out with a check of their type."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from bson.binary import Binary
 
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
+
+_UUID_BYTES: Final = 16
 
 
 def required(document: Mapping[str, Any], name: str, *kinds: type) -> Any:  # noqa: ANN401 - one of kinds
@@ -34,10 +36,23 @@ def required_uuid(document: Mapping[str, Any], name: str) -> UUID:
     """The UUID in a field that must be there.
 
     Raises:
-        CommandError: NoSuchKey, TypeMismatch.
+        CommandError: NoSuchKey, TypeMismatch, InvalidUUID.
     """
     value = required(document, name, Binary, UUID)
-    return value if isinstance(value, UUID) else UUID(bytes=bytes(value))
+    if isinstance(value, UUID):
+        return value
+    if len(value) != _UUID_BYTES:
+        raise CommandError(ErrorCode.InvalidUUID, "uuid must be a 16-byte binary field with UUID (4) subtype")
+    return UUID(bytes=bytes(value))
+
+
+def optional_uuid(document: Mapping[str, Any], name: str) -> UUID | None:
+    """The UUID in a field, None when it is absent.
+
+    Raises:
+        CommandError: TypeMismatch, InvalidUUID.
+    """
+    return required_uuid(document, name) if name in document else None
 
 
 def _checked(document: Mapping[str, Any], name: str, kinds: tuple[type, ...]) -> Any:  # noqa: ANN401 - one of kinds

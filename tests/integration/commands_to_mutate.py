@@ -1,5 +1,6 @@
 """Commands for each kind of daemon whose bytes are changed. None of them does harm, whatever its arguments become."""
 
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -13,7 +14,10 @@ from bson.timestamp import Timestamp
 from tests.integration.sharded import Document
 
 WRITES = frozenset(
-    {"insert", "update", "delete", "findAndModify", "createIndexes", "collMod", "create", "_configsvrCreateDatabase"}
+    {
+        *("insert", "update", "delete", "findAndModify", "createIndexes", "collMod", "create"),
+        *("_configsvrCreateDatabase", "_shardsvrCreateCollectionParticipant"),
+    }
 )
 """Commands that would make a collection or a database whose name no client can read: their target is kept."""
 
@@ -148,8 +152,62 @@ def of_shards(db: str, name: str) -> list[Document]:
         {"_getNextSessionMods": full, **migration, "$db": "admin"},
         {"_shardsvrDigestRange": full, "min": {"a": 1}, "max": {"a": 5}, "keyPattern": {"a": 1}, "$db": "admin"},
         {"splitVector": full, "keyPattern": {"a": 1}, "min": {"a": 1}, "max": {"a": 5}, "maxChunkSize": 1, "$db": db},
+        {"_recvChunkReleaseCritSec": full, **migration, "$db": "admin"},
+        {"_shardsvrMoveRange": full, "toShard": "nonesuch", "fromShard": "shard0", "min": {"a": 1}, "max": {"a": 5}}
+        | {"epoch": ObjectId(), "collectionTimestamp": Timestamp(1, 1), "maxChunkSizeBytes": Int64(1 << 27)}
+        | {"waitForDelete": False, "forceJumbo": 0, "secondaryThrottle": False, "$db": "admin"},
+        _start_of_migration(full) | migration,
+        {"_flushDatabaseCacheUpdates": "none", "syncFromConfig": True, "$db": "admin"},
+        {"_shardsvrDropIndexes": name, "index": "a_1", "databaseVersion": database, "$db": db},
+        {"_shardsvrSetAllowMigrations": name, "allowMigrations": True, "databaseVersion": database, "$db": db},
     ]
     return own
+
+
+def _start_of_migration(full: str) -> Document:
+    """The order to receive a range from a shard that does not exist."""
+    attempt: Document = {"sessionId": "none", "start": datetime(2026, 1, 1, tzinfo=UTC), "documents": 1, "bytes": 5}
+    return {
+        "_recvChunkStart": full,
+        "uuid": Binary(bytes(16), 4),
+        "lsid": SESSION,
+        "txnNumber": Int64(1),
+        "from": "nonesuch/127.0.0.1:1",
+        "fromShardName": "nonesuch",
+        "toShardName": "shard0",
+        "min": {"a": 1},
+        "max": {"a": 5},
+        "shardKeyPattern": {"a": 1},
+        "collectionUUID": Binary(bytes(16), 4),
+        "attempts": [attempt],
+        "secondaryThrottle": False,
+        "writeConcern": {"w": 1},
+        "$db": "admin",
+    }
+
+
+def of_participants(db: str) -> list[Document]:
+    """What coordinators have a shard do to a collection that belongs to nobody, and to a database that does not exist.
+
+    Each has a session of its own, so that a changed transaction number does not end the others.
+    """
+    name = "participants"
+    database: Document = {"uuid": Binary(bytes(16), 4), "timestamp": Timestamp(1, 1), "lastMod": 1}
+    modification: Document = {"validationLevel": "off", "pipeline": [{"$match": {"a": 1}}]}
+    migration: Document = {"migrationId": Binary(bytes(16), 4), "decision": "aborted"}
+    commands: list[Document] = [
+        {"_shardsvrCreateCollectionParticipant": name, "options": {}, "collectionUUID": Binary(bytes(range(16)), 4)}
+        | {"idIndex": {"v": 2, "key": {"_id": 1}, "name": "_id_"}}
+        | {"indexes": [{"v": 2, "key": {"a": 1}, "name": "a_1"}], "$db": db},
+        {"_shardsvrCollModParticipant": name, "collModRequest": modification, "$db": db},
+        {"_shardsvrDropDatabaseParticipant": 1, "databaseVersion": database, "$db": "nonesuch"},
+        {"_shardsvrDropCollectionParticipant": name, "$db": db},
+        {"_shardsvrFinishRangeDeletion": f"{db}.{name}", **migration, "$db": "admin"},
+    ]
+    return [
+        {**command, "lsid": {"id": Binary(UUID(int=100 + number).bytes, 4)}, "txnNumber": Int64(number)}
+        for number, command in enumerate(commands)
+    ]
 
 
 def of_config_servers(full: str) -> list[Document]:

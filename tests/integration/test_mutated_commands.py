@@ -12,6 +12,7 @@ from tests.integration.commands_to_mutate import (
     WRITES,
     about_the_server,
     of_config_servers,
+    of_participants,
     of_routers,
     of_shards,
     reads_and_writes,
@@ -44,7 +45,7 @@ def for_router(collection: Documents) -> list[Document]:
 
 def for_shard(collection: Documents) -> list[Document]:
     db = collection.database.name
-    return [*reads_and_writes("mutated", "direct"), *of_shards(db, "none")]
+    return [*reads_and_writes("mutated", "direct"), *of_shards(db, "none"), *of_participants("mutated")]
 
 
 def for_config_server(collection: Documents) -> list[Document]:

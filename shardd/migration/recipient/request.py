@@ -5,11 +5,9 @@ from dataclasses import dataclass
 from typing import Any, Self
 from uuid import UUID
 
-from bson.binary import Binary
-
 from shardd.arguments import migration_session_argument, namespace_argument
 from shardd.migration.documents import KeyRange, MigrationAttempt, attempts_from
-from sharding.catalog.fields import optional, required
+from sharding.catalog.fields import optional, optional_uuid, required, required_uuid
 from sharding.chunks import ChunkRange
 from sharding.namespace import Namespace
 from sharding.shard_key import ShardKeyPattern
@@ -59,20 +57,20 @@ class ReceiveRequest:
         """Read the command.
 
         Raises:
-            CommandError: NoSuchKey or TypeMismatch, a field is missing or no such thing; InvalidNamespace; BadValue.
+            CommandError: NoSuchKey or TypeMismatch, a field is missing or no such thing; InvalidNamespace; InvalidUUID;
+                BadValue.
         """
         document = request.document
         namespace = namespace_argument(request)
         connection_string = required(document, "from", str)
         session_id = migration_session_argument(request)
         pattern = ShardKeyPattern.from_bson(_raw(request, b"shardKeyPattern"))
-        uuid = optional(document, "collectionUUID", Binary)
         throttle = document.get("secondaryThrottle", False)
         return cls(
-            migration_id=UUID(bytes=bytes(required(document, "uuid", Binary))),
+            migration_id=required_uuid(document, "uuid"),
             session_id=session_id,
             namespace=namespace,
-            collection_uuid=None if uuid is None else UUID(bytes=bytes(uuid)),
+            collection_uuid=optional_uuid(document, "collectionUUID"),
             pattern=pattern,
             range=ChunkRange.of(pattern, _raw(request, b"min"), _raw(request, b"max")),
             donor=required(document, "fromShardName", str),
