@@ -1,4 +1,4 @@
-"""Commands on the indexes of a collection."""
+"""Commands on the indexes that a collection has."""
 
 from router.cursors.opening import open_on_one_shard
 from router.ddl.coordinated import coordinated_command
@@ -13,13 +13,6 @@ from router.scatter import forwarded
 from sharding.namespace import Namespace
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
-
-
-@command("createIndexes", api_versions=("1",))
-async def create_indexes(operation: Operation) -> Reply:
-    """Creates indexes on all shards that own a part of the collection."""
-    _, replies = await send_to_owning_shards(operation, operation.namespace, create_database=True)
-    return merge_raw(replies, connection_strings(operation))
 
 
 @command("dropIndexes", aliases=("deleteIndexes",), api_versions=("1",))
