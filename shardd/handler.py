@@ -206,7 +206,10 @@ class ShardHandler(SidecarHandler):
 
     async def _get_more(self, upstream: Upstream, request: Request) -> bytes | None:
         """The next batch of a cursor, less what is hidden from it if it is older than a range that came in."""
-        older = self._shard.older_cursors
+        older, former = self._shard.older_cursors, self._shard.former_cursors
+        if not former.are_gone:
+            await in_own_task()
+            await former.wait_gone(request)
         span = request.fields[b"getMore"]
         cursor_id = request.body[span[2] : span[3]]
         frame, flags = request.message.frame, request.message.flags

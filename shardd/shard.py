@@ -23,6 +23,7 @@ from shardd.identity import IDENTITY_ID, ShardIdentity
 from shardd.metadata_store import MetadataStore
 from shardd.metadata_writer import MetadataWriter
 from shardd.namespace_state import NamespaceState
+from shardd.orphans.former_cursors import FormerCursors
 from shardd.orphans.older_cursors import OlderCursors
 from shardd.recovery_gate import RecoveryGate
 from shardd.refresh import MetadataRefresher
@@ -73,6 +74,7 @@ class Shard:
         reserved_sessions: write documents so that users' change streams do not show it.
         history_table: retryable writes that were executed by the former owners of ranges.
         older_cursors: cursors that are older than a range that came in.
+        former_cursors: cursors that are older than this process.
         range_deletions: ranges whose documents are, or may become, orphans.
         migrations: ranges on their way to or from another shard.
         coordinators: changes of several steps that are no migrations.
@@ -115,6 +117,7 @@ class Shard:
         self.fence = self.mongod.fence = TermFence(self.mongod)
         self.config_times = ConfigTimes(self.mongod)
         self.older_cursors = OlderCursors(self.mongod)
+        self.former_cursors = FormerCursors(self.mongod)
         self.previews = UpdatePreviews(self.mongod)
         self.store = MetadataStore(self.mongod)
         self.writer = MetadataWriter(self.store)
@@ -145,6 +148,7 @@ class Shard:
         self._nursery.start_soon(self.pools.run)
         self._nursery.start_soon(self.sidecar.run)
         self._nursery.start_soon(self._cache_watch.run)
+        self._nursery.start_soon(self.former_cursors.end)
 
     # Role
 

@@ -5,10 +5,12 @@ from typing import Any
 import pytest
 from bson import MinKey
 from bson.timestamp import Timestamp
+from pymongo.errors import OperationFailure
 
 from sharding.versions import IGNORED, UNSHARDED
 from tests.shardd.mini_cluster import MiniCluster
 from tests.shardd.router_stand_in import ShardedNamespace
+from wire.error_codes import ErrorCode
 
 NOT_SHARDED = UNSHARDED.to_document()
 
@@ -113,6 +115,25 @@ def test_a_shard_restarted_knows_again_from_disk_and_catalog(mini: MiniCluster, 
     member.daemon.start()
     member.wait_ready()
     assert ranged.documents() == [{"_id": 1, "a": 11}]
+
+
+def test_cursors_that_an_earlier_process_has_opened_are_ended(mini: MiniCluster, ranged: ShardedNamespace) -> None:
+    """It knew what was to be hidden from them."""
+    ranged.insert(*({"_id": number, "a": 11} for number in range(5)))
+    cursor = ranged.versioned({"find": "c", "batchSize": 1})["cursor"]
+    member = mini.shards["sh0"].members[0]
+    with member.mongod_client() as mongod:
+        oplog = mongod.local.command({"find": "oplog.rs", "batchSize": 1, "tailable": True})["cursor"]
+        member.restart(member.daemon)
+        with member.client() as client, pytest.raises(OperationFailure, match="cursor id") as failure:
+            client[ranged.db].command("getMore", cursor["id"], collection="c")
+        assert mongod.local.command("getMore", oplog["id"], collection="oplog.rs", batchSize=1)["ok"]
+        mongod.local.command("killCursors", "oplog.rs", cursors=[oplog["id"]])
+    assert failure.value.code == ErrorCode.CursorNotFound
+    with member.client() as client:
+        begun = client[ranged.db].command({"find": "c", "batchSize": 1, "shardVersion": ranged.version()})["cursor"]
+        rest = client[ranged.db].command("getMore", begun["id"], collection="c")["cursor"]["nextBatch"]
+    assert len(rest) == 4
 
 
 def test_the_catalog_is_cached_on_the_shards(mini: MiniCluster, ranged: ShardedNamespace) -> None:
