@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tests.chaos.nemeses import NEMESES
+from tests.chaos.nemeses import NEEDS_MEMBERS, NEMESES
 from tests.chaos.stage import Shape
 from tests.chaos.workloads import WORKLOADS
 
@@ -50,8 +50,7 @@ class Plan:
         choice = random.Random(f"{seed}/plan")
         drawn = choice.choice([1, 3])
         members = drawn if members is None else members
-        # A set of one member has nobody else to elect.
-        nemeses = tuple(nemeses) or tuple(kind for kind in NEMESES if members > 1 or kind != "elections")
+        nemeses = tuple(nemeses) or tuple(kind for kind in NEMESES if members > 1 or kind not in NEEDS_MEMBERS)
         shape = Shape(members, members, has_links="links" in nemeses)
         return cls(seed, seconds, shape, tuple(workloads) or tuple(WORKLOADS), nemeses, round_seconds)
 

@@ -3,6 +3,7 @@
 from typing import Final
 
 from tests.chaos.nemeses.base import Nemesis, Scene
+from tests.chaos.nemeses.comebacks import Comebacks
 from tests.chaos.nemeses.elections import Elections
 from tests.chaos.nemeses.kills import Kills
 from tests.chaos.nemeses.links import LinkFaults
@@ -10,8 +11,11 @@ from tests.chaos.nemeses.moves import Moves
 from tests.chaos.nemeses.pauses import Pauses
 
 NEMESES: Final[dict[str, type[Nemesis]]] = {
-    nemesis.kind: nemesis for nemesis in (Moves, Kills, Pauses, Elections, LinkFaults)
+    nemesis.kind: nemesis for nemesis in (Moves, Kills, Pauses, Elections, LinkFaults, Comebacks)
 }
 """All nemeses, by kind."""
 
-__all__ = ["NEMESES", "Nemesis", "Scene"]
+NEEDS_MEMBERS: Final = frozenset({Elections.kind, Comebacks.kind})
+"""Those that a set of one member, which has nobody else to elect, leaves alone."""
+
+__all__ = ["NEEDS_MEMBERS", "NEMESES", "Nemesis", "Scene"]
