@@ -4,6 +4,7 @@ from typing import Any
 
 import trio
 
+from shardd.local_collections import change
 from shardd.other_shards import send_to_shard
 from shardd.shard import Shard
 from sharding.catalog.reads import read_routing
@@ -31,7 +32,7 @@ async def drop_indexes_everywhere(shard: Shard, namespace: Namespace, index: obj
         shards = await catalog.shards()
         if table is None:
             me = shard.require_identity().shard_name
-            return {"raw": {shards[me].host: _plain(await shard.mongod.command(namespace.db, drop))}}
+            return {"raw": {shards[me].host: _plain(await change(shard.mongod, namespace, drop))}}
         replies = await _drop_on_owners(shard, namespace, drop, table)
     return {"raw": {shards[shard_id].host: reply for shard_id, reply in sorted(replies.items())}}
 

@@ -140,10 +140,28 @@ async def create_indexes(mongod: LocalMongod, namespace: Namespace, indexes: Seq
         CommandError: they can't be created.
     """
     if indexes:
-        await mongod.command(
-            namespace.db,
-            {"createIndexes": namespace.collection, "indexes": list(indexes), "writeConcern": MAJORITY},
-        )
+        create = {"createIndexes": namespace.collection, "indexes": list(indexes), "writeConcern": MAJORITY}
+        await change(mongod, namespace, create)
+
+
+async def change(mongod: LocalMongod, namespace: Namespace, command: Mapping[str, Any]) -> dict[str, Any]:
+    """Run a command that changes an existing collection: the one that is there now, by its UUID; returns the reply.
+
+    One that reaches mongod late does not change, or create, another collection of that name. Views and time-series
+    collections have no UUID that mongod takes.
+
+    Raises:
+        CommandError: CollectionUUIDMismatch, it was dropped meanwhile; or what mongod answers.
+    """
+    existing = None if "collectionUUID" in command else await describe(mongod, namespace)
+    return await mongod.command(namespace.db, {**command, **uuid_argument(namespace, existing)})
+
+
+def uuid_argument(namespace: Namespace, existing: LocalCollection | None) -> dict[str, Binary]:
+    """``collectionUUID`` for a command about a collection; nothing where mongod takes none."""
+    if existing is None or existing.uuid is None or namespace.collection.startswith(_BUCKETS):
+        return {}
+    return {"collectionUUID": Binary.from_uuid(existing.uuid)}
 
 
 async def list_collections(mongod: LocalMongod, db: str) -> list[Namespace]:
@@ -183,11 +201,9 @@ async def drop(mongod: LocalMongod, namespace: Namespace) -> None:
     existing = await describe(mongod, namespace)
     if existing is None:
         return
-    command: dict[str, Any] = {"drop": namespace.collection, "writeConcern": MAJORITY}
-    if existing.uuid is not None and not namespace.collection.startswith(_BUCKETS):
-        command["collectionUUID"] = Binary.from_uuid(existing.uuid)
+    command = {"drop": namespace.collection, "writeConcern": MAJORITY}
     try:
-        await mongod.command(namespace.db, command)
+        await mongod.command(namespace.db, {**command, **uuid_argument(namespace, existing)})
     except CommandError as error:
         if error.code not in (ErrorCode.NamespaceNotFound, ErrorCode.CollectionUUIDMismatch):
             raise

@@ -99,11 +99,11 @@ async def coll_mod_participant(shard: Shard, request: Request) -> dict[str, Any]
     namespace = collection_argument(request)
     raw = document_argument(request, b"collModRequest")
     fields = with_verbatim_stages(request.get(b"collModRequest"), raw)
-    change = {"collMod": namespace.collection, **fields, "writeConcern": MAJORITY}
+    order = {"collMod": namespace.collection, **fields, "writeConcern": MAJORITY}
     result: dict[str, Any] = {"ok": 1.0}
 
     async def modify() -> None:
-        reply = await shard.mongod.command(namespace.db, change)
+        reply = await local_collections.change(shard.mongod, namespace, order)
         result.update((name, value) for name, value in reply.items() if name not in ("$clusterTime", "operationTime"))
 
     await execute_once(shard, request, str(namespace), modify)

@@ -3,13 +3,11 @@
 from contextlib import AsyncExitStack
 from typing import Any, ClassVar
 
-from bson.binary import Binary
-
-from shardd import local_collections
 from shardd.catalog import MAJORITY
 from shardd.changelog import log_change
 from shardd.coordinators.coordinator import Coordinator
 from shardd.critical_sections import held_exclusively
+from shardd.local_collections import describe, uuid_argument
 from sharding.catalog.reads import read_database, read_routing
 from sharding.namespace import Namespace
 from sharding.versions import UNSHARDED
@@ -58,16 +56,25 @@ class RenameCollection(Coordinator):
                 "stayTemp": bool(self.arguments.get("stayTemp", False)),
                 "writeConcern": MAJORITY,
             }
-            existing = await local_collections.describe(shard.mongod, source)
-            if existing is not None and existing.uuid is not None and source.db == target.db:
+            if source.db == target.db:
                 # A command that reaches mongod late does not take a collection that was created since. Between
                 # databases, where it copies, mongod takes no UUID.
-                rename["collectionUUID"] = Binary.from_uuid(existing.uuid)
+                rename |= await self._uuids()
             await shard.mongod.command("admin", rename)
         await log_change(
             shard, "renameCollection.end", str(source), {"source": str(source), "destination": str(target)}
         )
         return {"collectionVersion": UNSHARDED.to_document()}
+
+    async def _uuids(self) -> dict[str, Any]:
+        """Which collection is to be renamed, and which one to be dropped for it."""
+        mongod = self.shard.mongod
+        uuids: dict[str, Any] = dict(uuid_argument(self.namespace, await describe(mongod, self.namespace)))
+        if self.arguments.get("dropTarget", False):
+            replaced = await describe(mongod, self._target)
+            uuid = uuid_argument(self._target, replaced).get("collectionUUID", True)
+            uuids["dropTarget"] = replaced is not None and uuid
+        return uuids
 
     async def _check_placement(self) -> None:
         catalog = await self.shard.catalog()

@@ -108,7 +108,7 @@ async def _drop_foreign_indexes(shard: Shard, namespace: Namespace, wanted: Sequ
             continue
         logger.info("Dropping an index that the donor does not have", namespace=str(namespace), index=each["name"])
         drop = {"dropIndexes": namespace.collection, "index": each["name"], "writeConcern": MAJORITY}
-        await shard.mongod.command(namespace.db, drop)
+        await local_collections.change(shard.mongod, namespace, drop)
 
 
 def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

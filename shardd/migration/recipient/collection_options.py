@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from daemon.logs import get_logger
 from shardd.catalog import MAJORITY
-from shardd.local_collections import LocalCollection
+from shardd.local_collections import LocalCollection, change
 from shardd.shard import Shard
 from sharding.namespace import Namespace
 from wire.error_codes import ErrorCode
@@ -52,8 +52,8 @@ async def align_options(
             f"the options {', '.join(different)} of the collection {namespace} are not those that it has on the donor",
         )
     logger.info("Changing options to those of the donor", namespace=str(namespace), options=different)
-    change = {name: _value(name, wanted) for name in different}
-    await shard.mongod.command(namespace.db, {"collMod": namespace.collection, **change, "writeConcern": MAJORITY})
+    modify = {"collMod": namespace.collection, **{name: _value(name, wanted) for name in different}}
+    await change(shard.mongod, namespace, {**modify, "writeConcern": MAJORITY})
 
 
 def _is_same(name: str, options: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
