@@ -182,6 +182,7 @@ class Shard:
     async def _begin_term(self, term: int, nursery: trio.Nursery) -> None:
         """Take over from the last primary, each component after those that it works with."""
         await self.fence.begin(term)
+        await self.mongod.unanswered.wait_earlier_over(term)
         await self.config_times.recover()
         await self.range_deletions.begin_term(nursery)
         await self.history_table.begin_term(nursery)

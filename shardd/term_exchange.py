@@ -9,6 +9,8 @@ other ranges; what was written is no write of the collection's, and what was not
   meanwhile. That is not as strict: a mongod reports a new term at once, but its hello comes on another connection.
   It costs a look at the clock, and long replies can be passed on while they come.
 
+An operation that had to wait for something after it was let in is not sent if the term has ended meanwhile.
+
 A client whose reply cannot be given finds its connection broken, as it would if the mongod had gone.
 """
 
@@ -27,6 +29,7 @@ from wire.error_codes import Category, has_category
 from wire.errors import BackendError
 from wire.message import OpMsg
 from wire.request import Request
+from wire.transport.reactor import REACTOR
 from wire.transport.strand import in_own_task
 
 logger = get_logger("shardd.terms")
@@ -71,9 +74,14 @@ class TermExchange:
         """The reply to an operation; None if there is none, or it has been passed on already.
 
         Raises:
-            BackendError: mongod has gone, or has executed the operation in another term.
+            BackendError: mongod has gone; the term was over before the operation was sent, or it was executed in
+                another one.
         """
         flags = request.message.flags
+        if not self.upstream.is_open:
+            await self.upstream.open()
+        if REACTOR.strand is None:
+            await self._check_before_sending()
         if self._must_tell_term:
             reply = await self.upstream.forward(without_sharding_fields(request, ASK_FOR_TERM), flags)
             return None if reply is None else self._acknowledged(reply)
@@ -100,6 +108,19 @@ class TermExchange:
             await in_own_task()
             with working_for(self._term):
                 await self._sidecar.mongod.command("admin", {"ping": 1})
+
+    async def _check_before_sending(self) -> None:
+        """Find out whether the term lasts; nothing is waited for between the last look at it and the sending.
+
+        What has been in the reactor since it was let in has not waited for anything.
+        """
+        if self._is_known_to_last():
+            return
+        await self._sidecar.certainty.wait_certain()
+        term = self._sidecar.mirror.term
+        if term != self._term and (self._must_tell_term or term is not None):
+            logger.warning("An operation is not sent in another term than that in which it was let in", term=self._term)
+            raise BackendError(self._sidecar.mongod.socket_path, "has begun another term", sent=False)
 
     def _may_begin(self) -> bool:
         """Whether a long answer may be passed on while it comes: nobody is going to ask again instead."""

@@ -3,8 +3,13 @@
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from bson import encode
+
 from daemon.sidecar.term_scope import check_term, term_of_task
+from daemon.sidecar.unanswered_commands import UnansweredCommands
 from wire.errors import CommandError
+from wire.message import next_request_id, op_msg
+from wire.transport.client import decode_reply
 from wire.transport.pools import ConnectionPools
 
 if TYPE_CHECKING:
@@ -27,6 +32,7 @@ class LocalMongod:
         address: ``host:port`` under which its replica set's configuration knows it.
         pool: the daemon's own connections; clients have theirs (`daemon.sidecar.upstream`).
         fence: makes mongod refuse what was sent in an earlier term, where the daemon begins its terms with it.
+        unanswered: commands of terms that mongod may still have to execute.
     """
 
     def __init__(
@@ -41,6 +47,7 @@ class LocalMongod:
         self.pool = pools[socket_path]
         self._present_term = present_term
         self.fence: TermFence | None = None
+        self.unanswered = UnansweredCommands(self.pool)
 
     async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
         """Run a command and return its decoded reply.
@@ -55,15 +62,31 @@ class LocalMongod:
         term = term_of_task()
         if term is None:
             return await self.pool.command(db, command)
-        await self.check_term_before()
-        reply = await self.pool.command(db, {**command, REPLICATION_DATA: 1})
+        reply = await self._command_of(term, db, command)
         metadata = reply.pop(REPLICATION_DATA, None)
         if metadata is not None:
             check_term(term, metadata["term"])
         return reply
 
+    async def _command_of(self, term: int, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
+        """Send a command once nothing has to be waited for any more: the daemon may sleep in every wait."""
+        frame = op_msg(encode({**command, REPLICATION_DATA: 1, "$db": db}), request_id=next_request_id())
+        connection = await self.pool.borrow()
+        try:
+            await self.check_term_before()
+            with self.unanswered.noted(connection, term):
+                answer = await connection.exchange(frame)
+        finally:
+            self.pool.give_back(connection)
+        reply = decode_reply(answer)
+        if not reply.get("ok"):
+            raise CommandError.from_reply(reply)
+        return reply
+
     async def check_term_before(self) -> None:
         """Find out whether the term that this task works for, if it works for one, is the present one.
+
+        It was so when this returns: nothing is waited for after the last look at the clock.
 
         Raises:
             CommandError: InterruptedDueToReplStateChange, it is not.

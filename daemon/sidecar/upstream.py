@@ -46,6 +46,19 @@ class Upstream:
         self._connection: Connection | None = None
         self.connection_id: int | None = None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection yet."""
+        return self._connection is not None
+
+    async def open(self) -> None:
+        """Connect now, so that nothing has to be waited for when a request is sent.
+
+        Raises:
+            BackendError: mongod could not be reached.
+        """
+        await self._open()
+
     async def pass_on(self, frame: bytes, flags: int, may_begin: Callable[[], bool] | None = None) -> bytes | None:
         """As `forward`; but a long answer goes to the client while it is still coming, and None is returned for it.
 

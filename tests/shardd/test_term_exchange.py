@@ -46,6 +46,11 @@ class FakeMongod:
         self.reply: dict[str, Any] = {"ok": 1.0}
         self.meanwhile: Callable[[], None] = lambda: None
         self.sent: list[dict[str, Any]] = []
+        self.is_open = True
+        self.while_opening: Callable[[], None] = lambda: None
+
+    async def open(self) -> None:
+        self.while_opening()
 
     async def forward(self, frame: bytes, flags: int, may_begin: Callable[[], bool] | None = None) -> bytes:
         self.sent.append(bson.decode(OpMsg(frame).body))
@@ -54,7 +59,7 @@ class FakeMongod:
 
     pass_on = forward
 
-    def elect(self, term: int) -> None:
+    def elect(self, term: int | None) -> None:
         self.mirror.observe(hello(2, term))
         self.certainty.settle(term)
 
@@ -103,6 +108,32 @@ def test_a_read_in_another_term_is_not_answered() -> None:
     mongod.meanwhile = lambda: mongod.elect(5)
     with pytest.raises(BackendError):
         mongod.run(FIND, must_tell_term=False)
+
+
+@pytest.mark.parametrize("term", [5, None])
+def test_a_write_is_not_sent_if_its_term_ended_before(term: int | None) -> None:
+    mongod = FakeMongod()
+    mongod.is_open = False
+    mongod.while_opening = lambda: mongod.elect(term)
+    with pytest.raises(BackendError) as caught:
+        mongod.run(INSERT, must_tell_term=True)
+    assert not caught.value.sent
+    assert mongod.sent == []
+
+
+def test_a_read_that_waited_is_left_to_mongod_if_it_is_a_secondary_now() -> None:
+    mongod = FakeMongod()
+    mongod.is_open = False
+    mongod.while_opening = lambda: mongod.elect(None)
+    mongod.reply = {"ok": 0.0, "code": 13435}
+    assert mongod.run(FIND, must_tell_term=False)["code"] == 13435
+
+
+def test_a_read_is_answered_when_mongod_has_become_a_secondary() -> None:
+    # As MongoDB does: reads survive a step-down. Those that only a primary may answer mongod refuses itself.
+    mongod = FakeMongod()
+    mongod.meanwhile = lambda: mongod.elect(None)
+    assert mongod.run(FIND, must_tell_term=False)["ok"] == 1
 
 
 def test_a_read_during_which_a_secondary_was_elected_is_answered() -> None:
