@@ -8,6 +8,7 @@ from bson.int64 import Int64
 
 from daemon.sidecar.mongod import LocalMongod
 from daemon.sidecar.upstream import Upstream
+from shardd.arguments import seconds_allowed
 from shardd.key_changes import KeyChange
 from shardd.migration.history.statement import session_of
 from shardd.shard_key_updates import is_collated
@@ -122,7 +123,9 @@ class KeyChangingRequest:
         """
         judge = KeyChange(self.table, self.shard, query, is_multi=is_multi, is_retryable=self.is_retryable)
         for attempts_left in range(_ATTEMPTS_MAX - 1, -1, -1):
-            preview = await self.previews.preview(self.namespace, modification)
+            preview = await self.previews.preview(
+                self.namespace, modification, seconds_max=seconds_allowed(self.request)
+            )
             judge.check(preview)
             made = await make(preview)
             if not is_overtaken(preview, made, is_last=not attempts_left):

@@ -187,6 +187,7 @@ class Shard:
         await self.range_deletions.begin_term(nursery)
         await self.history_table.begin_term(nursery)
         await self.migrations.begin_term(nursery)
+        await self.previews.transactions.end_forgotten()
         self.recovery_gate.open()
         await self.coordinators.begin_term(nursery)
 
