@@ -15,6 +15,9 @@ from wire.transport.unread import UnreadBounds
 
 Value = TypeVar("Value")
 
+_NUMBER_MAX: Final = 1_000_000_000
+"""Numbers in options are below; what counts bytes or time with them cannot overflow."""
+
 SLOW_MS: Final = 100
 """MongoDB's ``slowOpThresholdMs``."""
 
@@ -89,7 +92,7 @@ def parse_port(text: str, *, port_min: int = 0) -> int:
     Raises:
         ValueError: not a number from ``port_min`` to 65535.
     """
-    if not (text.isascii() and text.isdigit()) or not port_min <= int(text) <= 65535:
+    if not (text.isascii() and text.isdigit() and len(text) <= 5) or not port_min <= int(text) <= 65535:
         raise ValueError(f"{text!r} is not a port from {port_min} to 65535")
     return int(text)
 
@@ -179,7 +182,7 @@ def parse_seconds(text: str) -> float:
     """Read a time.
 
     Raises:
-        ValueError: not a number of seconds above 0.
+        ValueError: not a number of seconds above 0, or far too many.
     """
     try:
         seconds = float(text)
@@ -187,6 +190,8 @@ def parse_seconds(text: str) -> float:
         seconds = math.nan
     if not 0 < seconds < math.inf:
         raise ValueError(f"{text!r} is not a number of seconds")
+    if seconds > _NUMBER_MAX:
+        raise ValueError(f"more than {_NUMBER_MAX} seconds")
     return seconds
 
 
@@ -255,12 +260,22 @@ def _parse_address(address: str, text: str) -> str:
 
 
 def _parse_count(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or int(text) == 0:
+    number = _parse_number(text)
+    if not number:
         raise ValueError(f"{text!r} is not a number of at least 1")
-    return int(text)
+    return number
 
 
 def _parse_milliseconds(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
+    number = _parse_number(text)
+    if number is None:
         raise ValueError(f"{text!r} is not a number of milliseconds")
+    return number
+
+
+def _parse_number(text: str) -> int | None:
+    if not (text.isascii() and text.isdigit()):
+        return None
+    if len(text.lstrip("0")) >= len(str(_NUMBER_MAX)):
+        raise ValueError(f"not below {_NUMBER_MAX}")
     return int(text)

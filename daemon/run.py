@@ -159,10 +159,9 @@ def open_listeners(addresses: Sequence[str], port: int, *, reuse_port: bool = Fa
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             try:
                 listener.bind((address, port))
-            except OSError as error:
-                raise OSError(
-                    error.errno, f"cannot listen on {HostAndPort(address, port)}: {error.strerror}"
-                ) from error
+            except (OSError, UnicodeError) as error:  # the latter for a name that no host can have
+                number, reason = (error.errno, error.strerror) if isinstance(error, OSError) else (None, error)
+                raise OSError(number, f"cannot listen on {HostAndPort(address, port)}: {reason}") from error
             listener.listen(_BACKLOG)
     except BaseException:
         for listener in listeners:

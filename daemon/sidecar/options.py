@@ -1,9 +1,14 @@
 """How the sidecar of a mongod was started."""
 
 import argparse
+import os
 from dataclasses import dataclass
+from typing import Final
 
 from daemon.options import argument, known_address, parse_host_and_port
+
+SOCKET_PATH_BYTES_MAX: Final = 107
+"""``sockaddr_un`` holds 108 bytes, the last one being the terminating null."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +35,13 @@ class SidecarOptions:
 
 def add_sidecar_options(parser: argparse.ArgumentParser) -> None:
     """Add ``--mongod-socket`` and ``--mongod-address``."""
-    parser.add_argument("--mongod-socket", required=True, metavar="PATH", help="the UNIX socket of the mongod")
+    parser.add_argument(
+        "--mongod-socket",
+        required=True,
+        type=argument(_parse_socket_path),
+        metavar="PATH",
+        help="the UNIX socket of the mongod",
+    )
     parser.add_argument(
         "--mongod-address",
         required=True,
@@ -38,3 +49,15 @@ def add_sidecar_options(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="the mongod as the configuration of its replica set names it",
     )
+
+
+def _parse_socket_path(text: str) -> str:
+    """The path from the root on, which tells it from an address.
+
+    Raises:
+        ValueError: there is no path, or none that a socket can have.
+    """
+    path = os.path.abspath(text)
+    if not text or len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:
+        raise ValueError(f"{text!r} is no path of a socket, which has at most {SOCKET_PATH_BYTES_MAX} bytes")
+    return path

@@ -172,6 +172,11 @@ def test_known_address_of_ipv6_has_brackets() -> None:
         ("--metrics-port", "x", "'x' is not a port"),
         ("--slow-ms", "-1", "argument --slow-ms"),
         ("--slow-ms", "1.5", "'1.5' is not a number of milliseconds"),
+        ("--slow-ms", "9" * 10, "argument --slow-ms: not below 1000000000"),
+        ("--max-connections", "9" * 5000, "argument --max-connections: not below 1000000000"),
+        ("--unread-reply-seconds", "9" * 400, "argument --unread-reply-seconds: not below 1000000000"),
+        ("--shutdown-seconds", "1e300", "argument --shutdown-seconds: more than 1000000000 seconds"),
+        ("--port", "9" * 5000, "is not a port from 0 to 65535"),
         ("--log-level", "loud", "invalid choice: 'loud'"),
     ],
 )

@@ -63,6 +63,10 @@ def test_address_of_another_machine(free: int) -> None:
     assert error == f"cannot listen on [2001:db8::1]:{free}: Cannot assign requested address"
 
 
+def test_name_that_no_host_can_have(free: int) -> None:
+    assert error_of(*TOY, "--port", str(free), "--bind-ip", "a..b").startswith(f"cannot listen on a..b:{free}: ")
+
+
 @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6")
 def test_brackets_are_accepted(tmp_path: Path) -> None:
     with running(tmp_path, "--bind-ip", "[::1]", "--metrics-port", "0") as daemon:

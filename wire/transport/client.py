@@ -258,7 +258,7 @@ async def _connect(address: str) -> socket.socket:
             return _connect_unix_socket(local_path)
     host, _, port = address.rpartition(":")
     failure: OSError = OSError(f"no address for {host}")
-    for family, _, _, _, target in await _resolve(host.strip("[]"), int(port)):
+    for family, _, _, _, target in await _resolve(host.strip("[]"), port):
         try:
             return await _connect_socket(family, target)
         except OSError as error:
@@ -266,8 +266,11 @@ async def _connect(address: str) -> socket.socket:
     raise failure
 
 
-async def _resolve(host: str, port: int) -> Sequence[tuple[Any, Any, Any, Any, Any]]:
-    return await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+async def _resolve(host: str, port: str) -> Sequence[tuple[Any, Any, Any, Any, Any]]:
+    try:
+        return await trio.socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+    except ValueError as error:  # no number, or a name that no host can have, such as "a..b"
+        raise OSError(f"{host}:{port} is no address: {error}") from error
 
 
 def _connect_unix_socket(path: str) -> socket.socket:

@@ -126,6 +126,15 @@ def test_nobody_listening_is_a_connect_failure_that_sent_nothing() -> None:
     trio.run(main)
 
 
+@pytest.mark.parametrize("address", ["a..b:1", "a" * 64 + ".example:1", "127.0.0.1:port", "127.0.0.1"])
+def test_what_can_be_no_address_is_a_connect_failure(address: str) -> None:
+    async def main() -> None:
+        with pytest.raises(ConnectFailedError):
+            await Connection.open(address)
+
+    trio.run(main)
+
+
 def test_a_peer_that_closes_instead_of_answering_may_have_executed() -> None:
     async def leave(client: ClientConnection, request: Request) -> dict[str, Any] | None:
         if request.name == "hello":
