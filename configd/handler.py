@@ -18,7 +18,7 @@ from wire.hello import HELLO_NAMES
 from wire.message import reply_document
 from wire.request import Request
 from wire.transport.client_connection import ClientConnection
-from wire.transport.strand import in_own_task
+from wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 logger = get_logger("configd.operations")
 
@@ -53,6 +53,7 @@ class ConfigHandler(SidecarHandler):
         """What a request is about, for the log."""
         return namespace_of(request, in_full=_ABOUT_NAMESPACES, without=COMMANDS.keys() - _ABOUT_NAMESPACES)
 
+    @may_run_in_reactor
     async def dispatch(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
         """Find out what a request is and answer it (see `SidecarHandler.dispatch`)."""
         await in_own_task()

@@ -7,8 +7,8 @@ import trio
 
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
+from wire.transport.request_loop import in_own_task, may_run_in_reactor
 from wire.transport.reservations import SERVED_CLIENT
-from wire.transport.strand import in_own_task
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -33,6 +33,7 @@ class SingleFlight(Generic[Key, Value]):
         self._cancelled = cancelled
         self._flights: dict[Key, _Flight[Value]] = {}
 
+    @may_run_in_reactor
     async def run(self, key: Key, work: Callable[[], Awaitable[Value]]) -> Value:
         """The result of ``work()``, or of the run for ``key`` that is already under way; its error is raised to all.
 
@@ -50,6 +51,7 @@ class SingleFlight(Generic[Key, Value]):
             raise flight.error
         return flight.values[0]
 
+    @may_run_in_reactor
     async def run_after_now(self, key: Key, work: Callable[[], Awaitable[Value]]) -> Value:
         """As `run`, but with work that begins after this call, so that it sees everything done before.
 

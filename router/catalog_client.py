@@ -13,6 +13,7 @@ from sharding.clock import VectorClock
 from wire.error_codes import ErrorCode
 from wire.errors import BackendError, CommandError
 from wire.transport.replica_set import ReplicaSetClient
+from wire.transport.request_loop import may_run_in_reactor
 
 logger = logging.getLogger("router.catalog")
 
@@ -63,6 +64,7 @@ class CatalogClient:
                 raise
             raise _too_slow() from error
 
+    @may_run_in_reactor
     async def command(self, command: Mapping[str, Any], *, is_idempotent: bool = True) -> dict[str, Any]:
         """Run a command on the admin database of the config servers' primary.
 

@@ -23,7 +23,7 @@ from wire.errors import RETRYABLE_WRITE_ERROR, CommandError
 from wire.message import reply
 from wire.request import Request
 from wire.transport.client_connection import ClientConnection
-from wire.transport.strand import in_own_task
+from wire.transport.request_loop import in_own_task, may_run_in_reactor
 from wire.well_formed import error_of_request
 
 logger = logging.getLogger("router.commands")
@@ -52,6 +52,7 @@ class Dispatcher:
             "stale_version_retries", "Attempts begun again because a shard had refused the versions"
         )
 
+    @may_run_in_reactor
     async def handle(self, client: ClientConnection, request: Request) -> bytes | None:
         """Run one command.
 
@@ -121,6 +122,7 @@ def _checked_max_time_ms(entry: Command, request: Request) -> int:
     return _max_time_ms(request) if entry.deadline_from_max_time and b"maxTimeMS" in fields else 0
 
 
+@may_run_in_reactor
 async def _run_within(max_time_ms: int, entry: Command, operation: Operation) -> Reply:
     """Run a command that has to end in time.
 

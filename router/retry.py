@@ -7,6 +7,7 @@ from router.operation import Operation
 from router.routing_cache import CollectionRouting, DatabaseRouting, RoutingCache
 from router.shard_reply import StaleRoutingError
 from wire.error_codes import ErrorCode
+from wire.transport.request_loop import may_run_in_reactor
 
 T = TypeVar("T")
 
@@ -14,6 +15,7 @@ ATTEMPTS_MAX: Final = 10
 """As mongos's ``kMaxNumStaleVersionRetries``."""
 
 
+@may_run_in_reactor
 async def with_routing(
     operation: Operation,
     namespace: str,

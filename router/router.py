@@ -27,6 +27,7 @@ from wire.transport.client import handshake_document
 from wire.transport.monitor import ReplicaSetMonitor
 from wire.transport.pools import ConnectionPools
 from wire.transport.replica_set import ReplicaSetClient
+from wire.transport.request_loop import may_run_in_reactor
 
 if TYPE_CHECKING:
     from wire.transport.server import Server
@@ -118,6 +119,7 @@ class Router:
         config_time = self.clock.time.config_time
         return {CONFIG_TIME.decode(): unpack_timestamp(config_time)} if config_time else {}
 
+    @may_run_in_reactor
     async def send(
         self,
         shard_id: str,

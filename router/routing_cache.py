@@ -23,6 +23,7 @@ from sharding.versions import UNSHARDED, DatabaseVersion, database_version_eleme
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 from wire.read_preference import PRIMARY
+from wire.transport.request_loop import may_run_in_reactor
 
 logger = logging.getLogger("router.routing")
 
@@ -146,6 +147,7 @@ class RoutingCache:
         self.collections: dict[str, CollectionRouting] = {}
         self.statistics = RoutingStatistics()
 
+    @may_run_in_reactor
     async def database(self, name: str, *, create: bool = False, primary: str | None = None) -> DatabaseRouting:
         """The routing of a database.
 
@@ -170,6 +172,7 @@ class RoutingCache:
         await self._create_database(name, primary)
         return await self._database_loads.run(name, lambda: self._load_database(name))
 
+    @may_run_in_reactor
     async def collection(
         self, namespace: str, *, create_database: bool = False, primary: str | None = None
     ) -> CollectionRouting:
@@ -190,6 +193,7 @@ class RoutingCache:
             await self.database(namespace.partition(".")[0], create=True, primary=primary)
         return await self._collection_loads.run(namespace, lambda: self._load_collection(namespace))
 
+    @may_run_in_reactor
     async def latest(self, routing: CollectionRouting) -> CollectionRouting:
         """The routing of a collection as the catalog has it now, for what is decided without a shard's check.
 
@@ -205,6 +209,7 @@ class RoutingCache:
             await self._database_loads.run_after_now(database.name, lambda: self._load_database(database.name))
         return await self._collection_loads.run_after_now(namespace, lambda: self._load_collection(namespace))
 
+    @may_run_in_reactor
     async def latest_if_readable(self, routing: CollectionRouting) -> CollectionRouting:
         """As `latest`, but ``routing`` itself while the config servers do not answer."""
         if self._catalog.client.monitor.select(PRIMARY) is None:
@@ -247,6 +252,7 @@ class RoutingCache:
             self.forget_database(name)
         self._old_tables.clear()
 
+    @may_run_in_reactor
     async def _create_database(self, name: str, primary: str | None) -> None:
         creation: dict[str, Any] = {"_configsvrCreateDatabase": name, "writeConcern": {"w": "majority"}}
         if primary is not None:

@@ -11,7 +11,7 @@ from wire.errors import CommandError
 from wire.message import op_msg
 from wire.rawbson import append
 from wire.read_preference import PRIMARY, ReadPreference
-from wire.transport.strand import in_own_task
+from wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 
 def forwarded(operation: Operation, elements: bytes, body: bytes | None = None) -> bytes:
@@ -33,6 +33,7 @@ def forwarded(operation: Operation, elements: bytes, body: bytes | None = None) 
     )
 
 
+@may_run_in_reactor
 async def send_to_one(
     operation: Operation,
     shard_id: str,
@@ -56,6 +57,7 @@ async def send_to_one(
     return reply
 
 
+@may_run_in_reactor
 async def scatter(
     operation: Operation,
     requests: Mapping[str, bytes],

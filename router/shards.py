@@ -16,6 +16,7 @@ from wire.read_preference import PRIMARY, ReadPreference
 from wire.transport.monitor import ReplicaSetMonitor
 from wire.transport.pools import ConnectionPools
 from wire.transport.replica_set import ReplicaSetClient
+from wire.transport.request_loop import may_run_in_reactor
 
 CONFIG_SHARD: Final = "config"
 """The name by which the config servers are addressed as if they were a shard."""
@@ -84,6 +85,7 @@ class ShardRegistry:
             await self._catalog.attempt(self.reload)
             await trio.sleep(RELOAD_SECONDS if self.is_known else _FIRST_READ_RETRY_SECONDS)
 
+    @may_run_in_reactor
     async def reload(self) -> None:
         """Read the list of shards as it is now; concurrent callers share one read.
 
@@ -92,6 +94,7 @@ class ShardRegistry:
         """
         await self._loads.run_after_now("shards", self._load)
 
+    @may_run_in_reactor
     async def get(self, shard_id: str) -> Shard:
         """The shard of a name, reading the list again if it is not known.
 
@@ -145,6 +148,7 @@ class ShardRegistry:
             await self._catalog.attempt(self.reload)
         return await self.ids_as_told()
 
+    @may_run_in_reactor
     async def ids_as_told(self) -> tuple[str, ...]:
         """The names of all shards in order, without the config servers, as of the latest change that shards told of.
 

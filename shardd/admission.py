@@ -30,7 +30,7 @@ from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 from wire.rawbson import OBJECT, STRING, Span, spans
 from wire.request import Request
-from wire.transport.strand import in_own_task
+from wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 NO_SHARD_VERSION: Final = 7032300
 IGNORED_FOR_READ: Final = 7032301
@@ -150,6 +150,7 @@ class Admission:
         state.enter(is_write=is_write)
         return state
 
+    @may_run_in_reactor
     async def admit(self, request: Request, *, is_write: bool) -> tuple[NamespaceState, Sequence[Entry]]:
         """As `try_admit`, doing whatever it takes; with the entries to the further namespaces that are involved.
 

@@ -14,6 +14,7 @@ from daemon.sidecar.noop_writer import awaited_time
 from shardd.namespace_state import NamespaceState
 from sharding.catalog.cache import CACHE_COLLECTIONS
 from wire.request import Request
+from wire.transport.request_loop import may_run_in_reactor
 
 
 class CausalReads:
@@ -27,6 +28,7 @@ class CausalReads:
         self._mongod = mongod
         self._entries: WeakKeyDictionary[NamespaceState, list[dict[str, Any]]] = WeakKeyDictionary()
 
+    @may_run_in_reactor
     async def prepare(self, request: Request, state: NamespaceState) -> None:
         """Forget what is known of a collection if it was known before the time that a read waits for, and has changed.
 

@@ -49,7 +49,7 @@ from wire.message import reply_document
 from wire.request import Request
 from wire.transport.client import response_body
 from wire.transport.client_connection import ClientConnection
-from wire.transport.strand import in_own_task
+from wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,6 +88,7 @@ class ShardHandler(SidecarHandler):
         """What a request is about, for the log."""
         return logged_namespace_of(request, in_full=_NAMED_IN_FULL)
 
+    @may_run_in_reactor
     async def dispatch(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
         """Find out what a request is and answer it (see `SidecarHandler.dispatch`)."""
         if request.name not in _BEGIN_IN_REACTOR:
@@ -95,6 +96,7 @@ class ShardHandler(SidecarHandler):
         fields = request.fields
         command = COMMANDS.get(request.name)
         if command is not None:
+            await in_own_task()
             return await run_command(command, self._shard, client, request)
         if request.name == "aggregate":
             request = hiding_moves(request)
@@ -107,8 +109,10 @@ class ShardHandler(SidecarHandler):
                 return without_filters(await self._run_versioned(client, upstream, request, is_whole=True))
             return await self._run_versioned(client, upstream, request)
         if request.name in HELLO_NAMES:
+            await in_own_task()
             return await self._shard.sidecar.answer_hello(client, upstream, request)
         if request.name == LOG_ROTATE:
+            await in_own_task()
             return await rotate_both_logs(upstream, request)
         # A direct connection. Mongod itself ends what is useless without its client.
         client.allow_interruption()
@@ -127,6 +131,7 @@ class ShardHandler(SidecarHandler):
             if request.name in CHANGES_OF_VIEWS:
                 self._shard.views.forget()
 
+    @may_run_in_reactor
     async def _run_versioned(
         self, client: ClientConnection, upstream: Upstream, request: Request, *, is_whole: bool = False
     ) -> bytes | None:
@@ -185,6 +190,7 @@ class ShardHandler(SidecarHandler):
             if request.name in CHANGES_OF_VIEWS:
                 self._shard.views.forget()
 
+    @may_run_in_reactor
     async def _read_again(
         self, exchange: TermExchange, name: str, table: RoutingTable, request: Request, frame: bytes
     ) -> bytes | None:
@@ -204,6 +210,7 @@ class ShardHandler(SidecarHandler):
             raise CommandError(ErrorCode.QueryPlanKilled, "a range came in while the operation was under way")
         return await exchange.run(await without_orphans(request, self._shard.mongod, namespace, ownership))
 
+    @may_run_in_reactor
     async def _get_more(self, upstream: Upstream, request: Request) -> bytes | None:
         """The next batch of a cursor, less what is hidden from it if it is older than a range that came in."""
         older, former = self._shard.older_cursors, self._shard.former_cursors
@@ -222,6 +229,7 @@ class ShardHandler(SidecarHandler):
             if not is_wanting:
                 return reply
 
+    @may_run_in_reactor
     async def _run_admitted(
         self, exchange: TermExchange, state: NamespaceState, orphans: OwnershipFilter | None, request: Request
     ) -> bytes | None:
@@ -242,6 +250,7 @@ class ShardHandler(SidecarHandler):
         request = await without_orphans(request, self._shard.mongod, Namespace.parse(state.namespace), orphans)
         return await self._run_filtered(exchange, state, request)
 
+    @may_run_in_reactor
     async def _run_filtered(self, exchange: TermExchange, state: NamespaceState, request: Request) -> bytes | None:
         special = None if state.table is None else SHARDED_OPERATIONS.get(request.name)
         if special is not None:

@@ -18,7 +18,7 @@ from wire.errors import CommandError
 from wire.message import OpMsg
 from wire.rawbson import INT64, OBJECT, decode_value, index
 from wire.request import Request
-from wire.transport.strand import in_own_task
+from wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 if TYPE_CHECKING:
     from shardd.involvement import InvolvedNamespace
@@ -56,6 +56,7 @@ class InvolvedCursors:
         cursor_id = int.from_bytes(request.body[span[2] : span[3]], "little", signed=True) if span[0] == INT64 else 0
         return cursor_id if cursor_id in self._namespaces else 0
 
+    @may_run_in_reactor
     async def get_more(self, upstream: Upstream, request: Request, cursor_id: int) -> bytes | None:
         """Have mongod answer a ``getMore``.
 

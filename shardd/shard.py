@@ -38,6 +38,7 @@ from wire.errors import BackendError, CommandError
 from wire.transport.client import Connection, handshake_document
 from wire.transport.pools import ConnectionPools
 from wire.transport.replica_set import ReplicaSetClient
+from wire.transport.request_loop import may_run_in_reactor
 
 if TYPE_CHECKING:
     from shardd.coordinators.service import CoordinatorService
@@ -259,6 +260,7 @@ class Shard:
             raise CommandError(ErrorCode.ShardingStateNotInitialized, _UNINITIALIZED)
         return self.identity
 
+    @may_run_in_reactor
     async def load_identity(self) -> ShardIdentity:
         """Which shard this is, reading it from the mongod if it is not known yet.
 
@@ -268,6 +270,7 @@ class Shard:
         await self.find_identity()
         return self.require_identity()
 
+    @may_run_in_reactor
     async def find_identity(self) -> ShardIdentity | None:
         """Which shard this is, None if none yet, reading it from the mongod if it is not known."""
         if self.identity is None:

@@ -21,7 +21,7 @@ from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 from wire.rawbson import EMPTY_DOCUMENT, OBJECT, index
 from wire.request import Request
-from wire.transport.strand import in_own_task
+from wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,7 @@ class ShardedOperation:
         return self.state.table.collection.default_collation
 
 
+@may_run_in_reactor
 async def update(operation: ShardedOperation) -> bytes | None:
     """Updates that may change shard keys are made with care."""
     pattern = operation.state.mutable_key
@@ -62,6 +63,7 @@ async def update(operation: ShardedOperation) -> bytes | None:
     return None
 
 
+@may_run_in_reactor
 async def find_and_modify(operation: ShardedOperation) -> bytes | None:
     """Likewise."""
     request, pattern = operation.request, operation.state.mutable_key
@@ -72,9 +74,11 @@ async def find_and_modify(operation: ShardedOperation) -> bytes | None:
     collated = is_collated(request.body, request.fields.get(b"collation"), operation.default_collation)
     if not may_change_shard_key(query, request.body, modification, pattern, is_collated=collated):
         return None
+    await in_own_task()
     return await key_changing_find_and_modify(_key_changing(operation))
 
 
+@may_run_in_reactor
 async def create_indexes(operation: ShardedOperation) -> bytes | None:
     """Unique indexes have to begin with the shard key."""
     assert operation.state.table is not None
@@ -82,16 +86,19 @@ async def create_indexes(operation: ShardedOperation) -> bytes | None:
     return None
 
 
+@may_run_in_reactor
 async def drop_indexes(operation: ShardedOperation) -> bytes | None:
     """An index that supports the shard key has to stay."""
     table = operation.state.table
     assert table is not None
+    await in_own_task()
     if operation.request.get(b"index") == "*":
         return await drop_all_but_needed(operation.upstream, operation.request, operation.namespace, table)
     await check_dropped_indexes(operation.upstream, operation.request, operation.namespace, table)
     return None
 
 
+@may_run_in_reactor
 async def convert_to_capped(operation: ShardedOperation) -> bytes | None:
     """Capped collections cannot be sharded.
 

@@ -30,7 +30,7 @@ from wire.errors import BackendError
 from wire.message import OpMsg
 from wire.request import Request
 from wire.transport.reactor import REACTOR
-from wire.transport.strand import in_own_task
+from wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 logger = get_logger("shardd.terms")
 
@@ -70,6 +70,7 @@ class TermExchange:
         self._operations = operations
         self.upstream = upstream
 
+    @may_run_in_reactor
     async def run(self, request: Request) -> bytes | None:
         """The reply to an operation; None if there is none, or it has been passed on already.
 
@@ -80,7 +81,7 @@ class TermExchange:
         flags = request.message.flags
         if not self.upstream.is_open:
             await self.upstream.open()
-        if REACTOR.strand is None:
+        if REACTOR.loop is None:
             await self._check_before_sending()
         if self._must_tell_term:
             reply = await self.upstream.forward(without_sharding_fields(request, ASK_FOR_TERM), flags)
@@ -97,6 +98,7 @@ class TermExchange:
                 raise self._refusal()
         return reply
 
+    @may_run_in_reactor
     async def confirm(self) -> None:
         """Find out whether the term is still the one in which the operation was let in, by asking mongod.
 

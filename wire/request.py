@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from wire.command_layouts import COMMAND_LAYOUTS
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 from wire.limits import NESTING_LEVELS_MAX
@@ -19,7 +20,6 @@ from wire.rawbson import (
     index,
     spans,
 )
-from wire.shapes import SHAPES
 from wire.type_names import type_name
 
 _ABSENT: Final = object()
@@ -49,9 +49,9 @@ class Request:
         self.message = message
         self.body = body = message.body
         self._document: dict[str, Any] | None = None
-        shape = SHAPES.find(body)
-        if shape is not None:
-            self.fields, self.name, self.db = shape.fields, shape.name, shape.db
+        layout = COMMAND_LAYOUTS.find(body)
+        if layout is not None:
+            self.fields, self.name, self.db = layout.fields, layout.name, layout.db
             return
         try:
             self.fields = fields = index(body)
@@ -68,7 +68,7 @@ class Request:
                 ErrorCode.TypeMismatch, "BSON field 'OP_MSG.$db' is the wrong type, expected type 'string'"
             )
         self.db = body[db[2] + 4 : db[3] - 1].decode(errors="replace")
-        SHAPES.learn(body, fields, self.name, self.db)
+        COMMAND_LAYOUTS.learn(body, fields, self.name, self.db)
 
     @property
     def document(self) -> dict[str, Any]:

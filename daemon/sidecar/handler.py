@@ -14,6 +14,7 @@ from wire.hello import HELLO_NAMES
 from wire.rawbson import decode_document
 from wire.request import Request
 from wire.transport.client_connection import ClientConnection
+from wire.transport.request_loop import may_run_in_reactor
 from wire.well_formed import error_of_request
 
 # A failed command's reply begins with ok: 0.
@@ -48,6 +49,7 @@ class SidecarHandler(ABC):
         """A client has gone, and its connection to the mongod goes with it."""
         client.state.close()
 
+    @may_run_in_reactor
     async def handle(self, client: ClientConnection, request: Request) -> bytes | None:
         """Answer one request.
 
@@ -84,6 +86,7 @@ class SidecarHandler(ABC):
                 self._log_slow(client, request, outcome, seconds)
 
     @abstractmethod
+    @may_run_in_reactor
     async def dispatch(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
         """Find out what a request is and answer it.
 

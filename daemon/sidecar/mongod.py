@@ -11,6 +11,7 @@ from wire.errors import CommandError
 from wire.message import next_request_id, op_msg
 from wire.transport.client import decode_reply
 from wire.transport.pools import ConnectionPools
+from wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 if TYPE_CHECKING:
     from daemon.sidecar.term_fence import TermFence
@@ -49,6 +50,7 @@ class LocalMongod:
         self.fence: TermFence | None = None
         self.unanswered = UnansweredCommands(self.pool)
 
+    @may_run_in_reactor
     async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
         """Run a command and return its decoded reply.
 
@@ -68,6 +70,7 @@ class LocalMongod:
             check_term(term, metadata["term"])
         return reply
 
+    @may_run_in_reactor
     async def _command_of(self, term: int, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
         """Send a command once nothing has to be waited for any more: the daemon may sleep in every wait."""
         frame = op_msg(encode({**command, REPLICATION_DATA: 1, "$db": db}), request_id=next_request_id())
@@ -83,6 +86,7 @@ class LocalMongod:
             raise CommandError.from_reply(reply)
         return reply
 
+    @may_run_in_reactor
     async def check_term_before(self) -> None:
         """Find out whether the term that this task works for, if it works for one, is the present one.
 
@@ -94,6 +98,7 @@ class LocalMongod:
         """
         term = term_of_task()
         if term is not None:
+            await in_own_task()
             assert self._present_term is not None
             check_term(term, await self._present_term())
 

@@ -23,7 +23,7 @@ from wire.request import Request
 from wire.transport.client import Connection
 from wire.transport.client_connection import ClientConnection
 from wire.transport.pools import ConnectionPools
-from wire.transport.strand import in_own_task
+from wire.transport.request_loop import in_own_task, may_run_in_reactor
 from wire.transport.timeouts import TIMEOUTS
 
 logger = logging.getLogger("daemon.sidecar")
@@ -99,6 +99,7 @@ class Sidecar:
             client.is_finished = True
         return reply
 
+    @may_run_in_reactor
     async def prepare(self, request: Request) -> None:
         """Called before a request is passed on to the mongod, see `daemon.sidecar.noop_writer`."""
         if READ_CONCERN in request.fields:

@@ -14,6 +14,7 @@ from wire.message import EXHAUST_ALLOWED, MORE_TO_COME
 from wire.transport.client import Connection
 from wire.transport.client_connection import ClientConnection
 from wire.transport.relay import Relay
+from wire.transport.request_loop import may_run_in_reactor
 from wire.transport.stream import FrameStream
 
 
@@ -51,6 +52,7 @@ class Upstream:
         """Whether there is a connection yet."""
         return self._connection is not None
 
+    @may_run_in_reactor
     async def open(self) -> None:
         """Connect now, so that nothing has to be waited for when a request is sent.
 
@@ -59,6 +61,7 @@ class Upstream:
         """
         await self._open()
 
+    @may_run_in_reactor
     async def pass_on(self, frame: bytes, flags: int, may_begin: Callable[[], bool] | None = None) -> bytes | None:
         """As `forward`; but a long answer goes to the client while it is still coming, and None is returned for it.
 
@@ -81,6 +84,7 @@ class Upstream:
             client.is_finished = True  # no room for the answer: the connection that is the client's alone was closed
             raise
 
+    @may_run_in_reactor
     async def forward(self, frame: bytes, flags: int) -> bytes | None:
         """Send a client's request to the mongod; returns the frame to answer with, None for a request without answer.
 
@@ -104,6 +108,7 @@ class Upstream:
             return None
         return await self._stream(connection, frame)
 
+    @may_run_in_reactor
     async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
         """Run a command of the daemon's own on the client's connection, so that it acts as the client.
 
@@ -119,10 +124,12 @@ class Upstream:
         if self._connection is not None:
             self._connection.close()
 
+    @may_run_in_reactor
     async def _open(self) -> Connection:
         self._connection = await Connection.open(self._mongod.socket_path)
         return self._connection
 
+    @may_run_in_reactor
     async def _stream(self, connection: Connection, frame: bytes) -> bytes:
         """Pass on exhaust replies until the one that says it is the last, which is returned."""
         reply = await connection.exchange(frame)

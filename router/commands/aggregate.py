@@ -40,7 +40,7 @@ from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 from wire.rawbson import STRING, append, decode_document, encode_elements, without
 from wire.read_preference import PRIMARY
-from wire.transport.strand import in_own_task
+from wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 
 @command("aggregate", reads=True, api_versions=("1",))
@@ -59,6 +59,7 @@ async def aggregate(operation: Operation) -> Reply:
         return await aggregate_view(operation, error)
 
 
+@may_run_in_reactor
 async def aggregate_view(operation: Operation, error: ShardedViewError) -> Reply:
     """The reply to a read of a view, as that to an aggregation on the collection that the view stands on.
 

@@ -27,7 +27,7 @@ from router.routing_cache import CollectionRouting
 from router.scatter import forwarded
 from router.shard_reply import ShardedViewError
 from wire.errors import CommandError
-from wire.transport.strand import in_own_task
+from wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 
 @command("find", reads=True, api_versions=("1",), begins_in_reactor=True)
@@ -37,6 +37,7 @@ async def find(operation: Operation) -> Reply:
     filter_document = filter_of(operation.request)
     collation = collation_of(operation.request)
 
+    @may_run_in_reactor
     async def attempt(routing: CollectionRouting) -> Reply:
         clock = operation.router.clock.time.cluster_time
         time = snapshot_time(operation.request, routing.table, clock)
@@ -61,6 +62,7 @@ async def find(operation: Operation) -> Reply:
         return empty_cursor(namespace)
 
 
+@may_run_in_reactor
 async def _find_on_shards(
     operation: Operation, routing: CollectionRouting, shards: tuple[str, ...], time: Timestamp | None
 ) -> Reply:

@@ -17,11 +17,13 @@ from router.shard_reply import ShardReply
 from wire.error_codes import Category, ErrorCode, has_category
 from wire.errors import CommandError
 from wire.read_preference import PRIMARY, ReadPreference
+from wire.transport.request_loop import may_run_in_reactor
 
 _OUT_OF_REACH: Final = frozenset({ErrorCode.FailedToSatisfyReadPreference, ErrorCode.MaxTimeMSExpired})
 _CATEGORIES_OUT_OF_REACH: Final = (Category.NETWORK, Category.NOT_PRIMARY, Category.SHUTDOWN)
 
 
+@may_run_in_reactor
 async def open_on_one_shard(
     operation: Operation,
     shard_id: str,

@@ -18,6 +18,7 @@ from router.writes.targeting import Destinations, target_batch
 from wire.error_codes import Category, ErrorCode, has_category
 from wire.errors import CommandError
 from wire.rawbson import InvalidBSONError, decode_document
+from wire.transport.request_loop import may_run_in_reactor
 
 if TYPE_CHECKING:
     from sharding.routing_table import RoutingTable
@@ -26,6 +27,7 @@ HIDDEN_FIELDS: Final = INTERNAL_REPLY_FIELDS | CLIENT_HIDDEN_FIELDS
 """What is taken out of a shard's reply to a write before the client gets it."""
 
 
+@may_run_in_reactor
 async def execute(operation: Operation, kind: WriteKind) -> Reply:
     """Run an insert, update or delete command and return the reply.
 
@@ -53,6 +55,7 @@ class _Execution:
         self._has_checked_errors = False
         self._placement: RoutingTable | None = None
 
+    @may_run_in_reactor
     async def run(self) -> Reply:
         routing = await self._route()
         shard = self._only_shard(routing)
@@ -73,6 +76,7 @@ class _Execution:
         run.end_round(self._namespace, ())
         return await self._finish(run, routing)
 
+    @may_run_in_reactor
     async def _finish(self, run: WriteRun, routing: CollectionRouting) -> Reply:
         """Do rounds until every statement has succeeded or failed."""
         while not run.is_finished:
@@ -88,6 +92,7 @@ class _Execution:
             routing = await self._round(run, routing)
         return run.reply()
 
+    @may_run_in_reactor
     async def _round(self, run: WriteRun, routing: CollectionRouting) -> CollectionRouting:
         """Send what can be sent now, and draw the conclusions; returns the routing to go on with."""
         destinations = self._targets(routing)
@@ -128,6 +133,7 @@ class _Execution:
             return broadcast_elements(self._router.shards.topology_time, self._router.clock.time.config_time)
         return routing.versions_for(part.shard)
 
+    @may_run_in_reactor
     async def _send(self, messages: Mapping[str, bytes]) -> list[ShardReply]:
         """The replies to the messages of a round.
 
@@ -143,6 +149,7 @@ class _Execution:
         except CommandError as error:
             return [ShardReply.failed(shard, error)]
 
+    @may_run_in_reactor
     async def _repeat_if_placement_changed(self, run: WriteRun, routing: CollectionRouting) -> CollectionRouting:
         """Have broadcasts sent again if their documents may have moved since; returns the routing as it is now."""
         fresh = await self._router.routing.latest_if_readable(routing)
@@ -188,6 +195,7 @@ class _Execution:
             return None
         return first if destinations.count(first) == len(destinations) else None
 
+    @may_run_in_reactor
     async def _route(self) -> CollectionRouting:
         """The routing of the collection, made again once if statements cannot be targeted with what is known.
 
@@ -204,6 +212,7 @@ class _Execution:
             routing = await self._read_routing()
         return routing
 
+    @may_run_in_reactor
     async def _read_routing(self) -> CollectionRouting:
         cache = self._router.routing
         return cache.collections.get(self._namespace) or await cache.collection(self._namespace, create_database=True)

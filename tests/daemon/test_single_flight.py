@@ -12,7 +12,7 @@ from daemon.single_flight import SingleFlight
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 from wire.transport.reactor import REACTOR
-from wire.transport.strand import Strand
+from wire.transport.request_loop import RequestLoop
 
 
 class Work:
@@ -83,7 +83,7 @@ def test_what_is_under_way_when_a_caller_asks_in_the_reactor_counts(
             await trio.testing.wait_all_tasks_blocked()
             step = getattr(flights, way)("key", work)
             with monkeypatch.context() as reactor:
-                reactor.setattr(REACTOR, "strand", Strand(lambda: pytest.fail("no step is begun")))
+                reactor.setattr(REACTOR, "loop", RequestLoop(lambda: pytest.fail("no step is begun")))
                 step.send(None)
             work.may_end.set()
             await trio.testing.wait_all_tasks_blocked()

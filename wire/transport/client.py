@@ -21,7 +21,7 @@ from wire.message import MORE_TO_COME, OP_MSG, Header, OpMsg, is_whole_frame, ne
 from wire.rawbson import decode_document
 from wire.transport.local_sockets import LOCAL_SOCKETS
 from wire.transport.relay import Relay
-from wire.transport.strand import in_own_task
+from wire.transport.request_loop import in_own_task, may_run_in_reactor
 from wire.transport.stream import FrameStream
 from wire.transport.unread import UNREAD_REPLIES
 
@@ -64,6 +64,7 @@ class Connection:
         self.idle_since = 0.0
 
     @classmethod
+    @may_run_in_reactor
     async def open(cls, address: str, *, handshake: Mapping[str, Any] | None = None) -> "Connection":
         """Connect to ``address`` and, if one is given, send the handshake.
 
@@ -95,6 +96,7 @@ class Connection:
         """Whether `close` was called, by us or after an error."""
         return self._stream.is_closed
 
+    @may_run_in_reactor
     async def exchange(self, frame: bytes) -> bytes:
         """Send a request frame and wait for the frame that answers it.
 
@@ -125,6 +127,7 @@ class Connection:
             if not complete:
                 stream.close()
 
+    @may_run_in_reactor
     async def exchange_for(self, frame: bytes, relay: Relay) -> bytes | None:
         """As `exchange`, but a long answer is passed on while it is still coming; then None is returned.
 
@@ -138,6 +141,7 @@ class Connection:
         await self.ask(frame)
         return await self.receive_answer(frame, relay)
 
+    @may_run_in_reactor
     async def ask(self, frame: bytes) -> None:
         """Send a request whose answer is to be read with `receive_answer`; nothing else may be done before.
 
@@ -156,6 +160,7 @@ class Connection:
             if not complete:
                 self.close()
 
+    @may_run_in_reactor
     async def receive_answer(self, frame: bytes, relay: Relay | None) -> bytes | None:
         """Read the answer to the request that was sent, and pass a long one on if there is a relay (`exchange_for`)."""
         stream = self._stream
@@ -178,6 +183,7 @@ class Connection:
             if not complete:
                 stream.close()
 
+    @may_run_in_reactor
     async def send(self, frame: bytes) -> None:
         """Send a frame that gets no answer (its flags say `MORE_TO_COME`).
 
@@ -192,6 +198,7 @@ class Connection:
             self.close()
             raise ConnectionClosedError(self.address, f"connection broke: {error}", sent=True) from error
 
+    @may_run_in_reactor
     async def receive(self) -> bytes:
         """The next frame of an exhaust reply, which comes unasked.
 
@@ -207,6 +214,7 @@ class Connection:
             raise ConnectionClosedError(self.address, "closed the connection", sent=True)
         return frame
 
+    @may_run_in_reactor
     async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
         """Run a command given as a dict and return its decoded reply.
 
@@ -216,6 +224,7 @@ class Connection:
         """
         return await self.command_document({**command, "$db": db})
 
+    @may_run_in_reactor
     async def command_document(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """As `command`, for a document that already names its ``$db``."""
         reply = decode_reply(await self.exchange(op_msg(bson.encode(document), request_id=next_request_id())))

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from wire.transport.request_loop import may_run_in_reactor
 from wire.transport.stream import FrameStream
 from wire.transport.unread import UNREAD_REPLIES
 
@@ -80,6 +81,7 @@ class ClientConnection:
         if self.is_interruptible:
             self.scope.cancel()
 
+    @may_run_in_reactor
     async def send(self, frame: bytes) -> None:
         """Send a frame out of turn, as exhaust replies are; what is not read counts as unread.
 

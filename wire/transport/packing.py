@@ -10,7 +10,7 @@ import trio
 
 from wire import compression
 from wire.compression import Compressor
-from wire.transport.strand import in_own_task
+from wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 LONG_MESSAGE_BYTES: Final = 1 << 18
 """Uncompressed; zlib takes some milliseconds for that."""
@@ -21,6 +21,7 @@ _THREADS_MAX: Final = 2
 _threads = trio.CapacityLimiter(_THREADS_MAX)
 
 
+@may_run_in_reactor
 async def compress(frame: bytes, compressor: Compressor) -> bytes:
     """See `wire.compression.compress`."""
     if len(frame) < LONG_MESSAGE_BYTES:
@@ -29,6 +30,7 @@ async def compress(frame: bytes, compressor: Compressor) -> bytes:
     return await trio.to_thread.run_sync(compression.compress, frame, compressor, limiter=_threads)
 
 
+@may_run_in_reactor
 async def decompress(frame: bytes) -> tuple[bytes, Compressor]:
     """See `wire.compression.decompress`."""
     if compression.announced_bytes(frame) < LONG_MESSAGE_BYTES:

@@ -16,7 +16,7 @@ from wire.message import next_request_id, op_msg
 from wire.transport.client import Connection, decode_reply
 from wire.transport.disconnects import DisconnectWatcher
 from wire.transport.relay import Relay
-from wire.transport.strand import in_own_task
+from wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 IDLE_SECONDS_MAX: Final = 300.0
 """As mongod's ``ShardingTaskExecutorPoolHostTimeoutMS``: how long a connection may lie unused."""
@@ -76,6 +76,7 @@ class Pool:
         self._waiters = trio.lowlevel.ParkingLot()
         self._is_closed = False
 
+    @may_run_in_reactor
     async def exchange(self, frame: bytes) -> bytes:
         """Send a request on a free connection and wait for its answer, as `Connection.exchange`.
 
@@ -94,6 +95,7 @@ class Pool:
         """Whether a connection may be kept for an answer that nobody waits for yet, perhaps for long."""
         return self._open_count - len(self._idle) < self._options.asked_ahead_max
 
+    @may_run_in_reactor
     async def ask(self, frame: bytes) -> "Asked":
         """Send a request and have its answer read later.
 
@@ -110,6 +112,7 @@ class Pool:
                 self.give_back(connection)
         return Asked(self, connection, frame)
 
+    @may_run_in_reactor
     async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
         """Run a command given as a dict and return its decoded reply.
 
@@ -123,6 +126,7 @@ class Pool:
             raise CommandError.from_reply(reply)
         return reply
 
+    @may_run_in_reactor
     async def send(self, frame: bytes) -> None:
         """Send a request that gets no answer.
 
@@ -135,6 +139,7 @@ class Pool:
         finally:
             self.give_back(connection)
 
+    @may_run_in_reactor
     async def borrow(self) -> Connection:
         """A connection for the caller alone, to be given back with `give_back`.
 
@@ -246,6 +251,7 @@ class Asked:
         self._connection = connection
         self._frame = frame
 
+    @may_run_in_reactor
     async def receive_answer(self, relay: Relay | None) -> bytes | None:
         """The answer; None if it was long and ``relay`` has passed it on.
 

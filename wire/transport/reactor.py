@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 if TYPE_CHECKING:
-    from wire.transport.strand import Strand
+    from wire.transport.request_loop import RequestLoop
 
 logger = logging.getLogger("wire.reactor")
 
@@ -37,13 +37,13 @@ class Reactor(threading.local, trio.abc.Instrument):
 
     Attributes:
         is_running: whether it does; if not, nothing may be watched.
-        strand: what it is running at this moment; None in all code that trio runs.
-        afterwards: what a strand leaves to be done once everything that has come is worked on.
+        loop: the request loop that it is running at this moment; None in all code that trio runs.
+        afterwards: what a request loop leaves to be done once everything that has come is worked on.
     """
 
     def __init__(self) -> None:
         self.is_running = False
-        self.strand: Strand | None = None
+        self.loop: RequestLoop | None = None
         self.afterwards: list[Callable[[], None]] = []
         self._callbacks: dict[int, Callable[[int], None]] = {}
         self._has_trio_work = False

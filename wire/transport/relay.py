@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from wire.transport.strand import in_own_task
+from wire.transport.request_loop import in_own_task, may_run_in_reactor
 from wire.transport.unread import UNREAD_REPLIES
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ class Relay:
         self.is_receiver_gone = False
         self._patient_until: float | None = None
 
+    @may_run_in_reactor
     async def send(self, piece: bytes | memoryview) -> memoryview | None:
         """Pass a piece on; returns what the receiver has not taken when it is waited for no longer.
 

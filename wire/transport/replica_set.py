@@ -15,7 +15,7 @@ from wire.transport.client import decode_reply, response_body
 from wire.transport.monitor import ReplicaSetMonitor
 from wire.transport.pool import Asked
 from wire.transport.pools import ConnectionPools
-from wire.transport.strand import in_own_task
+from wire.transport.request_loop import in_own_task, may_run_in_reactor
 from wire.transport.timeouts import TIMEOUTS
 
 Result = TypeVar("Result")
@@ -35,6 +35,7 @@ class ReplicaSetClient:
         """The name of the replica set."""
         return self.monitor.set_name
 
+    @may_run_in_reactor
     async def select(self, preference: ReadPreference = PRIMARY) -> str:
         """The address of a member for the preference, waiting for one up to `Timeouts.selection_seconds`.
 
@@ -52,6 +53,7 @@ class ReplicaSetClient:
             f'Could not find host matching read preference {{ mode: "{preference.mode}" }} for set {self.set_name}',
         )
 
+    @may_run_in_reactor
     async def exchange(self, frame: bytes, preference: ReadPreference = PRIMARY) -> tuple[str, bytes]:
         """Send a request to one suitable member, once; returns its address and the reply's frame.
 
@@ -64,6 +66,7 @@ class ReplicaSetClient:
         address = await self.select(preference)
         return address, await self.exchange_with(address, frame)
 
+    @may_run_in_reactor
     async def exchange_with(self, address: str, frame: bytes) -> bytes:
         """As `exchange`, with a given member."""
         try:
@@ -76,6 +79,7 @@ class ReplicaSetClient:
         """Whether a connection to a given member may be kept for an answer that nobody waits for yet."""
         return self._pools[address].has_spare_connections
 
+    @may_run_in_reactor
     async def ask(self, address: str, frame: bytes) -> Asked:
         """Send a request to a given member and have its answer read later; whoever meets an error then tells it.
 
@@ -92,6 +96,7 @@ class ReplicaSetClient:
         """An operation failed in a way that may say that a member is not what it was taken for."""
         self.monitor.on_error(address, error)
 
+    @may_run_in_reactor
     async def command(
         self,
         db: str,
@@ -159,6 +164,7 @@ class ReplicaSetClient:
 
         return await self._repeated(read, preference, is_idempotent=True)
 
+    @may_run_in_reactor
     async def _repeated(
         self, ask: Callable[[str], Awaitable[Result]], preference: ReadPreference, *, is_idempotent: bool
     ) -> Result:

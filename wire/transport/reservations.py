@@ -22,7 +22,7 @@ import trio
 
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
-from wire.transport.strand import in_own_task
+from wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 if TYPE_CHECKING:
     from wire.transport.client_connection import ClientConnection
@@ -60,6 +60,7 @@ class Reservations:
         self.total_bytes = 0
         self.refused = 0
 
+    @may_run_in_reactor
     async def reserve(self, size: int) -> None:
         """Wait until so many bytes may be received for the client that the running task works for.
 

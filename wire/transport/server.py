@@ -38,8 +38,8 @@ from wire.transport import packing
 from wire.transport.client_connection import ClientConnection
 from wire.transport.disconnects import DisconnectWatcher
 from wire.transport.refusals import RefusalLog
+from wire.transport.request_loop import RequestLoop, may_run_in_reactor
 from wire.transport.reservations import SERVED_CLIENT
-from wire.transport.strand import Strand
 from wire.transport.stream import FrameStream
 from wire.transport.unread import UNREAD_REPLIES, SlowClientError
 
@@ -58,6 +58,7 @@ _OPCODE_AT: Final = 12
 class Handler(Protocol):
     """What a daemon does with its clients."""
 
+    @may_run_in_reactor
     async def handle(self, client: ClientConnection, request: Request) -> bytes | None:
         """Answer one request with the frame of the reply, or None if there is nothing to send (any more).
 
@@ -178,7 +179,7 @@ class Server:
         self._watcher.watch(client.stream.socket, client.on_disconnect)
         try:
             with client.scope:
-                await Strand(partial(self._serve_request, client)).run()
+                await RequestLoop(partial(self._serve_request, client)).run()
             if self.is_interrupting:
                 _answer_interrupted(client)
         except RemoteProtocolError as error:
@@ -203,6 +204,7 @@ class Server:
             if self.is_draining and not self.clients:
                 self._clients_gone.set()
 
+    @may_run_in_reactor
     async def _serve_request(self, client: ClientConnection) -> bool:
         """Wait for a request and serve it; whether there may be another one."""
         stream = client.stream
@@ -230,6 +232,7 @@ class Server:
         client.is_busy = client.is_interruptible = False
         return not (self.is_draining or client.is_finished)
 
+    @may_run_in_reactor
     async def _answer(self, client: ClientConnection, frame: bytes) -> bytes | None:
         opcode = frame[12] | frame[13] << 8
         if opcode == OP_MSG:
@@ -244,6 +247,7 @@ class Server:
             return await self._answer_op_query(client, frame)
         raise RemoteProtocolError(f"message with unsupported opcode {Header(frame).opcode}")
 
+    @may_run_in_reactor
     async def _answer_op_msg(self, client: ClientConnection, message: OpMsg) -> bytes | None:
         try:
             request = Request(message)
@@ -267,6 +271,7 @@ class Server:
             return with_checksum(reply)
         return reply
 
+    @may_run_in_reactor
     async def _answer_op_query(self, client: ClientConnection, frame: bytes) -> bytes | None:
         """The hello that drivers send before they know that OP_MSG is spoken here, as if it had come in one."""
         query = legacy.parse_query(frame)

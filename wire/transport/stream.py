@@ -1,9 +1,9 @@
 """Whole frames over a non-blocking socket.
 
 A frame is written with one call, and read with one where it can be: a wait costs a turn of the event loop, which is
-most of what a hop costs. What strands send is written together (`FrameStream.post`). A read is tried before waiting
-only in the middle of a frame; between frames, where a daemon waits for a client's next request or a backend's reply,
-the try would nearly always fail and cost more than it saves.
+most of what a hop costs. What request loops send is written together (`wire.transport.posting`). A read is tried before
+waiting only in the middle of a frame; between frames, where a daemon waits for a client's next request or a backend's
+reply, the try would nearly always fail and cost more than it saves.
 """
 
 import socket
@@ -12,22 +12,21 @@ from contextlib import suppress
 from typing import Final
 
 import trio
-from trio.lowlevel import wait_readable, wait_writable
+from trio.lowlevel import wait_writable
 
 from wire.errors import RemoteProtocolError
 from wire.message import HEADER_BYTES, FrameReader, frame_length, is_whole_frame
-from wire.transport.reactor import HANG_UP, REACTOR
+from wire.transport.posting import Posting
+from wire.transport.readiness import Readiness
 from wire.transport.relay import Relay
+from wire.transport.request_loop import in_own_task, may_run_in_reactor
 from wire.transport.reservations import LONG_REPLY_BYTES
-from wire.transport.strand import Strand, in_own_task, until_resumed
 
 _READ_BYTES: Final = 65_536
 _READ_BYTES_MAX: Final = 1 << 20
 _RELAY_BYTES: Final = 1 << 18
 _LOCAL_SEND_BUFFER_BYTES: Final = 1 << 20
 """What UNIX sockets may hold, as far as ``net.core.wmem_max`` allows: their buffers do not grow as those of TCP do."""
-_POSTED_BYTES_MAX: Final = 1 << 16
-"""Longer frames have something to do for their peer at once."""
 _READS_WITHOUT_WAIT_MAX: Final = 16
 """A peer that always has more to say must not keep the other tasks from running."""
 
@@ -44,14 +43,10 @@ class FrameStream:
     """
 
     __slots__ = (
-        "_has_news",
-        "_is_hung_up",
-        "_is_watched",
-        "_posted",
+        "_posting",
         "_reader",
+        "_readiness",
         "_socket",
-        "_waiting",
-        "_when_sent",
         "backlog",
         "is_closed",
         "make_room",
@@ -66,12 +61,8 @@ class FrameStream:
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._socket = connected
         self._reader = FrameReader()
-        self._is_watched = False
-        self._has_news = False
-        self._is_hung_up = False
-        self._waiting: Strand | None = None
-        self._posted = b""
-        self._when_sent: Callable[[], object] | None = None
+        self._readiness = Readiness(connected)
+        self._posting = Posting(connected, self._readiness)
         self.backlog: memoryview | None = None
         self.is_closed = False
         self.make_room: Callable[[int], Awaitable[None]] | None = None
@@ -81,6 +72,7 @@ class FrameStream:
         """The socket, for those who watch it; reading and writing is left to this object."""
         return self._socket
 
+    @may_run_in_reactor
     async def receive(self) -> bytes | None:
         """The next frame; None when the peer has closed between two frames.
 
@@ -91,7 +83,7 @@ class FrameStream:
         reader = self._reader
         if reader.is_between_frames:
             # The usual case, with nothing in the way: one wait, one read, one whole frame.
-            await self._wait_readable()
+            await self._posting.wait_readable()
             try:
                 data = self._socket.recv(_READ_BYTES)
             except BlockingIOError:
@@ -99,11 +91,12 @@ class FrameStream:
             if not data:
                 return None
             if is_whole_frame(data):
-                self._has_news |= len(data) == _READ_BYTES
+                self._readiness.has_news |= len(data) == _READ_BYTES
                 return data
             reader.feed(data)
         return await self._receive_rest()
 
+    @may_run_in_reactor
     async def receive_beginning(self) -> bytes | None:
         """As `receive`; but of a long frame only what came first, the rest being left to `relay`.
 
@@ -115,7 +108,7 @@ class FrameStream:
         """
         if self._reader.is_between_frames:
             while True:
-                await self._wait_readable()
+                await self._posting.wait_readable()
                 try:
                     data = self._socket.recv(_READ_BYTES)
                 except BlockingIOError:
@@ -128,6 +121,7 @@ class FrameStream:
             self._reader.feed(data)
         return await self._receive_rest()
 
+    @may_run_in_reactor
     async def relay(self, beginning: bytes, relay: Relay) -> bytes | None:
         """Pass a long frame on while it is still coming, in pieces that are copied nowhere else.
 
@@ -166,9 +160,10 @@ class FrameStream:
         except BaseException:
             relay.receiver.break_off()  # whatever it was sent next would be taken for the rest of the frame
             raise
-        self._has_news = True
+        self._readiness.has_news = True
         return None
 
+    @may_run_in_reactor
     async def _receive_exactly(self, count: int) -> bytearray:
         rest = bytearray(count)
         unfilled = memoryview(rest)
@@ -176,17 +171,19 @@ class FrameStream:
             unfilled = unfilled[await self._receive_into(unfilled) :]
         return rest
 
+    @may_run_in_reactor
     async def _receive_into(self, buffer: memoryview) -> int:
         while True:
             try:
                 received = self._socket.recv_into(buffer)
             except BlockingIOError:
-                await self._wait_readable()
+                await self._posting.wait_readable()
             else:
                 if not received:
                     raise RemoteProtocolError("the peer closed in the middle of a message")
                 return received
 
+    @may_run_in_reactor
     async def _receive_rest(self) -> bytes | None:
         reader = self._reader
         eager_reads = 0
@@ -199,23 +196,24 @@ class FrameStream:
             bytes_max = max(_READ_BYTES, min(bytes_missing, _READ_BYTES_MAX))
             if eager_reads == _READS_WITHOUT_WAIT_MAX:
                 await in_own_task()
-                await self._wait_readable()
+                await self._posting.wait_readable()
                 eager_reads = 0
             try:
                 data = self._socket.recv(bytes_max)
                 eager_reads += 1
             except BlockingIOError:
                 eager_reads = 0
-                await self._wait_readable()
+                await self._posting.wait_readable()
                 continue
             if not data:
                 if reader.is_between_frames:
                     return None
                 raise RemoteProtocolError("the peer closed in the middle of a message")
-            self._has_news |= len(data) == bytes_max
+            self._readiness.has_news |= len(data) == bytes_max
             reader.feed(data)
         return frame
 
+    @may_run_in_reactor
     async def _make_room_for(self, bytes_missing: int) -> None:
         if self.make_room is not None:
             await self.make_room(bytes_missing)
@@ -223,25 +221,16 @@ class FrameStream:
     def post(self, frame: bytes) -> memoryview | None:
         """As `send_now`; but in the reactor, the frame is written once all that has come to this process is worked on.
 
-        That wakes the peers once for all that there is for them, and lets nobody who is woken take the processor from
-        whoever has more to tell him. Who posts has to go on to receive: there an error is raised, if it comes to one,
-        and the rest is written that does not fit into the socket. So only what will be waited for is posted: not if
-        the peer has sent more already, or has closed.
+        See `Posting`. Who posts has to go on to receive: there an error is raised, if it comes to one, and the rest is
+        written that does not fit into the socket. So only what will be waited for is posted: not if the peer has sent
+        more already, or has closed.
 
         Raises:
             OSError: the connection broke.
         """
-        if (
-            REACTOR.strand is None
-            or self._posted
-            or self._has_news
-            or self.is_closed
-            or not self._reader.is_between_frames
-            or len(frame) > _POSTED_BYTES_MAX
-        ):
+        if self.is_closed or not self._reader.is_between_frames or not self._posting.can_take(frame):
             return self.send_now(frame)
-        self._posted = frame
-        REACTOR.afterwards.append(self._write_posted)
+        self._posting.take(frame)
         return None
 
     def send_now(self, frame: bytes | memoryview) -> memoryview | None:
@@ -250,8 +239,8 @@ class FrameStream:
         Raises:
             OSError: the connection broke.
         """
-        if self._posted:
-            frame, self._posted = b"".join((self._posted, frame)), b""
+        if self._posting.unsent:
+            frame = self._posting.give_up_to(frame)
         try:
             sent = self._socket.send(frame)
         except BlockingIOError:
@@ -261,12 +250,13 @@ class FrameStream:
     @property
     def is_sending(self) -> bool:
         """Whether something is posted that has not gone out."""
-        return bool(self._posted)
+        return bool(self._posting.unsent)
 
     def when_sent(self, do: Callable[[], object]) -> None:
         """Call back once what is posted has gone out, and whenever that is so again."""
-        self._when_sent = do
+        self._posting.when_sent = do
 
+    @may_run_in_reactor
     async def send_rest(self, rest: memoryview) -> None:
         """Write what `send_now` has left, waiting while the peer does not read.
 
@@ -292,6 +282,7 @@ class FrameStream:
             return rest[self._socket.send(rest) :]
         return rest
 
+    @may_run_in_reactor
     async def send(self, frame: bytes | memoryview) -> None:
         """`send_now`, and `send_rest` if need be; for those who do not send all the time.
 
@@ -314,71 +305,9 @@ class FrameStream:
         """
         if not self.is_closed:
             self.is_closed = True
-            if self._posted:
+            if self._posting.unsent:
                 with suppress(OSError):
                     self.send_now(b"")
-            if self._is_watched:
-                REACTOR.unwatch(self._socket)
+            self._readiness.close()
             trio.lowlevel.notify_closing(self._socket)
             self._socket.close()
-
-    def _write_posted(self) -> None:
-        posted = self._posted
-        if not posted:
-            return
-        try:
-            sent = self._socket.send(posted)
-        except OSError:
-            sent = 0  # no room, or an error that is met again by who is to know of it
-        self._posted = posted[sent:]
-        if not self._posted:
-            self._tell_sent()
-            return
-        strand, self._waiting = self._waiting, None
-        if strand is not None:
-            strand.resume()
-
-    async def _send_posted(self) -> None:
-        await in_own_task()
-        while self._posted:
-            await wait_writable(self._socket)
-            with suppress(BlockingIOError):
-                self._posted = self._posted[self._socket.send(self._posted) :]
-        self._tell_sent()
-
-    def _tell_sent(self) -> None:
-        if self._when_sent is not None:
-            self._when_sent()
-
-    async def _wait_readable(self) -> None:
-        """Return when something may have come, or the peer has closed."""
-        strand = REACTOR.strand
-        if strand is None:
-            if self._posted:
-                await self._send_posted()
-            await wait_readable(self._socket)
-            self._has_news = self._is_hung_up
-        elif self._has_news:
-            self._has_news = self._is_hung_up
-        else:
-            if not self._is_watched:
-                REACTOR.watch(self._socket, self._on_readable)
-                self._is_watched = True
-            self._waiting = strand
-            await until_resumed()
-            if self._posted:
-                self._waiting = None
-                await self._send_posted()
-            if REACTOR.strand is None:  # its task has taken over
-                self._waiting = None
-                await wait_readable(self._socket)
-                self._has_news = self._is_hung_up
-
-    def _on_readable(self, events: int) -> None:
-        strand, self._waiting = self._waiting, None
-        if events & HANG_UP:
-            self._is_hung_up = self._has_news = True
-        if strand is None:
-            self._has_news = True
-        else:
-            strand.resume()

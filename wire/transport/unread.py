@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from wire.transport.holdings import Holding, Holdings
+from wire.transport.request_loop import in_own_task, may_run_in_reactor
 from wire.transport.reservations import Reservations
-from wire.transport.strand import in_own_task
 
 if TYPE_CHECKING:
     from wire.transport.client_connection import ClientConnection
@@ -101,6 +101,7 @@ class UnreadReplies:
         self.holdings = Holdings(self)
         self._waiting: set[_Waiting] = set()
 
+    @may_run_in_reactor
     async def send(self, stream: "FrameStream", rest: memoryview, client: "ClientConnection | None" = None) -> None:
         """Write the rest of a reply, for as long as there is room for it.
 

@@ -12,8 +12,8 @@ from wire.message import FrameReader, reply_document
 from wire.request import Request
 from wire.transport.client_connection import ClientConnection
 from wire.transport.reactor import REACTOR
+from wire.transport.request_loop import in_own_task
 from wire.transport.server import Server
-from wire.transport.strand import in_own_task
 
 Answer = Callable[[ClientConnection, Request], Awaitable[dict[str, Any] | None]]
 

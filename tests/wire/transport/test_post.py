@@ -6,8 +6,8 @@ from contextlib import suppress
 import pytest
 import trio
 
-from tests.wire.transport.test_strand import Peer, frame, is_in_task, peer, run, settled
-from wire.transport.strand import Strand, in_own_task
+from tests.wire.transport.test_request_loop import Peer, frame, is_in_task, peer, run, settled
+from wire.transport.request_loop import RequestLoop, in_own_task
 
 _ROOM_BYTES = 8_000_000
 """More than any socket here holds."""
@@ -36,14 +36,14 @@ def test_it_goes_out_when_all_that_has_come_is_worked_on() -> None:
         async with peer() as second, trio.open_nursery() as answering:
             both = (first, second)
 
-            def answers(there: Peer) -> Strand:
+            def answers(there: Peer) -> RequestLoop:
                 async def step() -> bool:
                     await there.stream.receive()
                     there.stream.post(frame(200))
                     seen.append((arrived(first), arrived(second)))
                     return True
 
-                return Strand(step)
+                return RequestLoop(step)
 
             for there in both:
                 answering.start_soon(answers(there).run)
@@ -79,7 +79,7 @@ def test_frames_keep_their_order() -> None:
             return False
 
         there.socket.send(frame())
-        await Strand(step).run()
+        await RequestLoop(step).run()
         assert arrived(there) == b"".join([frame(length) for length in range(100, 105)])
 
     run(main)
@@ -97,7 +97,7 @@ def test_what_finds_no_room_is_written_when_there_is_some() -> None:
             return False
 
         filled: list[int] = []
-        nursery.start_soon(Strand(step).run)
+        nursery.start_soon(RequestLoop(step).run)
         await settled()
         there.socket.send(frame())
         await settled()
@@ -113,7 +113,7 @@ def test_what_finds_no_room_is_written_when_there_is_some() -> None:
 
 
 def test_room_that_there_is_only_later_is_waited_for_at_once() -> None:
-    """The strand begins in its task, so that the frame is written when the reactor is about to wait for long."""
+    """The request loop begins in its task, so that the frame is written when the reactor is about to wait for long."""
 
     async def main(there: Peer, nursery: trio.Nursery) -> None:
         async def step() -> bool:
@@ -122,7 +122,7 @@ def test_room_that_there_is_only_later_is_waited_for_at_once() -> None:
             return False
 
         filled = fill(there)
-        nursery.start_soon(Strand(step).run)
+        nursery.start_soon(RequestLoop(step).run)
         found = await trio.to_thread.run_sync(read, there, filled + 200)
         assert found == bytes(filled) + frame(200)
         there.socket.send(frame())
@@ -153,7 +153,7 @@ def test_who_sends_more_than_it_reads_is_waited_for() -> None:
             return True
 
         there.stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
-        nursery.start_soon(Strand(step).run)
+        nursery.start_soon(RequestLoop(step).run)
         for _ in range(count):
             await there.trio.send_all(frame())
             await settled()
@@ -179,7 +179,7 @@ def test_who_waits_for_the_answer_meets_the_error() -> None:
 
         there.socket.send(frame())
         with pytest.raises(BrokenPipeError):
-            await Strand(step).run()
+            await RequestLoop(step).run()
 
     run(main)
 
@@ -193,7 +193,7 @@ def test_closing_sends_it() -> None:
             return False
 
         there.socket.send(frame())
-        await Strand(step).run()
+        await RequestLoop(step).run()
         assert arrived(there) == frame(200)
 
     run(main)
@@ -208,7 +208,7 @@ def test_who_is_cancelled_has_sent_it() -> None:
             return True
 
         with trio.CancelScope() as scope:
-            await Strand(step).run()
+            await RequestLoop(step).run()
         assert scope.cancelled_caught
         assert arrived(there) == frame(200)
 

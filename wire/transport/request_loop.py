@@ -1,10 +1,10 @@
 """Work that is done in the reactor while it only waits for sockets, and in a task of trio's whenever it does more.
 
-A strand is a succession of steps, each of them a coroutine like any other: that of a client's connection serves one
-request in each step. The reactor begins a step and runs it on when the socket that it waits for is readable. Before a
-step does what takes a task (a timeout, a nursery, an event, a lock) it calls `in_own_task`; from there to its end it is
-run by the strand's task, where sockets are waited for with trio as well. Forgotten, that is an error that trio itself
-raises: in the reactor there is no current task.
+A request loop is a succession of steps, each of them a coroutine like any other: that of a client's connection serves
+one request in each step. The reactor begins a step and runs it on when the socket that it waits for is readable. Before
+a step does what takes a task (a timeout, a nursery, an event, a lock) it calls `in_own_task`; from there to its end it
+is run by the request loop's task, where sockets are waited for with trio as well. Forgotten, that is an error that trio
+itself raises: in the reactor there is no current task.
 
 A task that is cancelled takes over what is under way, which meets the cancellation where it waits.
 """
@@ -19,6 +19,7 @@ from trio.lowlevel import Abort, RaiseCancelT, current_task, reschedule, wait_ta
 
 from wire.transport.reactor import REACTOR
 
+F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, object]])
 T = TypeVar("T")
 
 
@@ -29,19 +30,27 @@ class _Wish(Enum):
     TASK = auto()
 
 
+def may_run_in_reactor(function: F) -> F:
+    """Mark a coroutine function that a request loop may run before it has called `in_own_task`.
+
+    ``tests/test_reactor_rule.py`` sees to it that such functions await only each other until they leave the reactor.
+    """
+    return function
+
+
 async def in_own_task() -> None:
     """Leave the reactor, if this is run by it: what follows in this step takes a task."""
-    if REACTOR.strand is not None:
+    if REACTOR.loop is not None:
         await _until_in_task()
 
 
 @coroutine
 def until_resumed() -> Generator[_Wish, None, None]:
-    """Leave the reactor until the strand is resumed; for those who have seen to that."""
+    """Leave the reactor until the request loop is resumed; for those who have seen to that."""
     yield _Wish.SOCKET
 
 
-class Strand:
+class RequestLoop:
     """A succession of steps.
 
     Args:
@@ -59,7 +68,7 @@ class Strand:
         self._failure: BaseException | None = None
 
     async def run(self) -> None:
-        """Do all steps; the calling task is the strand's own. Raises what a step raises."""
+        """Do all steps; the calling task is the request loop's own. Raises what a step raises."""
         if not REACTOR.is_running:
             while await self._begin():
                 pass
@@ -75,7 +84,7 @@ class Strand:
 
     def resume(self) -> None:
         """Run on, in the reactor, what has given way; steps follow each other until one has to wait."""
-        REACTOR.strand = self
+        REACTOR.loop = self
         try:
             while True:
                 if self._step is None:
@@ -95,7 +104,7 @@ class Strand:
             self._step = None
             self._failure = error
         finally:
-            REACTOR.strand = None
+            REACTOR.loop = None
         self._is_task_wanted = True
         if self._task is not None:
             reschedule(self._task)

@@ -9,20 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.wire.test_rawbson import documents
-from wire import shapes
+from wire import command_layouts
+from wire.command_layouts import COMMAND_LAYOUTS, CommandLayouts
 from wire.message import OpMsg, op_msg
 from wire.rawbson import index
 from wire.request import Request
-from wire.shapes import SHAPES, Shapes
 
 
 def command(fields: dict[str, Any], *, name: str = "find", db: str = "shop") -> bytes:
     return bson.encode({name: "orders", **fields, "$db": db})
 
 
-def learned(body: bytes) -> Shapes:
-    """With the shape of a command, which was seen often enough."""
-    found = Shapes()
+def learned(body: bytes) -> CommandLayouts:
+    """With the layout of a command, which was seen often enough."""
+    found = CommandLayouts()
     fields = index(body)
     for _ in range(2):
         assert found.find(body) is None
@@ -39,9 +39,9 @@ def test_what_has_a_known_shape_has_its_fields_there(fields: dict[str, Any], cha
         end = min(at + len(written), len(body))
         changed[at:end] = written[: max(end - at, 0)]
     assert len(changed) == len(body)
-    shape = known.find(bytes(changed))
-    if shape is not None:
-        assert index(bytes(changed)) == shape.fields
+    layout = known.find(bytes(changed))
+    if layout is not None:
+        assert index(bytes(changed)) == layout.fields
         assert bytes(changed[5:10] + changed[-6:-1]) == b"find\0shop\0"
     else:
         assert changed != body
@@ -50,9 +50,9 @@ def test_what_has_a_known_shape_has_its_fields_there(fields: dict[str, Any], cha
 def test_values_do_not_matter() -> None:
     known = learned(command({"filter": {"a": 1}, "limit": 1, "comment": "one"}))
     alike = command({"filter": {"b": 2}, "limit": 2, "comment": "two"})
-    shape = known.find(alike)
-    assert shape is not None
-    assert (shape.fields, shape.name, shape.db) == (index(alike), "find", "shop")
+    layout = known.find(alike)
+    assert layout is not None
+    assert (layout.fields, layout.name, layout.db) == (index(alike), "find", "shop")
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_length_of_a_document_that_is_not_its_own_matters() -> None:
 
 
 def test_values_that_end_where_they_say_themselves_are_walked_over() -> None:
-    known = Shapes()
+    known = CommandLayouts()
     body = command({"hint": Regex("abc", "i")})
     for _ in range(3):
         known.learn(body, index(body), "find", "shop")
@@ -87,7 +87,7 @@ def test_values_that_end_where_they_say_themselves_are_walked_over() -> None:
 
 
 def test_long_commands_are_walked_over() -> None:
-    known = Shapes()
+    known = CommandLayouts()
     body = command({"filter": {"a": "x" * 2_000}})
     for _ in range(3):
         known.learn(body, index(body), "find", "shop")
@@ -95,7 +95,7 @@ def test_long_commands_are_walked_over() -> None:
 
 
 def test_there_is_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shapes, "_SHAPES_MAX", 2)
+    monkeypatch.setattr(command_layouts, "_LAYOUTS_MAX", 2)
     known = learned(command({"limit": 1}))
     for name in ("count", "distinct"):
         other = command({}, name=name)
@@ -110,4 +110,4 @@ def test_requests_know_themselves_by_their_shape() -> None:
         assert (request.name, request.db, request.collection) == ("find", "shop", "orders")
         assert request.get(b"getMore") == number
         assert request.fields == index(body)
-    assert SHAPES.find(body) is not None
+    assert COMMAND_LAYOUTS.find(body) is not None

@@ -16,16 +16,16 @@ _BEGINNING_BYTES: Final = 24
 """How much of commands finds those that may be alike: their length, their name, and some of the collection's."""
 
 _BYTES_MAX: Final = 1_024
-"""Longer commands are walked over: there is less to be won, and their shapes would take up memory."""
+"""Longer commands are walked over: there is less to be won, and their layouts would take up memory."""
 
 _FIELDS_MAX: Final = 40
-_SHAPES_MAX: Final = 2_048
+_LAYOUTS_MAX: Final = 2_048
 
 _LENGTH_BYTES: Final = 4
 """Those that a document begins with."""
 
 
-class Shape:
+class CommandLayout:
     """What commands that are alike have in common.
 
     Attributes:
@@ -45,40 +45,40 @@ class Shape:
         self.db = db
 
     def is_of(self, body: bytes) -> bool:
-        """Whether a command has this shape."""
+        """Whether a command has this layout."""
         return len(body) == self._length and int.from_bytes(body, "little") & self._mask == self._masked
 
 
-class Shapes:
-    """The shapes of the commands that come again and again."""
+class CommandLayouts:
+    """The layouts of the commands that come again and again."""
 
     def __init__(self) -> None:
-        self._shapes: dict[bytes, Shape | None] = {}
+        self._layouts: dict[bytes, CommandLayout | None] = {}
 
-    def find(self, body: bytes) -> Shape | None:
-        """The shape of a command, if it is known."""
-        shape = self._shapes.get(body[:_BEGINNING_BYTES])
-        return shape if shape is not None and shape.is_of(body) else None
+    def find(self, body: bytes) -> CommandLayout | None:
+        """The layout of a command, if it is known."""
+        layout = self._layouts.get(body[:_BEGINNING_BYTES])
+        return layout if layout is not None and layout.is_of(body) else None
 
     def learn(self, body: bytes, fields: Mapping[bytes, Span], name: str, db: str) -> None:
-        """Take note of a well-formed command whose shape is not known; the second time that one begins so, it is.
+        """Take note of a well-formed command whose layout is not known; the second time that one begins so, it is.
 
         Of several that begin alike the first stays, so that commands which take turns do not drive each other out.
         """
         beginning = body[:_BEGINNING_BYTES]
-        if beginning not in self._shapes:
+        if beginning not in self._layouts:
             if len(body) > _BYTES_MAX or len(fields) > _FIELDS_MAX:
                 return
-            if len(self._shapes) >= _SHAPES_MAX:
-                self._shapes.clear()
-            self._shapes[beginning] = None
-        elif self._shapes[beginning] is None:
+            if len(self._layouts) >= _LAYOUTS_MAX:
+                self._layouts.clear()
+            self._layouts[beginning] = None
+        elif self._layouts[beginning] is None:
             mask = _mask(body, fields[b"$db"])
             if mask:
-                self._shapes[beginning] = Shape(body, mask, fields, name, db)
+                self._layouts[beginning] = CommandLayout(body, mask, fields, name, db)
 
 
-SHAPES: Final = Shapes()
+COMMAND_LAYOUTS: Final = CommandLayouts()
 """Those of this process."""
 
 

@@ -1,4 +1,4 @@
-"""Strands run in the reactor while they wait for sockets, and in their task for everything else."""
+"""Request loops run in the reactor while they wait for sockets, and in their task for everything else."""
 
 import socket
 import threading
@@ -13,7 +13,7 @@ from wire.errors import RemoteProtocolError
 from wire.message import op_msg
 from wire.transport.reactor import REACTOR
 from wire.transport.relay import Relay
-from wire.transport.strand import Strand, in_own_task
+from wire.transport.request_loop import RequestLoop, in_own_task
 from wire.transport.stream import FrameStream
 
 _SECONDS_MAX = 10.0
@@ -35,7 +35,7 @@ def is_in_task() -> bool:
 
 
 class Peer:
-    """A stream that strands read from, and who writes to it."""
+    """A stream that request loops read from, and who writes to it."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
@@ -85,7 +85,7 @@ def test_steps_follow_each_other_until_one_is_the_last(starts_reactor: bool) -> 
             received.append(await there.stream.receive())
             return received[-1] is not None
 
-        nursery.start_soon(Strand(receive_one).run)
+        nursery.start_soon(RequestLoop(receive_one).run)
         for length in (100, 200):
             await there.trio.send_all(frame(length))
             await settled()
@@ -111,7 +111,7 @@ def test_a_step_is_run_by_the_reactor_until_it_asks_for_its_task() -> None:
                 places.append(is_in_task())
             return len(places) < 7
 
-        nursery.start_soon(Strand(step).run)
+        nursery.start_soon(RequestLoop(step).run)
         for _ in range(7):
             await there.trio.send_all(frame())
             await settled()
@@ -128,7 +128,7 @@ def test_what_a_step_raises_is_raised_in_the_task() -> None:
 
         there.socket.send(frame())
         with pytest.raises(RemoteProtocolError):
-            await Strand(fail).run()
+            await RequestLoop(fail).run()
 
     run(main)
 
@@ -147,7 +147,7 @@ def test_a_cancelled_task_takes_over_what_is_under_way() -> None:
 
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as inner:
-                inner.start_soon(Strand(step).run)
+                inner.start_soon(RequestLoop(step).run)
                 await settled()
                 scope.cancel()
         assert seen == [trio.Cancelled]
@@ -168,7 +168,7 @@ def test_a_task_that_is_cancelled_by_its_own_step_takes_over() -> None:
 
         there.socket.send(frame())
         with scope:
-            await Strand(step).run()
+            await RequestLoop(step).run()
         assert steps == [False]
         assert scope.cancelled_caught
 
@@ -185,7 +185,7 @@ def test_trio_refuses_what_takes_a_task_in_the_reactor() -> None:
         there.socket.send(frame())
         await settled()
         with pytest.raises(RuntimeError, match="async context"):
-            await Strand(forget).run()
+            await RequestLoop(forget).run()
 
     run(main)
 
@@ -212,7 +212,7 @@ def test_frames_sent_at_once_all_arrive(lengths: list[int], starts_reactor: bool
                 received.append(len(data))
             return data is not None
 
-        nursery.start_soon(Strand(receive_one).run)
+        nursery.start_soon(RequestLoop(receive_one).run)
         await settled()
         await there.trio.send_all(b"".join(map(frame, lengths)))
         while len(received) < len(lengths):
@@ -233,7 +233,7 @@ def test_what_comes_while_a_step_is_busy_is_found_by_the_next_wait() -> None:
             await other.stream.receive()
             return len(received) < 2
 
-        nursery.start_soon(Strand(step).run)
+        nursery.start_soon(RequestLoop(step).run)
         await there.trio.send_all(frame())
         await settled()
         await there.trio.send_all(frame(300))
@@ -265,7 +265,7 @@ def test_one_long_frame_after_the_other_is_relayed() -> None:
                 is_relayed.append(is_beginning)
                 return True
 
-            nursery.start_soon(Strand(step).run)
+            nursery.start_soon(RequestLoop(step).run)
             nursery.start_soon(receive_all, receiver)
             for number in range(1, 4):
                 await there.trio.send_all(answer)
@@ -289,7 +289,7 @@ def test_a_receiver_that_is_slow_is_waited_for_in_the_task() -> None:
             places.append(is_in_task())
             return False
 
-        nursery.start_soon(Strand(step).run)
+        nursery.start_soon(RequestLoop(step).run)
         await there.trio.send_all(frame())
         received = 0
         while received < len(answer):
@@ -300,7 +300,7 @@ def test_a_receiver_that_is_slow_is_waited_for_in_the_task() -> None:
     run(main)
 
 
-def test_strands_of_another_thread_have_nothing_to_do_with_this_reactor() -> None:
+def test_request_loops_of_another_thread_have_nothing_to_do_with_this_reactor() -> None:
     places: list[bool] = []
     received: list[bytes | None] = []
 
@@ -312,7 +312,7 @@ def test_strands_of_another_thread_have_nothing_to_do_with_this_reactor() -> Non
             places.append(is_in_task())
             return False
 
-        nursery.start_soon(Strand(step).run)
+        nursery.start_soon(RequestLoop(step).run)
         await settled()
         await there.trio.send_all(frame())
 
@@ -325,7 +325,7 @@ def test_strands_of_another_thread_have_nothing_to_do_with_this_reactor() -> Non
             places.append(is_in_task())
             return False
 
-        nursery.start_soon(Strand(step).run)
+        nursery.start_soon(RequestLoop(step).run)
         await settled()
         await there.trio.send_all(frame())
 
