@@ -167,6 +167,8 @@ class _Supervisor:
         with log_signals_held_back():
             process = subprocess.Popen(command, process_group=0, stdin=subprocess.PIPE)
         self._processes[process.pid] = (index, process)
+        if self._is_stopping:  # since it was decided to start it, so that it was not there to be told
+            os.kill(process.pid, signal.SIGTERM)
 
     def _rotate_logs(self) -> None:
         """Rotate the log, unless a worker has done so already, and have the workers go on in the new file."""

@@ -51,3 +51,31 @@ def test_folder_of_the_working_directory_is_not_imported(tmp_path: Path, workers
     finally:
         process.terminate()
         assert process.wait(END_SECONDS_MAX) == 0
+
+
+ENDED_WHILE_RESTARTING = """
+import os, signal, subprocess, sys
+
+from router.command_line import run
+
+start, started = subprocess.Popen, []
+
+def start_and_end(command, **options):
+    started.append(command)
+    if len(started) <= 2:
+        return start([sys.executable, "-c", "raise SystemExit(3)"], **options)
+    os.kill(os.getpid(), signal.SIGTERM)
+    return start([sys.executable, "-c", "import time; time.sleep(3600)"], **options)
+
+subprocess.Popen = start_and_end
+sys.exit(run(["--configdb", "config/127.0.0.1:1", "--port", "0", "--workers", "2"]))
+"""
+
+
+def test_worker_that_is_started_again_while_the_router_ends_is_ended_too() -> None:
+    process = subprocess.Popen([sys.executable, "-c", ENDED_WHILE_RESTARTING], stderr=subprocess.DEVNULL)
+    try:
+        assert process.wait(END_SECONDS_MAX) == 0
+    finally:
+        process.kill()
+        process.wait()
