@@ -4,6 +4,8 @@ import datetime
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from tests.chaos.plan import Plan
 from tests.chaos.run import run_chaos
 
@@ -19,3 +21,20 @@ def test_sample_of_the_day(tmp_path: Path) -> None:
     assert summary.anomalies == [], str(summary)
     assert summary.moves > 5, str(summary)
     assert summary.operations.total() > 500, str(summary)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    "workloads",
+    [("definitions", "indexes", "sets", "counters"), ("registers", "merges", "upserts", "multi_updates")],
+    ids=lambda workloads: workloads[0],
+)
+def test_primaries_that_sleep_through_two_elections(tmp_path: Path, workloads: tuple[str, ...]) -> None:
+    seed = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
+    plan = Plan.choose(
+        seed, SECONDS, workloads=workloads, nemeses=("moves", "comebacks"), members=3, round_seconds=SECONDS
+    )
+    summary = run_chaos(tmp_path / "chaos", plan)
+    print(summary)
+    assert summary.anomalies == [], str(summary)
+    assert summary.operations.total() > 100, str(summary)

@@ -5,15 +5,17 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import bson
 import pytest
 from pymongo.errors import PyMongoError
 
 from tests.integration.raw_client import RawClient
 from tests.integration.waiting import eventually
-from tests.shardd.mini_cluster import MAJORITY, Member, MiniCluster, Set, mini_cluster
+from tests.shardd.mini_cluster import MAJORITY, Client, Member, MiniCluster, Process, Set, mini_cluster
 from tests.shardd.router_stand_in import ShardedNamespace
-from wire.error_codes import ErrorCode
+from wire.error_codes import Category, ErrorCode, has_category
 from wire.message import MORE_TO_COME
 
 MOVED = ({"a": 0}, {"a": 10})
@@ -27,9 +29,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MiniCluster]:
 
 
 @contextmanager
-def asleep(member: Member) -> Iterator[None]:
-    """The daemon of a member is stopped for the length of the block."""
-    running = member.daemon.running
+def asleep(process: Process) -> Iterator[None]:
+    """A process is stopped for the length of the block."""
+    running = process.running
     assert running is not None
     os.kill(running.pid, signal.SIGSTOP)
     try:
@@ -109,7 +111,7 @@ def test_what_was_in_the_socket_of_a_daemon_that_slept_is_not_done_by_what_it_kn
             reply = client.command({"find": "c", "filter": {"a": 1}, **version}, db="slept")
             assert reply["ok"] == 1, reply
         writer, finder, silent = clients
-        with asleep(first):
+        with asleep(first.daemon):
             write = {**insert, "documents": [{"_id": "acknowledged?", "a": 5}], "writeConcern": {"w": "majority"}}
             writer.send_command(write, db="slept")
             finder.send_command({"find": "c", "filter": {"a": 5}, **version}, db="slept")
@@ -126,3 +128,55 @@ def test_what_was_in_the_socket_of_a_daemon_that_slept_is_not_done_by_what_it_kn
         assert silent.command({"ping": 1})["ok"] == 1
         with first.mongod_client() as mongod:
             assert not list(mongod.slept.c.find({"a": {"$in": [5, 6]}}))
+
+
+def test_what_a_mongod_that_slept_may_answer(world: MiniCluster) -> None:
+    sharded = ShardedNamespace(world, "napped.c", {"a": 1}, "sh0")
+    shard = world.shards["sh0"]
+    first = primary_of(shard)
+    second = next(each for each in shard.members if each is not first)
+    find = {"find": "c", "filter": {"a": 1}, "shardVersion": sharded.version()}
+    reads = {
+        "linearizable": {**find, "readConcern": {"level": "linearizable"}},
+        "majority": {**find, "readConcern": {"level": "majority"}},
+        "secondary": {**find, "$readPreference": {"mode": "secondaryPreferred"}},
+    }
+    insert = {"insert": "c", "shardVersion": sharded.version(), "writeConcern": {"w": "majority"}}
+    with clients_of(first, len(reads)) as clients:
+        writer = clients[0]
+        reply = writer.command({**insert, "documents": [{"_id": "known", "a": 1}]}, db="napped")
+        assert reply == reply | {"n": 1, "ok": 1}, reply
+        for client, read in zip(clients, reads.values(), strict=True):
+            assert client.command(read, db="napped")["ok"] == 1
+        with asleep(first.mongod):
+            for client, read in zip(clients, reads.values(), strict=True):
+                client.send_command(read, db="napped")
+            make_primary(second)
+            with second.client() as other:
+                late = {**insert, "documents": [{"_id": "late", "a": 1}]}
+                eventually(lambda: is_done(other, late), what="the new primary takes writes")
+        for client, name in zip(clients, reads, strict=True):
+            frame = client.receive()
+            reply = dict(bson.decode(frame[21:])) if frame else {"ok": 0, "code": None}
+            if name == "linearizable":
+                # Mongod finds at the end of the read that it is not primary any more.
+                assert reply["ok"] == 0, reply
+                assert reply["code"] is None or is_role_change(reply["code"]), reply
+            elif reply["ok"]:
+                # As in MongoDB: what was there when the read was let in, by a majority of the members.
+                assert "known" in [each["_id"] for each in reply["cursor"]["firstBatch"]], reply
+            else:
+                assert is_role_change(reply["code"]), reply
+
+
+def is_done(client: Client, insert: dict[str, Any]) -> bool:
+    """Whether an insert is done, now or by an attempt whose answer was lost."""
+    try:
+        reply = client.napped.command(insert)
+    except PyMongoError:
+        return False
+    return bool(reply["n"]) or reply["writeErrors"][0]["code"] == ErrorCode.DuplicateKey
+
+
+def is_role_change(code: int) -> bool:
+    return has_category(code, Category.NOT_PRIMARY) or has_category(code, Category.INTERRUPTION)
