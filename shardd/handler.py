@@ -254,7 +254,7 @@ class ShardHandler(SidecarHandler):
     async def _run_filtered(self, exchange: TermExchange, state: NamespaceState, request: Request) -> bytes | None:
         special = None if state.table is None else SHARDED_OPERATIONS.get(request.name)
         if special is not None:
-            reply = await special(ShardedOperation(self._shard, exchange.upstream, request, state))
+            reply = await special(ShardedOperation(self._shard, exchange, request, state))
             if reply is not None:
                 await exchange.confirm()
                 return reply

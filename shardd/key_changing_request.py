@@ -7,11 +7,11 @@ from typing import Any, Final, Protocol, TypeVar
 from bson.int64 import Int64
 
 from daemon.sidecar.mongod import LocalMongod
-from daemon.sidecar.upstream import Upstream
 from shardd.arguments import seconds_allowed
 from shardd.key_changes import KeyChange
 from shardd.migration.history.statement import session_of
 from shardd.shard_key_updates import is_collated
+from shardd.term_exchange import TermExchange
 from shardd.update_preview import Preview, UpdatePreviews
 from sharding.namespace import Namespace
 from sharding.routing_table import RoutingTable
@@ -52,7 +52,7 @@ class KeyChangingRequest:
 
     previews: UpdatePreviews
     mongod: LocalMongod
-    upstream: Upstream
+    upstream: TermExchange
     request: Request
     namespace: Namespace
     table: RoutingTable

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from daemon.sidecar.upstream import Upstream
+from shardd.term_exchange import TermExchange
 from sharding.bson_text import document_text
 from sharding.namespace import Namespace
 from sharding.routing_table import RoutingTable
@@ -34,7 +34,7 @@ def check_created_indexes(request: Request, table: RoutingTable) -> None:
 
 
 async def check_dropped_indexes(
-    upstream: Upstream, request: Request, namespace: Namespace, table: RoutingTable
+    upstream: TermExchange, request: Request, namespace: Namespace, table: RoutingTable
 ) -> None:
     """Refuse to drop the last index that supports the shard key.
 
@@ -53,7 +53,7 @@ async def check_dropped_indexes(
 
 
 async def drop_all_but_needed(
-    upstream: Upstream, request: Request, namespace: Namespace, table: RoutingTable
+    upstream: TermExchange, request: Request, namespace: Namespace, table: RoutingTable
 ) -> bytes | None:
     """Drop all indexes except that on ``_id`` and those that support the shard key: what ``*`` means here."""
     indexes = await _indexes(upstream, namespace)
@@ -66,7 +66,7 @@ async def drop_all_but_needed(
     return await upstream.forward(op_msg(body, request_id=request.message.request_id), 0)
 
 
-async def _indexes(upstream: Upstream, namespace: Namespace) -> list[dict[str, Any]]:
+async def _indexes(upstream: TermExchange, namespace: Namespace) -> list[dict[str, Any]]:
     """The specifications of the indexes there are."""
     try:
         reply = await upstream.command(namespace.db, {"listIndexes": namespace.collection})

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from daemon.sidecar.upstream import Upstream
 from shardd.key_changing_find_and_modify import key_changing_find_and_modify
 from shardd.key_changing_request import KeyChangingRequest
 from shardd.key_changing_updates import KeyChangingUpdates
@@ -16,6 +15,7 @@ from shardd.namespace_state import NamespaceState
 from shardd.shard import Shard
 from shardd.shard_key_updates import is_collated, may_change_shard_key
 from shardd.sharded_indexes import check_created_indexes, check_dropped_indexes, drop_all_but_needed
+from shardd.term_exchange import TermExchange
 from sharding.namespace import Namespace
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
@@ -29,7 +29,7 @@ class ShardedOperation:
     """An operation that has been admitted to a sharded collection."""
 
     shard: Shard
-    upstream: Upstream
+    upstream: TermExchange
     request: Request
     state: NamespaceState
 

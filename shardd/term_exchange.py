@@ -14,7 +14,8 @@ An operation that had to wait for something after it was let in is not sent if t
 A client whose reply cannot be given finds its connection broken, as it would if the mongod had gone.
 """
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import bson
 
@@ -52,7 +53,7 @@ class TermExchange:
         is_whole: the reply is wanted here, so it must not be passed on while it comes.
     """
 
-    __slots__ = ("_is_whole", "_must_tell_term", "_operations", "_sidecar", "_term", "upstream")
+    __slots__ = ("_is_whole", "_must_tell_term", "_operations", "_sidecar", "_term", "_upstream")
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class TermExchange:
         self._must_tell_term = must_tell_term
         self._is_whole = is_whole
         self._operations = operations
-        self.upstream = upstream
+        self._upstream = upstream
 
     @may_run_in_reactor
     async def run(self, request: Request) -> bytes | None:
@@ -79,24 +80,43 @@ class TermExchange:
                 another one.
         """
         flags = request.message.flags
-        if not self.upstream.is_open:
-            await self.upstream.open()
-        if REACTOR.loop is None:
-            await self._check_before_sending()
         if self._must_tell_term:
-            reply = await self.upstream.forward(without_sharding_fields(request, ASK_FOR_TERM), flags)
+            reply = await self.forward(without_sharding_fields(request, ASK_FOR_TERM), flags)
             return None if reply is None else self._acknowledged(reply)
         frame = without_sharding_fields(request)
         if self._is_whole:
-            reply = await self.upstream.forward(frame, flags)
+            reply = await self.forward(frame, flags)
         else:
-            reply = await self.upstream.pass_on(frame, flags, self._may_begin)
+            await self._prepare_to_send()
+            reply = await self._upstream.pass_on(frame, flags, self._may_begin)
         if not self._is_known_to_last():
             await in_own_task()
             await self._sidecar.certainty.wait_certain()
             if self._sidecar.mirror.term not in (self._term, None):
                 raise self._refusal()
         return reply
+
+    @may_run_in_reactor
+    async def forward(self, frame: bytes, flags: int) -> bytes | None:
+        """One step of the operation, as `Upstream.forward`, in its term.
+
+        Raises:
+            BackendError: mongod has gone, or the term was over before this was sent.
+            CommandError: as `Upstream.forward`.
+        """
+        await self._prepare_to_send()
+        return await self._upstream.forward(frame, flags)
+
+    @may_run_in_reactor
+    async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
+        """One step of the operation, as `Upstream.command`, in its term.
+
+        Raises:
+            CommandError: as `Upstream.command`.
+            BackendError: as `forward`.
+        """
+        await self._prepare_to_send()
+        return await self._upstream.command(db, command)
 
     @may_run_in_reactor
     async def confirm(self) -> None:
@@ -111,13 +131,17 @@ class TermExchange:
             with working_for(self._term):
                 await self._sidecar.mongod.command("admin", {"ping": 1})
 
-    async def _check_before_sending(self) -> None:
+    @may_run_in_reactor
+    async def _prepare_to_send(self) -> None:
         """Find out whether the term lasts; nothing is waited for between the last look at it and the sending.
 
-        What has been in the reactor since it was let in has not waited for anything.
+        What has been in the reactor since it was let in has not waited for anything but mongod.
         """
-        if self._is_known_to_last():
+        if not self._upstream.is_open:
+            await self._upstream.open()
+        if REACTOR.loop is not None or self._is_known_to_last():
             return
+        await in_own_task()
         await self._sidecar.certainty.wait_certain()
         term = self._sidecar.mirror.term
         if term != self._term and (self._must_tell_term or term is not None):

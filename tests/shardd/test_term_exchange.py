@@ -121,6 +121,22 @@ def test_a_write_is_not_sent_if_its_term_ended_before(term: int | None) -> None:
     assert mongod.sent == []
 
 
+def test_no_further_step_of_a_write_is_sent_in_another_term() -> None:
+    mongod = FakeMongod()
+    sidecar, upstream = cast("Sidecar", mongod), cast("Upstream", mongod)
+    exchange = TermExchange(sidecar, upstream, OperationGeneration(), must_tell_term=True, is_whole=False)
+    step = op_msg(bson.encode({"update": "c", "$db": "d"}), request_id=1)
+
+    async def run_steps() -> None:
+        await exchange.forward(step, 0)
+        mongod.elect(5)
+        await exchange.forward(step, 0)
+
+    with pytest.raises(BackendError):
+        trio.run(run_steps)
+    assert len(mongod.sent) == 1
+
+
 def test_a_read_that_waited_is_left_to_mongod_if_it_is_a_secondary_now() -> None:
     mongod = FakeMongod()
     mongod.is_open = False
