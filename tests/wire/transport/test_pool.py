@@ -58,6 +58,24 @@ def test_connections_are_reused() -> None:
     trio.run(main)
 
 
+def test_connections_are_kept_for_later_only_while_few_are_in_use() -> None:
+    async def main() -> None:
+        async with serving(answer_ok) as served, trio.open_nursery() as nursery:
+            pools = ConnectionPools(hello, PoolOptions(asked_ahead_max=2))
+            nursery.start_soon(pools.run)
+            pool = pools[served.address]
+            first = await pool.ask(request())
+            assert pool.has_spare_connections
+            second = await pool.ask(request())
+            assert not pool.has_spare_connections
+            await first.receive_answer(None)
+            assert pool.has_spare_connections
+            second.give_up()
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
 def test_no_more_connections_than_allowed_and_waiters_get_theirs() -> None:
     async def main() -> None:
         gate = Gate()
