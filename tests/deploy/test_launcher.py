@@ -97,7 +97,7 @@ def test_down_and_up_keeps_data_and_ports(own: RunningCluster) -> None:
         assert client["launcher"]["kept"].find_one() == {"_id": 1, "text": "survives"}
 
 
-def test_parameters_are_kept_until_they_are_given_another_value(own: RunningCluster) -> None:
+def test_parameters_and_options_are_kept_until_they_are_given_another_value(own: RunningCluster) -> None:
     def bring_back(*options: str) -> tuple[int, int]:
         own.down()
         completed = shardwright("up", "--detach", "--dir", str(own.directory), *options)
@@ -108,9 +108,17 @@ def test_parameters_are_kept_until_they_are_given_another_value(own: RunningClus
             assert config.admin.command(ask)["orphanCleanupDelaySecs"] == 900
         return found["orphanCleanupDelaySecs"], found["rangeDeleterBatchSize"]
 
-    assert bring_back("--orphan-cleanup-delay", "3", "--set-parameter", "rangeDeleterBatchSize=5") == (3, 5)
+    def router_has(option: str) -> bool:
+        (line,) = [line for line in processes_of(own.directory) if "router.main" in line]
+        return option in line
+
+    kept = ("--set-parameter", "rangeDeleterBatchSize=5", "--router-option", "max-connections=77")
+    assert bring_back("--orphan-cleanup-delay", "3", *kept) == (3, 5)
+    assert router_has("--max-connections=77")
     assert bring_back() == (3, 5)
-    assert bring_back("--orphan-cleanup-delay", "900") == (900, 5)
+    assert router_has("--max-connections=77")
+    assert bring_back("--orphan-cleanup-delay", "900", "--router-option", "max-connections=") == (900, 5)
+    assert not router_has("--max-connections")
 
 
 def test_contradicting_options_are_refused(tmp_path: Path, own: RunningCluster) -> None:
