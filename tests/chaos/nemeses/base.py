@@ -7,12 +7,15 @@ import traceback
 from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from tests.chaos.history import History
 from tests.chaos.links import Links
 from tests.chaos.stage import Shape, Stage
 from tests.migration.fault_cluster import FaultCluster
+
+PAIR_CHANCE: Final = 0.3
+"""That a mongod and its daemon are harmed together."""
 
 
 @dataclass
@@ -79,6 +82,15 @@ class Nemesis(ABC, threading.Thread):
     def rest(self, seconds: float) -> None:
         """Let a fault last, or until the nemesis is to end."""
         self.is_stopping.wait(seconds)
+
+    def some_processes(self) -> list[str]:
+        """Any process; often together with the other half of its pair, a mongod before its daemon."""
+        names = self.scene.cluster.names
+        name = self.random.choice(names)
+        place = name.rpartition(".")[0]
+        if place == "router" or self.random.random() >= PAIR_CHANCE:
+            return [name]
+        return [other for other in names if other.rpartition(".")[0] == place]
 
     def duration(self) -> float:
         """How long a fault lasts: mostly moments, now and then half a minute."""

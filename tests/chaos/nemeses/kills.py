@@ -1,4 +1,4 @@
-"""Processes that are killed and started again, one at a time."""
+"""Processes that are killed and started again: a daemon, its mongod, or both, as when their machine fails."""
 
 from tests.chaos.nemeses.base import Nemesis, kind_of
 
@@ -9,12 +9,15 @@ class Kills(Nemesis):
     kind = "kills"
 
     def harm(self) -> None:
-        """Kill any process."""
+        """Kill any process; often together with the other half of its pair."""
         cluster = self.scene.cluster
-        name, down = self.random.choice(cluster.names), self.random.uniform(0.0, 1.5)
+        names, down = self.some_processes(), self.random.uniform(0.0, 1.5)
         with self.scene.processes:
-            self.count(f"kill {kind_of(name)}", process=name)
-            cluster.kill(name)
+            self.count(f"kill {'+'.join(map(kind_of, names))}", processes=names)
+            for name in names:
+                cluster.kill(name)
             self.rest(down)
-            cluster.restart(name)
-            self.scene.history.add("restart", process=name)
+            # Mongods come first, so that each daemon finds its own.
+            for name in names:
+                cluster.restart(name)
+            self.scene.history.add("restart", processes=names)

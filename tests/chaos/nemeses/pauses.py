@@ -12,17 +12,10 @@ class Pauses(Nemesis):
 
     def harm(self) -> None:
         """Stop any process; often together with the other half of its pair."""
-        cluster = self.scene.cluster
-        name, seconds = self.random.choice(cluster.names), self.duration()
-        names = [name]
-        if self.random.random() < 0.3:
-            place = name.rpartition(".")[0]
-            names = [
-                other for other in cluster.names if other.rpartition(".")[0] == place and place != "router"
-            ] or names
+        names, seconds = self.some_processes(), self.duration()
         with self.scene.processes, ExitStack() as stopped:
             for each in names:
-                stopped.enter_context(cluster.paused(each))
+                stopped.enter_context(self.scene.cluster.paused(each))
             self.count(f"pause {'+'.join(map(kind_of, names))}", processes=names, seconds=seconds)
             self.rest(seconds)
         self.scene.history.add("continue", processes=names)
