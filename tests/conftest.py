@@ -10,9 +10,12 @@ import pytest
 from hypothesis import settings
 
 from deploy.mongod import find_mongod
+from tests.both_ways import both_ways_of_running
 from tests.local_cluster import Client, RunningCluster, running_cluster
 from tests.reaper import start_reaper
 from tests.sampling import sampled
+
+__all__ = ["both_ways_of_running"]
 
 # How long one example takes says nothing where a cluster runs at the same time. Continuous integration tries
 # the same examples each time; whoever works on the code tries new ones, and a failure prints how to see it again.

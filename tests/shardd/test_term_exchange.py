@@ -1,6 +1,7 @@
 """What a client gets when an operation was executed in another term than the one in which it was admitted."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import bson
@@ -13,13 +14,17 @@ from daemon.sidecar.mongod import REPLICATION_DATA
 from daemon.sidecar.role_certainty import RoleCertainty
 from shardd.operation_generation import OperationGeneration
 from shardd.term_exchange import TermExchange, is_linearizable
+from tests import both_ways
 from wire.errors import BackendError
 from wire.message import OpMsg, op_msg
 from wire.request import Request
+from wire.transport.request_loop import in_own_task
 
 if TYPE_CHECKING:
     from daemon.sidecar.sidecar import Sidecar
     from daemon.sidecar.upstream import Upstream
+
+pytestmark = pytest.mark.usefixtures("both_ways_of_running")
 
 PROCESS = ObjectId()
 VERSION = {"e": ObjectId(), "t": bson.Timestamp(1, 1), "v": bson.Timestamp(1, 0)}
@@ -50,6 +55,7 @@ class FakeMongod:
         self.while_opening: Callable[[], None] = lambda: None
 
     async def open(self) -> None:
+        await in_own_task()  # as connecting does
         self.while_opening()
 
     async def forward(self, frame: bytes, flags: int, may_begin: Callable[[], bool] | None = None) -> bytes:
@@ -66,7 +72,7 @@ class FakeMongod:
     def run(self, command: dict[str, Any], *, must_tell_term: bool) -> dict[str, Any]:
         sidecar, upstream = cast("Sidecar", self), cast("Upstream", self)
         exchange = TermExchange(sidecar, upstream, OperationGeneration(), must_tell_term=must_tell_term, is_whole=False)
-        reply = trio.run(exchange.run, request_of(command))
+        reply = both_ways.run(partial(exchange.run, request_of(command)))
         assert reply is not None
         return bson.decode(OpMsg(reply).body)
 

@@ -1,11 +1,11 @@
 """Executing a batch against shards that answer from a script."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import bson
 import pytest
-import trio
 from bson.int64 import Int64
 from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
@@ -14,12 +14,15 @@ from router.registry import Reply
 from router.writes import execute as execute_module
 from router.writes.kind import WriteKind
 from sharding.versions import IGNORED, UNSHARDED
+from tests import both_ways
 from tests.router.writes.builders import request, table
 from tests.router.writes.fake_router import ALL_SHARDS, OK, TOPOLOGY_TIME, Answer, FakeRouter, statements_sent
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 from wire.message import OpMsg
 from wire.request import Request
+
+pytestmark = pytest.mark.usefixtures("both_ways_of_running")
 
 BY_K = table({"k": 1}, [{"k": 0}, {"k": 100}], ("west", "east", "north"))
 MOVED = table({"k": 1}, [{"k": 0}, {"k": 100}], ("north", "east", "north"))
@@ -41,7 +44,7 @@ def run(router: FakeRouter, kind: WriteKind, statements: list[dict[str, Any]], *
     async def run_it() -> Reply:
         return await router.run(kind, statements, **arguments)
 
-    reply = trio.run(run_it)
+    reply = both_ways.run(run_it)
     assert reply is not None
     return bson.decode(OpMsg(reply).body) if isinstance(reply, bytes) else bson.decode(bson.encode(reply))
 
@@ -380,7 +383,7 @@ def test_statement_that_is_no_bson_fails_the_command() -> None:
     frame[at] = 0x20  # no BSON type
     router = FakeRouter([BY_K], counting)
     with pytest.raises(CommandError) as raised:
-        trio.run(router.run_request, WriteKind.INSERT, Request(OpMsg(bytes(frame))))
+        both_ways.run(partial(router.run_request, WriteKind.INSERT, Request(OpMsg(bytes(frame)))))
     assert raised.value.code == 22
 
 
