@@ -89,6 +89,7 @@ class ConfigServer:
         """Make the catalog ready and begin to work as primary."""
         while True:
             try:
+                await self.sidecar.mongod.unanswered.wait_earlier_over(term)
                 cluster_id = await initialize_catalog(self.sidecar.mongod)
                 break
             except (CommandError, BackendError) as error:
