@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from configd.arguments import Arguments
 from configd.primary import Primary
 from sharding.namespace import Namespace
+from wire.arguments import Arguments
 from wire.request import Request
 
 
@@ -21,7 +21,7 @@ class Operation:
     def __init__(self, primary: Primary, request: Request, client_address: str) -> None:
         self.primary = primary
         self.request = request
-        self.arguments = Arguments.of_request(request)
+        self.arguments = Arguments.of(request)
         self.client_address = client_address
 
     @property
@@ -36,7 +36,7 @@ class Operation:
         Raises:
             CommandError: TypeMismatch.
         """
-        return self.arguments.string(self.request.name)
+        return self.arguments.string(self.request.name.encode())
 
     @property
     def namespace(self) -> Namespace:

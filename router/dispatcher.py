@@ -15,9 +15,9 @@ import router.commands  # noqa: F401 - registers all commands
 from daemon.namespaces import namespace_of
 from daemon.outcomes import OK, outcome_of_failure, outcome_of_success
 from router.operation import Operation
-from router.reads.arguments import clamp_int64
 from router.registry import COMMANDS, Command, Reply
 from router.router import Router
+from wire.arguments import clamp_int64
 from wire.error_codes import Category, ErrorCode, has_category
 from wire.errors import RETRYABLE_WRITE_ERROR, CommandError
 from wire.message import reply

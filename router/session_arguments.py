@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Final
 
-from router.reads.arguments import UNKNOWN_FIELD, missing_field, wrong_type
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
+from wire.field_errors import missing_field, unknown_field, wrong_type
 from wire.rawbson import ARRAY, BINARY, OBJECT, STRING, InvalidBSONError, Span, index, spans
 from wire.request import Request
 from wire.type_names import type_name
@@ -103,7 +103,7 @@ def _check_fields(fields: _Fields, known: Mapping[bytes, int], path: str) -> Non
     for name, span in fields.items():
         field = f"{path}.{name.decode(errors='replace')}"
         if name not in known:
-            raise CommandError(UNKNOWN_FIELD, f"BSON field '{field}' is an unknown field.")
+            raise unknown_field(field)
         if span[0] != known[name]:
             raise wrong_type(field, span[0], type_name(known[name]))
 

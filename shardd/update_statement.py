@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from wire.error_codes import ErrorCode
-from wire.errors import CommandError
+from wire.field_errors import missing_field, wrong_type
 from wire.rawbson import ARRAY, OBJECT, Span, array_documents, decode_value, index, raw_document
 from wire.request import Request
 
@@ -68,7 +67,7 @@ def raw_update(document: bytes, span: Span) -> Any:  # noqa: ANN401 - a document
 def _query(document: bytes, fields: Mapping[bytes, Span]) -> bytes:
     span = fields.get(b"q")
     if span is None:
-        raise CommandError(40414, "BSON field 'update.updates.q' is missing but a required field")
+        raise missing_field("update.updates.q")
     if span[0] != OBJECT:
-        raise CommandError(ErrorCode.TypeMismatch, "BSON field 'update.updates.q' is the wrong type, expected 'object'")
+        raise wrong_type("update.updates.q", span[0], "object")
     return document[span[2] : span[3]]

@@ -19,6 +19,7 @@ from sharding.timestamps import pack_timestamp, unpack_timestamp
 from wire import rawbson
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
+from wire.field_errors import missing_field
 
 SHARD_VERSION: Final = b"shardVersion"
 DATABASE_VERSION: Final = b"databaseVersion"
@@ -35,7 +36,6 @@ _DATABASE_VERSION_NAMES: Final = (b"\x05uuid\0", b"\x11timestamp\0", b"\x10lastM
 
 _VERSIONS_CACHED: Final = 65536
 
-MISSING_FIELD: Final = 40414
 """The bare number by which MongoDB's command parser refuses a missing field."""
 
 
@@ -200,9 +200,7 @@ class DatabaseVersion:
             raise _field_type_error("databaseVersion", value, "object")
         for name in ("timestamp", "lastMod"):
             if name not in value:
-                raise CommandError(
-                    MISSING_FIELD, f"BSON field 'DatabaseVersion.{name}' is missing but a required field"
-                )
+                raise missing_field(f"DatabaseVersion.{name}")
         uuid, timestamp, last_mod = value.get("uuid"), value["timestamp"], value["lastMod"]
         if isinstance(uuid, Binary) and uuid.subtype == 4 and len(uuid) == 16:
             uuid = UUID(bytes=bytes(uuid))

@@ -6,18 +6,16 @@ once or how long to wait for a change. Codes and messages are those of mongod 6.
 differ (`Assertions`).
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from typing import Any, Final
 
 from bson import Int64, ObjectId
-from bson.decimal128 import Decimal128
 
 from wire import rawbson
-from wire.error_codes import ErrorCode
+from wire.arguments import Arguments
 from wire.errors import CommandError
+from wire.field_errors import missing_field, unknown_field, wrong_type
 from wire.rawbson import Span
 from wire.type_names import type_name
 
@@ -27,13 +25,6 @@ MAX_WIRE_VERSION: Final = 17
 
 HELLO_NAMES: Final = frozenset({"hello", "isMaster", "ismaster"})
 """The command and its legacy spellings, which answer ``ismaster`` instead of ``isWritablePrimary``."""
-
-IDL_FIELD_MISSING: Final = 40414
-IDL_FIELD_UNKNOWN: Final = 40415
-IDL_VALUE_OUT_OF_RANGE: Final = 51024
-
-_INT64_MAX: Final = 2**63 - 1
-_NUMBERS: Final = frozenset({rawbson.INT32, rawbson.INT64, rawbson.DOUBLE, rawbson.DECIMAL128})
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +107,10 @@ def parse_hello(
             ``exhaust_without_wait``).
         InvalidBSONError: a nested document is malformed.
     """
+    arguments = Arguments(body, "hello", fields)
     topology_version = _parse_topology_version(body, fields.get(b"topologyVersion"))
-    max_await_ms = _parse_max_await(body, fields.get(b"maxAwaitTimeMS"))
-    hello_ok = _parse_hello_ok(body, fields.get(b"helloOk"))
+    max_await_ms = arguments.maybe_integer(b"maxAwaitTimeMS")
+    hello_ok = arguments.boolean(b"helloOk")
     compression = _parse_compression(body, fields.get(b"compression"))
     if topology_version is None and max_await_ms is not None:
         raise CommandError(
@@ -170,57 +162,15 @@ def _parse_topology_version(body: bytes, span: Span | None) -> TopologyVersion |
     fields = rawbson.index(body, span[2])
     for name in fields:
         if name not in (b"processId", b"counter"):
-            raise CommandError(
-                IDL_FIELD_UNKNOWN,
-                f"BSON field 'hello.topologyVersion.{name.decode(errors='replace')}' is an unknown field.",
-            )
+            raise unknown_field(f"hello.topologyVersion.{name.decode(errors='replace')}")
     for required, kind in (("processId", rawbson.OBJECT_ID), ("counter", rawbson.INT64)):
         field = fields.get(required.encode())
         if field is None:
-            raise CommandError(
-                IDL_FIELD_MISSING,
-                f"BSON field 'hello.topologyVersion.{required}' is missing but a required field",
-            )
+            raise missing_field(f"hello.topologyVersion.{required}")
         _check_type(f"topologyVersion.{required}", field, kind)
     return TopologyVersion(
         rawbson.decode_value(body, fields[b"processId"]), int(rawbson.decode_value(body, fields[b"counter"]))
     )
-
-
-def _parse_max_await(body: bytes, span: Span | None) -> int | None:
-    """``maxAwaitTimeMS`` in milliseconds: any number, fractions cut off, NaN read as 0, as mongod does."""
-    if span is None or span[0] == rawbson.NULL:
-        return None
-    if span[0] not in _NUMBERS:
-        raise CommandError(
-            ErrorCode.TypeMismatch,
-            f"BSON field 'hello.maxAwaitTimeMS' is the wrong type '{type_name(span[0])}', "
-            "expected types '[long, int, decimal, double']",
-        )
-    value = rawbson.decode_value(body, span)
-    number = value.to_decimal() if isinstance(value, Decimal128) else value
-    if number.is_nan() if isinstance(number, Decimal) else math.isnan(number):
-        return 0
-    milliseconds = int(max(min(number, _INT64_MAX), -_INT64_MAX))
-    if milliseconds < 0:
-        raise CommandError(
-            IDL_VALUE_OUT_OF_RANGE,
-            f"BSON field 'maxAwaitTimeMS' value must be >= 0, actual value '{milliseconds}'",
-        )
-    return milliseconds
-
-
-def _parse_hello_ok(body: bytes, span: Span | None) -> bool:
-    if span is None or span[0] == rawbson.NULL:
-        return False
-    if span[0] != rawbson.BOOL and span[0] not in _NUMBERS:
-        raise CommandError(
-            ErrorCode.TypeMismatch,
-            f"BSON field 'hello.helloOk' is the wrong type '{type_name(span[0])}', "
-            "expected types '[bool, long, int, decimal, double']",
-        )
-    value = rawbson.decode_value(body, span)
-    return bool(value.to_decimal() if isinstance(value, Decimal128) else value)
 
 
 def _parse_compression(body: bytes, span: Span | None) -> tuple[str, ...] | None:
@@ -236,7 +186,4 @@ def _parse_compression(body: bytes, span: Span | None) -> tuple[str, ...] | None
 
 def _check_type(name: str, span: Span, kind: int) -> None:
     if span[0] != kind:
-        raise CommandError(
-            ErrorCode.TypeMismatch,
-            f"BSON field 'hello.{name}' is the wrong type '{type_name(span[0])}', expected type '{type_name(kind)}'",
-        )
+        raise wrong_type(f"hello.{name}", span[0], type_name(kind))

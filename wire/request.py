@@ -6,6 +6,7 @@ from typing import Any, Final
 from wire.command_layouts import COMMAND_LAYOUTS
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
+from wire.field_errors import missing_field, wrong_type
 from wire.limits import NESTING_LEVELS_MAX
 from wire.message import OpMsg
 from wire.rawbson import (
@@ -117,25 +118,13 @@ class Request:
                 return sequence.documents
         span = self.fields.get(name)
         if span is None:
-            raise CommandError(40414, f"BSON field '{self.name}.{name.decode()}' is missing but a required field")
+            raise missing_field(f"{self.name}.{name.decode(errors='replace')}")
         if span[0] != ARRAY:
             raise self._wrong_type(name, span, "array")
-        documents: list[bytes] = []
-        try:
-            for position, element in spans(self.body, span[2]):
-                if element[0] != OBJECT:
-                    raise self._wrong_type(name + b"." + position, element, "object")
-                documents.append(self.body[element[2] : element[3]])
-        except InvalidBSONError as error:
-            raise CommandError(ErrorCode.InvalidBSON, str(error)) from error
-        return documents
+        return documents_of_array(self.body, span, f"{self.name}.{name.decode(errors='replace')}")
 
     def _wrong_type(self, path: bytes, span: Span, expected: str) -> CommandError:
-        return CommandError(
-            ErrorCode.TypeMismatch,
-            f"BSON field '{self.name}.{path.decode(errors='replace')}' is the wrong type '{type_name(span[0])}', "
-            f"expected type '{expected}'",
-        )
+        return wrong_type(f"{self.name}.{path.decode(errors='replace')}", span[0], expected)
 
     @property
     def collection(self) -> str:
@@ -152,3 +141,25 @@ class Request:
                 f"collection name has invalid type {type_name(kind)}",
             )
         return body[value_start + 4 : value_end - 1].decode(errors="replace")
+
+
+def documents_of_array(body: bytes, array: Span, path: str) -> list[bytes]:
+    """The documents of an array, as they lie in the message.
+
+    Args:
+        body: the message.
+        array: where in it the array is.
+        path: ``<struct>.<field>`` for errors.
+
+    Raises:
+        CommandError: TypeMismatch, an element is no document; InvalidBSON.
+    """
+    documents: list[bytes] = []
+    try:
+        for position, element in spans(body, array[2]):
+            if element[0] != OBJECT:
+                raise wrong_type(f"{path}.{position.decode(errors='replace')}", element[0], "object")
+            documents.append(body[element[2] : element[3]])
+    except InvalidBSONError as error:
+        raise CommandError(ErrorCode.InvalidBSON, str(error)) from error
+    return documents

@@ -42,11 +42,11 @@ async def add_shard(operation: Operation) -> dict[str, Any]:
             FailedToSatisfyReadPreference.
     """
     target = ConnectionString.parse(operation.subject)
-    name = operation.arguments.maybe_string("name")
+    name = operation.arguments.maybe_string(b"name")
     check_locality(target, ConnectionString.parse(operation.primary.config_string()))
     if name == "":
         raise CommandError(ErrorCode.BadValue, "shard name cannot be empty")
-    max_size = operation.arguments.value("maxSize")
+    max_size = operation.arguments.value(b"maxSize")
     primary = operation.primary
     # One at a time: two candidates may have a database of the same name.
     async with primary.locks.hold("shards"):

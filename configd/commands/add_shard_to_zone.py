@@ -16,7 +16,7 @@ async def add_shard_to_zone(operation: Operation) -> dict[str, Any]:
     Raises:
         CommandError: ShardNotFound.
     """
-    shard, zone = operation.subject, operation.arguments.string("zone")
+    shard, zone = operation.subject, operation.arguments.string(b"zone")
 
     async def work(transaction: Transaction) -> None:
         document = await transaction.find_one("shards", {"_id": shard})

@@ -21,8 +21,8 @@ async def clear_jumbo_flag(operation: Operation) -> dict[str, Any]:
     """
     namespace = operation.namespace
     arguments = operation.arguments
-    epoch = arguments.object_id("epoch")
-    low, high = arguments.document("minKey"), arguments.document("maxKey")
+    epoch = arguments.object_id(b"epoch")
+    low, high = arguments.raw(b"minKey"), arguments.raw(b"maxKey")
 
     async def work(transaction: Transaction) -> None:
         collection = await find_collection(transaction, str(namespace))

@@ -10,6 +10,7 @@ from configd.operation import Operation
 from configd.ranges import parse_range
 from configd.registry import config_command
 from configd.transactions import Transaction
+from sharding.arguments import chunk_version
 from sharding.bson_text import document_text
 from sharding.catalog.collection_entry import CollectionEntry
 from sharding.chunk_changes import Migration, move
@@ -29,11 +30,11 @@ async def commit_chunk_migration(operation: Operation) -> dict[str, Any]:
     """
     namespace = str(operation.namespace)
     arguments = operation.arguments
-    from_shard, to_shard = arguments.string("fromShard"), arguments.string("toShard")
-    valid_after = arguments.timestamp("validAfter")
-    donor_version = arguments.version("fromShardCollectionVersion")
-    chunk = arguments.nested("migratedChunk")
-    low, high, chunk_version = chunk.document("min"), chunk.document("max"), chunk.version("lastmod")
+    from_shard, to_shard = arguments.string(b"fromShard"), arguments.string(b"toShard")
+    valid_after = arguments.timestamp(b"validAfter")
+    donor_version = chunk_version(arguments, b"fromShardCollectionVersion")
+    chunk = arguments.nested(b"migratedChunk")
+    low, high, version = chunk.raw(b"min"), chunk.raw(b"max"), chunk_version(chunk, b"lastmod")
     await _check_recipient(operation, to_shard)
     window_seconds = await operation.primary.catalog.snapshot_window_seconds()
 
@@ -46,7 +47,7 @@ async def commit_chunk_migration(operation: Operation) -> dict[str, Any]:
         before = await chunks.version()
         migration = Migration(
             moved=parse_range(collection.key, low, high),
-            version=chunk_version,
+            version=version,
             from_shard=from_shard,
             to_shard=to_shard,
             valid_after=valid_after,

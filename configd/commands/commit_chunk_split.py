@@ -28,9 +28,9 @@ async def commit_chunk_split(operation: Operation) -> dict[str, Any]:
     """
     namespace = str(operation.namespace)
     arguments = operation.arguments
-    epoch, shard = arguments.object_id("collEpoch"), arguments.string("shard")
-    low, high = arguments.document("min"), arguments.document("max")
-    points = arguments.documents("splitPoints")
+    epoch, shard = arguments.object_id(b"collEpoch"), arguments.string(b"shard")
+    low, high = arguments.raw(b"min"), arguments.raw(b"max")
+    points = arguments.raw_documents(b"splitPoints")
 
     async def work(transaction: Transaction) -> tuple[dict[str, Any], Chunk | None, ChunkChanges, ChunkVersion]:
         chunks = await _chunks_of(transaction, namespace, epoch, low, high)

@@ -27,10 +27,10 @@ async def commit_chunks_merge(operation: Operation) -> dict[str, Any]:
     """
     namespace = str(operation.namespace)
     arguments = operation.arguments
-    shard, uuid = arguments.string("shard"), arguments.nested("collUUID").uuid("uuid")
-    epoch, timestamp = arguments.object_id("epoch"), arguments.timestamp("timestamp")
-    bounds = arguments.nested("chunkRange")
-    low, high = bounds.document("min"), bounds.document("max")
+    shard, uuid = arguments.string(b"shard"), arguments.nested(b"collUUID").uuid(b"uuid")
+    epoch, timestamp = arguments.object_id(b"epoch"), arguments.timestamp(b"timestamp")
+    bounds = arguments.nested(b"chunkRange")
+    low, high = bounds.raw(b"min"), bounds.raw(b"max")
 
     async def work(transaction: Transaction) -> tuple[ChunkVersion, ChunkChanges, ChunkVersion, ChunkRange]:
         collection = await find_collection(transaction, namespace)

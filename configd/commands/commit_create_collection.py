@@ -27,7 +27,7 @@ async def commit_create_collection(operation: Operation) -> dict[str, Any]:
     """
     namespace = operation.namespace
     arguments = operation.arguments
-    document = arguments.document("collection")
+    document = arguments.raw(b"collection")
     decoded = decode_document(document)
     collection = CollectionEntry.from_document(decoded)
     if collection.namespace != namespace:

@@ -17,7 +17,7 @@ async def commit_drop_collection(operation: Operation) -> dict[str, Any]:
     The same again changes nothing: another collection of that name stays, and so do zones given to the name since.
     """
     namespace = str(operation.namespace)
-    uuid = operation.arguments.nested("collectionUUID").uuid("uuid")
+    uuid = operation.arguments.nested(b"collectionUUID").uuid(b"uuid")
 
     async def work(transaction: Transaction) -> None:
         collection = await find_collection(transaction, namespace)

@@ -20,7 +20,7 @@ async def commit_drop_database(operation: Operation) -> dict[str, Any]:
     A database of the same name but another version stays: the one that was meant has gone already.
     """
     name = operation.subject
-    version = DatabaseVersion.from_value(operation.arguments.value("databaseVersion"))
+    version = DatabaseVersion.from_value(operation.arguments.value(b"databaseVersion"))
 
     async def work(transaction: Transaction) -> list[Binary]:
         document = await transaction.find_one("databases", {"_id": name})

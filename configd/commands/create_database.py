@@ -32,8 +32,8 @@ async def create_database(operation: Operation) -> dict[str, Any]:
             NamespaceExists when its primary is another shard than demanded; ShardNotFound.
     """
     name = operation.subject
-    wanted = operation.arguments.maybe_string("primaryShardId")
-    operation.arguments.boolean("enableSharding", False)  # of no effect since every database is enabled
+    wanted = operation.arguments.maybe_string(b"primaryShardId")
+    operation.arguments.boolean(b"enableSharding", False)  # of no effect since every database is enabled
     if name == "config":
         # Its placement is fixed, so it needs no version that anything could be compared with.
         return {"databaseVersion": DatabaseVersion(uuid4(), Timestamp(0, 0), 0).to_document()}

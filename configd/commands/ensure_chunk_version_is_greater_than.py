@@ -8,6 +8,7 @@ from configd.collection_chunks import CollectionChunks
 from configd.operation import Operation
 from configd.registry import config_command
 from configd.transactions import Transaction
+from sharding.arguments import chunk_version
 from sharding.catalog.collection_entry import CollectionEntry
 from sharding.chunk_version_bumps import ensure_version_is_greater_than
 from sharding.chunks import ChunkRange
@@ -23,10 +24,10 @@ async def ensure_chunk_version_is_greater_than(operation: Operation) -> dict[str
     """
     arguments = operation.arguments
     # The command's own field has always been a number in MongoDB 6.0, and the namespace a field of its own.
-    text = arguments.string("nss") if arguments.has("nss") else operation.subject
+    text = arguments.string(b"nss") if arguments.has(b"nss") else operation.subject
     namespace = Namespace.parse_collection(text)
-    low, high = arguments.document("minKey"), arguments.document("maxKey")
-    version, uuid = arguments.version("version"), arguments.maybe_uuid("collectionUUID")
+    low, high = arguments.raw(b"minKey"), arguments.raw(b"maxKey")
+    version, uuid = chunk_version(arguments, b"version"), arguments.maybe_uuid(b"collectionUUID")
 
     async def work(transaction: Transaction) -> None:
         query = {"_id": str(namespace)} if uuid is None else {"uuid": Binary.from_uuid(uuid)}

@@ -5,7 +5,6 @@ from typing import Any, Final
 import bson
 from bson.int64 import Int64
 
-from configd.arguments import Arguments
 from configd.collection_chunks import CollectionChunks, find_collection
 from configd.operation import Operation
 from configd.ranges import parse_range
@@ -18,6 +17,7 @@ from sharding.catalog.shard_entry import ShardEntry
 from sharding.chunks import Chunk
 from sharding.namespace import Namespace
 from sharding.shard_key import ShardKeyPattern
+from wire.arguments import Arguments
 from wire.error_codes import Category, ErrorCode, has_category
 from wire.errors import CommandError
 from wire.rawbson import raw_document
@@ -46,11 +46,11 @@ async def move_range(operation: Operation) -> dict[str, Any]:
     """
     namespace = operation.namespace
     arguments = operation.arguments
-    low, high = arguments.maybe_document("min"), arguments.maybe_document("max")
+    low, high = arguments.maybe_raw(b"min"), arguments.maybe_raw(b"max")
     if low is None and high is None:
         raise CommandError(ErrorCode.InvalidOptions, "either min or max must be specified")
     primary = operation.primary
-    recipient = await _recipient(operation, arguments.string("toShard"))
+    recipient = await _recipient(operation, arguments.string(b"toShard"))
 
     async def resolve(transaction: Transaction) -> tuple[CollectionEntry, Chunk, dict[str, Any]]:
         collection = await find_collection(transaction, str(namespace))
@@ -71,11 +71,11 @@ async def move_range(operation: Operation) -> dict[str, Any]:
         "_shardsvrMoveRange": str(namespace),
         "toShard": recipient.id,
         **bounds,
-        "waitForDelete": arguments.boolean("waitForDelete", default=False),
+        "waitForDelete": arguments.boolean(b"waitForDelete", default=False),
         "epoch": collection.epoch,
         "fromShard": donor.id,
         "maxChunkSizeBytes": Int64(await _chunk_bytes_max(operation, collection)),
-        "forceJumbo": arguments.enumeration("forceJumbo", _FORCE_JUMBO, _DO_NOT_FORCE),
+        "forceJumbo": arguments.enumeration(b"forceJumbo", _FORCE_JUMBO, _DO_NOT_FORCE),
         **_throttle(arguments),
     }
 
@@ -115,9 +115,11 @@ def _throttle(arguments: Arguments) -> dict[str, Any]:
     ``secondaryThrottle: {secondaryThrottle: bool, writeConcern?}`` says it (MongoDB's MigrationSecondaryThrottle, in
     which the field may have an underscore too); what the balancer is set to does not count for a move by hand.
     """
-    given = arguments.nested("secondaryThrottle") if arguments.has("secondaryThrottle") else None
-    is_on = given is not None and given.boolean("secondaryThrottle", given.boolean("_secondaryThrottle", default=False))
-    write_concern = given.maybe_document("writeConcern") if given is not None and is_on else None
+    given = arguments.nested(b"secondaryThrottle") if arguments.has(b"secondaryThrottle") else None
+    is_on = given is not None and given.boolean(
+        b"secondaryThrottle", given.boolean(b"_secondaryThrottle", default=False)
+    )
+    write_concern = given.maybe_raw(b"writeConcern") if given is not None and is_on else None
     return {
         "secondaryThrottle": is_on,
         "writeConcern": _UNTHROTTLED if write_concern is None else raw_document(write_concern),

@@ -16,7 +16,7 @@ async def remove_shard_from_zone(operation: Operation) -> dict[str, Any]:
     Raises:
         CommandError: ShardNotFound; ZoneStillInUse, it is the last shard of a zone that has ranges.
     """
-    shard, zone = operation.subject, operation.arguments.string("zone")
+    shard, zone = operation.subject, operation.arguments.string(b"zone")
 
     async def work(transaction: Transaction) -> None:
         document = await transaction.find_one("shards", {"_id": shard})

@@ -19,7 +19,7 @@ async def remove_tags(operation: Operation) -> dict[str, Any]:
         CommandError: 5748800 without a session and transaction number.
     """
     namespace = str(operation.namespace)
-    if not (operation.arguments.has("lsid") and operation.arguments.has("txnNumber")):
+    if not (operation.arguments.has(b"lsid") and operation.arguments.has(b"txnNumber")):
         raise CommandError(_NOT_RETRYABLE, f"{operation.name} must be run as a retryable write")
 
     async def work(transaction: Transaction) -> None:

@@ -28,8 +28,8 @@ async def set_allow_migrations(operation: Operation) -> dict[str, Any]:
         CommandError: NamespaceNotSharded, InvalidUUID; what a shard answers, when the change itself has been made.
     """
     namespace = operation.namespace
-    allow = operation.arguments.boolean("allowMigrations", default=True)
-    uuid = operation.arguments.maybe_uuid("collectionUUID")
+    allow = operation.arguments.boolean(b"allowMigrations", default=True)
+    uuid = operation.arguments.maybe_uuid(b"collectionUUID")
 
     async def work(transaction: Transaction) -> list[str]:
         document = await transaction.find_one("collections", {"_id": str(namespace)})

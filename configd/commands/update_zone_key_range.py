@@ -26,8 +26,8 @@ async def update_zone_key_range(operation: Operation) -> dict[str, Any]:
     """
     namespace = operation.namespace
     arguments = operation.arguments
-    bounds = ZoneBounds.parse(arguments.document("min"), arguments.document("max"))
-    zone = None if arguments.is_null("zone") else arguments.string("zone")
+    bounds = ZoneBounds.parse(arguments.raw(b"min"), arguments.raw(b"max"))
+    zone = None if arguments.is_null(b"zone") else arguments.string(b"zone")
 
     async def work(transaction: Transaction) -> None:
         collection = await find_collection(transaction, str(namespace))

@@ -1,12 +1,13 @@
 """Commands that change the bounds of chunks: ``split``, ``mergeChunks``."""
 
-from router import arguments
 from router.chunk_choice import checked_bounds, chunk_of_bounds, chunk_of_middle, chunk_of_query
 from router.operation import Operation
 from router.plain_error import PlainError
 from router.registry import Reply, command
 from router.split_vector import split_vector
+from sharding.arguments import full_namespace
 from sharding.routing_table import RoutedChunk, RoutingTable
+from wire.arguments import Arguments
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 from wire.rawbson import EMPTY_DOCUMENT, raw_document
@@ -44,7 +45,7 @@ async def split(operation: Operation) -> Reply:
 @command("mergeChunks", admin_only=True)
 async def merge_chunks(operation: Operation) -> Reply:
     """Makes one chunk of all chunks between two bounds, which lie on one shard."""
-    bounds = arguments.raw_documents(operation.request, b"bounds")
+    bounds = Arguments.of(operation.request).maybe_raw_documents(b"bounds")
     if not bounds:
         raise PlainError("no bounds were specified")
     if len(bounds) != 2:
@@ -74,7 +75,7 @@ async def fresh_table(operation: Operation) -> RoutingTable:
     Raises:
         CommandError: NamespaceNotSharded; NamespaceNotFound.
     """
-    namespace = str(arguments.full_namespace(operation.request))
+    namespace = str(full_namespace(operation.request))
     operation.router.routing.forget_collection(namespace)
     routing = await operation.router.routing.collection(namespace)
     if routing.table is None:
@@ -88,9 +89,9 @@ def _split_arguments(request: Request) -> tuple[bytes | None, list[bytes] | None
     Raises:
         PlainError: none, or more than one.
     """
-    query = given(arguments.raw_document(request, b"find"))
-    bounds = arguments.raw_documents(request, b"bounds") or None
-    middle = given(arguments.raw_document(request, b"middle"))
+    query = given(Arguments.of(request).maybe_raw(b"find"))
+    bounds = Arguments.of(request).maybe_raw_documents(b"bounds") or None
+    middle = given(Arguments.of(request).maybe_raw(b"middle"))
     if bounds is not None:
         bounds = two_bounds(bounds)
     if query is not None and bounds is not None:

@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from router import arguments
 from router.commands.sharding import MAJORITY
 from router.operation import Operation
 from router.registry import Reply, command
+from sharding.arguments import full_namespace
 from sharding.namespace import Namespace
+from wire.arguments import Arguments
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 from wire.limits import BSON_OBJECT_BYTES_MAX
@@ -20,8 +21,8 @@ async def add_shard(operation: Operation) -> Reply:
     """Makes a replica set a shard of this cluster."""
     request = operation.request
     adding: dict[str, Any] = {
-        "_configsvrAddShard": arguments.string(request, request.name.encode()),
-        **arguments.passed_on(request, b"name", b"maxSize"),
+        "_configsvrAddShard": Arguments.of(request).string(request.name.encode()),
+        **Arguments.of(request).present(b"name", b"maxSize"),
         "writeConcern": MAJORITY,
     }
     reply = await operation.router.catalog.command(adding)
@@ -55,9 +56,9 @@ async def update_zone_key_range(operation: Operation) -> Reply:
     request = operation.request
     await operation.router.catalog.command(
         {
-            "_configsvrUpdateZoneKeyRange": str(arguments.full_namespace(request)),
-            "min": raw_document(arguments.required_document(request, b"min")),
-            "max": raw_document(arguments.required_document(request, b"max")),
+            "_configsvrUpdateZoneKeyRange": str(full_namespace(request)),
+            "min": raw_document(Arguments.of(request).raw(b"min")),
+            "max": raw_document(Arguments.of(request).raw(b"max")),
             "zone": operation.argument(b"zone"),
             "writeConcern": MAJORITY,
         }
@@ -100,7 +101,7 @@ async def get_shard_map(operation: Operation) -> Reply:
 async def get_shard_version(operation: Operation) -> Reply:
     """The version of a database or a collection in this router's cache."""
     request = operation.request
-    namespace = Namespace.parse(arguments.string(request, request.name.encode()))
+    namespace = Namespace.parse(Arguments.of(request).string(request.name.encode()))
     routing_cache = operation.router.routing
     if not namespace.collection:
         database = await routing_cache.database(namespace.db)
@@ -114,7 +115,7 @@ async def get_shard_version(operation: Operation) -> Reply:
         "versionEpoch": table.collection.epoch,
         "versionTimestamp": table.collection.timestamp,
     }
-    if arguments.boolean(request, b"fullMetadata"):
+    if Arguments.of(request).boolean(b"fullMetadata"):
         chunks = list(table.chunks())
         if sum(len(chunk.min) + len(chunk.max) + _BOUND_OVERHEAD_BYTES for chunk in chunks) > BSON_OBJECT_BYTES_MAX:
             reply["exceededSize"] = True
@@ -142,8 +143,8 @@ async def _zone_membership(operation: Operation, name: str) -> Reply:
     request = operation.request
     await operation.router.catalog.command(
         {
-            name: arguments.string(request, request.name.encode()),
-            "zone": arguments.string(request, b"zone"),
+            name: Arguments.of(request).string(request.name.encode()),
+            "zone": Arguments.of(request).string(b"zone"),
             "writeConcern": MAJORITY,
         }
     )
@@ -151,6 +152,6 @@ async def _zone_membership(operation: Operation, name: str) -> Reply:
 
 
 async def _balancer(operation: Operation, name: str) -> Reply:
-    max_time = arguments.passed_on(operation.request, b"maxTimeMS")
+    max_time = Arguments.of(operation.request).present(b"maxTimeMS")
     await operation.router.catalog.command({name: 1, **max_time})
     return {}

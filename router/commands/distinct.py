@@ -6,7 +6,6 @@ from typing import Any
 from router.commands.aggregate import aggregate_view
 from router.operation import Operation
 from router.raw_reply import raw_reply
-from router.reads.arguments import document
 from router.reads.cursor_reply import CursorReply, first_batch
 from router.reads.distinct import merge_values, merging_aggregate
 from router.reads.find_arguments import collation_of
@@ -19,6 +18,7 @@ from router.retry import with_routing
 from router.routing_cache import CollectionRouting
 from router.scatter import forwarded, raise_worst, scatter, send_to_one
 from router.shard_reply import ShardedViewError, ShardReply
+from wire.arguments import Arguments
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError, RemoteProtocolError
 from wire.message import next_request_id, op_msg
@@ -29,7 +29,7 @@ from wire.rawbson import ARRAY, EMPTY_DOCUMENT, element, index
 async def distinct(operation: Operation) -> Reply:
     """Returns the different values that a field has in matching documents."""
     request = operation.request
-    query = document(request, b"query", "distinct")
+    query = Arguments.of(request, "distinct").maybe_raw(b"query")
     collation = collation_of(request)
 
     async def attempt(routing: CollectionRouting) -> Reply:

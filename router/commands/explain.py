@@ -7,13 +7,13 @@ from typing import Any, Final
 
 from router.operation import Operation
 from router.reads.aggregate import not_supported, with_stages
-from router.reads.arguments import raw_elements
 from router.reads.explain_reply import ShardExplain, explain_aggregate_reply, explain_reply
 from router.reads.explained import ExplainedCommand, wrapped
 from router.reads.foreign import NO_FOREIGN_COLLECTIONS, foreign_collections
 from router.reads.pipeline import Pipeline
 from router.reads.pipeline_merge import MergeablePipeline
 from router.reads.pipeline_shards import shards_for_pipeline
+from router.reads.raw_elements import raw_elements
 from router.reads.targeting import shards_for_read
 from router.registry import COMMANDS, Reply, command
 from router.resolved_view import ResolvedView, not_on_view

@@ -5,7 +5,6 @@ from router.ddl.coordinated import coordinated_command
 from router.ddl.raw_replies import merge_raw
 from router.ddl.send import connection_strings, send_to_owning_shards, send_to_primary_shard
 from router.operation import Operation
-from router.reads.arguments import missing_field
 from router.registry import Reply, command
 from router.retry import with_routing
 from router.routing_cache import CollectionRouting
@@ -13,6 +12,7 @@ from router.scatter import forwarded
 from sharding.namespace import Namespace
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
+from wire.field_errors import missing_field
 
 
 @command("dropIndexes", aliases=("deleteIndexes",), api_versions=("1",))

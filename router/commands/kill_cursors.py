@@ -5,11 +5,11 @@ from typing import Final
 import bson
 
 from router.operation import Operation
-from router.reads.arguments import missing_field, wrong_type
 from router.registry import Reply, command
 from router.workers import holder_socket
 from wire.error_codes import ErrorCode
 from wire.errors import BackendError, CommandError
+from wire.field_errors import missing_field, wrong_type
 from wire.rawbson import ARRAY, INT64, STRING, decode_value, spans
 from wire.request import Request
 from wire.type_names import type_name

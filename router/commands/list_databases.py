@@ -1,12 +1,12 @@
 """``listDatabases``."""
 
-from router import arguments
 from router.ddl.database_list import merge_database_lists
 from router.ddl.send import read_all_shards
 from router.operation import Operation
 from router.registry import Reply, command
 from router.scatter import raise_worst
 from router.shards import CONFIG_SHARD
+from wire.arguments import Arguments
 from wire.read_preference import ReadPreference
 
 _PRIMARY_PREFERRED = ReadPreference("primaryPreferred")
@@ -19,5 +19,5 @@ async def list_databases(operation: Operation) -> Reply:
     raise_worst(replies)
     return merge_database_lists(
         {reply.shard_id: reply.get(b"databases") for reply in replies},
-        names_only=arguments.boolean(operation.request, b"nameOnly"),
+        names_only=Arguments.of(operation.request).boolean(b"nameOnly"),
     )

@@ -4,11 +4,11 @@ from typing import Final
 
 from daemon.log_rotation import FAILED, rotate_logs_for_client
 from router.operation import Operation
-from router.reads.arguments import UNKNOWN_FIELD, wrong_type
 from router.registry import Reply, command
 from router.workers import tell_supervisor_log_was_rotated
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
+from wire.field_errors import unknown_field, wrong_type
 from wire.rawbson import BOOL, DECIMAL128, DOUBLE, INT32, INT64, STRING
 from wire.request import Request
 from wire.type_names import type_name
@@ -41,8 +41,6 @@ def _check(request: Request) -> None:
         raise wrong_type("logRotate.logRotate", kind, type_name(BOOL), type_name(STRING))
     for name in request.fields:
         if name != _NAME and name not in _GENERIC and not name.startswith(b"$"):
-            raise CommandError(
-                UNKNOWN_FIELD, f"BSON field 'logRotate.{name.decode(errors='replace')}' is an unknown field."
-            )
+            raise unknown_field(f"logRotate.{name.decode(errors='replace')}")
     if kind == STRING and request.get(_NAME) != _SERVER:
         raise CommandError(ErrorCode.NoSuchKey, FAILED)

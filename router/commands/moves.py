@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from bson.int64 import Int64
 
-from router import arguments
 from router.chunk_choice import chunk_of_bounds, chunk_of_query
 from router.commands.chunks import fresh_table, given, two_bounds
 from router.commands.sharding import MAJORITY
@@ -19,8 +18,10 @@ from router.operation import Operation
 from router.plain_error import PlainError
 from router.registry import Reply, command
 from router.split_vector import split_vector
+from sharding.arguments import full_namespace
 from sharding.catalog.reads import read_chunk_size
 from sharding.routing_table import RoutingTable
+from wire.arguments import Arguments
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 from wire.rawbson import BOOL, decode_document, raw_document
@@ -37,8 +38,8 @@ async def move_chunk(operation: Operation) -> Reply:
     request = operation.request
     table = await fresh_table(operation)
     to_shard = await _destination(operation)
-    query = given(arguments.raw_document(request, b"find"))
-    bounds = arguments.raw_documents(request, b"bounds")
+    query = given(Arguments.of(request).maybe_raw(b"find"))
+    bounds = Arguments.of(request).maybe_raw_documents(b"bounds")
     if (query is None) == (not bounds):
         raise PlainError("need to specify either a find query, or both lower and upper bounds.")
     chunk = chunk_of_query(table, query) if query is not None else chunk_of_bounds(table, two_bounds(bounds or []))
@@ -51,9 +52,9 @@ async def move_chunk(operation: Operation) -> Reply:
 async def move_range(operation: Operation) -> Reply:
     """Moves a range of shard key values, a part of one chunk, to another shard."""
     request = operation.request
-    namespace = str(arguments.full_namespace(request))
-    move: dict[str, Any] = {"toShard": arguments.string(request, b"toShard")}
-    low, high = (arguments.raw_document(request, name) for name in (b"min", b"max"))
+    namespace = str(full_namespace(request))
+    move: dict[str, Any] = {"toShard": Arguments.of(request).string(b"toShard")}
+    low, high = (Arguments.of(request).maybe_raw(name) for name in (b"min", b"max"))
     if low is None:
         if high is None:
             raise CommandError(ErrorCode.InvalidOptions, "Must specify at least one of 'min' or 'max'")
@@ -70,8 +71,8 @@ async def move_range(operation: Operation) -> Reply:
 async def set_allow_migrations(operation: Operation) -> Reply:
     """Forbids chunks of a collection to move, or allows it again."""
     request = operation.request
-    namespace = arguments.full_namespace(request)
-    allow = arguments.required_boolean(request, b"allowMigrations")
+    namespace = full_namespace(request)
+    allow = Arguments.of(request).required_boolean(b"allowMigrations")
     body = command_body(namespace.db, {"_shardsvrSetAllowMigrations": namespace.collection, "allowMigrations": allow})
     try:
         await send_to_primary_shard(operation, namespace.db, body, may_repeat=True)
@@ -133,8 +134,8 @@ async def _move(operation: Operation, namespace: str, move: dict[str, Any], wait
     order = {
         "_configsvrMoveRange": namespace,
         **move,
-        "waitForDelete": any(arguments.boolean(request, name) for name in waits),
-        "forceJumbo": _FORCE_MANUAL if arguments.boolean(request, b"forceJumbo") else 0,
+        "waitForDelete": any(Arguments.of(request).boolean(name) for name in waits),
+        "forceJumbo": _FORCE_MANUAL if Arguments.of(request).boolean(b"forceJumbo") else 0,
         **_throttle(request),
         "writeConcern": MAJORITY,
     }
@@ -158,7 +159,7 @@ def _throttle(request: Request) -> dict[str, Any]:
     if request.fields[name][0] != BOOL:
         raise CommandError(ErrorCode.TypeMismatch, f'"{name.decode()}" had the wrong type. Expected bool')
     throttle: dict[str, Any] = {"secondaryThrottle": bool(request.get(name))}
-    write_concern = arguments.raw_document(request, b"writeConcern")
+    write_concern = Arguments.of(request).maybe_raw(b"writeConcern")
     if throttle["secondaryThrottle"] and write_concern is not None:
         throttle["writeConcern"] = decode_document(write_concern)
     return {"secondaryThrottle": throttle}

@@ -4,11 +4,11 @@ from typing import Any, Final
 
 from daemon.logs import recent
 from daemon.recent_log import LOG_NAMES
-from router import arguments
 from router.operation import Operation
 from router.parameters import PARAMETERS
 from router.plain_error import PlainError
 from router.registry import Reply, command
+from wire.arguments import Arguments
 
 _NOT_PARAMETERS: Final = frozenset({"getParameter", "setParameter", "comment", "lsid", "maxTimeMS", "txnNumber"})
 
@@ -58,7 +58,7 @@ async def get_command_line_options(operation: Operation) -> Reply:
 @command("getLog", admin_only=True)
 async def get_log(operation: Operation) -> Reply:
     """The newest lines of the log, or the warnings of the start."""
-    name = arguments.string(operation.request, b"getLog")
+    name = Arguments.of(operation.request).string(b"getLog")
     if name == "*":
         return {"names": list(LOG_NAMES)}
     excerpt = recent.excerpt(name)

@@ -1,11 +1,11 @@
 """``renameCollection``."""
 
-from router import arguments
 from router.ddl.coordinated import MAJORITY, command_body, refuse_collection_uuid
 from router.ddl.send import send_to_primary_shard
 from router.operation import Operation
 from router.registry import Reply, command
 from sharding.namespace import Namespace
+from wire.arguments import Arguments
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 
@@ -14,8 +14,8 @@ from wire.errors import CommandError
 async def rename_collection(operation: Operation) -> Reply:
     """Gives a collection another name; both databases must have the same primary shard."""
     request = operation.request
-    source = _namespace(arguments.string(request, b"renameCollection"), "source")
-    target = _namespace(arguments.string(request, b"to"), "target")
+    source = _namespace(Arguments.of(request).string(b"renameCollection"), "source")
+    target = _namespace(Arguments.of(request).string(b"to"), "target")
     if source == target:
         raise CommandError(ErrorCode.IllegalOperation, "Can't rename a collection to itself")
     refuse_collection_uuid(request)
@@ -23,8 +23,8 @@ async def rename_collection(operation: Operation) -> Reply:
     renaming = {
         "_shardsvrRenameCollection": source.collection,
         "to": str(target),
-        "dropTarget": arguments.boolean(request, b"dropTarget"),
-        "stayTemp": arguments.boolean(request, b"stayTemp"),
+        "dropTarget": Arguments.of(request).boolean(b"dropTarget"),
+        "stayTemp": Arguments.of(request).boolean(b"stayTemp"),
     }
     try:
         await send_to_primary_shard(operation, source.db, command_body(source.db, renaming))

@@ -4,12 +4,13 @@ from typing import Any, Final
 
 import bson
 
-from router import arguments
 from router.operation import Operation
 from router.registry import Reply, command
 from router.retry import with_database
 from router.routing_cache import DatabaseRouting
 from router.scatter import send_to_one
+from sharding.arguments import full_namespace
+from wire.arguments import Arguments
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 from wire.message import next_request_id, op_msg
@@ -33,10 +34,10 @@ _SHARDING_OPTIONS: Final = (
 async def enable_sharding(operation: Operation) -> Reply:
     """Creates a database, which makes it ready for sharded collections."""
     request = operation.request
-    db = arguments.string(request, request.name.encode())
+    db = Arguments.of(request).string(request.name.encode())
     creation: dict[str, Any] = {"_configsvrCreateDatabase": db, "writeConcern": MAJORITY}
     if b"primaryShard" in request.fields:
-        creation["primaryShardId"] = arguments.string(request, b"primaryShard")
+        creation["primaryShardId"] = Arguments.of(request).string(b"primaryShard")
     await operation.router.catalog.command(creation)
     operation.router.routing.forget_database(db)
     return {}
@@ -46,14 +47,14 @@ async def enable_sharding(operation: Operation) -> Reply:
 async def shard_collection(operation: Operation) -> Reply:
     """Shards a collection by a key; the primary shard of its database does it."""
     request = operation.request
-    namespace = arguments.full_namespace(request)
-    key = arguments.required_document(request, b"key")
+    namespace = full_namespace(request)
+    key = Arguments.of(request).raw(b"key")
     if namespace.is_admin or namespace.is_local:
         raise CommandError(ErrorCode.IllegalOperation, f"can't shard collections in the {namespace.db} database")
     creation = {
         "_shardsvrCreateCollection": namespace.collection,
         "shardKey": raw_document(key),
-        **arguments.passed_on(request, *_SHARDING_OPTIONS),
+        **Arguments.of(request).present(*_SHARDING_OPTIONS),
         "writeConcern": MAJORITY,
         "$db": namespace.db,
     }

@@ -2,16 +2,16 @@
 
 from typing import Any
 
-from router import arguments
 from router.ddl.collection_stats import merge_collection_stats, scale_of
 from router.ddl.database_stats import merge_database_stats
 from router.ddl.raw_replies import merge_raw
 from router.ddl.reply_fields import answer_of
 from router.ddl.send import connection_strings, read_all_shards, send_to_owning_shards
 from router.operation import Operation
-from router.reads.arguments import clamp_int64
 from router.registry import Reply, command
 from router.scatter import raise_worst
+from sharding.arguments import full_namespace
+from wire.arguments import clamp_int64
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 from wire.rawbson import append, encode_elements, without
@@ -49,7 +49,7 @@ async def coll_stats(operation: Operation) -> Reply:
 async def data_size(operation: Operation) -> Reply:
     """How large the documents of a collection, or of a range of it, are."""
     request = operation.request
-    namespace = arguments.full_namespace(request)
+    namespace = full_namespace(request)
     # The database of the command may be any; the versions are checked for that of the collection.
     body = append(without(request.body, (b"$db",)), encode_elements({"$db": namespace.db}))
     _, replies = await send_to_owning_shards(

@@ -9,11 +9,11 @@ import trio
 from router.cursors.batch_relay import BatchRelay, relay_for
 from router.cursors.remote import RemoteCursor
 from router.raw_reply import raw_reply
-from router.reads.arguments import raw_elements
 from router.reads.batch import FIRST_BATCH_DOCUMENTS, Batch
 from router.reads.cursor_reply import FIRST_BATCH, NEXT_BATCH, CursorReply, cursor_element
 from router.reads.get_more_arguments import GetMoreArguments
 from router.reads.merge import ResultMerger
+from router.reads.raw_elements import raw_elements
 from router.shard_reply import ShardReply
 from wire.error_codes import Category, ErrorCode, has_category
 from wire.errors import CommandError

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 from router.cursors.batch_relay import relay_for
 from router.cursors.remote import RemoteCursor
-from router.reads.arguments import MISSING_FIELD, UNKNOWN_FIELD, VALUE_TOO_SMALL
 from router.reads.cursor_reply import CursorReply
 from router.reads.get_more_arguments import GetMoreArguments
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
+from wire.field_errors import MISSING_FIELD, UNKNOWN_FIELD, VALUE_TOO_SMALL
 from wire.message import op_msg
 
 if TYPE_CHECKING:

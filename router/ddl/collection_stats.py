@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import bson
 
-from router.reads.arguments import clamp_int64
+from wire.arguments import clamp_int64
 from wire.errors import CommandError
 
 _SCALE_TOO_SMALL: Final = 4390200

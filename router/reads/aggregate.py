@@ -4,11 +4,12 @@ from typing import Any, Final
 
 import bson
 
-from router.reads.arguments import UNKNOWN_FIELD, VALUE_TOO_SMALL, clamp_int64, wrong_type
 from router.reads.pipeline import Pipeline
 from router.reads.pipeline_merge import PER_SHARD_SOURCES
+from wire.arguments import clamp_int64
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
+from wire.field_errors import unknown_field, value_too_small, wrong_type
 from wire.rawbson import (
     ARRAY,
     BOOL,
@@ -64,16 +65,12 @@ def batch_size(request: Request) -> int | None:
         raise CommandError(ErrorCode.TypeMismatch, "cursor field must be missing or an object")
     for name, each in index(request.body, span[2]).items():
         if name != b"batchSize":
-            raise CommandError(
-                UNKNOWN_FIELD, f"BSON field 'cursor.{name.decode(errors='replace')}' is an unknown field."
-            )
+            raise unknown_field(f"cursor.{name.decode(errors='replace')}")
         value = decode_value(request.body, each)
         if each[0] in (BOOL, NULL) or not isinstance(value, int | float):
             raise wrong_type("cursor.batchSize", each[0], "long", "int", "decimal", "double")
         if value < 0:
-            raise CommandError(
-                VALUE_TOO_SMALL, f"BSON field 'batchSize' value must be >= 0, actual value '{clamp_int64(value)}'"
-            )
+            raise value_too_small("batchSize", clamp_int64(value), 0)
         return clamp_int64(value)
     return None
 

@@ -7,8 +7,8 @@ from typing import Any, Final
 import bson
 from bson.decimal128 import Decimal128
 
-from router.reads.arguments import INT64_MAX, INT64_MIN, clamp_int64, document, integer
 from sharding.bson_text import value_text
+from wire.arguments import INT64_MAX, INT64_MIN, Arguments, clamp_int64
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 from wire.rawbson import BOOL, EMPTY_DOCUMENT, append, encode_elements, without
@@ -39,9 +39,12 @@ class CountArguments:
             CommandError: TypeMismatch, BadValue or FailedToParse for a limit, 51024 for a negative skip, Overflow when
                 limit and skip have no int64 sum.
         """
-        query = document(request, b"query", _STRUCT)
+        given = Arguments.of(request, _STRUCT)
+        query = given.maybe_raw(b"query")
         arguments = cls(
-            EMPTY_DOCUMENT if query is None else query, _limit(request), integer(request, b"skip", _STRUCT) or 0
+            EMPTY_DOCUMENT if query is None else query,
+            _limit(request),
+            given.maybe_integer(b"skip") or 0,
         )
         if arguments.limit + arguments.skip > INT64_MAX:
             raise CommandError(

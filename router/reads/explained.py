@@ -4,13 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from router.reads.arguments import missing_field, wrong_type
 from router.reads.count import CountArguments
 from router.reads.find_arguments import FindArguments, filter_of
 from router.reads.pipeline import Pipeline
 from router.resolved_view import ResolvedView
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
+from wire.field_errors import missing_field, wrong_type
 from wire.message import OpMsg, op_msg
 from wire.rawbson import EMPTY_DOCUMENT, OBJECT, STRING, Span, append, element, from_elements, index, without
 from wire.request import Request

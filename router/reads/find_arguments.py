@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import bson
 
-from router.reads.arguments import INT64_MAX, boolean, document, integer
 from router.reads.sort_order import NEAREST_FIRST, SORT_KEY, SortOrder
 from sharding.bson_text import document_text
+from wire.arguments import INT64_MAX, Arguments, Strictness
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 from wire.rawbson import (
@@ -66,7 +66,8 @@ class FindArguments:
             CommandError: TypeMismatch, 51024 for a negative number, BadValue for a projection on ``$sortKey`` or a
                 resume token, Overflow when limit and skip have no int64 sum.
         """
-        projection = document(request, b"projection", _STRUCT)
+        given = Arguments.of(request, _STRUCT)
+        projection = given.maybe_raw(b"projection")
         if projection is not None and SORT_KEY in index(projection):
             raise CommandError(
                 ErrorCode.BadValue, f"Projection contains illegal field '$sortKey': {document_text(projection)}"
@@ -76,10 +77,10 @@ class FindArguments:
         arguments = cls(
             order=_order(request),
             projection=projection,
-            skip=integer(request, b"skip", _STRUCT) or 0,
-            limit=integer(request, b"limit", _STRUCT) or 0,
-            batch_size=integer(request, b"batchSize", _STRUCT),
-            is_single_batch=boolean(request, b"singleBatch"),
+            skip=given.maybe_integer(b"skip") or 0,
+            limit=given.maybe_integer(b"limit") or 0,
+            batch_size=given.maybe_integer(b"batchSize"),
+            is_single_batch=given.boolean(b"singleBatch", strictness=Strictness.OPTIONAL_BOOL),
             allows_partial_results=allows_partial_results(request),
         )
         if arguments.limit + arguments.skip > INT64_MAX:
@@ -114,7 +115,7 @@ def allows_partial_results(request: Request) -> bool:
     Raises:
         CommandError: TypeMismatch.
     """
-    return boolean(request, b"allowPartialResults")
+    return Arguments.of(request).boolean(b"allowPartialResults", strictness=Strictness.OPTIONAL_BOOL)
 
 
 def patience_seconds(request: Request) -> float:
@@ -129,7 +130,7 @@ def is_immortal(request: Request) -> bool:
     Raises:
         CommandError: TypeMismatch.
     """
-    return boolean(request, b"noCursorTimeout")
+    return Arguments.of(request).boolean(b"noCursorTimeout", strictness=Strictness.OPTIONAL_BOOL)
 
 
 def filter_of(request: Request) -> bytes:

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from typing import Final
 
-from router.reads.arguments import UNKNOWN_FIELD, integer, text, wrong_type
+from wire.arguments import Arguments
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
+from wire.field_errors import unknown_field
 from wire.rawbson import INT64
 from wire.request import Request
 
@@ -55,18 +56,15 @@ class GetMoreArguments:
         Raises:
             CommandError: TypeMismatch, 40414 (missing), 40415 (unknown field), 51024 (negative), InvalidNamespace.
         """
-        kind, _, start, end = request.fields[request.name.encode()]
-        if kind != INT64:
-            raise wrong_type(f"{_STRUCT}.getMore", kind, "long")
+        arguments = Arguments.of(request, _STRUCT)
+        _, _, start, end = arguments.span(b"getMore", INT64)
         cursor_id = int.from_bytes(request.body[start:end], "little", signed=True)
-        collection = text(request, b"collection", _STRUCT)
+        collection = arguments.string(b"collection")
         for name in request.fields:
             if name not in _KNOWN and not name.startswith(b"$"):
-                raise CommandError(
-                    UNKNOWN_FIELD, f"BSON field '{_STRUCT}.{name.decode(errors='replace')}' is an unknown field."
-                )
-        batch_size = integer(request, b"batchSize", _STRUCT)
-        max_time_ms = integer(request, b"maxTimeMS", _STRUCT, minimum=None)
+                raise unknown_field(f"{_STRUCT}.{name.decode(errors='replace')}")
+        batch_size = arguments.maybe_integer(b"batchSize")
+        max_time_ms = arguments.maybe_integer(b"maxTimeMS", minimum=None)
         if max_time_ms is not None and max_time_ms < 0:
             raise CommandError(ErrorCode.BadValue, f"{max_time_ms} value for maxTimeMS is out of range")
         if not collection:

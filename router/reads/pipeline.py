@@ -4,14 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from router.reads.arguments import wrong_type
 from sharding.involved_namespaces import involved_namespaces, may_involve_others
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
+from wire.field_errors import missing_field, wrong_type
 from wire.rawbson import ARRAY, EMPTY_DOCUMENT, OBJECT, Span, array_of_documents, decode_value, spans
 from wire.request import Request
 
-MISSING_PIPELINE: Final = 40414
 NOT_ONE_FIELD: Final = 40323
 
 
@@ -50,7 +49,7 @@ class Pipeline:
         """
         span = request.fields.get(b"pipeline")
         if span is None:
-            raise CommandError(MISSING_PIPELINE, "BSON field 'aggregate.pipeline' is missing but a required field")
+            raise missing_field("aggregate.pipeline")
         if span[0] != ARRAY:
             raise CommandError(ErrorCode.TypeMismatch, "'pipeline' option must be specified as an array")
         return cls(tuple(_stages(request.body, span)))

@@ -5,9 +5,9 @@ from typing import Any, Final
 
 import bson
 
-from router.reads.arguments import boolean, document, text
 from router.reads.count import CountArguments
 from router.reads.find_arguments import FindArguments, filter_of
+from wire.arguments import Arguments, Strictness
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 from wire.message import OpMsg, op_msg
@@ -113,8 +113,8 @@ def _count(request: Request) -> bytes:
 
 
 def _distinct(request: Request) -> bytes:
-    query = document(request, b"query", _KEY_STRUCT)
-    stages = [encode_document(stage) for stage in distinct_stages(text(request, b"key", _KEY_STRUCT))]
+    query = Arguments.of(request, _KEY_STRUCT).maybe_raw(b"query")
+    stages = [encode_document(stage) for stage in distinct_stages(Arguments.of(request, _KEY_STRUCT).string(b"key"))]
     return _aggregate(request, [*_match(query or EMPTY_DOCUMENT), *stages], without(request.body, _DISTINCT_ONLY))
 
 
@@ -126,7 +126,10 @@ def _check_can_be_aggregated(request: Request) -> None:
         span = request.fields.get(name)
         if span is not None and decode_value(request.body, span):
             raise CommandError(ErrorCode.InvalidPipelineOperator, message)
-    if boolean(request, b"singleBatch") and request.get(b"limit") != 1:
+    if (
+        Arguments.of(request).boolean(b"singleBatch", strictness=Strictness.OPTIONAL_BOOL)
+        and request.get(b"limit") != 1
+    ):
         raise CommandError(ErrorCode.InvalidPipelineOperator, "Option singleBatch not supported in aggregation.")
 
 

@@ -5,12 +5,12 @@ from typing import Any, Final
 from bson.int64 import Int64
 
 from router.writes.kind import WriteKind
+from wire.arguments import Arguments, Strictness
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 from wire.limits import MESSAGE_BYTES_MAX, WRITE_BATCH_OPERATIONS_MAX
-from wire.rawbson import BOOL, NULL, OBJECT, append, decode_value, encode_elements, without
+from wire.rawbson import OBJECT, append, decode_value, encode_elements, without
 from wire.request import Request
-from wire.type_names import type_name
 
 _WRITE_CONCERN: Final = b"writeConcern"
 _STATEMENT_IDS: Final = frozenset({b"stmtId", b"stmtIds"})
@@ -56,7 +56,7 @@ class WriteBatch:
         """
         self.kind = kind
         self.request = request
-        self.is_ordered = _ordered(request)
+        self.is_ordered = Arguments.of(request).boolean(b"ordered", True, Strictness.BOOL)
         self.is_retryable = b"txnNumber" in request.fields
         write_concern = _unacknowledged_write_concern(request)
         self.is_unacknowledged = write_concern is not None
@@ -122,18 +122,6 @@ class WriteBatch:
         if self._statement_ids is None:
             self._statement_ids = _statement_ids(self.request, len(self.statements))
         return self._statement_ids
-
-
-def _ordered(request: Request) -> bool:
-    span = request.fields.get(b"ordered")
-    if span is None or span[0] == NULL:
-        return True
-    if span[0] != BOOL:
-        raise CommandError(
-            ErrorCode.TypeMismatch,
-            f"BSON field '{request.name}.ordered' is the wrong type '{type_name(span[0])}', expected type 'bool'",
-        )
-    return request.body[span[2]] != 0
 
 
 def _unacknowledged_write_concern(request: Request) -> dict[str, Any] | None:

@@ -12,15 +12,13 @@ from sharding.bson_text import value_text
 from wire import rawbson
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
+from wire.field_errors import duplicate_field, missing_field, unknown_field, wrong_type
 from wire.rawbson import ARRAY, BOOL, NULL, OBJECT, STRING, Span
 from wire.type_names import type_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-MISSING_FIELD: Final = 40414
-UNKNOWN_FIELD: Final = 40415
-DUPLICATE_FIELD: Final = 40413
 
 # In the order in which MongoDB writes a statement into a message.
 _UPDATE_FIELDS: Final = (
@@ -66,7 +64,7 @@ class _Statement:
         self.fields = fields = _read_fields(document, name, known)
         query = fields.get(b"q")
         if query is None or query[0] == NULL:
-            raise _missing(f"{name}.q")
+            raise missing_field(f"{name}.q")
         _check_type(f"{name}.q", query, OBJECT)
         self.filter = document[query[2] : query[3]]
         self.collation: Mapping[str, Any] | None = None
@@ -111,7 +109,7 @@ class UpdateStatement(_Statement):
         self.is_upsert = self._flag(b"upsert")
         update = self.fields.get(b"u")
         if update is None:
-            raise _missing("update.updates.u")
+            raise missing_field("update.updates.u")
         self.style = _style(document, update)
         filters = self.fields.get(b"arrayFilters")
         if filters is not None and filters[0] != NULL:
@@ -156,7 +154,7 @@ class DeleteStatement(_Statement):
         super().__init__(document, "delete.deletes", _DELETE_FIELDS)
         span = self.fields.get(b"limit")
         if span is None:
-            raise _missing("delete.deletes.limit")
+            raise missing_field("delete.deletes.limit")
         limit = _limit(document, span)
         if limit not in (0, 1):
             raise CommandError(
@@ -174,13 +172,9 @@ def _read_fields(document: bytes, name: str, known: tuple[bytes, ...]) -> dict[b
     fields: dict[bytes, Span] = {}
     for field, span in rawbson.spans(document):
         if field not in known:
-            raise CommandError(
-                UNKNOWN_FIELD, f"BSON field '{name}.{field.decode(errors='replace')}' is an unknown field."
-            )
+            raise unknown_field(f"{name}.{field.decode(errors='replace')}")
         if field in fields:
-            raise CommandError(
-                DUPLICATE_FIELD, f"BSON field '{name}.{field.decode(errors='replace')}' is a duplicate field"
-            )
+            raise duplicate_field(f"{name}.{field.decode(errors='replace')}")
         fields[field] = span
     return fields
 
@@ -219,11 +213,4 @@ def _limit(document: bytes, span: Span) -> int:
 
 def _check_type(name: str, span: Span, expected: int) -> None:
     if span[0] != expected:
-        raise CommandError(
-            ErrorCode.TypeMismatch,
-            f"BSON field '{name}' is the wrong type '{type_name(span[0])}', expected type '{type_name(expected)}'",
-        )
-
-
-def _missing(name: str) -> CommandError:
-    return CommandError(MISSING_FIELD, f"BSON field '{name}' is missing but a required field")
+        raise wrong_type(name, span[0], type_name(expected))

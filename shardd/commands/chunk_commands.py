@@ -5,14 +5,15 @@ from typing import Any
 
 from bson.binary import Binary
 
-from shardd.arguments import document_argument, namespace_argument, required_argument
 from shardd.namespace_state import NamespaceState
 from shardd.registry import command
 from shardd.routing import refreshed_table
 from shardd.shard import Shard
+from sharding.arguments import full_namespace
 from sharding.bson_text import document_text
 from sharding.chunks import ChunkRange
 from sharding.shard_key import ShardKeyPattern
+from wire.arguments import Arguments
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 from wire.rawbson import INT64, decode_document, index, raw_document
@@ -27,17 +28,17 @@ async def split_chunk(shard: Shard, request: Request) -> dict[str, Any]:
         CommandError: InvalidOptions, a key outside the chunk; IncompatibleShardingMetadata, no such chunk; StaleEpoch,
             another incarnation of the collection; CannotSplit, a split key that no hash can be.
     """
-    namespace = namespace_argument(request)
-    split_range = {"min": document_argument(request, b"min"), "max": document_argument(request, b"max")}
+    namespace = full_namespace(request)
+    split_range = {"min": Arguments.of(request).raw(b"min"), "max": Arguments.of(request).raw(b"max")}
     points = request.documents(b"splitKeys")
-    _check_hashed(ShardKeyPattern.from_bson(document_argument(request, b"keyPattern")), points)
+    _check_hashed(ShardKeyPattern.from_bson(Arguments.of(request).raw(b"keyPattern")), points)
     commit = {
         "_configsvrCommitChunkSplit": str(namespace),
-        "collEpoch": required_argument(request, b"epoch"),
+        "collEpoch": Arguments.of(request).required_value(b"epoch"),
         "min": raw_document(split_range["min"]),
         "max": raw_document(split_range["max"]),
         "splitPoints": [raw_document(point) for point in points],
-        "shard": required_argument(request, b"from"),
+        "shard": Arguments.of(request).required_value(b"from"),
     }
     if b"timestamp" in request.fields:
         commit["collTimestamp"] = request.get(b"timestamp")
@@ -64,12 +65,12 @@ async def merge_chunks(shard: Shard, request: Request) -> dict[str, Any]:
         CommandError: StaleConfig, another incarnation of the collection; IllegalOperation, the range is not made of
             whole chunks of this shard.
     """
-    namespace = namespace_argument(request)
+    namespace = full_namespace(request)
     bounds = request.documents(b"bounds")
     if len(bounds) != 2:
         raise CommandError(ErrorCode.BadValue, "mergeChunks needs a lower and an upper bound")
     async with shard.ddl_locks.chunk_change(str(namespace)):
-        table = await refreshed_table(shard, namespace, required_argument(request, b"epoch"))
+        table = await refreshed_table(shard, namespace, Arguments.of(request).required_value(b"epoch"))
         merged = ChunkRange.of(table.key_pattern, bounds[0], bounds[1])
         first = table.chunk_for_key(merged.min_key)
         if first.min_key == merged.min_key and first.max_key == merged.max_key:

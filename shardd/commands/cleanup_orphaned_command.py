@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from shardd.arguments import namespace_argument
 from shardd.registry import command
 from shardd.shard import Shard
+from sharding.arguments import full_namespace
 from sharding.bson_text import document_text
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
@@ -21,7 +21,7 @@ async def cleanup_orphaned(shard: Shard, request: Request) -> dict[str, Any]:
     Raises:
         CommandError: OrphanedRangeCleanUpFailed, ``startingFromKey`` is no shard key; or why a range is not deleted.
     """
-    namespace = str(namespace_argument(request))
+    namespace = str(full_namespace(request))
     start = request.raw_object(b"startingFromKey") or EMPTY_DOCUMENT
     state = shard.namespace(namespace)
     await shard.refresher.reread_collection(state)

@@ -2,7 +2,6 @@
 
 from typing import Any, Final
 
-from shardd.arguments import collection_argument, required_argument, string_argument
 from shardd.coordinators.create_collection import CreateCollection
 from shardd.coordinators.drop_collection import DropCollection
 from shardd.coordinators.drop_database import DropDatabase
@@ -13,8 +12,10 @@ from shardd.drop_indexes import drop_indexes_everywhere
 from shardd.registry import command
 from shardd.shard import Shard
 from shardd.verbatim_stages import with_verbatim_stages
+from sharding.arguments import own_collection
 from sharding.namespace import Namespace
 from sharding.versions import DATABASE_VERSION
+from wire.arguments import Arguments
 from wire.request import Request
 
 _CREATE_ARGUMENTS: Final = (
@@ -34,13 +35,13 @@ _CREATE_ARGUMENTS: Final = (
 async def create_collection(shard: Shard, request: Request) -> dict[str, Any]:
     """Shard a collection, creating it if it does not exist."""
     arguments = {name: request.get(name.encode()) for name in _CREATE_ARGUMENTS if name.encode() in request.fields}
-    return await shard.coordinators.run(CreateCollection(shard, collection_argument(request), arguments))
+    return await shard.coordinators.run(CreateCollection(shard, own_collection(request), arguments))
 
 
 @command("_shardsvrDropCollection", is_ddl=True)
 async def drop_collection(shard: Shard, request: Request) -> dict[str, Any]:
     """Drop a collection wherever it is."""
-    return await shard.coordinators.run(DropCollection(shard, collection_argument(request), {}))
+    return await shard.coordinators.run(DropCollection(shard, own_collection(request), {}))
 
 
 @command("_shardsvrDropDatabase", is_ddl=True)
@@ -54,11 +55,11 @@ async def drop_database(shard: Shard, request: Request) -> dict[str, Any]:
 async def rename_collection(shard: Shard, request: Request) -> dict[str, Any]:
     """Rename an unsharded collection."""
     arguments = {
-        "to": string_argument(request, b"to"),
+        "to": Arguments.of(request).string(b"to"),
         "dropTarget": bool(request.get(b"dropTarget", False)),
         "stayTemp": bool(request.get(b"stayTemp", False)),
     }
-    return await shard.coordinators.run(RenameCollection(shard, collection_argument(request), arguments))
+    return await shard.coordinators.run(RenameCollection(shard, own_collection(request), arguments))
 
 
 @command("_shardsvrCollMod", is_ddl=True)
@@ -66,9 +67,7 @@ async def modify_collection(shard: Shard, request: Request) -> dict[str, Any]:
     """Change options of a collection wherever it is."""
     change = {name: value for name, value in request.document.items() if _is_of_coll_mod(name, request.name)}
     fields = with_verbatim_stages(change, request.body)
-    return await shard.coordinators.run(
-        ModifyCollection(shard, collection_argument(request), {"collModRequest": fields})
-    )
+    return await shard.coordinators.run(ModifyCollection(shard, own_collection(request), {"collModRequest": fields}))
 
 
 @command("_shardsvrDropIndexes", is_ddl=True)
@@ -78,14 +77,14 @@ async def drop_indexes(shard: Shard, request: Request) -> dict[str, Any]:
     Raises:
         CommandError: IndexNotFound, no shard has them; or what a shard answered.
     """
-    return await drop_indexes_everywhere(shard, collection_argument(request), required_argument(request, b"index"))
+    return await drop_indexes_everywhere(shard, own_collection(request), Arguments.of(request).required_value(b"index"))
 
 
 @command("_shardsvrSetAllowMigrations", is_ddl=True)
 async def set_allow_migrations(shard: Shard, request: Request) -> dict[str, Any]:
     """Forbid the chunks of a collection to move, or allow it again."""
-    arguments = {"allowMigrations": bool(required_argument(request, b"allowMigrations"))}
-    return await shard.coordinators.run(SetAllowMigrations(shard, collection_argument(request), arguments))
+    arguments = {"allowMigrations": bool(Arguments.of(request).required_value(b"allowMigrations"))}
+    return await shard.coordinators.run(SetAllowMigrations(shard, own_collection(request), arguments))
 
 
 _GENERIC_FIELDS: Final = frozenset(

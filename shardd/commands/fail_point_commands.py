@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from shardd.arguments import required_argument, seconds_allowed, string_argument
+from shardd.arguments import seconds_allowed
 from shardd.registry import command
 from shardd.shard import Shard
+from wire.arguments import Arguments
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 from wire.request import Request
@@ -17,8 +18,8 @@ async def configure_fail_point(shard: Shard, request: Request) -> dict[str, Any]
     Raises:
         CommandError: BadValue, the mode is none; what the mongod answers about a fail point of its own.
     """
-    name = string_argument(request, b"configureFailPoint")
-    mode, data = required_argument(request, b"mode"), request.get(b"data", {})
+    name = Arguments.of(request).string(b"configureFailPoint")
+    mode, data = Arguments.of(request).required_value(b"mode"), request.get(b"data", {})
     if name not in shard.fail_points.names:
         return await shard.mongod.command("admin", {"configureFailPoint": name, "mode": mode, "data": data})
     return {"count": shard.fail_points.configure(name, mode, data)}
@@ -31,7 +32,10 @@ async def wait_for_fail_point(shard: Shard, request: Request) -> dict[str, Any]:
     Raises:
         CommandError: InvalidOptions without ``maxTimeMS``; what the mongod answers about a fail point of its own.
     """
-    name, times = string_argument(request, b"waitForFailPoint"), required_argument(request, b"timesEntered")
+    name, times = (
+        Arguments.of(request).string(b"waitForFailPoint"),
+        Arguments.of(request).required_value(b"timesEntered"),
+    )
     if seconds_allowed(request) == float("inf"):
         raise CommandError(ErrorCode.InvalidOptions, "Missing required maxTimeMS")
     if name not in shard.fail_points.names:

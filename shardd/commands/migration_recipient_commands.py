@@ -3,14 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from shardd.arguments import (
-    boolean_argument,
-    document_argument,
-    migration_session_argument,
-    namespace_argument,
-    string_argument,
-    uuid_argument,
-)
+from shardd.arguments import migration_session_argument
 from shardd.migration.documents import ABORTED, COMMITTED
 from shardd.migration.recipient.migration import not_steady
 from shardd.migration.recipient.request import ReceiveRequest
@@ -18,8 +11,10 @@ from shardd.migration.recipient.service import RecipientService
 from shardd.migration.source.digest import digest
 from shardd.registry import command
 from shardd.shard import Shard
+from sharding.arguments import full_namespace
 from sharding.chunks import ChunkRange
 from sharding.shard_key import ShardKeyPattern
+from wire.arguments import Arguments
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 from wire.request import Request
@@ -44,7 +39,7 @@ async def recv_chunk_start(shard: Shard, request: Request) -> dict[str, Any]:
 async def recv_chunk_status(shard: Shard, request: Request) -> dict[str, Any]:
     """Tell how far this shard has come with the range that it receives, or received last."""
     status = (await _recovered(shard)).status
-    if not boolean_argument(request, b"waitForSteadyOrDone", False):
+    if not Arguments.of(request).boolean(b"waitForSteadyOrDone", False):
         return status.report()
     await status.wait_steady_or_done()
     return {"waited": True, **status.report()}
@@ -101,8 +96,8 @@ async def finish_range_deletion(shard: Shard, request: Request) -> dict[str, Any
     Raises:
         CommandError: BadValue, no such decision.
     """
-    migration_id = uuid_argument(request, b"migrationId")
-    decision = string_argument(request, b"decision")
+    migration_id = Arguments.of(request).uuid(b"migrationId")
+    decision = Arguments.of(request).string(b"decision")
     if decision not in (COMMITTED, ABORTED):
         raise CommandError(ErrorCode.BadValue, f"'{decision}' is no decision about a migration")
     await (await _recovered(shard)).finish(migration_id, decision)
@@ -116,10 +111,10 @@ async def digest_range(shard: Shard, request: Request) -> dict[str, Any]:
     Raises:
         CommandError: CollectionUUIDMismatch, the collection is another one; IndexNotFound.
     """
-    namespace = namespace_argument(request)
-    uuid = uuid_argument(request, b"collectionUUID")
-    pattern = ShardKeyPattern.from_bson(document_argument(request, b"shardKeyPattern"))
-    wanted = ChunkRange.of(pattern, document_argument(request, b"min"), document_argument(request, b"max"))
+    namespace = full_namespace(request)
+    uuid = Arguments.of(request).uuid(b"collectionUUID")
+    pattern = ShardKeyPattern.from_bson(Arguments.of(request).raw(b"shardKeyPattern"))
+    wanted = ChunkRange.of(pattern, Arguments.of(request).raw(b"min"), Arguments.of(request).raw(b"max"))
     return (await digest(shard.mongod, namespace, uuid, pattern, wanted)).to_document()
 
 

@@ -3,7 +3,6 @@
 from typing import Any
 
 from shardd import local_collections
-from shardd.arguments import collection_argument, document_argument, required_argument, uuid_argument
 from shardd.catalog import MAJORITY
 from shardd.critical_sections import closed
 from shardd.database_sections import database_closed
@@ -12,8 +11,10 @@ from shardd.participant_sessions import execute_once
 from shardd.registry import command
 from shardd.shard import Shard
 from shardd.verbatim_stages import with_verbatim_stages
+from sharding.arguments import own_collection
 from sharding.namespace import Namespace
 from sharding.versions import DATABASE_VERSION, DatabaseVersion
+from wire.arguments import Arguments
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
 from wire.rawbson import raw_document
@@ -28,11 +29,11 @@ async def create_collection_participant(shard: Shard, request: Request) -> dict[
         CommandError: InvalidUUID, another collection of that name exists; TransactionTooOld, the coordinator has gone
             on.
     """
-    namespace = collection_argument(request)
-    document_argument(request, b"options")
-    uuid = uuid_argument(request, b"collectionUUID")
+    namespace = own_collection(request)
+    Arguments.of(request).raw(b"options")
+    uuid = Arguments.of(request).uuid(b"collectionUUID")
     options = {name: value for name, value in request.get(b"options").items() if name != "uuid"}
-    id_index = raw_document(document_argument(request, b"idIndex")) if b"idIndex" in request.fields else None
+    id_index = raw_document(Arguments.of(request).raw(b"idIndex")) if b"idIndex" in request.fields else None
     indexes = [raw_document(each) for each in request.documents(b"indexes")] if b"indexes" in request.fields else []
 
     async def create() -> None:
@@ -53,7 +54,7 @@ async def drop_collection_participant(shard: Shard, request: Request) -> dict[st
         CommandError: ConflictingOperationInProgress, a collection of that name is sharded; TransactionTooOld, the
             coordinator has gone on; LockBusy, a write under way did not end.
     """
-    namespace = collection_argument(request)
+    namespace = own_collection(request)
 
     async def drop() -> None:
         await shard.migrations.end_all(str(namespace), "Collection is being dropped")
@@ -77,7 +78,7 @@ async def drop_database_participant(shard: Shard, request: Request) -> dict[str,
             TransactionTooOld, the coordinator has gone on; LockBusy, a write under way did not end.
     """
     db = request.db
-    version = DatabaseVersion.from_value(required_argument(request, DATABASE_VERSION))
+    version = DatabaseVersion.from_value(Arguments.of(request).required_value(DATABASE_VERSION))
 
     async def drop() -> None:
         async with database_closed(shard, db, {"command": request.name, "db": db}):
@@ -96,8 +97,8 @@ async def coll_mod_participant(shard: Shard, request: Request) -> dict[str, Any]
     Raises:
         CommandError: TransactionTooOld, the coordinator has gone on; what mongod answers.
     """
-    namespace = collection_argument(request)
-    raw = document_argument(request, b"collModRequest")
+    namespace = own_collection(request)
+    raw = Arguments.of(request).raw(b"collModRequest")
     fields = with_verbatim_stages(request.get(b"collModRequest"), raw)
     order = {"collMod": namespace.collection, **fields, "writeConcern": MAJORITY}
     result: dict[str, Any] = {"ok": 1.0}

@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from shardd.arguments import boolean_argument, namespace_argument, string_argument
 from shardd.namespace_state import NamespaceState
 from shardd.refresh import AFTER_SECTION
 from shardd.registry import command
 from shardd.shard import Shard
+from sharding.arguments import full_namespace
+from wire.arguments import Arguments
 from wire.rawbson import decode_document, raw_document
 from wire.request import Request
 
@@ -14,11 +15,11 @@ from wire.request import Request
 @command("getShardVersion", admin_only=True, primary_only=False)
 async def get_shard_version(shard: Shard, request: Request) -> dict[str, Any]:
     """Tell what is known of a collection, without a refresh."""
-    state = shard.namespace(str(namespace_argument(request)))
+    state = shard.namespace(str(full_namespace(request)))
     reply: dict[str, Any] = {"configServer": shard.require_identity().config_string}
     wanted = state.wanted
     reply["global"] = "UNKNOWN" if wanted is None else wanted.lastmod
-    if boolean_argument(request, b"fullMetadata", False):
+    if Arguments.of(request).boolean(b"fullMetadata", False):
         reply["metadata"] = _metadata(state)
     return reply
 
@@ -43,7 +44,7 @@ def _metadata(state: NamespaceState) -> dict[str, Any]:
 @command("getDatabaseVersion", admin_only=True, primary_only=False)
 async def get_database_version(shard: Shard, request: Request) -> dict[str, Any]:
     """Tell which version of a database's entry is known, without a refresh."""
-    entry = shard.database(string_argument(request, b"getDatabaseVersion")).entry
+    entry = shard.database(Arguments.of(request).string(b"getDatabaseVersion")).entry
     return {"dbVersion": {} if entry is None else entry.version.to_document()}
 
 
@@ -53,10 +54,10 @@ async def flush_routing_table(shard: Shard, request: Request) -> dict[str, Any]:
 
     If it says that chunks must not move, or that there are none any more, none is moving when this returns.
     """
-    state = shard.namespace(str(namespace_argument(request)))
-    if boolean_argument(request, AFTER_SECTION.encode(), False):
+    state = shard.namespace(str(full_namespace(request)))
+    if Arguments.of(request).boolean(AFTER_SECTION.encode(), False):
         await state.wait_section_over()
-    if boolean_argument(request, b"syncFromConfig", True):
+    if Arguments.of(request).boolean(b"syncFromConfig", True):
         await shard.refresher.reread_collection(state)
         if state.table is None or not state.table.collection.allow_migrations:
             await shard.migrations.abort_all(
@@ -77,8 +78,8 @@ async def flush_routing_table_with_write_concern(shard: Shard, request: Request)
 @command("_flushDatabaseCacheUpdates", primary_only=True)
 async def flush_database(shard: Shard, request: Request) -> dict[str, Any]:
     """Return once what is known of a database is persisted, after a refresh unless ``syncFromConfig: false``."""
-    state = shard.database(string_argument(request, request.name.encode()))
-    if boolean_argument(request, b"syncFromConfig", True):
+    state = shard.database(Arguments.of(request).string(request.name.encode()))
+    if Arguments.of(request).boolean(b"syncFromConfig", True):
         await shard.refresher.refresh_database(state)
     await shard.writer.wait_database_saved(state.name)
     return {}

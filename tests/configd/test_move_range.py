@@ -144,7 +144,7 @@ def test_move_range_answers_what_the_donor_says(
         ({"min": {"x": HIGH}}, ErrorCode.ShardKeyNotFound),
         ({"max": {"x": 5}}, ErrorCode.FailedToParse),
         ({"_configsvrMoveRange": "move.unknown"}, ErrorCode.NamespaceNotFound),
-        ({"min": None}, ErrorCode.TypeMismatch),
+        ({"min": None}, ErrorCode.InvalidOptions),
     ],
 )
 def test_move_range_refuses(catalog: CatalogUser, change: dict[str, Any], code: int) -> None:

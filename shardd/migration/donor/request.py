@@ -6,12 +6,14 @@ from typing import Any, Final
 
 from bson.objectid import ObjectId
 
-from shardd.arguments import MISSING_FIELD, boolean_argument, namespace_argument, required_argument, string_argument
 from shardd.migration.registry import DonationKey
+from sharding.arguments import full_namespace
 from sharding.catalog.fields import optional, required
 from sharding.namespace import Namespace
+from wire.arguments import Arguments
 from wire.error_codes import ErrorCode
 from wire.errors import CommandError
+from wire.field_errors import missing_field
 from wire.rawbson import encode_document, raw_document
 from wire.request import Request
 
@@ -56,23 +58,21 @@ class MoveRangeRequest:
         """
         low, high = request.raw_object(b"min"), request.raw_object(b"max")
         if low is None and high is None:
-            raise CommandError(
-                MISSING_FIELD, "BSON field '_shardsvrMoveRange.min' is missing but a required field without 'max'"
-            )
-        epoch = required_argument(request, b"epoch")
+            raise missing_field("_shardsvrMoveRange.min")
+        epoch = Arguments.of(request).required_value(b"epoch")
         if not isinstance(epoch, ObjectId):
             raise CommandError(ErrorCode.TypeMismatch, "BSON field '_shardsvrMoveRange.epoch' is no objectId")
-        throttles = boolean_argument(request, b"secondaryThrottle", False)
+        throttles = Arguments.of(request).boolean(b"secondaryThrottle", False)
         limit = request.get(b"maxChunkSizeBytes")
         return cls(
-            namespace=namespace_argument(request),
+            namespace=full_namespace(request),
             min=low,
             max=high,
-            recipient=string_argument(request, b"toShard"),
+            recipient=Arguments.of(request).string(b"toShard"),
             epoch=epoch,
             max_chunk_bytes=int(limit) if isinstance(limit, int | float) and limit > 0 else None,
             force_jumbo=int(request.get(b"forceJumbo", DO_NOT_FORCE_JUMBO)),
-            wait_for_delete=boolean_argument(request, b"waitForDelete", False),
+            wait_for_delete=Arguments.of(request).boolean(b"waitForDelete", False),
             secondary_throttle=throttles,
             # As in MongoDB, the write concern of the command is that of the recipient's writes only if they throttle.
             write_concern=dict(request.get(b"writeConcern") or {}) if throttles else {},

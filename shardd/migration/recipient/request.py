@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any, Self
 from uuid import UUID
 
-from shardd.arguments import migration_session_argument, namespace_argument
+from shardd.arguments import migration_session_argument
 from shardd.migration.documents import KeyRange, MigrationAttempt, attempts_from
+from sharding.arguments import full_namespace
 from sharding.catalog.fields import optional, optional_uuid, required, required_uuid
 from sharding.chunks import ChunkRange
 from sharding.namespace import Namespace
@@ -61,7 +62,7 @@ class ReceiveRequest:
                 BadValue.
         """
         document = request.document
-        namespace = namespace_argument(request)
+        namespace = full_namespace(request)
         connection_string = required(document, "from", str)
         session_id = migration_session_argument(request)
         pattern = ShardKeyPattern.from_bson(_raw(request, b"shardKeyPattern"))

@@ -1,0 +1,83 @@
+"""The shared reading of command arguments, against what mongod 6.0.5 answered to the same fields."""
+
+from typing import Any
+
+import bson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wire.arguments import INT64_MAX, INT64_MIN, Arguments, Strictness, clamp_int64
+from wire.errors import CommandError
+
+
+def arguments(**fields: Any) -> Arguments:  # noqa: ANN401 - any BSON
+    return Arguments(bson.encode(fields), "getMore")
+
+
+def refused(call: Any, *args: Any, **options: Any) -> tuple[int, str]:  # noqa: ANN401 - any method
+    with pytest.raises(CommandError) as caught:
+        call(*args, **options)
+    return int(caught.value.code), caught.value.message
+
+
+@pytest.mark.parametrize("fields", [{}, {"collection": None}])
+def test_null_is_missing(fields: dict[str, Any]) -> None:
+    """mongod answers both alike."""
+    given_fields = arguments(**fields)
+    assert given_fields.maybe_string(b"collection") is None
+    assert refused(given_fields.string, b"collection") == (
+        40414,
+        "BSON field 'getMore.collection' is missing but a required field",
+    )
+
+
+def test_wrong_types_are_named_as_mongod_names_them() -> None:
+    assert refused(arguments(collection=1).string, b"collection") == (
+        14,
+        "BSON field 'getMore.collection' is the wrong type 'int', expected type 'string'",
+    )
+    assert refused(arguments(batchSize="x").maybe_integer, b"batchSize") == (
+        14,
+        "BSON field 'getMore.batchSize' is the wrong type 'string', expected types '[long, int, decimal, double']",
+    )
+
+
+def test_number_below_its_minimum() -> None:
+    assert refused(arguments(batchSize=-1).maybe_integer, b"batchSize") == (
+        51024,
+        "BSON field 'batchSize' value must be >= 0, actual value '-1'",
+    )
+    assert arguments(batchSize=-1).maybe_integer(b"batchSize", minimum=None) == -1
+
+
+@pytest.mark.parametrize("value", [0, 0.0, bson.Int64(0), bson.Decimal128("0"), False])
+def test_safe_bool_takes_numbers(value: object) -> None:
+    assert arguments(flag=value).boolean(b"flag", True) is False
+
+
+def test_strictness_of_booleans() -> None:
+    one = arguments(flag="x")
+    assert "expected types '[bool, long, int, decimal, double']" in refused(one.boolean, b"flag")[1]
+    assert "expected type 'bool'" in refused(one.boolean, b"flag", strictness=Strictness.BOOL)[1]
+    assert (
+        "should be a boolean value, but found: string"
+        in (refused(one.boolean, b"flag", strictness=Strictness.OPTIONAL_BOOL)[1])
+    )
+    assert arguments(flag=None).boolean(b"flag", True, Strictness.BOOL) is True
+    assert "found: null" in refused(arguments(flag=None).boolean, b"flag", strictness=Strictness.OPTIONAL_BOOL)[1]
+
+
+def test_documents_of_an_array_and_fields_of_a_document() -> None:
+    given_fields = arguments(bounds=[{"a": 1}, {}], nested={"uuid": 1})
+    assert given_fields.raw_documents(b"bounds") == [bson.encode({"a": 1}), bson.encode({})]
+    assert "'getMore.bounds.1'" in refused(arguments(bounds=[{}, 1]).raw_documents, b"bounds")[1]
+    assert "'getMore.nested.uuid'" in refused(given_fields.nested(b"nested").uuid, b"uuid")[1]
+
+
+@given(st.integers() | st.floats())
+def test_clamped_numbers_are_int64(value: float) -> None:
+    clamped = clamp_int64(value)
+    assert INT64_MIN <= clamped <= INT64_MAX
+    if isinstance(value, int) and INT64_MIN <= value <= INT64_MAX:
+        assert clamped == value
