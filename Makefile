@@ -41,7 +41,7 @@ $(SPECIFICATIONS_READY): $(PYTHON_READY)
 	@touch $@
 
 demo: setup
-	$(BIN)/python -m deploy.demo
+	$(BIN)/python -m shardwright.deploy.demo
 
 test: check pytest test-pythons
 

@@ -25,8 +25,8 @@ from bench.report import Result, table, write_json
 from bench.routing import measure_routing
 from bench.targets import Target
 from bench.workloads import MONGODB, POINT_FIND, WORKLOADS, Workload, point_find
-from deploy.errors import DeployError
-from deploy.mongod import find_mongod
+from shardwright.deploy.errors import DeployError
+from shardwright.deploy.mongod import find_mongod
 
 TARGETS: Final = ("direct", "tcp proxy", "genuine", "shardwright")
 MANY_CHUNKS: Final = "chunks"

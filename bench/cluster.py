@@ -14,7 +14,7 @@ from bench.load import create_indexes, insert_documents
 from bench.loadgen import BenchError
 from bench.targets import Target
 from bench.workloads import DATABASE, MONGODB, READ_COLLECTION, SHARD_KEY, SPLIT_AT, WRITE_COLLECTION
-from deploy.mongod import connect
+from shardwright.deploy.mongod import connect
 
 _COMMAND_SECONDS: Final = 120.0
 
@@ -71,7 +71,7 @@ def running_cluster(mongod: str, directory: Path, *, cache_gb: float) -> Iterato
     Raises:
         BenchError: it does not start.
     """
-    launcher = [sys.executable, "-m", "deploy.cli"]
+    launcher = [sys.executable, "-m", "shardwright.deploy.cli"]
     options = ["--dir", str(directory), "--mongod", mongod, "--cache-gb", str(cache_gb), "--port", "0"]
     up = subprocess.run([*launcher, "up", "--detach", "--json", *options], capture_output=True, text=True, check=False)
     if up.returncode:

@@ -10,17 +10,10 @@ import bson
 from bench.load import create_indexes, insert_documents
 from bench.mongods import primary_mongod
 from bench.targets import Target
-from bench.workloads import (
-    CLUSTER_COMMANDS,
-    DATABASE,
-    READ_COLLECTION,
-    SHARD_KEY,
-    SPLIT_AT,
-    WRITE_COLLECTION,
-)
-from deploy.mongod import connect
-from deploy.ports import PortReservation
-from deploy.topology import ProcessPlan, Role
+from bench.workloads import CLUSTER_COMMANDS, DATABASE, READ_COLLECTION, SHARD_KEY, SPLIT_AT, WRITE_COLLECTION
+from shardwright.deploy.mongod import connect
+from shardwright.deploy.ports import PortReservation
+from shardwright.deploy.topology import ProcessPlan, Role
 
 _MAJORITY: Final[dict[str, Any]] = {"writeConcern": {"w": "majority"}}
 _COMMAND_SECONDS: Final = 120.0

@@ -19,7 +19,7 @@ from pymongo.errors import PyMongoError
 from bench.cluster import OurCluster
 from bench.loadgen import BenchError
 from bench.workloads import DATABASE, DOCUMENTS, SHARD_KEY, SPLIT_AT
-from deploy.mongod import connect
+from shardwright.deploy.mongod import connect
 
 _COMMAND_SECONDS: Final = 600.0
 _SHARD: Final = "shard1"

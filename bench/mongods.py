@@ -13,9 +13,9 @@ from bench.load import create_indexes, insert_documents
 from bench.loadgen import BenchError
 from bench.targets import Target
 from bench.workloads import MONGODB
-from deploy.mongod import connect, initiate, mongod_arguments, wait_primary
-from deploy.ports import PortReservation
-from deploy.topology import ProcessPlan, Role
+from shardwright.deploy.mongod import connect, initiate, mongod_arguments, wait_primary
+from shardwright.deploy.ports import PortReservation
+from shardwright.deploy.topology import ProcessPlan, Role
 
 _START_SECONDS: Final = 60.0
 _COMMAND_SECONDS: Final = 120.0

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import bson
 
-from wire.message import encode_sequence, op_msg
+from shardwright.wire.message import encode_sequence, op_msg
 
 UNIQUE_ID: Final = bson.ObjectId(b"\xde\xad\xbe\xef" * 3)
 """Stands in documents where the load generator is to put a new ObjectId each time."""

@@ -19,12 +19,12 @@ from bson.timestamp import Timestamp
 
 from bench.loadgen import BenchError
 from bench.memory import resident_bytes
-from sharding.chunks import ChunkPlacement
-from sharding.namespace import Namespace
-from sharding.routing_table import RoutingTable, ShardedCollection
-from sharding.shard_key import ShardKeyPattern
-from sharding.targeting.targets import target_filter
-from sharding.timestamps import pack_timestamp
+from shardwright.sharding.chunks import ChunkPlacement
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.routing_table import RoutingTable, ShardedCollection
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.sharding.targeting.targets import target_filter
+from shardwright.sharding.timestamps import pack_timestamp
 
 SHARDS: Final = tuple(f"shard{number}" for number in range(4))
 CHANGED_CHUNKS: Final = 10

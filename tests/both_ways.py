@@ -6,8 +6,8 @@ from typing import TypeVar
 import pytest
 import trio
 
-from wire.transport.reactor import REACTOR
-from wire.transport.request_loop import RequestLoop
+from shardwright.wire.transport.reactor import REACTOR
+from shardwright.wire.transport.request_loop import RequestLoop
 
 T = TypeVar("T")
 

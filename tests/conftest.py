@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import settings
 
-from deploy.mongod import find_mongod
+from shardwright.deploy.mongod import find_mongod
 from tests.both_ways import both_ways_of_running
 from tests.local_cluster import Client, RunningCluster, running_cluster
 from tests.reaper import start_reaper

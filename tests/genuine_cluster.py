@@ -18,8 +18,8 @@ from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
 from bench.mongods import primary_mongod
-from deploy.ports import LOOPBACK, PortReservation
-from deploy.topology import ProcessPlan, Role
+from shardwright.deploy.ports import LOOPBACK, PortReservation
+from shardwright.deploy.topology import ProcessPlan, Role
 from tests.local_cluster import Client
 
 SHARDS: Final = ("sh0", "sh1")
@@ -105,7 +105,9 @@ def _router(configdb: str, port: int, metrics_port: int, log: Path) -> Iterator[
     """Run a router, as one would run mongos; it serves when the block begins."""
     arguments = ["--configdb", configdb, "--port", str(port), "--metrics-port", str(metrics_port)]
     with log.open("wb") as output:
-        process = subprocess.Popen([sys.executable, "-m", "router.main", *arguments], stdout=output, stderr=output)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "shardwright.router.main", *arguments], stdout=output, stderr=output
+        )
     try:
         _wait_serving(port)
         yield

@@ -20,7 +20,11 @@ Client = MongoClient[dict[str, Any]]
 def shardwright(*arguments: str, timeout: float = COMMAND_TIMEOUT) -> subprocess.CompletedProcess[str]:
     """Run the command and return what it printed and its exit status."""
     return subprocess.run(
-        [sys.executable, "-m", "deploy.cli", *arguments], capture_output=True, text=True, timeout=timeout, check=False
+        [sys.executable, "-m", "shardwright.deploy.cli", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
     )
 
 

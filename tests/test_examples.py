@@ -16,9 +16,9 @@ from typing import Final
 
 import pytest
 
-from deploy.cli import argument_parser
-from mongosh_compat.runner import run_code
-from router.command_line import argument_parser as router_argument_parser
+from shardwright.deploy.cli import argument_parser
+from shardwright.mongosh_compat.runner import run_code
+from shardwright.router.command_line import argument_parser as router_argument_parser
 from tests.local_cluster import COMMAND_TIMEOUT, RunningCluster, shardwright
 
 ROOT: Final = Path(__file__).parent.parent
@@ -120,7 +120,10 @@ def test_scripts_run(quick_start: RunningCluster, example: Example) -> None:
 def test_options_that_a_page_names_are_there(page: str) -> None:
     launcher = "".join(
         subprocess.run(
-            [sys.executable, "-m", "deploy.cli", command, "--help"], capture_output=True, text=True, check=True
+            [sys.executable, "-m", "shardwright.deploy.cli", command, "--help"],
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
         for command in ("up", "status", "down", "kill", "restart")
     )
@@ -137,7 +140,7 @@ def test_metrics_that_alerts_watch_are_there() -> None:
     daemons = "".join(
         path.read_text(encoding="utf-8")
         for package in ("daemon", "router", "shardd", "configd")
-        for path in (ROOT / package).rglob("*.py")
+        for path in (ROOT / "shardwright" / package).rglob("*.py")
     )
     ours = {name.removesuffix("_total") for name in named if not name.startswith("process_")}
     assert len(ours) > 10

@@ -1,13 +1,17 @@
 """The rules of the code base that a machine can check: who imports whom, and how large a file may grow."""
 
 import ast
+import re
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 ROOT: Final = Path(__file__).parent.parent
+HOUSE: Final = ROOT / "shardwright"
+SHARDD: Final = HOUSE / "shardd"
 
 PACKAGES: Final = ("wire", "daemon", "sharding", "router", "shardd", "configd", "deploy", "mongosh_compat")
 
@@ -23,6 +27,39 @@ MAY_IMPORT: Final = {
 }
 """The daemons meet on the wire alone. The launcher and the demo are clients of the processes that they start."""
 
+ROOMS: Final[dict[str, set[str]]] = {
+    "arguments": set(),
+    "exchange": set(),
+    "local_mongod": set(),
+    "cluster": {"local_mongod"},
+    "orphans": {"local_mongod"},
+    "session_history": {"local_mongod"},
+    "shard_key_updates": {"arguments", "exchange", "local_mongod", "session_history"},
+    "metadata": {"cluster", "exchange", "local_mongod", "orphans"},
+    "context": {"cluster", "local_mongod", "metadata", "orphans", "session_history", "shard_key_updates"},
+    "ddl": {"context", "local_mongod", "metadata"},
+    "operations": {"arguments", "context", "exchange", "metadata", "session_history", "shard_key_updates"},
+    "range_deleter": {"context", "local_mongod", "orphans"},
+    "migration": {
+        "arguments",
+        "cluster",
+        "context",
+        "local_mongod",
+        "metadata",
+        "orphans",
+        "range_deleter",
+        "session_history",
+    },
+    "commands": {"arguments", "cluster", "context", "ddl", "local_mongod", "metadata", "migration", "operations"},
+}
+"""The rooms of ``shardd``, lowest first, and the rooms that each of them imports, for type checkers alone included.
+
+What stands beside the rooms puts them together, and may import all of them.
+"""
+
+FOR_TYPES_ALONE: Final[dict[str, set[str]]] = {"context/shard.py": {"ddl", "migration", "range_deleter"}}
+"""Rooms above it that a file imports for type checkers alone: what it holds is made with it."""
+
 WITHOUT_IO: Final = ("trio", "socket", "select", "asyncio", "threading", "subprocess")
 """What ``sharding`` never imports, nor ``wire`` outside of ``wire.transport``."""
 
@@ -32,32 +69,86 @@ TABLES: Final = {"wire/error_codes.py"}
 
 
 def sources(package: str) -> list[Path]:
-    return sorted((ROOT / package).rglob("*.py"))
+    return sorted((HOUSE / package).rglob("*.py"))
 
 
 def imported(path: Path) -> Iterator[str]:
+    """The names of modules that a file imports, or of what it imports from them."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module, f"{path} has a relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def packages_imported(path: Path) -> Iterator[tuple[str, str]]:
+    """What a file imports of our own: the package and the whole name."""
+    for module in imported(path):
+        top, _, rest = module.partition(".")
+        if top == HOUSE.name:
+            yield rest.partition(".")[0], module
+
+
+def rooms_imported(room: str) -> dict[str, set[str]]:
+    """Other rooms, or modules beside them, that the files of a room import, each with those that do."""
+    found: dict[str, set[str]] = {}
+    own = SHARDD / room
+    for path in sorted(own.rglob("*.py")) if own.is_dir() else [own.with_suffix(".py")]:
+        for package, module in packages_imported(path):
+            other = [*module.split("."), ""][2]
+            if (
+                package == SHARDD.name
+                and other not in ("", room)
+                and other not in FOR_TYPES_ALONE.get(path.relative_to(SHARDD).as_posix(), ())
+            ):
+                found.setdefault(other, set()).add(path.relative_to(SHARDD).as_posix())
+    return found
+
+
+def test_nothing_of_ours_stands_outside() -> None:
+    assert {each.name for each in HOUSE.iterdir() if each.is_dir() and each.name != "__pycache__"} == set(PACKAGES)
 
 
 @pytest.mark.parametrize("package", MAY_IMPORT)
 def test_imports_go_in_one_direction(package: str) -> None:
     wrong = {
-        f"{path.relative_to(ROOT)} imports {module}"
+        f"{path.relative_to(HOUSE)} imports {module}"
         for path in sources(package)
-        for module in imported(path)
-        if (top := module.partition(".")[0]) in PACKAGES and top not in MAY_IMPORT[package]
+        for top, module in packages_imported(path)
+        if top not in MAY_IMPORT[package]
     }
     assert not wrong
+
+
+def test_all_rooms_are_listed() -> None:
+    assert {each.name for each in SHARDD.iterdir() if (each / "__init__.py").exists()} <= ROOMS.keys()
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_just_those_that_it_may(room: str) -> None:
+    found = rooms_imported(room)
+    assert {other: by for other, by in found.items() if other not in ROOMS[room]} == {}
+    assert ROOMS[room] - found.keys() == set(), "not imported any more"
+
+
+def test_rooms_do_not_import_each_other_in_a_circle() -> None:
+    TopologicalSorter(ROOMS).prepare()
+
+
+@pytest.mark.parametrize("room", [room for room in ROOMS if (SHARDD / room).is_dir()])
+def test_a_room_says_what_it_may_import(room: str) -> None:
+    text = ast.get_docstring(ast.parse((SHARDD / room / "__init__.py").read_text(encoding="utf-8"))) or ""
+    if not ROOMS[room]:
+        assert text.endswith("Imports no other room.")
+        return
+    assert set(re.findall(r"`(\w+)`", text.partition("May import ")[2])) == ROOMS[room]
 
 
 @pytest.mark.parametrize("package", ["sharding", "wire"])
 def test_pure_packages_do_no_io(package: str) -> None:
     wrong = {
-        f"{path.relative_to(ROOT)} imports {module}"
+        f"{path.relative_to(HOUSE)} imports {module}"
         for path in sources(package)
         if "transport" not in path.parts
         for module in imported(path)
@@ -71,7 +162,7 @@ def test_files_stay_small_enough_to_hold_in_the_head(package: str) -> None:
     sizes = {
         name: lines
         for path in sources(package)
-        if (name := path.relative_to(ROOT).as_posix()) not in TABLES
+        if (name := path.relative_to(HOUSE).as_posix()) not in TABLES
         if (lines := len(path.read_text(encoding="utf-8").splitlines())) > LINES_MAX
     }
     assert not sizes
@@ -80,7 +171,7 @@ def test_files_stay_small_enough_to_hold_in_the_head(package: str) -> None:
 @pytest.mark.parametrize("package", PACKAGES)
 def test_modules_say_what_they_are_for(package: str) -> None:
     silent = {
-        path.relative_to(ROOT).as_posix()
+        path.relative_to(HOUSE).as_posix()
         for path in sources(package)
         if ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) is None
     }

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from deploy.processes import ProcessIdentity
+from shardwright.deploy.processes import ProcessIdentity
 
 RUN_OF_TESTS = """
 import os, subprocess, sys, tempfile

@@ -13,7 +13,7 @@ from bench.genuine import genuine_servers
 from bench.loadgen import BenchError
 from bench.targets import Target
 from bench.workloads import DATABASE, SHARD_KEY
-from deploy.mongod import connect
+from shardwright.deploy.mongod import connect
 
 _COMMAND_SECONDS: Final = 120.0
 _MOVE_SECONDS: Final = 3600.0

@@ -11,7 +11,7 @@ from pymongo.errors import PyMongoError
 
 from bench.loadgen import BenchError
 from bench.workloads import DATABASE
-from deploy.mongod import connect
+from shardwright.deploy.mongod import connect
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from bench.migration.clusters import MovingCluster
 from bench.migration.data import DOCUMENT_BYTES, batches, insert_documents
 from bench.targets import cpu_seconds
 from bench.workloads import DATABASE
-from deploy.mongod import connect
+from shardwright.deploy.mongod import connect
 
 _COPY_BATCH: Final = 1_000
 _COMMAND_SECONDS: Final = 600.0

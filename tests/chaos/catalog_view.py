@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import bson
 
-from sharding.shard_key import ShardKeyPattern
+from shardwright.sharding.shard_key import ShardKeyPattern
 from tests.chaos.checkers.catalog import CatalogView, ShardedCollection
 from tests.chaos.stage import Document
 from tests.integration.sharded import CATALOG_OPTIONS

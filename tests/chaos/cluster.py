@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from deploy.layout import Layout
+from shardwright.deploy.layout import Layout
 from tests.chaos.links import Links
 from tests.chaos.stage import Shape
 from tests.migration.fault_cluster import FaultCluster, fault_cluster

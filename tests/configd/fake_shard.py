@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 
 import trio
 
-from daemon.run import open_listeners
-from wire.error_codes import ErrorCode
-from wire.errors import CommandError
-from wire.message import reply_document
-from wire.request import Request
-from wire.transport.client_connection import ClientConnection
-from wire.transport.server import Server
+from shardwright.daemon.run import open_listeners
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.message import reply_document
+from shardwright.wire.request import Request
+from shardwright.wire.transport.client_connection import ClientConnection
+from shardwright.wire.transport.server import Server
 
 
 class FakeShard:

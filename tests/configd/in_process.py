@@ -8,21 +8,21 @@ from typing import Any
 import bson
 import trio
 
-from configd.catalog import Catalog
-from configd.changelog import ChangeLog
-from configd.dispatcher import run_config_command
-from configd.initialization import initialize_catalog
-from configd.primary import Primary
-from configd.shard_clients import ShardClients, handshake
-from configd.shard_hosts import ShardHosts
-from configd.transactions import Commands
-from daemon.single_flight import SingleFlight
+from shardwright.configd.catalog.catalog import Catalog
+from shardwright.configd.catalog.changelog import ChangeLog
+from shardwright.configd.catalog.initialization import initialize_catalog
+from shardwright.configd.catalog.transactions import Commands
+from shardwright.configd.dispatcher import run_config_command
+from shardwright.configd.primary import Primary
+from shardwright.configd.shards.shard_clients import ShardClients, handshake
+from shardwright.configd.shards.shard_hosts import ShardHosts
+from shardwright.daemon.single_flight import SingleFlight
+from shardwright.wire.errors import BackendError
+from shardwright.wire.message import OpMsg, next_request_id, op_msg
+from shardwright.wire.request import Request
+from shardwright.wire.transport.pools import ConnectionPools
 from tests.configd.catalog_user import MAJORITY
 from tests.shardd.mini_cluster import Set
-from wire.errors import BackendError
-from wire.message import OpMsg, next_request_id, op_msg
-from wire.request import Request
-from wire.transport.pools import ConnectionPools
 
 WRITES = frozenset({"applyOps", "insert", "delete", "create", "createIndexes"})
 

@@ -7,7 +7,7 @@ from bson.int64 import Int64
 from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
 
-from sharding.catalog.reads import CatalogRead, CatalogReads
+from shardwright.sharding.catalog.reads import CatalogRead, CatalogReads
 
 Result = TypeVar("Result")
 

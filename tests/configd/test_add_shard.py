@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from pymongo.errors import OperationFailure
 
-from configd.shard_candidate import ConnectionString
+from shardwright.configd.shards.shard_candidate import ConnectionString
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
 from tests.configd.catalog_user import CatalogUser
 from tests.configd.fake_shard import FakeShard, fake_shards
 from tests.shardd.mini_cluster import Set
-from wire.error_codes import ErrorCode
-from wire.errors import CommandError
 
 
 @pytest.fixture

@@ -17,12 +17,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from sharding.catalog.reads import read_routing
+from shardwright.sharding.catalog.reads import read_routing
 from tests.configd.catalog_user import CatalogUser, Sharded
 from tests.configd.raw_reads import run_reads
 
 if TYPE_CHECKING:
-    from sharding.routing_table import RoutingTable
+    from shardwright.sharding.routing_table import RoutingTable
 
 KEYS = 40
 LOW, HIGH = MinKey(), MaxKey()

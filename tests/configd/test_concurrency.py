@@ -11,12 +11,12 @@ from bson.max_key import MaxKey
 from bson.min_key import MinKey
 from pymongo.errors import OperationFailure
 
-from configd.locks import NamedLocks
+from shardwright.configd.locks import NamedLocks
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
 from tests.configd.catalog_user import CatalogUser
 from tests.configd.in_process import in_process
 from tests.shardd.mini_cluster import Set
-from wire.error_codes import ErrorCode
-from wire.errors import CommandError
 
 LOW, HIGH = MinKey(), MaxKey()
 

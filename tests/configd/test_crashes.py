@@ -13,12 +13,12 @@ import trio
 from bson.max_key import MaxKey
 from bson.min_key import MinKey
 
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
 from tests.configd.catalog_user import CatalogUser, Sharded
 from tests.configd.fake_shard import FakeShard
 from tests.configd.in_process import Fault, InProcess, in_process
 from tests.shardd.mini_cluster import Set
-from wire.error_codes import ErrorCode
-from wire.errors import CommandError
 
 LOW, HIGH = MinKey(), MaxKey()
 CHUNKS = [(LOW, 0, "a"), (0, 10, "a"), (10, HIGH, "b")]

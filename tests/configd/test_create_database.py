@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from pymongo.errors import OperationFailure
 
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
 from tests.configd.catalog_user import CatalogUser
 from tests.configd.fake_shard import FakeShard
-from wire.error_codes import ErrorCode
-from wire.errors import CommandError
 
 
 def test_create_database_answers_its_version(catalog: CatalogUser) -> None:

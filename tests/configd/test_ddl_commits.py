@@ -13,8 +13,8 @@ from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 from pymongo.errors import OperationFailure
 
+from shardwright.wire.error_codes import ErrorCode
 from tests.configd.catalog_user import CatalogUser, Sharded
-from wire.error_codes import ErrorCode
 
 LOW, HIGH = MinKey(), MaxKey()
 

@@ -10,14 +10,14 @@ from bson.int64 import Int64
 from bson.timestamp import Timestamp
 from pymongo.errors import ExecutionTimeout, OperationFailure
 
-import configd.commands  # noqa: F401 - registers the commands
-from configd.registry import COMMANDS, WriteConcernRule, config_command
+import shardwright.configd.commands  # noqa: F401 - registers the commands
+from shardwright.configd.registry import COMMANDS, WriteConcernRule, config_command
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
 from tests.configd.catalog_user import CatalogUser
 from tests.configd.fake_shard import FakeShard
 from tests.configd.in_process import in_process
 from tests.shardd.mini_cluster import Set
-from wire.error_codes import ErrorCode
-from wire.errors import CommandError
 
 NEED_MAJORITY = sorted(name for name, each in COMMANDS.items() if each.write_concern is WriteConcernRule.MAJORITY)
 

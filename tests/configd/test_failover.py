@@ -14,10 +14,10 @@ from pymongo.errors import AutoReconnect, NotPrimaryError
 from pymongo.read_preferences import Nearest
 from pymongo.write_concern import WriteConcern
 
+from shardwright.wire.error_codes import ErrorCode
 from tests.configd.catalog_user import CatalogUser
 from tests.configd.fake_shard import FakeShard, fake_shards
 from tests.shardd.mini_cluster import Set, replica_set
-from wire.error_codes import ErrorCode
 
 
 @pytest.fixture(scope="module")

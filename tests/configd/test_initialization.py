@@ -7,12 +7,12 @@ import pytest
 import trio
 from bson.objectid import ObjectId
 
-from configd.initialization import initialize_catalog
+from shardwright.configd.catalog.initialization import initialize_catalog
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
 from tests.configd.catalog_user import CatalogUser
 from tests.configd.in_process import in_process
 from tests.shardd.mini_cluster import Set
-from wire.error_codes import ErrorCode
-from wire.errors import CommandError
 
 # As `listIndexes` shows them on a config server of MongoDB 6.0.5.
 INDEXES = {

@@ -10,10 +10,10 @@ from bson.max_key import MaxKey
 from bson.min_key import MinKey
 from pymongo.errors import OperationFailure
 
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
 from tests.configd.catalog_user import CatalogUser, Sharded
 from tests.configd.fake_shard import FakeShard
-from wire.error_codes import ErrorCode
-from wire.errors import CommandError
 
 LOW, HIGH = MinKey(), MaxKey()
 

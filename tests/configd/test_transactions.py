@@ -5,13 +5,13 @@ from collections.abc import Awaitable, Callable
 import pytest
 import trio
 
-from configd.transactions import ATTEMPTS_MAX, Transaction, run_transaction
-from daemon.metrics import Counter
+from shardwright.configd.catalog.transactions import ATTEMPTS_MAX, Transaction, run_transaction
+from shardwright.daemon.metrics import Counter
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
 from tests.configd.catalog_user import CatalogUser
 from tests.configd.in_process import FaultyMongod, in_process
 from tests.shardd.mini_cluster import Set
-from wire.error_codes import ErrorCode
-from wire.errors import CommandError
 
 
 def on_mongod(config_set: Set, body: Callable[[FaultyMongod], Awaitable[None]]) -> None:

@@ -8,8 +8,8 @@ from bson.min_key import MinKey
 from bson.objectid import ObjectId
 from pymongo.errors import OperationFailure
 
+from shardwright.wire.error_codes import ErrorCode
 from tests.configd.catalog_user import CatalogUser
-from wire.error_codes import ErrorCode
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 import pytest
 import trio
 
-from daemon.fail_points import FailPoints
-from wire.errors import CommandError
+from shardwright.daemon.fail_points import FailPoints
+from shardwright.wire.errors import CommandError
 
 
 def fires(points: FailPoints, times: int) -> list[bool]:

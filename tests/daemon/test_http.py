@@ -9,9 +9,9 @@ import pytest
 import trio
 from trio.testing import MockClock, memory_stream_pair
 
-from daemon.http import IDLE_SECONDS_MAX, REQUEST_BYTES_MAX, HealthServer, serve_http
-from daemon.metrics import Metrics
-from daemon.run import open_listeners
+from shardwright.daemon.http import IDLE_SECONDS_MAX, REQUEST_BYTES_MAX, HealthServer, serve_http
+from shardwright.daemon.metrics import Metrics
+from shardwright.daemon.run import open_listeners
 
 Reason = Callable[[], str | None]
 

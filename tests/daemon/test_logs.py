@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from daemon.logs import LogSink, configure_logs, get_logger, recent, set_level, warn_at_startup
-from daemon.recent_log import LINES_MAX, RecentLog
-from wire.error_codes import ErrorCode
-from wire.errors import CommandError
+from shardwright.daemon.logs import LogSink, configure_logs, get_logger, recent, set_level, warn_at_startup
+from shardwright.daemon.recent_log import LINES_MAX, RecentLog
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
 
 
 @pytest.fixture(autouse=True)

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from daemon.metrics import Metrics
-from daemon.operation_metrics import BUCKET_BOUNDS_SECONDS, OTHER_OUTCOME, OUTCOMES_MAX, OperationMetrics
-from daemon.outcomes import OK
+from shardwright.daemon.metrics import Metrics
+from shardwright.daemon.operation_metrics import BUCKET_BOUNDS_SECONDS, OTHER_OUTCOME, OUTCOMES_MAX, OperationMetrics
+from shardwright.daemon.outcomes import OK
 
 durations = st.floats(min_value=0, max_value=100)
 

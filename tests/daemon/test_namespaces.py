@@ -5,13 +5,13 @@ from typing import Any
 import bson
 import pytest
 
-import configd.commands  # noqa: F401 - registers the commands
-import shardd.commands  # noqa: F401 - registers the commands
-from configd.handler import ConfigHandler
-from daemon.namespaces import namespace_of
-from shardd.handler import ShardHandler
-from wire.message import OpMsg, op_msg
-from wire.request import Request
+import shardwright.configd.commands
+import shardwright.shardd.commands  # noqa: F401 - registers the commands
+from shardwright.configd.handler import ConfigHandler
+from shardwright.daemon.namespaces import namespace_of
+from shardwright.shardd.handler import ShardHandler
+from shardwright.wire.message import OpMsg, op_msg
+from shardwright.wire.request import Request
 
 
 def request(command: dict[str, Any], db: str) -> Request:

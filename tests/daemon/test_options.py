@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.log_file import LogRotation
-from daemon.options import (
+from shardwright.daemon.log_file import LogRotation
+from shardwright.daemon.options import (
     HostAndPort,
     HostList,
     add_daemon_options,
@@ -19,7 +19,7 @@ from daemon.options import (
     parse_seconds,
     unread_bounds,
 )
-from wire.transport.unread import UnreadBounds
+from shardwright.wire.transport.unread import UnreadBounds
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ import bson
 import pytest
 import trio
 
-from daemon.outcomes import outcome_of_failure, outcome_of_success
-from wire.errors import BackendError, CommandError, RemoteProtocolError
-from wire.message import MORE_TO_COME, OpMsg, op_msg
-from wire.request import Request
-from wire.transport.client_connection import ClientConnection
-from wire.transport.stream import FrameStream
+from shardwright.daemon.outcomes import outcome_of_failure, outcome_of_success
+from shardwright.wire.errors import BackendError, CommandError, RemoteProtocolError
+from shardwright.wire.message import MORE_TO_COME, OpMsg, op_msg
+from shardwright.wire.request import Request
+from shardwright.wire.transport.client_connection import ClientConnection
+from shardwright.wire.transport.stream import FrameStream
 
 
 @pytest.fixture

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from daemon.held_back import LOG_SIGNALS
-from daemon.log_file import LogFile
-from daemon.logs import configure_logs, rotate_logs
-from daemon.signals import obey_log_signals
-from deploy.processes import spawn
+from shardwright.daemon.held_back import LOG_SIGNALS
+from shardwright.daemon.log_file import LogFile
+from shardwright.daemon.logs import configure_logs, rotate_logs
+from shardwright.daemon.signals import obey_log_signals
+from shardwright.deploy.processes import spawn
 from tests.integration.waiting import eventually
 
 END_SECONDS_MAX = 20.0
@@ -191,9 +191,9 @@ def test_supervisor_of_a_cluster_holds_signals_back_that_a_starting_daemon_would
 
 
 STARTING = [
-    ("router.main", "--configdb", "config/127.0.0.1:1"),
-    ("shardd.main", "--mongod-socket", "/nowhere/mongod.sock", "--mongod-address", "127.0.0.1:1"),
-    ("configd.main", "--mongod-socket", "/nowhere/mongod.sock", "--mongod-address", "127.0.0.1:1"),
+    ("shardwright.router.main", "--configdb", "config/127.0.0.1:1"),
+    ("shardwright.shardd.main", "--mongod-socket", "/nowhere/mongod.sock", "--mongod-address", "127.0.0.1:1"),
+    ("shardwright.configd.main", "--mongod-socket", "/nowhere/mongod.sock", "--mongod-address", "127.0.0.1:1"),
 ]
 
 

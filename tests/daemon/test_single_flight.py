@@ -8,11 +8,11 @@ import pytest
 import trio
 import trio.testing
 
-from daemon.single_flight import SingleFlight
-from wire.error_codes import ErrorCode
-from wire.errors import CommandError
-from wire.transport.reactor import REACTOR
-from wire.transport.request_loop import RequestLoop
+from shardwright.daemon.single_flight import SingleFlight
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.transport.reactor import REACTOR
+from shardwright.wire.transport.request_loop import RequestLoop
 
 
 class Work:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from daemon.run import open_listeners
+from shardwright.daemon.run import open_listeners
 from tests.daemon.test_signals import running
 
 SECONDS_MAX = 30.0
 
 TOY = ("tests.daemon.toy_daemon",)
-ROUTER = ("router.main", "--configdb", "config/127.0.0.1:1", "--workers", "2")
+ROUTER = ("shardwright.router.main", "--configdb", "config/127.0.0.1:1", "--workers", "2")
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ from typing import Any
 
 import trio
 
-from daemon.metrics import Metrics
-from daemon.options import add_daemon_options
-from daemon.run import run_daemon
-from wire.message import reply_document
-from wire.request import Request
-from wire.transport.client_connection import ClientConnection
-from wire.transport.server import Server
+from shardwright.daemon.metrics import Metrics
+from shardwright.daemon.options import add_daemon_options
+from shardwright.daemon.run import run_daemon
+from shardwright.wire.message import reply_document
+from shardwright.wire.request import Request
+from shardwright.wire.transport.client_connection import ClientConnection
+from shardwright.wire.transport.server import Server
 
 
 class ToyDaemon:

@@ -1,6 +1,6 @@
 from bson import MaxKey, MinKey
 
-from deploy.chunk_map import WIDTH, Chunk, ChunkMap, draw
+from shardwright.deploy.chunk_map import WIDTH, Chunk, ChunkMap, draw
 
 
 def chunk_map(owners: str, bounds: list[object] | None = None) -> ChunkMap:

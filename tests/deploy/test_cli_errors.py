@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from deploy.cli import main
-from deploy.layout import FORMAT
-from deploy.up_options import MEMBERS_MAX, ROUTERS_MAX, SHARDS_MAX, WORKERS_MAX
-from router.cursors import ids
+from shardwright.deploy.cli import main
+from shardwright.deploy.layout import FORMAT
+from shardwright.deploy.up_options import MEMBERS_MAX, ROUTERS_MAX, SHARDS_MAX, WORKERS_MAX
+from shardwright.router.cursors import ids
 from tests.local_cluster import shardwright
 
 MALFORMED = [

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from deploy.cli import main
-from deploy.daemon_options import check_options, combined, parse_option
-from deploy.daemons import daemon_arguments
-from deploy.errors import DeployError
-from deploy.layout import ClusterState, Layout
-from deploy.topology import Role, Size, Topology
+from shardwright.deploy.cli import main
+from shardwright.deploy.daemon_options import check_options, combined, parse_option
+from shardwright.deploy.daemons import daemon_arguments
+from shardwright.deploy.errors import DeployError
+from shardwright.deploy.layout import ClusterState, Layout
+from shardwright.deploy.topology import Role, Size, Topology
 
 
 def test_dashes_of_the_option_may_be_written() -> None:

@@ -1,4 +1,4 @@
-from deploy.demo_data import batches, load_cities, split_points
+from shardwright.deploy.demo_data import batches, load_cities, split_points
 
 
 def test_cities_are_many_and_in_shard_key_order() -> None:

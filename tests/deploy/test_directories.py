@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.layout import Layout
-from deploy.marks import directory_identity, marked_processes
+from shardwright.deploy.layout import Layout
+from shardwright.deploy.marks import directory_identity, marked_processes
 from tests.integration.waiting import eventually
 from tests.local_cluster import COMMAND_TIMEOUT, RunningCluster, running_cluster, shardwright
 
@@ -103,7 +103,7 @@ def test_running_cluster_with_a_damaged_state_file_is_stopped(own: RunningCluste
 
 def test_up_that_was_killed_can_be_undone(tmp_path: Path) -> None:
     """Also where it was killed between the start of a process and the writing of its pid file."""
-    command = [sys.executable, "-m", "deploy.cli", "up", "--port", "0", "--dir", str(tmp_path), *SMALL]
+    command = [sys.executable, "-m", "shardwright.deploy.cli", "up", "--port", "0", "--dir", str(tmp_path), *SMALL]
     launcher = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     pid_file = Layout(tmp_path).pid_file("config.0.mongod")
     eventually(pid_file.exists, what="the first process is started")
@@ -120,7 +120,7 @@ def test_up_that_was_killed_can_be_undone(tmp_path: Path) -> None:
 def test_up_that_cannot_write_leaves_the_directory_usable(tmp_path: Path) -> None:
     """A limit of no bytes for each file, in place of a disk that is full."""
     directory = tmp_path / "cluster"
-    up = [sys.executable, "-m", "deploy.cli", "up", "--port", "0", "--dir", str(directory), *SMALL]
+    up = [sys.executable, "-m", "shardwright.deploy.cli", "up", "--port", "0", "--dir", str(directory), *SMALL]
     completed = subprocess.run(
         ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", *up],
         capture_output=True,

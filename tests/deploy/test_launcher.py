@@ -17,9 +17,9 @@ from urllib.request import urlopen
 import pytest
 from pymongo import MongoClient
 
-from deploy.layout import Layout
-from deploy.pid_files import save_pid_file
-from deploy.processes import ProcessIdentity
+from shardwright.deploy.layout import Layout
+from shardwright.deploy.pid_files import save_pid_file
+from shardwright.deploy.processes import ProcessIdentity
 from tests.integration.waiting import eventually
 from tests.local_cluster import COMMAND_TIMEOUT, RunningCluster, running_cluster, shardwright
 
@@ -42,7 +42,7 @@ def processes_of(directory: Path) -> list[str]:
                 command = (entry / "cmdline").read_text()
             except (FileNotFoundError, ProcessLookupError):
                 continue
-            if str(directory) in command and "deploy.cli" not in command:
+            if str(directory) in command and "shardwright.deploy.cli" not in command:
                 found.append(command.replace("\0", " "))
     return found
 
@@ -109,7 +109,7 @@ def test_parameters_and_options_are_kept_until_they_are_given_another_value(own:
         return found["orphanCleanupDelaySecs"], found["rangeDeleterBatchSize"]
 
     def router_has(option: str) -> bool:
-        (line,) = [line for line in processes_of(own.directory) if "router.main" in line]
+        (line,) = [line for line in processes_of(own.directory) if "shardwright.router.main" in line]
         return option in line
 
     kept = ("--set-parameter", "rangeDeleterBatchSize=5", "--router-option", "max-connections=77")
@@ -209,7 +209,18 @@ def test_foreground_reports_a_death_and_ends_with_down(tmp_path: Path) -> None:
 @contextmanager
 def foreground(directory: Path) -> Iterator[subprocess.Popen[str]]:
     """A launcher that stays until it is asked to end; on standard output comes its one line of JSON."""
-    command = [sys.executable, "-m", "deploy.cli", "up", "--json", "--port", "0", "--dir", str(directory), *SMALL]
+    command = [
+        sys.executable,
+        "-m",
+        "shardwright.deploy.cli",
+        "up",
+        "--json",
+        "--port",
+        "0",
+        "--dir",
+        str(directory),
+        *SMALL,
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as launcher:
         try:
             yield launcher

@@ -9,12 +9,19 @@ from typing import Any
 
 import pytest
 
-from deploy.cluster import LocalCluster
-from deploy.daemons import daemon_arguments
-from deploy.errors import DeployError
-from deploy.layout import FORMAT, SOCKET_PATH_BYTES_MAX, ClusterState, DamagedStateError, Layout, remove_sockets
-from deploy.steps import Steps
-from deploy.topology import Role, Size, Topology
+from shardwright.deploy.cluster import LocalCluster
+from shardwright.deploy.daemons import daemon_arguments
+from shardwright.deploy.errors import DeployError
+from shardwright.deploy.layout import (
+    FORMAT,
+    SOCKET_PATH_BYTES_MAX,
+    ClusterState,
+    DamagedStateError,
+    Layout,
+    remove_sockets,
+)
+from shardwright.deploy.steps import Steps
+from shardwright.deploy.topology import Role, Size, Topology
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@ import json
 
 from bson import MaxKey, MinKey
 
-from deploy.cluster import json_line
-from deploy.migrations import migration_text
+from shardwright.deploy.cluster import json_line
+from shardwright.deploy.migrations import migration_text
 
 MIGRATION = {
     "process": "shard0.0.shardd",

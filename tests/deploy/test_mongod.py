@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from deploy.errors import DeployError
-from deploy.mongod import ENVIRONMENT_VARIABLE, find_mongod, mongod_arguments, mongod_socket
-from deploy.topology import ProcessPlan, Role
+from shardwright.deploy.errors import DeployError
+from shardwright.deploy.mongod import ENVIRONMENT_VARIABLE, find_mongod, mongod_arguments, mongod_socket
+from shardwright.deploy.topology import ProcessPlan, Role
 
 
 def fake_mongod(path: Path, version: str) -> Path:

@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from deploy.daemons import daemon_arguments
-from deploy.layout import ClusterState, Layout
-from deploy.parameters import parameters_of_daemon, parameters_of_mongod, parse_parameter
-from deploy.topology import Role, Size, Topology
+from shardwright.deploy.daemons import daemon_arguments
+from shardwright.deploy.layout import ClusterState, Layout
+from shardwright.deploy.parameters import parameters_of_daemon, parameters_of_mongod, parse_parameter
+from shardwright.deploy.topology import Role, Size, Topology
 
 
 @pytest.mark.parametrize("text", ["", "name", "=value", "name=", "two words=1"])

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from deploy.durable_files import write_json
-from deploy.errors import DeployError
-from deploy.marks import directory_identity, mark, marked_processes
-from deploy.pid_files import PidFile, load_pid_file, save_pid_file
-from deploy.processes import ProcessIdentity, exit_description, spawn
+from shardwright.deploy.durable_files import write_json
+from shardwright.deploy.errors import DeployError
+from shardwright.deploy.marks import directory_identity, mark, marked_processes
+from shardwright.deploy.pid_files import PidFile, load_pid_file, save_pid_file
+from shardwright.deploy.processes import ProcessIdentity, exit_description, spawn
 
 SLEEPER = "import signal; signal.pause()"
 IDENTITY = ProcessIdentity(1, "boot:1")
@@ -103,7 +103,7 @@ def test_failed_write_leaves_the_old_file_and_nothing_else(directory: Path, monk
     def fail(_descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("deploy.durable_files.os.fsync", fail)
+    monkeypatch.setattr("shardwright.deploy.durable_files.os.fsync", fail)
     with pytest.raises(DeployError, match=r"cannot write .*/pid: No space left on device; mend that, then repeat"):
         write_json(directory / "pid", {})
     assert [path.name for path in directory.iterdir()] == ["pid"]

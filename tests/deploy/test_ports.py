@@ -2,8 +2,8 @@ import socket
 
 import pytest
 
-from deploy.errors import DeployError
-from deploy.ports import FREE_PORTS, LOOPBACK, PortReservation
+from shardwright.deploy.errors import DeployError
+from shardwright.deploy.ports import FREE_PORTS, LOOPBACK, PortReservation
 
 
 def test_free_ports_are_distinct_and_outside_the_ephemeral_range() -> None:
@@ -20,7 +20,7 @@ def test_held_port_is_not_chosen_by_another() -> None:
 
 
 def test_ports_in_a_row_are_held_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deploy.ports.FREE_PORTS", range(FREE_PORTS.start, FREE_PORTS.start + 40))
+    monkeypatch.setattr("shardwright.deploy.ports.FREE_PORTS", range(FREE_PORTS.start, FREE_PORTS.start + 40))
     with PortReservation() as ours, PortReservation() as others:
         first = ours.hold_free_run(5)
         for port in range(first, first + 5):

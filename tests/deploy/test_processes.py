@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.processes import ProcessIdentity, exit_description, spawn, wait_any_ended
+from shardwright.deploy.processes import ProcessIdentity, exit_description, spawn, wait_any_ended
 
 SLEEPER = "import signal; print('ready', flush=True); signal.pause()"
 

@@ -1,6 +1,6 @@
 import io
 
-from deploy.progress import WIDTH, progress_bar
+from shardwright.deploy.progress import WIDTH, progress_bar
 
 
 def test_finished_bar_is_full_and_printed_once_where_nobody_watches() -> None:

@@ -2,8 +2,8 @@ from itertools import count, islice
 
 import pytest
 
-from deploy.errors import DeployError
-from deploy.topology import Role, Size, Topology
+from shardwright.deploy.errors import DeployError
+from shardwright.deploy.topology import Role, Size, Topology
 
 
 def plan(size: Size) -> Topology:

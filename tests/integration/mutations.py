@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from random import Random
 
-from wire.rawbson import InvalidBSONError, index, spans
+from shardwright.wire.rawbson import InvalidBSONError, index, spans
 
 _TYPES = bytes([*range(1, 20), 0x7F, 0xFF])
 _BYTES = bytes([0, 1, 2, 5, 0x7F, 0x80, 0xC3, 0xFE, 0xFF])

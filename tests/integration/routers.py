@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from deploy.ports import PortReservation
+from shardwright.deploy.ports import PortReservation
 from tests.integration.raw_client import raw_client
 from tests.integration.waiting import eventually
 from tests.local_cluster import RunningCluster
@@ -19,7 +19,13 @@ def extra_router(cluster: RunningCluster, *options: str) -> Iterator[tuple[str, 
     """A router of one's own: its address and its process; ended after the block."""
     with PortReservation() as ports:
         port = ports.hold_free()
-    command = [sys.executable, "-m", "router.main", "--configdb", f"config/{cluster.address('config.0.configd')}"]
+    command = [
+        sys.executable,
+        "-m",
+        "shardwright.router.main",
+        "--configdb",
+        f"config/{cluster.address('config.0.configd')}",
+    ]
     process = subprocess.Popen([*command, "--port", str(port), *options], stderr=subprocess.DEVNULL)
     address = f"127.0.0.1:{port}"
     try:

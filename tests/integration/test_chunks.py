@@ -8,7 +8,7 @@ from bson.min_key import MinKey
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
-from mongosh_compat.runner import run_code
+from shardwright.mongosh_compat.runner import run_code
 from tests.integration.sharded import (
     LOWER,
     UPPER,

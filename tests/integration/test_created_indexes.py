@@ -3,9 +3,9 @@
 import pytest
 from pymongo.errors import OperationFailure
 
+from shardwright.wire.error_codes import ErrorCode
 from tests.integration.sharded import Document, Documents
 from tests.local_cluster import Client
-from wire.error_codes import ErrorCode
 
 
 def names(mongod: Client, collection: Documents) -> set[str]:

@@ -4,10 +4,10 @@ import pytest
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
+from shardwright.wire.rawbson import BINARY, STRING, decode_document, element, from_elements, raw_document
 from tests.integration.raw_client import raw_client
 from tests.integration.sharded import LOWER, UPPER, Document, Documents
 from tests.local_cluster import RunningCluster
-from wire.rawbson import BINARY, STRING, decode_document, element, from_elements, raw_document
 
 COUNT = 100
 

@@ -9,19 +9,10 @@ from bson.max_key import MaxKey
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
-from mongosh_compat.runner import run_code
+from shardwright.mongosh_compat.runner import run_code
 from tests.fail_points import fail_point
 from tests.integration.raw_client import raw_client
-from tests.integration.sharded import (
-    LOWER,
-    UPPER,
-    Document,
-    Documents,
-    changes,
-    chunks,
-    placement,
-    shard_collection,
-)
+from tests.integration.sharded import LOWER, UPPER, Document, Documents, changes, chunks, placement, shard_collection
 from tests.local_cluster import Client, RunningCluster, shardwright
 from tests.migration.moving import RunningMove, moving
 

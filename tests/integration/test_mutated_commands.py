@@ -8,6 +8,8 @@ from collections.abc import Callable
 import bson
 import pytest
 
+from shardwright.wire.message import op_msg
+from shardwright.wire.rawbson import decode_document
 from tests.integration.commands_to_mutate import (
     WRITES,
     about_the_server,
@@ -21,8 +23,6 @@ from tests.integration.mutations import Mutations
 from tests.integration.raw_client import RawClient, raw_client
 from tests.integration.sharded import Document, Documents
 from tests.local_cluster import RunningCluster
-from wire.message import op_msg
-from wire.rawbson import decode_document
 
 COMMANDS = int(os.environ.get("MUTATED_COMMANDS", "1500"))
 """How many of them each daemon is sent."""

@@ -10,7 +10,7 @@ from bson.int64 import Int64
 from pymongo import MongoClient
 from pymongo.errors import AutoReconnect, OperationFailure
 
-from mongosh_compat.runner import run_code
+from shardwright.mongosh_compat.runner import run_code
 from tests.integration.health import http_get
 from tests.integration.raw_client import RawClient, raw_client
 from tests.integration.routers import END_SECONDS_MAX, extra_router

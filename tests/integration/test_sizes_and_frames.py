@@ -7,12 +7,12 @@ import bson
 import pytest
 from pymongo.errors import DocumentTooLarge, OperationFailure
 
+from shardwright.wire.checksum import checksum
 from tests.integration.health import sample
 from tests.integration.raw_client import raw_client
 from tests.integration.sharded import Documents
 from tests.local_cluster import RunningCluster
 from tests.wire.raw_connection import op_msg_frame
-from wire.checksum import checksum
 
 DOCUMENT_BYTES_MAX = 16 * 1024 * 1024
 MESSAGE_BYTES_MAX = 48_000_000

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import bson
 
-from deploy.ports import PortReservation
+from shardwright.deploy.ports import PortReservation
+from shardwright.wire.error_codes import ErrorCode
 from tests.integration.health import sample
 from tests.integration.raw_client import raw_client
 from tests.integration.routers import extra_router, worker_of
 from tests.integration.sharded import SPLIT_AT, Documents
 from tests.integration.waiting import eventually
 from tests.local_cluster import RunningCluster
-from wire.error_codes import ErrorCode
 
 MB = 1 << 20
 DOCUMENT_BYTES = 14 * MB

@@ -8,10 +8,10 @@ from bson.binary import Binary
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
+from shardwright.wire.error_codes import ErrorCode
 from tests.integration.sharded import LOWER, UPPER, Document, Documents, catalog_entry, shard_collection
 from tests.integration.waiting import eventually
 from tests.local_cluster import Client
-from wire.error_codes import ErrorCode
 
 JOIN: Final = {"$lookup": {"from": "target", "localField": "_id", "foreignField": "_id", "as": "x"}}
 OUT_TO_SHARDED: Final = 28769

@@ -7,10 +7,10 @@ from typing import Any
 import bson
 import pytest
 
+from shardwright.wire.message import EXHAUST_ALLOWED, MORE_TO_COME
 from tests.integration.raw_client import RawClient, raw_client
 from tests.integration.routers import END_SECONDS_MAX, extra_router
 from tests.local_cluster import RunningCluster
-from wire.message import EXHAUST_ALLOWED, MORE_TO_COME
 
 AWAIT_MS = 50
 

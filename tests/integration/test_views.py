@@ -7,9 +7,9 @@ import pytest
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
+from shardwright.wire.error_codes import ErrorCode
 from tests.integration.sharded import LOWER, SPLIT_AT, UPPER, Document, shard_by_range, shard_collection
 from tests.local_cluster import Client
-from wire.error_codes import ErrorCode
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 from pymongo import UpdateOne
 from pymongo.database import Database
 
-from shardd.fail_point_names import HANG_AFTER_BLOCKING_WRITES
+from shardwright.shardd.context.fail_point_names import HANG_AFTER_BLOCKING_WRITES
 from tests.fail_points import fail_point
 from tests.integration.sharded import LOWER, SPLIT_AT, UPPER, Document, Documents, shard_by_range
 from tests.integration.waiting import eventually

@@ -4,11 +4,11 @@ import pytest
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
-from mongosh_compat.runner import SCRIPTS, run_script
+from shardwright.mongosh_compat.runner import SCRIPTS, run_script
+from shardwright.wire.error_codes import ErrorCode
 from tests.genuine_cluster import SHARDS, GenuineCluster
 from tests.interop.sharded import Document, chunks, placement, two_halves
 from tests.local_cluster import Client
-from wire.error_codes import ErrorCode
 
 
 def test_create_database_implicitly(client: Client) -> None:

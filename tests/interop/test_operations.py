@@ -9,10 +9,10 @@ from pymongo import DeleteOne, InsertOne, ReturnDocument, UpdateMany, UpdateOne,
 from pymongo.database import Database
 from pymongo.errors import BulkWriteError, OperationFailure
 
+from shardwright.wire.error_codes import ErrorCode
 from tests.genuine_cluster import GenuineCluster
 from tests.interop.sharded import SPLIT_AT, Document, Documents, two_halves
 from tests.interop.tcp_connection import TcpConnection
-from wire.error_codes import ErrorCode
 
 
 @pytest.fixture

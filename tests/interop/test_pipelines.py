@@ -7,10 +7,10 @@ import pytest
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
+from shardwright.wire.error_codes import ErrorCode
 from tests.genuine_cluster import SHARDS
 from tests.interop.sharded import Document, two_halves
 from tests.local_cluster import Client
-from wire.error_codes import ErrorCode
 
 JOIN: Document = {"$lookup": {"from": "other", "localField": "_id", "foreignField": "_id", "as": "x"}}
 

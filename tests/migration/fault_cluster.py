@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from pymongo.errors import PyMongoError
 
-from deploy.cluster import LocalCluster
-from deploy.steps import Steps
+from shardwright.deploy.cluster import LocalCluster
+from shardwright.deploy.steps import Steps
 from tests.integration.waiting import eventually
 from tests.local_cluster import Client, RunningCluster, running_cluster
 

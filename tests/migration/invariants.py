@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import bson
 
-from sharding.shard_key import ShardKeyPattern
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.wire.rawbson import encode_document
 from tests.integration.sharded import CATALOG_OPTIONS, catalog_entry, chunks
 from tests.integration.waiting import eventually
 from tests.migration.fault_cluster import FaultCluster
-from wire.rawbson import encode_document
 
 Document = dict[str, Any]
 

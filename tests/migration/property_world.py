@@ -9,11 +9,11 @@ from bson import Int64
 from pymongo.collection import Collection
 from pymongo.errors import BulkWriteError, DuplicateKeyError, OperationFailure
 
-from sharding.shard_key import ShardKeyPattern
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.wire.rawbson import encode_document
 from tests.integration.sharded import LOWER, UPPER, chunks
 from tests.migration.fault_cluster import FaultCluster
 from tests.migration.invariants import Placement, check_collection
-from wire.rawbson import encode_document
 
 Document = dict[str, Any]
 

@@ -8,7 +8,7 @@ import pytest
 from bson.max_key import MaxKey
 from bson.min_key import MinKey
 
-from mongosh_compat.runner import run_code
+from shardwright.mongosh_compat.runner import run_code
 from tests.integration.sharded import LOWER, UPPER, changes, chunks, placement
 from tests.migration.conftest import SPLITS
 from tests.migration.fault_cluster import FaultCluster

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from shardwright.wire.error_codes import ErrorCode
 from tests.fail_points import fail_point
 from tests.integration.sharded import LOWER, UPPER
 from tests.migration.fault_cluster import FaultCluster
 from tests.migration.moving import moving
 from tests.migration.property_world import KEYS, KINDS, Document, Kind, PropertyWorld
-from wire.error_codes import ErrorCode
 
 _numbers = count(1)
 

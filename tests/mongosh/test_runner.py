@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mongosh_compat.runner import MongoshNotFoundError, MongoshTimeoutError, find_mongosh, run_script
+from shardwright.mongosh_compat.runner import MongoshNotFoundError, MongoshTimeoutError, find_mongosh, run_script
 
 NO_SERVER = "--nodb"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mongosh_compat.runner import PRELUDE, SCRIPTS, run_code, run_script
+from shardwright.mongosh_compat.runner import PRELUDE, SCRIPTS, run_code, run_script
 from tests.local_cluster import RunningCluster
 
 SESSIONS = sorted(path.name for path in SCRIPTS.glob("*.js") if path != PRELUDE)

@@ -4,8 +4,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
-import router.commands  # noqa: F401 - registers all commands
-from router.registry import COMMANDS
+import shardwright.router.commands  # noqa: F401 - registers all commands
+from shardwright.router.registry import COMMANDS
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "compatibility.md"
 ROW = re.compile(r"^\| (?P<commands>`.*?) \| (?P<state>yes|part|no) \|", re.MULTILINE)

@@ -8,21 +8,21 @@ import pytest
 import trio
 from bson.timestamp import Timestamp
 
-from router.catalog_client import CatalogClient
-from router.routing_cache import CollectionRouting, DatabaseRouting
-from router.shard_reply import ShardReply
-from router.writes.messages import broadcast_elements
-from sharding.catalog.reads import read_shards
-from sharding.clock import VectorClock
-from sharding.timestamps import pack_timestamp
-from sharding.versions import DatabaseVersion
-from wire import rawbson
-from wire.error_codes import ErrorCode
-from wire.errors import CommandError
-from wire.message import op_msg
+from shardwright.router.routing.catalog_client import CatalogClient
+from shardwright.router.routing.routing_cache import CollectionRouting, DatabaseRouting
+from shardwright.router.sending.shard_reply import ShardReply
+from shardwright.router.writes.messages import broadcast_elements
+from shardwright.sharding.catalog.reads import read_shards
+from shardwright.sharding.clock import VectorClock
+from shardwright.sharding.timestamps import pack_timestamp
+from shardwright.sharding.versions import DatabaseVersion
+from shardwright.wire import rawbson
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.message import op_msg
 
 if TYPE_CHECKING:
-    from wire.transport.replica_set import ReplicaSetClient
+    from shardwright.wire.transport.replica_set import ReplicaSetClient
 
 TIME = Timestamp(7, 3)
 LATER = Timestamp(8, 1)

@@ -7,15 +7,15 @@ import trio
 import trio.testing
 from bson.timestamp import Timestamp
 
-from router.routing_cache import CollectionRouting, RoutingCache
-from sharding.catalog.database_entry import DatabaseEntry
-from sharding.clock import VectorClock
-from sharding.versions import DatabaseVersion
+from shardwright.router.routing.routing_cache import CollectionRouting, RoutingCache
+from shardwright.sharding.catalog.database_entry import DatabaseEntry
+from shardwright.sharding.clock import VectorClock
+from shardwright.sharding.versions import DatabaseVersion
 
 if TYPE_CHECKING:
     from types import GeneratorType
 
-    from router.catalog_client import CatalogClient
+    from shardwright.router.routing.catalog_client import CatalogClient
 
 VERSION = DatabaseVersion(UUID(int=1), Timestamp(1, 1), 1)
 

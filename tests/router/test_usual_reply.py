@@ -7,11 +7,11 @@ import pytest
 from bson.int64 import Int64
 from bson.timestamp import Timestamp
 
-from router.shard_reply import ShardReply
-from router.usual_reply import cluster_time_of_usual
-from sharding.clock import VectorClock
-from sharding.timestamps import pack_timestamp
-from wire.message import op_msg, with_checksum
+from shardwright.router.sending.shard_reply import ShardReply
+from shardwright.router.sending.usual_reply import cluster_time_of_usual
+from shardwright.sharding.clock import VectorClock
+from shardwright.sharding.timestamps import pack_timestamp
+from shardwright.wire.message import op_msg, with_checksum
 
 TIME = Timestamp(1_700_000_000, 7)
 CLUSTER_TIME = {"clusterTime": TIME, "signature": {"hash": bytes(20), "keyId": Int64(0)}}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.ports import PortReservation
-from router.worker_crashes import CRASHES_MAX, WINDOW_SECONDS, CrashRate
+from shardwright.deploy.ports import PortReservation
+from shardwright.router.processes.worker_crashes import CRASHES_MAX, WINDOW_SECONDS, CrashRate
 from tests.integration.routers import END_SECONDS_MAX, worker_of
 from tests.integration.waiting import eventually
 
@@ -37,7 +37,7 @@ def test_folder_of_the_working_directory_is_not_imported(tmp_path: Path, workers
     (tmp_path / "router" / "__init__.py").write_text(f"open({str(marker)!r}, 'w')\nraise SystemExit(1)\n")
     with PortReservation() as ports:
         port, nobody = ports.hold_free(), ports.hold_free()
-    command = [sys.executable, "-P", "-m", "router.main", "--port", str(port), "--workers", str(workers)]
+    command = [sys.executable, "-P", "-m", "shardwright.router.main", "--port", str(port), "--workers", str(workers)]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
     process = subprocess.Popen(
         [*command, "--configdb", f"config/127.0.0.1:{nobody}"],
@@ -56,7 +56,7 @@ def test_folder_of_the_working_directory_is_not_imported(tmp_path: Path, workers
 ENDED_WHILE_RESTARTING = """
 import os, signal, subprocess, sys
 
-from router.command_line import run
+from shardwright.router.command_line import run
 
 start, started = subprocess.Popen, []
 

@@ -5,6 +5,7 @@ from itertools import count
 
 import pytest
 
+from tests.shardd.lone_mongod import LoneMongod, lone_mongod
 from tests.shardd.mini_cluster import MiniCluster, mini_cluster
 from tests.shardd.router_stand_in import ShardedNamespace
 
@@ -32,3 +33,10 @@ def ranged(mini: MiniCluster) -> ShardedNamespace:
 def db(mini: MiniCluster) -> str:
     """The name of a database that does not exist yet."""
     return f"db{next(_names)}"
+
+
+@pytest.fixture(scope="session")
+def lone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoneMongod]:
+    """A mongod that belongs to no shard. Tests use databases of their own."""
+    with lone_mongod(tmp_path_factory.mktemp("lone")) as mongod:
+        yield mongod

@@ -15,7 +15,7 @@ from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 from pymongo.read_preferences import SecondaryPreferred
 
-from deploy.mongod import (
+from shardwright.deploy.mongod import (
     connect,
     find_mongod,
     initiate,
@@ -24,8 +24,8 @@ from deploy.mongod import (
     wait_members_known,
     wait_primary,
 )
-from deploy.ports import PortReservation
-from deploy.topology import ProcessPlan, Role
+from shardwright.deploy.ports import PortReservation
+from shardwright.deploy.topology import ProcessPlan, Role
 from tests.integration.waiting import eventually
 
 Client = MongoClient[dict[str, Any]]
@@ -237,7 +237,7 @@ def _plan_member(directory: Path, name: str, daemon: str, index: int) -> Member:
     dbpath.mkdir()
     mongod = mongod_arguments(find_mongod(), plan, dbpath=dbpath, log=dbpath / "log", sockets=directory, cache_gb=0.25)
     arguments = [
-        *(sys.executable, "-m", f"{daemon}.main", "--port", str(port), "--metrics-port", str(metrics_port)),
+        *(sys.executable, "-m", f"shardwright.{daemon}.main", "--port", str(port), "--metrics-port", str(metrics_port)),
         *("--mongod-socket", str(mongod_socket(directory, plan)), "--mongod-address", plan.address),
     ]
     return Member(

@@ -9,8 +9,8 @@ from typing import TypeAlias, TypeVar
 from bson.decimal128 import Decimal128, create_decimal128_context
 from hypothesis import strategies as st
 
-from wire import rawbson
-from wire.rawbson import Span
+from shardwright.wire import rawbson
+from shardwright.wire.rawbson import Span
 
 Value: TypeAlias = tuple[int, bytes]
 Edge = TypeVar("Edge")

@@ -10,12 +10,12 @@ from bson.min_key import MinKey
 from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
-from sharding.chunk_changes import ChunkChanges
-from sharding.chunks import Chunk, ChunkHistory, ChunkRange
-from sharding.namespace import Namespace
-from sharding.routing_table import RoutingTable, ShardedCollection
-from sharding.shard_key import ShardKeyPattern
-from sharding.versions import ChunkVersion
+from shardwright.sharding.chunk_changes import ChunkChanges
+from shardwright.sharding.chunks import Chunk, ChunkHistory, ChunkRange
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.routing_table import RoutingTable, ShardedCollection
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.sharding.versions import ChunkVersion
 
 PATTERN = ShardKeyPattern.from_mapping({"x": 1})
 EPOCH = ObjectId("6b003c51f6889f2ffd8ef265")

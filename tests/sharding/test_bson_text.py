@@ -17,7 +17,7 @@ from bson.timestamp import Timestamp
 from pymongo import MongoClient
 from pymongo.errors import OperationFailure
 
-from sharding.bson_text import document_text
+from shardwright.sharding.bson_text import document_text
 
 VALUES = {
     "int": 5,

@@ -8,29 +8,18 @@ from bson.max_key import MaxKey
 from bson.min_key import MinKey
 from bson.timestamp import Timestamp
 
-from sharding.chunk_changes import ChunkChanges, Migration, merge, move, split
-from sharding.chunk_version_bumps import (
+from shardwright.sharding.chunk_changes import ChunkChanges, Migration, merge, move, split
+from shardwright.sharding.chunk_version_bumps import (
     bump_minor,
     clear_jumbo,
     ensure_version_is_greater_than,
     repair_histories,
 )
-from sharding.chunks import Chunk, ChunkHistory
-from sharding.namespace import Namespace
-from sharding.versions import ChunkVersion
-from tests.sharding.chunk_worlds import (
-    PATTERN,
-    TIME,
-    applied,
-    bound,
-    chunk,
-    new_id,
-    shape,
-    span,
-    version,
-    whole,
-)
-from wire.errors import CommandError
+from shardwright.sharding.chunks import Chunk, ChunkHistory
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.versions import ChunkVersion
+from shardwright.wire.errors import CommandError
+from tests.sharding.chunk_worlds import PATTERN, TIME, applied, bound, chunk, new_id, shape, span, version, whole
 
 LOW, HIGH = MinKey(), MaxKey()
 NOW = Timestamp(2000, 1)

@@ -5,9 +5,9 @@ import pytest
 from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
-from sharding.chunks import Chunk, ChunkHistory, ChunkPlacement, ChunkRange
+from shardwright.sharding.chunks import Chunk, ChunkHistory, ChunkPlacement, ChunkRange
+from shardwright.wire.errors import CommandError
 from tests.sharding.chunk_worlds import EPOCH, PATTERN, TIME, bound, chunk, key, span, version
-from wire.errors import CommandError
 
 
 def test_a_range_is_half_open() -> None:

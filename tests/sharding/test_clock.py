@@ -6,9 +6,9 @@ from bson.timestamp import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sharding.clock import VectorClock, VectorTime, signed_cluster_time
-from wire import rawbson
-from wire.errors import CommandError
+from shardwright.sharding.clock import VectorClock, VectorTime, signed_cluster_time
+from shardwright.wire import rawbson
+from shardwright.wire.errors import CommandError
 
 packed = st.integers(0, 2**64 - 1)
 times = st.builds(VectorTime, packed, packed, packed)

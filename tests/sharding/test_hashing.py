@@ -8,11 +8,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pymongo.collection import Collection
 
-from sharding.hashing import equal_values_hashes, hash_value
-from sharding.key_order import encode_value
+from shardwright.sharding.hashing import equal_values_hashes, hash_value
+from shardwright.sharding.key_order import encode_value
+from shardwright.wire import rawbson
 from tests.sharding import bson_values
 from tests.sharding.bson_values import Value, decimal128, document_of, double, int32, int64, wrapped
-from wire import rawbson
 
 NUMBERS = [
     *(double(value) for value in bson_values.EDGE_DOUBLES),

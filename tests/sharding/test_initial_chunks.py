@@ -11,11 +11,11 @@ from bson.int64 import Int64
 from bson.max_key import MaxKey
 from bson.min_key import MinKey
 
-from sharding.initial_chunks import InitialPlacement, make_initial_chunks, plan_initial_chunks
-from sharding.presplit_zones import ZoneRange
-from sharding.shard_key import ShardKeyPattern
+from shardwright.sharding.initial_chunks import InitialPlacement, make_initial_chunks, plan_initial_chunks
+from shardwright.sharding.presplit_zones import ZoneRange
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.wire.errors import CommandError
 from tests.sharding.chunk_worlds import TIME, new_id, version
-from wire.errors import CommandError
 
 LOW, HIGH = MinKey(), MaxKey()
 SHARDS_OF_ZONE = {"A": ["sh1", "sh2"], "B": ["sh2"], "C": ["sh3"]}

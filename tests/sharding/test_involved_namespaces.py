@@ -5,16 +5,16 @@ from typing import Any
 import bson
 import pytest
 
-from sharding.involved_namespaces import (
+from shardwright.sharding.involved_namespaces import (
     involved_namespaces,
     involved_namespaces_element,
     may_involve_others,
     received_versions,
     writes,
 )
-from sharding.versions import UNSHARDED, shard_version_element
-from wire.errors import CommandError
-from wire.rawbson import from_elements, index
+from shardwright.sharding.versions import UNSHARDED, shard_version_element
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import from_elements, index
 
 
 def pipeline(*stages: dict[str, Any]) -> bytes:

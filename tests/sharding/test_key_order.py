@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pymongo.collection import Collection
 
-from sharding.key_order import AFTER, encode_key, encode_value
+from shardwright.sharding.key_order import AFTER, encode_key, encode_value
+from shardwright.wire import rawbson
 from tests.sharding import bson_values
 from tests.sharding.bson_values import Value, int32, wrapped
-from wire import rawbson
 
 
 def encoded(value: Value) -> bytes:

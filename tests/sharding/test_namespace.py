@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pymongo.errors import OperationFailure
 
-from sharding.namespace import Namespace, check_database_name, is_valid_database_name
-from wire.errors import CommandError
+from shardwright.sharding.namespace import Namespace, check_database_name, is_valid_database_name
+from shardwright.wire.errors import CommandError
 
 if TYPE_CHECKING:
     from pymongo import MongoClient

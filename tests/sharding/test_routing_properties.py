@@ -8,12 +8,12 @@ from bson.timestamp import Timestamp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sharding import chunk_block, routing_table
-from sharding.chunk_changes import ChunkChanges, Migration, merge, move, split
-from sharding.chunk_version_bumps import bump_minor
-from sharding.chunks import Chunk, ChunkRange
-from sharding.routing_table import RoutingTable
-from sharding.versions import ChunkVersion
+from shardwright.sharding import chunk_block, routing_table
+from shardwright.sharding.chunk_changes import ChunkChanges, Migration, merge, move, split
+from shardwright.sharding.chunk_version_bumps import bump_minor
+from shardwright.sharding.chunks import Chunk, ChunkRange
+from shardwright.sharding.routing_table import RoutingTable
+from shardwright.sharding.versions import ChunkVersion
 from tests.sharding.chunk_worlds import MAX, MIN, PATTERN, applied, bound, key, new_id, table_of, version, whole
 
 

@@ -8,14 +8,14 @@ from bson.max_key import MaxKey
 from bson.min_key import MinKey
 from bson.timestamp import Timestamp
 
-from sharding.chunks import Chunk, ChunkHistory
-from sharding.past_placement import placement_at
-from sharding.routing_table import RoutingTable
-from sharding.shard_key import ShardKeyPattern
-from sharding.timestamps import pack_timestamp
-from sharding.versions import shard_version_element
+from shardwright.sharding.chunks import Chunk, ChunkHistory
+from shardwright.sharding.past_placement import placement_at
+from shardwright.sharding.routing_table import RoutingTable
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.sharding.timestamps import pack_timestamp
+from shardwright.sharding.versions import shard_version_element
+from shardwright.wire.errors import CommandError
 from tests.sharding.chunk_worlds import COLLECTION, chunk, key, table_of, version, whole
-from wire.errors import CommandError
 
 LOW, HIGH = MinKey(), MaxKey()
 

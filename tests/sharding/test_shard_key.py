@@ -11,13 +11,13 @@ from bson.min_key import MinKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sharding.hashing import hash_value
-from sharding.shard_key import ShardKeyPattern
+from shardwright.sharding.hashing import hash_value
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.wire import rawbson
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
 from tests.sharding import bson_values
 from tests.sharding.bson_values import Value, document_of, wrapped
-from wire import rawbson
-from wire.error_codes import ErrorCode
-from wire.errors import CommandError
 
 PAIR = ShardKeyPattern.from_mapping({"a": 1, "b.c": 1})
 HASHED = ShardKeyPattern.from_mapping({"a": 1, "b.c": "hashed"})

@@ -11,7 +11,7 @@ from bson.timestamp import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sharding.versions import (
+from shardwright.sharding.versions import (
     IGNORED,
     UNSHARDED,
     ChunkVersion,
@@ -19,8 +19,8 @@ from sharding.versions import (
     database_version_element,
     shard_version_element,
 )
-from wire import rawbson
-from wire.errors import CommandError
+from shardwright.wire import rawbson
+from shardwright.wire.errors import CommandError
 
 EPOCH = ObjectId("6b003c51f6889f2ffd8ef265")
 TIME = Timestamp(1795177553, 7)

@@ -6,10 +6,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from shardwright.wire.discovery.application_errors import ApplicationError, Failure, after_application_error
+from shardwright.wire.discovery.server import Server
+from shardwright.wire.discovery.topology import Topology
 from tests.specifications.scenarios import load, scenarios
-from wire.discovery.application_errors import ApplicationError, Failure, after_application_error
-from wire.discovery.server import Server
-from wire.discovery.topology import Topology
 
 SKIPPED: Final = {
     "load-balanced/": "no load balancers: shards and config servers are replica sets",

@@ -6,12 +6,17 @@ from typing import Any, Final
 
 import pytest
 
+from shardwright.wire.discovery.selection import (
+    HEARTBEAT_SECONDS,
+    in_latency_window,
+    least_busy_of_two,
+    suitable_servers,
+)
+from shardwright.wire.discovery.server import Server, ServerType, smoothed_round_trip
+from shardwright.wire.discovery.topology import Topology
+from shardwright.wire.errors import CommandError
+from shardwright.wire.read_preference import PRIMARY, ReadPreference
 from tests.specifications.scenarios import load, scenarios
-from wire.discovery.selection import HEARTBEAT_SECONDS, in_latency_window, least_busy_of_two, suitable_servers
-from wire.discovery.server import Server, ServerType, smoothed_round_trip
-from wire.discovery.topology import Topology
-from wire.errors import CommandError
-from wire.read_preference import PRIMARY, ReadPreference
 
 NO_ROUTERS: Final = "no routers are followed: shards and config servers are replica sets"
 NO_STANDALONES: Final = "no standalones are followed: shards and config servers are replica sets"

@@ -6,7 +6,7 @@ from typing import Any
 
 import bson
 
-from wire.message import EXHAUST_ALLOWED, OP_MSG, OP_QUERY
+from shardwright.wire.message import EXHAUST_ALLOWED, OP_MSG, OP_QUERY
 
 RECEIVE_SECONDS_MAX = 30.0
 

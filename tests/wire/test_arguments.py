@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wire.arguments import INT64_MAX, INT64_MIN, Arguments, Strictness, clamp_int64
-from wire.errors import CommandError
+from shardwright.wire.arguments import INT64_MAX, INT64_MIN, Arguments, Strictness, clamp_int64
+from shardwright.wire.errors import CommandError
 
 
 def arguments(**fields: Any) -> Arguments:  # noqa: ANN401 - any BSON

@@ -2,7 +2,7 @@
 
 import pytest
 
-from wire.checksum import append_checksum, checksum, is_checksum_valid
+from shardwright.wire.checksum import append_checksum, checksum, is_checksum_valid
 
 
 @pytest.mark.parametrize(

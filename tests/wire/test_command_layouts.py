@@ -8,12 +8,12 @@ from bson import Int64, Regex
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardwright.wire import command_layouts
+from shardwright.wire.command_layouts import COMMAND_LAYOUTS, CommandLayouts
+from shardwright.wire.message import OpMsg, op_msg
+from shardwright.wire.rawbson import index
+from shardwright.wire.request import Request
 from tests.wire.test_rawbson import documents
-from wire import command_layouts
-from wire.command_layouts import COMMAND_LAYOUTS, CommandLayouts
-from wire.message import OpMsg, op_msg
-from wire.rawbson import index
-from wire.request import Request
 
 
 def command(fields: dict[str, Any], *, name: str = "find", db: str = "shop") -> bytes:

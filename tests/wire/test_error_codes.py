@@ -2,7 +2,7 @@
 
 import pytest
 
-from wire.error_codes import Category, ErrorCode, categories_of, code_name, codes_of, has_category
+from shardwright.wire.error_codes import Category, ErrorCode, categories_of, code_name, codes_of, has_category
 
 
 @pytest.mark.parametrize(

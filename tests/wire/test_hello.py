@@ -8,12 +8,12 @@ from bson import Int64, ObjectId
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wire import rawbson
-from wire.client_metadata import MONGOS_BYTES_MAX, ClientMetadataSlot, parse_client_metadata
-from wire.error_codes import ErrorCode
-from wire.errors import CommandError
-from wire.hello import MONGOS, HelloRequest, TopologyVersion, await_budget_ms, parse_hello
-from wire.rawbson import InvalidBSONError
+from shardwright.wire import rawbson
+from shardwright.wire.client_metadata import MONGOS_BYTES_MAX, ClientMetadataSlot, parse_client_metadata
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.hello import MONGOS, HelloRequest, TopologyVersion, await_budget_ms, parse_hello
+from shardwright.wire.rawbson import InvalidBSONError
 
 CURRENT = TopologyVersion(ObjectId("0123456789ab0123456789ab"), 5)
 OTHER_PROCESS = ObjectId("ba9876543210ba9876543210")

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardwright.wire import legacy, rawbson
+from shardwright.wire.errors import RemoteProtocolError
+from shardwright.wire.message import OP_REPLY
 from tests.wire.raw_connection import op_query_frame
-from wire import legacy, rawbson
-from wire.errors import RemoteProtocolError
-from wire.message import OP_REPLY
 
 HELLO = op_query_frame("admin.$cmd", {"isMaster": 1, "helloOk": True}, flags=legacy.SECONDARY_OK)
 

@@ -9,10 +9,10 @@ from bson.code import Code
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wire.error_codes import ErrorCode
-from wire.errors import CommandError
-from wire.message import OpMsg, op_msg
-from wire.rawbson import (
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.message import OpMsg, op_msg
+from shardwright.wire.rawbson import (
     ARRAY,
     BINARY,
     BOOL,
@@ -30,8 +30,8 @@ from wire.rawbson import (
     from_elements,
     index,
 )
-from wire.request import Request
-from wire.well_formed import error_of_request
+from shardwright.wire.request import Request
+from shardwright.wire.well_formed import error_of_request
 
 BAD_TEXT = pack("<i", 4) + b"a\xffb\0"
 BAD_BINARY = pack("<i", 6) + b"\x02" + pack("<i", 99) + b"ab"

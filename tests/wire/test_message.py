@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wire.errors import RemoteProtocolError
-from wire.message import (
+from shardwright.wire.errors import RemoteProtocolError
+from shardwright.wire.message import (
     CHECKSUM_PRESENT,
     MORE_TO_COME,
     OP_MSG,

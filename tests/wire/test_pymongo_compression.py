@@ -9,13 +9,13 @@ import bson
 import pytest
 from pymongo import MongoClient
 
-from wire import legacy
-from wire.compression import Compressor, compress, decompress, negotiate
-from wire.errors import RemoteProtocolError
-from wire.hello import MAX_WIRE_VERSION, MIN_WIRE_VERSION, parse_hello
-from wire.limits import BSON_OBJECT_BYTES_MAX, MESSAGE_BYTES_MAX, WRITE_BATCH_OPERATIONS_MAX
-from wire.message import OP_COMPRESSED, OP_QUERY, FrameReader, OpMsg, reply_document
-from wire.rawbson import index
+from shardwright.wire import legacy
+from shardwright.wire.compression import Compressor, compress, decompress, negotiate
+from shardwright.wire.errors import RemoteProtocolError
+from shardwright.wire.hello import MAX_WIRE_VERSION, MIN_WIRE_VERSION, parse_hello
+from shardwright.wire.limits import BSON_OBJECT_BYTES_MAX, MESSAGE_BYTES_MAX, WRITE_BATCH_OPERATIONS_MAX
+from shardwright.wire.message import OP_COMPRESSED, OP_QUERY, FrameReader, OpMsg, reply_document
+from shardwright.wire.rawbson import index
 
 
 class CompressingServer:

@@ -12,9 +12,9 @@ from bson import Binary, Code, DBRef, Decimal128, Int64, MaxKey, MinKey, ObjectI
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wire import rawbson
-from wire.limits import NESTING_LEVELS_MAX
-from wire.rawbson import InvalidBSONError
+from shardwright.wire import rawbson
+from shardwright.wire.limits import NESTING_LEVELS_MAX
+from shardwright.wire.rawbson import InvalidBSONError
 
 EVERY_TYPE: dict[str, Any] = {
     "double": 1.5,

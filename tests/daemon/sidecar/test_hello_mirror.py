@@ -7,7 +7,7 @@ import trio
 from bson import ObjectId
 from trio.testing import MockClock
 
-from daemon.sidecar.hello_mirror import HelloMirror
+from shardwright.daemon.sidecar.hello_mirror import HelloMirror
 
 PROCESS = ObjectId()
 

@@ -2,7 +2,7 @@
 
 from bson import ObjectId
 
-from daemon.sidecar.hello_view import election_term, rewrite_hello, topology_of, unmapped_members
+from shardwright.daemon.sidecar.hello_view import election_term, rewrite_hello, topology_of, unmapped_members
 
 SIDECARS = {"m0:1": "d0:1", "m1:1": "d1:1"}
 HELLO = {

@@ -7,14 +7,14 @@ import bson
 import trio
 from bson.timestamp import Timestamp
 
-from daemon.sidecar.noop_writer import NoopWriter
-from wire.message import OpMsg, next_request_id, op_msg
-from wire.request import Request
+from shardwright.daemon.sidecar.noop_writer import NoopWriter
+from shardwright.wire.message import OpMsg, next_request_id, op_msg
+from shardwright.wire.request import Request
 
 if TYPE_CHECKING:
-    from daemon.sidecar.hello_mirror import HelloMirror
-    from daemon.sidecar.mongod import LocalMongod
-    from wire.transport.pools import ConnectionPools
+    from shardwright.daemon.sidecar.hello_mirror import HelloMirror
+    from shardwright.daemon.sidecar.mongod import LocalMongod
+    from shardwright.wire.transport.pools import ConnectionPools
 
 HERE = "host:1"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from daemon.sidecar.options import add_sidecar_options
+from shardwright.daemon.sidecar.options import add_sidecar_options
 
 
 def parsed(socket: str) -> argparse.Namespace:

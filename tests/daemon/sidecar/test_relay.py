@@ -11,8 +11,16 @@ from pymongo import AsyncMongoClient, MongoClient
 from pymongo.cursor import CursorType
 from pymongo.write_concern import WriteConcern
 
+from shardwright.wire.message import (
+    CHECKSUM_PRESENT,
+    MORE_TO_COME,
+    FrameReader,
+    OpMsg,
+    encode_sequence,
+    op_msg,
+    with_checksum,
+)
 from tests.shardd.mini_cluster import Member, Set
-from wire.message import CHECKSUM_PRESENT, MORE_TO_COME, FrameReader, OpMsg, encode_sequence, op_msg, with_checksum
 
 
 class Raw:

@@ -5,11 +5,11 @@ from typing import Any
 import bson
 import pytest
 
-from daemon.sidecar.mongod import REPLICATION_DATA
-from daemon.sidecar.reply_term import ASK_FOR_TERM, take_term
+from shardwright.daemon.sidecar.mongod import REPLICATION_DATA
+from shardwright.daemon.sidecar.reply_term import ASK_FOR_TERM, take_term
+from shardwright.wire.message import OpMsg, op_msg, with_checksum
+from shardwright.wire.rawbson import append
 from tests.shardd.mini_cluster import Member
-from wire.message import OpMsg, op_msg, with_checksum
-from wire.rawbson import append
 
 METADATA = {"term": bson.Int64(7), "isPrimary": True}
 TIMES = {"$clusterTime": {"clusterTime": bson.Timestamp(1, 2)}, "operationTime": bson.Timestamp(1, 2)}

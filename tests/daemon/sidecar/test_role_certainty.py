@@ -7,8 +7,8 @@ import pytest
 import trio
 from bson import ObjectId
 
-from daemon.sidecar.hello_mirror import HelloMirror
-from daemon.sidecar.role_certainty import PAUSE_SECONDS_MAX, RoleCertainty
+from shardwright.daemon.sidecar.hello_mirror import HelloMirror
+from shardwright.daemon.sidecar.role_certainty import PAUSE_SECONDS_MAX, RoleCertainty
 
 PROCESS = ObjectId()
 

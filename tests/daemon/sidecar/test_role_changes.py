@@ -12,8 +12,8 @@ import bson
 import pytest
 from pymongo.errors import AutoReconnect
 
+from shardwright.wire.message import FrameReader, OpMsg, op_msg
 from tests.shardd.mini_cluster import Member, Set, replica_set
-from wire.message import FrameReader, OpMsg, op_msg
 
 NOTICE_SECONDS_MAX = 0.1
 

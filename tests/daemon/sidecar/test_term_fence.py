@@ -7,12 +7,12 @@ import pytest
 import trio
 import trio.testing
 
-from daemon.sidecar.mongod import LocalMongod
-from daemon.sidecar.term_fence import TermFence
-from daemon.sidecar.term_scope import working_for
-from tests.shardd.migration.lone_mongod import LoneMongod, lone_mongod
-from wire.error_codes import ErrorCode
-from wire.errors import CommandError
+from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.daemon.sidecar.term_fence import TermFence
+from shardwright.daemon.sidecar.term_scope import working_for
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from tests.shardd.lone_mongod import LoneMongod, lone_mongod
 
 DOCUMENT = {"_id": 1, "from": "earlier"}
 WRITES = [

@@ -6,9 +6,9 @@ import trio
 from bson import ObjectId
 from trio.testing import wait_all_tasks_blocked
 
-from daemon.sidecar.hello_mirror import HelloMirror
-from daemon.sidecar.role_certainty import RoleCertainty
-from daemon.sidecar.terms import follow_role
+from shardwright.daemon.sidecar.hello_mirror import HelloMirror
+from shardwright.daemon.sidecar.role_certainty import RoleCertainty
+from shardwright.daemon.sidecar.terms import follow_role
 
 PROCESS = ObjectId()
 

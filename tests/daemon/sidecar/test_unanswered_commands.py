@@ -11,17 +11,17 @@ import trio
 import trio.testing
 
 from bench.mongods import primary_mongod
-from daemon.sidecar.mongod import LocalMongod
-from daemon.sidecar.term_scope import working_for
-from deploy.mongod import find_mongod, mongod_socket
-from deploy.ports import PortReservation
-from deploy.topology import ProcessPlan, Role
-from tests.shardd.migration.lone_mongod import LoneMongod
-from wire.error_codes import ErrorCode
-from wire.errors import CommandError
-from wire.transport.client import handshake_document
-from wire.transport.pool import Pool
-from wire.transport.pools import ConnectionPools
+from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.daemon.sidecar.term_scope import working_for
+from shardwright.deploy.mongod import find_mongod, mongod_socket
+from shardwright.deploy.ports import PortReservation
+from shardwright.deploy.topology import ProcessPlan, Role
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.transport.client import handshake_document
+from shardwright.wire.transport.pool import Pool
+from shardwright.wire.transport.pools import ConnectionPools
+from tests.shardd.lone_mongod import LoneMongod
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 import trio
 
-from daemon.sidecar.upstream import Upstream
+from shardwright.daemon.sidecar.upstream import Upstream
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.request import Request
+from shardwright.wire.transport.client_connection import ClientConnection
+from shardwright.wire.transport.unread import UNREAD_REPLIES, UnreadBounds
 from tests.wire.transport.serving import serving
 from tests.wire.transport.test_reservations import Shard, asked, no_room
-from wire.error_codes import ErrorCode
-from wire.request import Request
-from wire.transport.client_connection import ClientConnection
-from wire.transport.unread import UNREAD_REPLIES, UnreadBounds
 
 if TYPE_CHECKING:
-    from daemon.sidecar.mongod import LocalMongod
+    from shardwright.daemon.sidecar.mongod import LocalMongod
 
 
 @pytest.mark.parametrize("method", ["forward", "pass_on"])

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, cast
 import bson
 import trio
 
-from router.operation import Operation
-from router.shard_reply import ShardReply
+from shardwright.router.operation import Operation
+from shardwright.router.sending.shard_reply import ShardReply
+from shardwright.wire.errors import BackendError
+from shardwright.wire.message import OpMsg, op_msg
 from tests.router.reads.requests import request
-from wire.errors import BackendError
-from wire.message import OpMsg, op_msg
 
 if TYPE_CHECKING:
-    from wire.transport.client_connection import ClientConnection
+    from shardwright.wire.transport.client_connection import ClientConnection
 
 Documents = list[dict[str, Any]]
 

@@ -6,14 +6,14 @@ import bson
 import pytest
 from bson.timestamp import Timestamp
 
-from router.cursors.batch_relay import BatchRelay
-from router.reads.cursor_reply import CursorReply
-from router.shard_reply import ShardReply
-from wire.errors import RemoteProtocolError
-from wire.message import CHECKSUM_PRESENT, op_msg
+from shardwright.router.cursors.batch_relay import BatchRelay
+from shardwright.router.reads.cursor_reply import CursorReply
+from shardwright.router.sending.shard_reply import ShardReply
+from shardwright.wire.errors import RemoteProtocolError
+from shardwright.wire.message import CHECKSUM_PRESENT, op_msg
 
 if TYPE_CHECKING:
-    from wire.transport.stream import FrameStream
+    from shardwright.wire.transport.stream import FrameStream
 
 _RECEIVER = cast("FrameStream", None)
 _CLUSTER_TIME = {"clusterTime": Timestamp(5, 1), "signature": {"hash": bytes(20), "keyId": bson.Int64(0)}}

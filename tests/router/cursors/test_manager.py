@@ -8,13 +8,13 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from router.cursors.manager import CursorManager
-from router.cursors.remote import RemoteCursor
-from router.cursors.session import NOBODY, CursorOwner
-from wire.error_codes import ErrorCode
-from wire.errors import CommandError, ConnectFailedError
-from wire.message import OpMsg
-from wire.transport.unread import UNREAD_REPLIES, UnreadBounds
+from shardwright.router.cursors.manager import CursorManager
+from shardwright.router.cursors.remote import RemoteCursor
+from shardwright.router.cursors.session import NOBODY, CursorOwner
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError, ConnectFailedError
+from shardwright.wire.message import OpMsg
+from shardwright.wire.transport.unread import UNREAD_REPLIES, UnreadBounds
 
 
 class FakeCursor:

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 import trio
 
-from router.cursors.merged import MergedCursor
-from router.reads.get_more_arguments import GetMoreArguments
-from router.reads.merge import ResultMerger
-from router.reads.sort_order import SortOrder
+from shardwright.router.cursors.merged import MergedCursor
+from shardwright.router.reads.get_more_arguments import GetMoreArguments
+from shardwright.router.reads.merge import ResultMerger
+from shardwright.router.reads.sort_order import SortOrder
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError, ConnectionClosedError
 from tests.router.cursors.fakes import FakeShard, batch_of, cursor_of, operation
-from wire.error_codes import ErrorCode
-from wire.errors import CommandError, ConnectionClosedError
 
 
 def merged(shards: Sequence[FakeShard], *, allows_partial_results: bool = False, **merging: Any) -> MergedCursor:  # noqa: ANN401 - as ResultMerger

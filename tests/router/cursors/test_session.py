@@ -6,9 +6,9 @@ import pytest
 from bson.binary import Binary
 from bson.int64 import Int64
 
-from router.cursors.session import NOBODY, CursorOwner
+from shardwright.router.cursors.session import NOBODY, CursorOwner
+from shardwright.wire.errors import CommandError
 from tests.router.reads.requests import request
-from wire.errors import CommandError
 
 ONE, TWO = UUID(int=1), UUID(int=2)
 

@@ -5,9 +5,9 @@ from typing import Any
 import bson
 from bson.timestamp import Timestamp
 
-from router.shard_reply import ShardReply
-from wire.errors import CommandError
-from wire.message import op_msg
+from shardwright.router.sending.shard_reply import ShardReply
+from shardwright.wire.errors import CommandError
+from shardwright.wire.message import op_msg
 
 
 def succeeded(shard_id: str, **fields: Any) -> ShardReply:  # noqa: ANN401 - any BSON value

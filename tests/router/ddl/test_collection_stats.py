@@ -5,8 +5,8 @@ from typing import Any
 import bson
 import pytest
 
-from router.ddl.collection_stats import merge_collection_stats, scale_of
-from wire.errors import CommandError
+from shardwright.router.ddl.collection_stats import merge_collection_stats, scale_of
+from shardwright.wire.errors import CommandError
 
 
 def stats(**fields: Any) -> dict[str, Any]:  # noqa: ANN401 - any BSON value

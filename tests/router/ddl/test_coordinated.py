@@ -5,10 +5,10 @@ from typing import Any
 import bson
 import pytest
 
-from router.ddl.coordinated import coordinated_command, refuse_collection_uuid
-from wire.errors import CommandError
-from wire.message import OpMsg, op_msg
-from wire.request import Request
+from shardwright.router.ddl.coordinated import coordinated_command, refuse_collection_uuid
+from shardwright.wire.errors import CommandError
+from shardwright.wire.message import OpMsg, op_msg
+from shardwright.wire.request import Request
 
 
 def request(**command: Any) -> Request:  # noqa: ANN401 - any BSON value

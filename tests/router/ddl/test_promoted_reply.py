@@ -2,10 +2,10 @@
 
 import pytest
 
-from router.ddl.promoted_reply import merge_promoted
-from router.shard_reply import ShardReply
+from shardwright.router.ddl.promoted_reply import merge_promoted
+from shardwright.router.sending.shard_reply import ShardReply
+from shardwright.wire.errors import CommandError
 from tests.router.ddl.replies import failed, succeeded
-from wire.errors import CommandError
 
 
 def test_first_reply_is_promoted_and_all_are_shown() -> None:

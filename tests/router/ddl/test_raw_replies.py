@@ -2,11 +2,11 @@
 
 import pytest
 
-from router.ddl.raw_replies import merge_raw
-from router.shard_reply import ShardReply
+from shardwright.router.ddl.raw_replies import merge_raw
+from shardwright.router.sending.shard_reply import ShardReply
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
 from tests.router.ddl.replies import failed, succeeded
-from wire.error_codes import ErrorCode
-from wire.errors import CommandError
 
 STRINGS = {"a": "a/a.example:1", "b": "b/b.example:1", "c": "c/c.example:1"}
 

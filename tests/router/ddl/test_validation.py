@@ -2,9 +2,9 @@
 
 import pytest
 
-from router.ddl.validation import merge_validation
+from shardwright.router.ddl.validation import merge_validation
+from shardwright.wire.errors import CommandError
 from tests.router.ddl.replies import failed, succeeded
-from wire.errors import CommandError
 
 
 def test_valid_everywhere() -> None:

@@ -5,9 +5,9 @@ from typing import Any
 
 import bson
 
-from router.shard_reply import ShardReply
-from wire.message import OpMsg, op_msg
-from wire.request import Request
+from shardwright.router.sending.shard_reply import ShardReply
+from shardwright.wire.message import OpMsg, op_msg
+from shardwright.wire.request import Request
 
 
 def request(command: Mapping[str, Any], db: str = "test") -> Request:

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.reads.count import CountArguments
+from shardwright.router.reads.count import CountArguments
+from shardwright.wire.errors import CommandError
 from tests.router.reads.requests import request
-from wire.errors import CommandError
 
 
 @given(

@@ -6,11 +6,11 @@ import bson
 import pytest
 from bson.timestamp import Timestamp
 
-from router.reads.cursor_reply import NEXT_BATCH, CursorReply, cursor_element, empty_cursor, is_whole_result
+from shardwright.router.reads.cursor_reply import NEXT_BATCH, CursorReply, cursor_element, empty_cursor, is_whole_result
+from shardwright.wire.errors import RemoteProtocolError
+from shardwright.wire.message import Header, OpMsg
+from shardwright.wire.rawbson import from_elements
 from tests.router.reads.requests import cursor_reply, shard_reply
-from wire.errors import RemoteProtocolError
-from wire.message import Header, OpMsg
-from wire.rawbson import from_elements
 
 DOCUMENTS: list[dict[str, Any]] = [{"_id": 1}, {"_id": 2, "x": "y" * 300}]
 

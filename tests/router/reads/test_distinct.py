@@ -6,9 +6,9 @@ import bson
 import pytest
 from bson.decimal128 import Decimal128
 
-from router.reads.distinct import DISTINCT_TOO_BIG, merge_values, merging_aggregate
-from wire.errors import CommandError
-from wire.rawbson import ARRAY, element, from_elements, index
+from shardwright.router.reads.distinct import DISTINCT_TOO_BIG, merge_values, merging_aggregate
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import ARRAY, element, from_elements, index
 
 
 def array(values: list[Any]) -> bytes:

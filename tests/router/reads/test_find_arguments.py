@@ -5,10 +5,10 @@ from typing import Any
 import bson
 import pytest
 
-from router.reads.find_arguments import FindArguments, filter_of, is_immortal, is_near
-from router.reads.sort_order import NEAREST_FIRST, SortOrder
+from shardwright.router.reads.find_arguments import FindArguments, filter_of, is_immortal, is_near
+from shardwright.router.reads.sort_order import NEAREST_FIRST, SortOrder
+from shardwright.wire.errors import CommandError
 from tests.router.reads.requests import request
-from wire.errors import CommandError
 
 
 def for_shards(command: dict[str, Any]) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from typing import Any
 import bson
 import pytest
 
-from router.reads.get_more_arguments import GetMoreArguments
+from shardwright.router.reads.get_more_arguments import GetMoreArguments
+from shardwright.wire.errors import CommandError
 from tests.router.reads.requests import request
-from wire.errors import CommandError
 
 GOOD = {"getMore": bson.Int64(5), "collection": "c"}
 

@@ -6,10 +6,10 @@ import bson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.reads.batch import Batch
-from router.reads.merge import ResultMerger
-from router.reads.sort_order import SortOrder
-from wire.limits import BSON_OBJECT_BYTES_MAX
+from shardwright.router.reads.batch import Batch
+from shardwright.router.reads.merge import ResultMerger
+from shardwright.router.reads.sort_order import SortOrder
+from shardwright.wire.limits import BSON_OBJECT_BYTES_MAX
 
 
 def plain(number: int) -> bytes:

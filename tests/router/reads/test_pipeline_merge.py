@@ -5,11 +5,11 @@ from typing import Any
 import bson
 import pytest
 
-from router.reads.pipeline import Pipeline
-from router.reads.pipeline_merge import MergeablePipeline
-from router.reads.sort_order import SortOrder
+from shardwright.router.reads.pipeline import Pipeline
+from shardwright.router.reads.pipeline_merge import MergeablePipeline
+from shardwright.router.reads.sort_order import SortOrder
+from shardwright.wire.errors import CommandError
 from tests.router.reads.requests import request
-from wire.errors import CommandError
 
 COUNTING = {"$group": {"_id": 1, "n": {"$sum": 1}}}
 

@@ -8,10 +8,10 @@ import bson
 import pytest
 from bson.timestamp import Timestamp
 
-from router.reads.read_concern import at_time, is_snapshot, snapshot_time
-from sharding.chunks import ChunkHistory
-from sharding.routing_table import RoutingTable
-from sharding.timestamps import pack_timestamp
+from shardwright.router.reads.read_concern import at_time, is_snapshot, snapshot_time
+from shardwright.sharding.chunks import ChunkHistory
+from shardwright.sharding.routing_table import RoutingTable
+from shardwright.sharding.timestamps import pack_timestamp
 from tests.router.reads.requests import request
 from tests.sharding.chunk_worlds import table_of, whole
 

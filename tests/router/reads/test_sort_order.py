@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.reads.sort_order import NEAREST_FIRST, SortOrder, sort_key_span, without_span
-from wire.errors import RemoteProtocolError
+from shardwright.router.reads.sort_order import NEAREST_FIRST, SortOrder, sort_key_span, without_span
+from shardwright.wire.errors import RemoteProtocolError
 
 
 def order(sort: dict[str, Any]) -> SortOrder | None:

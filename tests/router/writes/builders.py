@@ -10,15 +10,15 @@ from bson.min_key import MinKey
 from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
-from router.writes.batch import WriteBatch
-from router.writes.kind import WriteKind
-from sharding.chunks import ChunkPlacement
-from sharding.namespace import Namespace
-from sharding.routing_table import RoutingTable, ShardedCollection
-from sharding.shard_key import ShardKeyPattern
-from wire.message import OpMsg, encode_sequence, op_msg
-from wire.rawbson import encode_document
-from wire.request import Request
+from shardwright.router.writes.batch import WriteBatch
+from shardwright.router.writes.kind import WriteKind
+from shardwright.sharding.chunks import ChunkPlacement
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.routing_table import RoutingTable, ShardedCollection
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.wire.message import OpMsg, encode_sequence, op_msg
+from shardwright.wire.rawbson import encode_document
+from shardwright.wire.request import Request
 
 NAMESPACE = "shop.orders"
 

@@ -6,20 +6,20 @@ from typing import Any, cast
 import bson
 from bson.timestamp import Timestamp
 
-from router.operation import Operation
-from router.registry import Reply
-from router.routing_cache import CollectionRouting, DatabaseRouting
-from router.shard_reply import ShardReply
-from router.writes.execute import execute
-from router.writes.kind import WriteKind
-from sharding.clock import VectorClock
-from sharding.routing_table import RoutingTable
-from sharding.timestamps import pack_timestamp
-from sharding.versions import DatabaseVersion
+from shardwright.router.operation import Operation
+from shardwright.router.registry import Reply
+from shardwright.router.routing.routing_cache import CollectionRouting, DatabaseRouting
+from shardwright.router.sending.shard_reply import ShardReply
+from shardwright.router.writes.execute import execute
+from shardwright.router.writes.kind import WriteKind
+from shardwright.sharding.clock import VectorClock
+from shardwright.sharding.routing_table import RoutingTable
+from shardwright.sharding.timestamps import pack_timestamp
+from shardwright.sharding.versions import DatabaseVersion
+from shardwright.wire.errors import CommandError
+from shardwright.wire.message import OpMsg, reply
+from shardwright.wire.request import Request
 from tests.router.writes.builders import NAMESPACE, request
-from wire.errors import CommandError
-from wire.message import OpMsg, reply
-from wire.request import Request
 
 ALL_SHARDS = ("east", "north", "south", "west")
 """``south`` owns no chunk."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import bson
 
-from wire.request import Request
+from shardwright.wire.request import Request
 
 POISON = 13
 STALE_CONFIG = 13388

@@ -10,17 +10,17 @@ from bson.int64 import Int64
 from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
-from router.registry import Reply
-from router.writes import execute as execute_module
-from router.writes.kind import WriteKind
-from sharding.versions import IGNORED, UNSHARDED
+from shardwright.router.registry import Reply
+from shardwright.router.writes import execute as execute_module
+from shardwright.router.writes.kind import WriteKind
+from shardwright.sharding.versions import IGNORED, UNSHARDED
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.message import OpMsg
+from shardwright.wire.request import Request
 from tests import both_ways
 from tests.router.writes.builders import request, table
 from tests.router.writes.fake_router import ALL_SHARDS, OK, TOPOLOGY_TIME, Answer, FakeRouter, statements_sent
-from wire.error_codes import ErrorCode
-from wire.errors import CommandError
-from wire.message import OpMsg
-from wire.request import Request
 
 pytestmark = pytest.mark.usefixtures("both_ways_of_running")
 

@@ -5,15 +5,15 @@ from typing import Any
 import bson
 import pytest
 
-from router.writes import merge
-from router.writes.merge import (
+from shardwright.router.writes import merge
+from shardwright.router.writes.merge import (
     combined_error,
     error_document,
     merged_write_concern_error,
     with_index,
     with_limited_messages,
 )
-from wire.errors import CommandError
+from shardwright.wire.errors import CommandError
 
 DUPLICATE = {"index": 3, "code": 11000, "errmsg": "E11000", "keyPattern": {"_id": 1}, "keyValue": {"_id": 5}}
 

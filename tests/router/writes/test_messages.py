@@ -7,14 +7,14 @@ import bson
 import pytest
 from bson.int64 import Int64
 
-from router.writes.kind import WriteKind
-from router.writes.messages import message_with_versions, shard_message
-from router.writes.shard_batch import ShardBatch
-from sharding.versions import UNSHARDED, shard_version_element
+from shardwright.router.writes.kind import WriteKind
+from shardwright.router.writes.messages import message_with_versions, shard_message
+from shardwright.router.writes.shard_batch import ShardBatch
+from shardwright.sharding.versions import UNSHARDED, shard_version_element
+from shardwright.wire.errors import CommandError
+from shardwright.wire.message import OpMsg, encode_sequence, op_msg, with_checksum
+from shardwright.wire.request import Request
 from tests.router.writes.builders import batch, request
-from wire.errors import CommandError
-from wire.message import OpMsg, encode_sequence, op_msg, with_checksum
-from wire.request import Request
 
 VERSION = shard_version_element(UNSHARDED)
 SESSION = {"id": bson.Binary(bytes(16), 4)}

@@ -14,20 +14,20 @@ from bson.int64 import Int64
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.writes import batch as batch_module
-from router.writes.batch import WriteBatch
-from router.writes.kind import WriteKind
-from router.writes.messages import broadcast_elements, shard_message
-from router.writes.reply import WriteReply
-from router.writes.run import WriteRun
-from router.writes.shard_batch import ShardBatch
-from router.writes.targeting import target_batch
+from shardwright.router.writes import batch as batch_module
+from shardwright.router.writes.batch import WriteBatch
+from shardwright.router.writes.kind import WriteKind
+from shardwright.router.writes.messages import broadcast_elements, shard_message
+from shardwright.router.writes.reply import WriteReply
+from shardwright.router.writes.run import WriteRun
+from shardwright.router.writes.shard_batch import ShardBatch
+from shardwright.router.writes.targeting import target_batch
+from shardwright.wire import rawbson
+from shardwright.wire.errors import CommandError
+from shardwright.wire.message import OpMsg
+from shardwright.wire.request import Request
 from tests.router.writes.builders import NAMESPACE, batch, request, table
 from tests.router.writes.model import POISON, ModelServer
-from wire import rawbson
-from wire.errors import CommandError
-from wire.message import OpMsg
-from wire.request import Request
 
 SHARDS = ("west", "east", "north")
 ROUTING = table({"k": 1}, [{"k": 5}, {"k": 10}], SHARDS)

@@ -13,18 +13,18 @@ from bson.max_key import MaxKey
 from bson.objectid import ObjectId
 from bson.regex import Regex
 
-from router.writes.kind import WriteKind
-from router.writes.statements import DeleteStatement, UpdateStatement
-from router.writes.targeting import (
+from shardwright.router.writes.kind import WriteKind
+from shardwright.router.writes.statements import DeleteStatement, UpdateStatement
+from shardwright.router.writes.targeting import (
     ALL_SHARDS,
     target_batch,
     target_delete,
     target_find_and_modify,
     target_update,
 )
-from sharding.routing_table import RoutingTable
+from shardwright.sharding.routing_table import RoutingTable
+from shardwright.wire.errors import CommandError
 from tests.router.writes.builders import batch, table
-from wire.errors import CommandError
 
 SHARDS = ("west", "east", "north")
 BY_K = table({"k": 1}, [{"k": 0}, {"k": 100}], SHARDS)

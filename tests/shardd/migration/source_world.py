@@ -12,15 +12,15 @@ from bson.max_key import MaxKey
 from bson.min_key import MinKey
 from bson.timestamp import Timestamp
 
-from daemon.sidecar.mongod import LocalMongod
-from shardd.local_collections import describe
-from shardd.migration.source.clone_source import CloneSource, TransferredMods
-from sharding.chunks import ChunkRange
-from sharding.key_order import encode_key
-from sharding.namespace import Namespace
-from sharding.shard_key import ShardKeyPattern
-from tests.shardd.migration.lone_mongod import TEST_SECONDS_MAX, LoneMongod
-from wire import rawbson
+from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.shardd.local_mongod.local_collections import describe
+from shardwright.shardd.migration.source.clone_source import CloneSource, TransferredMods
+from shardwright.sharding.chunks import ChunkRange
+from shardwright.sharding.key_order import encode_key
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.wire import rawbson
+from tests.shardd.lone_mongod import TEST_SECONDS_MAX, LoneMongod
 
 Document = dict[str, Any]
 

@@ -13,10 +13,13 @@ from bson.max_key import MaxKey
 from bson.min_key import MinKey
 from bson.timestamp import Timestamp
 
-from shardd.migration.reserved_sessions import ReservedSessions
-from shardd.migration.source.clone_source import CloneSource
-from shardd.migration.source.digest import RangeDigest, digest
-from tests.shardd.migration.lone_mongod import LoneMongod
+from shardwright.shardd.local_mongod.reserved_sessions import ReservedSessions
+from shardwright.shardd.migration.source.clone_source import CloneSource
+from shardwright.shardd.migration.source.digest import RangeDigest, digest
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import encode_document
+from tests.shardd.lone_mongod import LoneMongod
 from tests.shardd.migration.source_world import (
     LONG,
     Document,
@@ -28,9 +31,6 @@ from tests.shardd.migration.source_world import (
     in_world,
     whole,
 )
-from wire.error_codes import ErrorCode
-from wire.errors import CommandError
-from wire.rawbson import encode_document
 
 LOW, HIGH = {"a": 0}, {"a": 100}
 

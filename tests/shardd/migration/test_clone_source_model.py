@@ -8,16 +8,16 @@ import pytest
 import trio
 from hypothesis import HealthCheck, given, settings
 
-from shardd.migration.source import clone_source, document_reader
-from tests.shardd.migration.lone_mongod import LoneMongod
+from shardwright.shardd.migration.source import clone_source, document_reader
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from tests.shardd.lone_mongod import LoneMongod
 from tests.shardd.migration.source_world import Document, Recipient, Transaction, World, documents_of, id_of, in_world
-from wire.error_codes import ErrorCode
-from wire.errors import CommandError
 
 if TYPE_CHECKING:
     from bson.timestamp import Timestamp
 
-    from shardd.migration.source.clone_source import CloneSource
+    from shardwright.shardd.migration.source.clone_source import CloneSource
 
 _BLOCKED_MS = 50
 

@@ -8,14 +8,14 @@ import pytest
 from bson.binary import Binary
 from bson.timestamp import Timestamp
 
-from shardd.migration.source.oplog_entries import EntryKind, WatchedCollection
-from sharding.chunks import ChunkRange
-from sharding.namespace import Namespace
-from sharding.shard_key import ShardKeyPattern
-from sharding.timestamps import pack_timestamp
-from wire.error_codes import ErrorCode
-from wire.errors import CommandError
-from wire.rawbson import encode_document
+from shardwright.shardd.migration.source.oplog_entries import EntryKind, WatchedCollection
+from shardwright.sharding.chunks import ChunkRange
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.sharding.timestamps import pack_timestamp
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import encode_document
 
 Document = dict[str, Any]
 

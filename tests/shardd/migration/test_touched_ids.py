@@ -4,12 +4,12 @@ import bson
 import pytest
 from bson.int64 import Int64
 
-from shardd.migration.source.batch_numbers import BatchNumbers
-from shardd.migration.source.raw_cursor import RawBatch
-from shardd.migration.source.touched_ids import TouchedIds
-from wire.error_codes import ErrorCode
-from wire.errors import CommandError, RemoteProtocolError
-from wire.message import reply_document
+from shardwright.shardd.local_mongod.raw_cursor import RawBatch
+from shardwright.shardd.migration.source.batch_numbers import BatchNumbers
+from shardwright.shardd.migration.source.touched_ids import TouchedIds
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError, RemoteProtocolError
+from shardwright.wire.message import reply_document
 
 MUCH = 1 << 20
 

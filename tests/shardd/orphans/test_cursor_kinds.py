@@ -6,10 +6,10 @@ import bson
 import pytest
 from bson.max_key import MaxKey
 
-from shardd.orphans.cursor_kinds import may_return, shows_shard_key
-from shardd.orphans.ownership_filter import OwnershipFilter
-from sharding.chunks import ChunkRange
-from sharding.shard_key import ShardKeyPattern
+from shardwright.shardd.orphans.cursor_kinds import may_return, shows_shard_key
+from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
+from shardwright.sharding.chunks import ChunkRange
+from shardwright.sharding.shard_key import ShardKeyPattern
 
 PATTERN = ShardKeyPattern.from_mapping({"a": 1, "b.c": 1})
 FROM_TEN = ChunkRange.of(PATTERN, bson.encode({"a": 10, "b.c": 0}), bson.encode({"a": MaxKey(), "b.c": MaxKey()}))

@@ -6,15 +6,15 @@ from typing import Any
 import bson
 import pytest
 
-from shardd.migration.reserved_sessions import RESERVED_SESSION_IDS
-from shardd.orphans.filtered_commands import hiding_moves, with_ownership
-from shardd.orphans.ownership_filter import OwnershipFilter
-from sharding.chunks import ChunkRange
-from sharding.shard_key import ShardKeyPattern
-from wire.errors import CommandError
-from wire.message import EXHAUST_ALLOWED, OpMsg, encode_sequence, op_msg, with_checksum
-from wire.rawbson import encode_document
-from wire.request import Request
+from shardwright.shardd.local_mongod.reserved_sessions import RESERVED_SESSION_IDS
+from shardwright.shardd.orphans.filtered_commands import hiding_moves, with_ownership
+from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
+from shardwright.sharding.chunks import ChunkRange
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.wire.errors import CommandError
+from shardwright.wire.message import EXHAUST_ALLOWED, OpMsg, encode_sequence, op_msg, with_checksum
+from shardwright.wire.rawbson import encode_document
+from shardwright.wire.request import Request
 
 PATTERN = ShardKeyPattern.from_mapping({"a": 1})
 

@@ -9,15 +9,15 @@ from bson import MaxKey, MinKey, ObjectId
 from bson.timestamp import Timestamp
 from trio.testing import wait_all_tasks_blocked
 
-from shardd.migration.documents import CLEAN_DELAYED, KeyRange, RangeDeletionTask
-from shardd.namespace_state import NamespaceState
-from shardd.orphans.orphan_ranges import orphan_ranges, range_of
-from shardd.orphans.range_deleter import remaining_delay
-from sharding.chunks import ChunkPlacement
-from sharding.namespace import Namespace
-from sharding.routing_table import RoutingTable, ShardedCollection
-from sharding.shard_key import ShardKeyPattern
-from wire.rawbson import encode_document
+from shardwright.shardd.metadata.namespace_state import NamespaceState
+from shardwright.shardd.orphans.orphan_ranges import orphan_ranges, range_of
+from shardwright.shardd.orphans.range_deletion_task import CLEAN_DELAYED, KeyRange, RangeDeletionTask
+from shardwright.shardd.range_deleter.range_deleter import remaining_delay
+from shardwright.sharding.chunks import ChunkPlacement
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.routing_table import RoutingTable, ShardedCollection
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.wire.rawbson import encode_document
 
 UUID_NOW = uuid4()
 

@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pymongo.collection import Collection
 
-from shardd.orphans.ownership_filter import OwnershipFilter
-from sharding.chunks import ChunkRange
-from sharding.shard_key import ShardKeyPattern
+from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
+from shardwright.sharding.chunks import ChunkRange
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.wire import rawbson
 from tests.sharding import bson_values
 from tests.sharding.bson_values import Value, document_of, int32, string
-from wire import rawbson
 
 FRENCH = {"locale": "fr", "strength": 1}
 COLLATIONS: Sequence[Mapping[str, Any]] = (

@@ -8,7 +8,7 @@ import bson
 from pymongo import MongoClient
 from pymongo.collection import Collection
 
-from sharding.shard_key import ShardKeyPattern
+from shardwright.sharding.shard_key import ShardKeyPattern
 from tests.shardd.mini_cluster import MiniCluster
 from tests.shardd.router_stand_in import ShardedNamespace
 

@@ -8,11 +8,11 @@ from bson.timestamp import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sharding.catalog.config_time import advance_config_time, observe_command, observe_read, read_after
-from sharding.catalog.reads import CatalogRead
-from sharding.clock import VectorClock, VectorTime
-from sharding.timestamps import pack_timestamp
-from wire import rawbson
+from shardwright.sharding.catalog.config_time import advance_config_time, observe_command, observe_read, read_after
+from shardwright.sharding.catalog.reads import CatalogRead
+from shardwright.sharding.clock import VectorClock, VectorTime
+from shardwright.sharding.timestamps import pack_timestamp
+from shardwright.wire import rawbson
 
 READ = CatalogRead("config", {"find": "shards", "readConcern": {"level": "majority"}})
 TIME = Timestamp(7, 3)

@@ -13,22 +13,22 @@ from bson.min_key import MinKey
 from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
-from sharding.catalog.cache import (
+from shardwright.sharding.catalog.cache import (
     CachedCollection,
     CachedDatabase,
     cache_chunks_namespace,
     cached_chunk_document,
     read_cached_chunk,
 )
-from sharding.catalog.changelog_entry import ChangeLogEntry
-from sharding.catalog.mongos_entry import MongosEntry
-from sharding.catalog.settings import AutoSplitSettings, BalancerSettings, ChunkSizeSettings
-from sharding.catalog.tag_entry import TagEntry
-from sharding.catalog.version_entry import VersionEntry
-from sharding.namespace import Namespace
-from sharding.shard_key import ShardKeyPattern
+from shardwright.sharding.catalog.changelog_entry import ChangeLogEntry
+from shardwright.sharding.catalog.mongos_entry import MongosEntry
+from shardwright.sharding.catalog.settings import AutoSplitSettings, BalancerSettings, ChunkSizeSettings
+from shardwright.sharding.catalog.tag_entry import TagEntry
+from shardwright.sharding.catalog.version_entry import VersionEntry
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.wire.errors import CommandError
 from tests.sharding.chunk_worlds import COLLECTION, chunk
-from wire.errors import CommandError
 
 UUID_BINARY = Binary(bytes(range(16)), 4)
 DATABASE_VERSION = {"uuid": UUID_BINARY, "timestamp": Timestamp(1795177460, 19), "lastMod": 1}

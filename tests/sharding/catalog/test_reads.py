@@ -11,10 +11,10 @@ from bson.min_key import MinKey
 from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
-from sharding.catalog.reads import ROUTING_READS_MAX, CatalogReads, read_database, read_routing, read_shards
-from sharding.routing_table import RoutingTable
-from wire.error_codes import ErrorCode
-from wire.errors import CommandError, RemoteProtocolError
+from shardwright.sharding.catalog.reads import ROUTING_READS_MAX, CatalogReads, read_database, read_routing, read_shards
+from shardwright.sharding.routing_table import RoutingTable
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError, RemoteProtocolError
 
 UUID = Binary.from_uuid(uuid4())
 EPOCH = ObjectId()

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from itertools import pairwise
 
-from sharding.chunks import ChunkPlacement
-from sharding.routing_table import RoutingTable
-from sharding.shard_key import ShardKeyPattern
+from shardwright.sharding.chunks import ChunkPlacement
+from shardwright.sharding.routing_table import RoutingTable
+from shardwright.sharding.shard_key import ShardKeyPattern
 from tests.sharding.chunk_worlds import COLLECTION
 
 

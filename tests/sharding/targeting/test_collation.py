@@ -5,8 +5,8 @@ from typing import Any
 import bson
 import pytest
 
-from sharding.shard_key import ShardKeyPattern
-from sharding.targeting.collation import effective, is_collection_default, is_simple, uncollated_field
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.sharding.targeting.collation import effective, is_collection_default, is_simple, uncollated_field
 
 ENGLISH_AS_STORED = {
     "locale": "en",

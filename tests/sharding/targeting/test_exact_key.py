@@ -7,10 +7,10 @@ import pytest
 from bson.min_key import MinKey
 from bson.regex import Regex
 
-from sharding.hashing import hash_value
-from sharding.shard_key import ShardKeyPattern
-from sharding.targeting.exact_key import exact_shard_key, has_exact_id
-from wire import rawbson
+from shardwright.sharding.hashing import hash_value
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.sharding.targeting.exact_key import exact_shard_key, has_exact_id
+from shardwright.wire import rawbson
 
 PATTERN = ShardKeyPattern.from_mapping({"a.b": 1, "c": "hashed"})
 

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from pymongo.collection import Collection
 from pymongo.errors import OperationFailure
 
-from sharding.shard_key import ShardKeyPattern
-from sharding.targeting.exact_key import exact_shard_key
-from sharding.targeting.filters import key_ranges
-from sharding.targeting.targets import target_filter, target_ranges
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.sharding.targeting.exact_key import exact_shard_key
+from shardwright.sharding.targeting.filters import key_ranges
+from shardwright.sharding.targeting.targets import target_filter, target_ranges
+from shardwright.wire.errors import CommandError
 from tests.sharding.targeting.filters_and_documents import PATTERNS, Palette
 from tests.sharding.targeting.placements import split_at
-from wire.errors import CommandError
 
 COLLATION = {"locale": "en", "strength": 1}
 

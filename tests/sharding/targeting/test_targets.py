@@ -11,15 +11,15 @@ from bson.min_key import MinKey
 from bson.objectid import ObjectId
 from bson.regex import Regex
 
-from sharding.routing_table import RoutingTable
-from sharding.shard_key import ShardKeyPattern
-from sharding.targeting.exact_key import exact_shard_key
-from sharding.targeting.filters import key_ranges
-from sharding.targeting.targets import target_document, target_filter, target_shard_key
+from shardwright.sharding.routing_table import RoutingTable
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.sharding.targeting.exact_key import exact_shard_key
+from shardwright.sharding.targeting.filters import key_ranges
+from shardwright.sharding.targeting.targets import target_document, target_filter, target_shard_key
+from shardwright.wire import rawbson
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
 from tests.sharding.targeting.placements import split_at
-from wire import rawbson
-from wire.error_codes import ErrorCode
-from wire.errors import CommandError
 
 Chunks: TypeAlias = tuple[dict[str, Any], list[dict[str, Any]]]
 """A shard key and the keys that its chunks are split at."""

@@ -8,12 +8,12 @@ from typing import Any
 import bson
 import trio
 
-from wire.message import FrameReader, reply_document
-from wire.request import Request
-from wire.transport.client_connection import ClientConnection
-from wire.transport.reactor import REACTOR
-from wire.transport.request_loop import in_own_task
-from wire.transport.server import Server
+from shardwright.wire.message import FrameReader, reply_document
+from shardwright.wire.request import Request
+from shardwright.wire.transport.client_connection import ClientConnection
+from shardwright.wire.transport.reactor import REACTOR
+from shardwright.wire.transport.request_loop import in_own_task
+from shardwright.wire.transport.server import Server
 
 Answer = Callable[[ClientConnection, Request], Awaitable[dict[str, Any] | None]]
 

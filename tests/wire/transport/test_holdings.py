@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, cast
 import trio
 from trio.testing import MockClock
 
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.message import op_msg
+from shardwright.wire.transport.holdings import Holding
+from shardwright.wire.transport.unread import UNREAD_REPLIES, UnreadBounds, UnreadReplies
 from tests.wire.transport.test_reservations import FRAME_BYTES, PING, REPLY_BYTES, in_front_of_shard, read_whole
-from wire.error_codes import ErrorCode
-from wire.message import op_msg
-from wire.transport.holdings import Holding
-from wire.transport.unread import UNREAD_REPLIES, UnreadBounds, UnreadReplies
 
 if TYPE_CHECKING:
-    from wire.transport.client_connection import ClientConnection
+    from shardwright.wire.transport.client_connection import ClientConnection
 
 
 class Batch(Holding):

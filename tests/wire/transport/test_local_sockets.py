@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import trio
 
+from shardwright.wire.transport.client import Connection
+from shardwright.wire.transport.local_sockets import LOCAL_SOCKETS, socket_path
+from shardwright.wire.transport.server import Server
 from tests.wire.transport.serving import RecordingHandler, answer_ok, listen, serving
-from wire.transport.client import Connection
-from wire.transport.local_sockets import LOCAL_SOCKETS, socket_path
-from wire.transport.server import Server
 
 
 def hello() -> dict[str, Any]:

@@ -8,15 +8,15 @@ import trio
 from bson.int64 import Int64
 from bson.objectid import ObjectId
 
+from shardwright.wire.discovery.server import ServerType
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.read_preference import ReadPreference
+from shardwright.wire.request import Request
+from shardwright.wire.transport.client_connection import ClientConnection
+from shardwright.wire.transport.monitor import ReplicaSetMonitor
+from shardwright.wire.transport.pools import ConnectionPools
 from tests.wire.transport.serving import Serving, serving
-from wire.discovery.server import ServerType
-from wire.error_codes import ErrorCode
-from wire.errors import BackendError, CommandError
-from wire.read_preference import ReadPreference
-from wire.request import Request
-from wire.transport.client_connection import ClientConnection
-from wire.transport.monitor import ReplicaSetMonitor
-from wire.transport.pools import ConnectionPools
 
 
 def hello() -> dict[str, Any]:

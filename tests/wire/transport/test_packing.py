@@ -7,14 +7,14 @@ import bson
 import pytest
 import trio
 
+from shardwright.wire import compression
+from shardwright.wire.compression import Compressor
+from shardwright.wire.limits import MESSAGE_BYTES_MAX
+from shardwright.wire.message import Header, op_msg
+from shardwright.wire.request import Request
+from shardwright.wire.transport.client_connection import ClientConnection
+from shardwright.wire.transport.packing import LONG_MESSAGE_BYTES
 from tests.wire.transport.serving import SECONDS_MAX, RawClient, serving
-from wire import compression
-from wire.compression import Compressor
-from wire.limits import MESSAGE_BYTES_MAX
-from wire.message import Header, op_msg
-from wire.request import Request
-from wire.transport.client_connection import ClientConnection
-from wire.transport.packing import LONG_MESSAGE_BYTES
 
 pytestmark = pytest.mark.usefixtures("both_ways_of_waiting")
 

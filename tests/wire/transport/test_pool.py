@@ -6,14 +6,14 @@ import bson
 import pytest
 import trio
 
+from shardwright.wire.errors import ConnectFailedError, ConnectionClosedError
+from shardwright.wire.message import next_request_id, op_msg
+from shardwright.wire.request import Request
+from shardwright.wire.transport.client import Connection
+from shardwright.wire.transport.client_connection import ClientConnection
+from shardwright.wire.transport.pool import Pool, PoolOptions
+from shardwright.wire.transport.pools import ConnectionPools
 from tests.wire.transport.serving import answer_ok, serving
-from wire.errors import ConnectFailedError, ConnectionClosedError
-from wire.message import next_request_id, op_msg
-from wire.request import Request
-from wire.transport.client import Connection
-from wire.transport.client_connection import ClientConnection
-from wire.transport.pool import Pool, PoolOptions
-from wire.transport.pools import ConnectionPools
 
 
 def hello() -> dict[str, Any]:

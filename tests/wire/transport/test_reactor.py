@@ -7,8 +7,8 @@ from contextlib import contextmanager
 import pytest
 import trio
 
-from wire.transport import reactor as module
-from wire.transport.reactor import HANG_UP, Reactor
+from shardwright.wire.transport import reactor as module
+from shardwright.wire.transport.reactor import HANG_UP, Reactor
 
 _SECONDS_MAX = 10.0
 

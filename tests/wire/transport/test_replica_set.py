@@ -7,9 +7,9 @@ import bson
 import pytest
 import trio
 
+from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.transport.replica_set import ReplicaSetClient
 from tests.wire.raw_connection import op_msg_frame
-from wire.errors import BackendError, CommandError
-from wire.transport.replica_set import ReplicaSetClient
 
 MEMBER = "member:27017"
 

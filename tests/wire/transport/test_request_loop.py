@@ -9,12 +9,12 @@ import bson
 import pytest
 import trio
 
-from wire.errors import RemoteProtocolError
-from wire.message import op_msg
-from wire.transport.reactor import REACTOR
-from wire.transport.relay import Relay
-from wire.transport.request_loop import RequestLoop, in_own_task
-from wire.transport.stream import FrameStream
+from shardwright.wire.errors import RemoteProtocolError
+from shardwright.wire.message import op_msg
+from shardwright.wire.transport.reactor import REACTOR
+from shardwright.wire.transport.relay import Relay
+from shardwright.wire.transport.request_loop import RequestLoop, in_own_task
+from shardwright.wire.transport.stream import FrameStream
 
 _SECONDS_MAX = 10.0
 _READ_BYTES = 65_536

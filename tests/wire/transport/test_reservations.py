@@ -9,14 +9,14 @@ import bson
 import pytest
 import trio
 
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.message import FrameReader, Header, op_msg, reply_document
+from shardwright.wire.request import Request
+from shardwright.wire.transport.client import Connection
+from shardwright.wire.transport.client_connection import ClientConnection
+from shardwright.wire.transport.unread import UNREAD_REPLIES, UnreadBounds
 from tests.wire.transport.serving import RawClient, Serving, serving
 from tests.wire.transport.test_unread import until
-from wire.error_codes import ErrorCode
-from wire.message import FrameReader, Header, op_msg, reply_document
-from wire.request import Request
-from wire.transport.client import Connection
-from wire.transport.client_connection import ClientConnection
-from wire.transport.unread import UNREAD_REPLIES, UnreadBounds
 
 pytestmark = pytest.mark.usefixtures("both_ways_of_waiting")
 

@@ -9,12 +9,11 @@ import pytest
 import trio
 from trio.lowlevel import wait_readable
 
-from tests.wire.transport.serving import Serving, answer_ok, serving
-from wire import compression
-from wire.compression import Compressor
-from wire.error_codes import ErrorCode
-from wire.errors import CommandError
-from wire.message import (
+from shardwright.wire import compression
+from shardwright.wire.compression import Compressor
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.message import (
     CHECKSUM_PRESENT,
     MORE_TO_COME,
     OP_COMPRESSED,
@@ -25,8 +24,9 @@ from wire.message import (
     op_msg,
     with_checksum,
 )
-from wire.request import Request
-from wire.transport.client_connection import ClientConnection
+from shardwright.wire.request import Request
+from shardwright.wire.transport.client_connection import ClientConnection
+from tests.wire.transport.serving import Serving, answer_ok, serving
 
 pytestmark = pytest.mark.usefixtures("both_ways_of_waiting")
 

@@ -8,11 +8,11 @@ import bson
 import pytest
 import trio
 
-from wire.errors import RemoteProtocolError
-from wire.message import op_msg
-from wire.transport.client import Connection
-from wire.transport.relay import Relay
-from wire.transport.stream import FrameStream
+from shardwright.wire.errors import RemoteProtocolError
+from shardwright.wire.message import op_msg
+from shardwright.wire.transport.client import Connection
+from shardwright.wire.transport.relay import Relay
+from shardwright.wire.transport.stream import FrameStream
 
 REQUEST = op_msg(bson.encode({"find": "c", "$db": "test"}), request_id=5)
 

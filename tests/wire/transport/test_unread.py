@@ -8,14 +8,14 @@ import bson
 import pytest
 import trio
 
+from shardwright.wire.message import op_msg
+from shardwright.wire.request import Request
+from shardwright.wire.transport.client import Connection
+from shardwright.wire.transport.client_connection import ClientConnection
+from shardwright.wire.transport.relay import Relay
+from shardwright.wire.transport.stream import FrameStream
+from shardwright.wire.transport.unread import UNREAD_REPLIES, SlowClientError, UnreadBounds, UnreadReplies
 from tests.wire.transport.serving import SECONDS_MAX, Serving, serving
-from wire.message import op_msg
-from wire.request import Request
-from wire.transport.client import Connection
-from wire.transport.client_connection import ClientConnection
-from wire.transport.relay import Relay
-from wire.transport.stream import FrameStream
-from wire.transport.unread import UNREAD_REPLIES, SlowClientError, UnreadBounds, UnreadReplies
 
 pytestmark = pytest.mark.usefixtures("both_ways_of_waiting")
 

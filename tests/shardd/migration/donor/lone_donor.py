@@ -9,26 +9,27 @@ import trio
 from bson import Int64, ObjectId, Timestamp
 from trio.testing import MockClock
 
-from daemon.fail_points import FailPoints
-from shardd.fail_point_names import FAIL_POINT_NAMES
-from shardd.migration.documents import KeyRange, MigrationCoordinatorDocument
-from shardd.migration.donor.attempts import MigrationAttempts
-from shardd.migration.donor.migration import DonorMigration, Outcome
-from shardd.migration.donor.recipient_link import RecipientLink, RecipientStatus
-from shardd.migration.donor.request import MoveRangeRequest
-from shardd.migration.donor.steps import Steps
-from shardd.migration.parameters import MigrationParameters
-from shardd.migration.registry import Donation
-from shardd.namespace_state import NamespaceState
-from sharding.chunks import ChunkRange
-from sharding.namespace import Namespace
-from sharding.shard_key import ShardKeyPattern
-from sharding.versions import ChunkVersion
-from wire.rawbson import encode_document
+from shardwright.daemon.fail_points import FailPoints
+from shardwright.shardd.context.fail_point_names import FAIL_POINT_NAMES
+from shardwright.shardd.metadata.namespace_state import NamespaceState
+from shardwright.shardd.migration.documents import MigrationCoordinatorDocument
+from shardwright.shardd.migration.donor.attempts import MigrationAttempts
+from shardwright.shardd.migration.donor.migration import DonorMigration, Outcome
+from shardwright.shardd.migration.donor.recipient_link import RecipientLink, RecipientStatus
+from shardwright.shardd.migration.donor.request import MoveRangeRequest
+from shardwright.shardd.migration.donor.steps import Steps
+from shardwright.shardd.migration.parameters import MigrationParameters
+from shardwright.shardd.migration.registry import Donation
+from shardwright.shardd.orphans.range_deletion_task import KeyRange
+from shardwright.sharding.chunks import ChunkRange
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.sharding.versions import ChunkVersion
+from shardwright.wire.rawbson import encode_document
 
 if TYPE_CHECKING:
-    from shardd.migration.donor.plan import MovePlan
-    from shardd.shard import Shard
+    from shardwright.shardd.context.shard import Shard
+    from shardwright.shardd.migration.donor.plan import MovePlan
 
 NAMESPACE = Namespace.parse("db.c")
 PATTERN = ShardKeyPattern.from_mapping({"a": 1})

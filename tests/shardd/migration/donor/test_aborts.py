@@ -3,11 +3,11 @@
 import pytest
 from pymongo.errors import OperationFailure
 
+from shardwright.wire.error_codes import ErrorCode
 from tests.fail_points import fail_point
 from tests.shardd.migration.donor.moving import LOW, TOP, Move, changes, daemon, migrations_left, stopped_move
 from tests.shardd.mini_cluster import MAJORITY, MiniCluster
 from tests.shardd.router_stand_in import ShardedNamespace
-from wire.error_codes import ErrorCode
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ from uuid import uuid4
 import bson
 from bson import Int64, MinKey, ObjectId
 
-from shardd.migration.donor.attempts import MigrationAttempts
-from shardd.migration.donor.request import MoveRangeRequest
-from sharding.namespace import Namespace
-from wire.rawbson import VALUE_CODEC, encode_document
+from shardwright.shardd.migration.donor.attempts import MigrationAttempts
+from shardwright.shardd.migration.donor.request import MoveRangeRequest
+from shardwright.sharding.namespace import Namespace
+from shardwright.wire.rawbson import VALUE_CODEC, encode_document
 
 NOW = datetime(2026, 1, 2, 3, 4, 5)
 REQUEST = MoveRangeRequest(

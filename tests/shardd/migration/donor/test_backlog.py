@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from shardd.migration.donor.backlog import BacklogLimit
+from shardwright.shardd.migration.donor.backlog import BacklogLimit
 
 if TYPE_CHECKING:
-    from shardd.migration.source.clone_source import CloneSource
+    from shardwright.shardd.migration.source.clone_source import CloneSource
 
 
 @dataclass
@@ -28,7 +28,7 @@ def is_met(limit: BacklogLimit, source: Source) -> bool:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time, which stands still unless it is changed."""
     now = [1000.0]
-    monkeypatch.setattr("shardd.migration.donor.backlog.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("shardwright.shardd.migration.donor.backlog.time.monotonic", lambda: now[0])
     return now
 
 

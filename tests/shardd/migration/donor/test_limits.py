@@ -4,13 +4,13 @@ import pytest
 import trio
 from pymongo.errors import OperationFailure
 
-from shardd.migration.donor.migration import ATTEMPTS_MAX, COMMIT_SECONDS_MAX
-from shardd.migration.donor.recipient_link import RecipientLostError, RecipientStatus
+from shardwright.shardd.migration.donor.migration import ATTEMPTS_MAX, COMMIT_SECONDS_MAX
+from shardwright.shardd.migration.donor.recipient_link import RecipientLostError, RecipientStatus
+from shardwright.wire.error_codes import ErrorCode
 from tests.shardd.migration.donor.lone_donor import LoneDonor, Recipient
 from tests.shardd.migration.donor.moving import LOW, TOP, Move, changes, daemon, migrations_left, stopped_move
 from tests.shardd.mini_cluster import MiniCluster
 from tests.shardd.router_stand_in import ShardedNamespace
-from wire.error_codes import ErrorCode
 
 
 class ForgetfulRecipient(Recipient):

@@ -7,14 +7,14 @@ import bson
 import pytest
 import trio
 
-from shardd.migration.donor.migration import PROGRESS_SECONDS
-from shardd.migration.donor.recipient_link import RecipientStatus
+from shardwright.shardd.migration.donor.migration import PROGRESS_SECONDS
+from shardwright.shardd.migration.donor.recipient_link import RecipientStatus
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
 from tests.shardd.migration.donor.lone_donor import ESTIMATE, LoneDonor, Recipient
 from tests.shardd.migration.donor.moving import LOW, TOP, Move, log_lines
 from tests.shardd.mini_cluster import MiniCluster
 from tests.shardd.router_stand_in import ShardedNamespace
-from wire.error_codes import ErrorCode
-from wire.errors import CommandError
 
 STEP_DONE = "A step of a migration is done"
 UNDER_WAY = "A migration is under way"

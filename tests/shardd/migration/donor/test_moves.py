@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pymongo.errors import OperationFailure
 
+from shardwright.wire.error_codes import ErrorCode
 from tests.integration.raw_client import raw_client
 from tests.shardd.migration.donor.moving import (
     LOW,
@@ -22,7 +23,6 @@ from tests.shardd.migration.donor.moving import (
 )
 from tests.shardd.mini_cluster import MiniCluster
 from tests.shardd.router_stand_in import ShardedNamespace
-from wire.error_codes import ErrorCode
 
 
 class Writer:

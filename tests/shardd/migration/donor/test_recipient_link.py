@@ -6,20 +6,21 @@ from uuid import uuid4
 import pytest
 from bson import ObjectId, Timestamp
 
-from shardd.migration.documents import KeyRange, MigrationCoordinatorDocument
-from shardd.migration.donor.plan import MovePlan
-from shardd.migration.donor.recipient_link import RecipientLink, RecipientLostError, RecipientStatus
-from shardd.migration.donor.request import MoveRangeRequest
-from sharding.chunks import ChunkPlacement, ChunkRange
-from sharding.namespace import Namespace
-from sharding.routing_table import RoutingTable, ShardedCollection
-from sharding.shard_key import ShardKeyPattern
-from wire.error_codes import ErrorCode
-from wire.errors import CommandError
-from wire.rawbson import encode_document
+from shardwright.shardd.migration.documents import MigrationCoordinatorDocument
+from shardwright.shardd.migration.donor.plan import MovePlan
+from shardwright.shardd.migration.donor.recipient_link import RecipientLink, RecipientLostError, RecipientStatus
+from shardwright.shardd.migration.donor.request import MoveRangeRequest
+from shardwright.shardd.orphans.range_deletion_task import KeyRange
+from shardwright.sharding.chunks import ChunkPlacement, ChunkRange
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.routing_table import RoutingTable, ShardedCollection
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import encode_document
 
 if TYPE_CHECKING:
-    from shardd.shard import Shard
+    from shardwright.shardd.context.shard import Shard
 
 NAMESPACE = Namespace.parse("db.c")
 PATTERN = ShardKeyPattern.from_mapping({"b": 1, "_id": 1})

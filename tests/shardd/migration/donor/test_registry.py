@@ -4,10 +4,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from shardd.migration.registry import DonationKey, MigrationRegistry
-from wire.error_codes import ErrorCode
-from wire.errors import CommandError
-from wire.rawbson import encode_document
+from shardwright.shardd.migration.registry import DonationKey, MigrationRegistry
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import encode_document
 
 KEY = DonationKey("db.c", encode_document({"a": 0}), encode_document({"a": 10}), "sh1")
 OTHER = DonationKey("db.c", encode_document({"a": 10}), encode_document({"a": 20}), "sh1")

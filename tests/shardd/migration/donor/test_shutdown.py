@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from shardd.service import SHUTDOWN_SECONDS
+from shardwright.shardd.service import SHUTDOWN_SECONDS
 from tests.shardd.migration.donor.moving import (
     LOW,
     TOP,

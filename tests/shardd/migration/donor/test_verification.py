@@ -7,10 +7,10 @@ import pytest
 from pymongo.collection import Collection
 from pymongo.errors import OperationFailure
 
+from shardwright.wire.error_codes import ErrorCode
 from tests.shardd.migration.donor.moving import LOW, TOP, Move, changes, daemon, migrations_left, stopped_move
 from tests.shardd.mini_cluster import MiniCluster
 from tests.shardd.router_stand_in import ShardedNamespace
-from wire.error_codes import ErrorCode
 
 Document = dict[str, Any]
 Damage = Callable[[Collection[Document]], object]

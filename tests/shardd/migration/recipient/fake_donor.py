@@ -7,11 +7,11 @@ from uuid import UUID, uuid4
 from bson import Int64, Timestamp
 from bson.binary import Binary
 
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.request import Request
+from shardwright.wire.transport.client_connection import ClientConnection
 from tests.configd.fake_shard import FakeShard
-from wire.error_codes import ErrorCode
-from wire.errors import CommandError
-from wire.request import Request
-from wire.transport.client_connection import ClientConnection
 
 Document = Mapping[str, Any]
 

@@ -16,12 +16,12 @@ from bson.timestamp import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.operation_metrics import OperationMetrics
-from daemon.outcomes import OK
-from shardd.migration.client_load import HEAVY_OPERATIONS_PER_SECOND, ClientLoad
-from shardd.migration.documents import MigrationAttempt
-from shardd.migration.recipient.checkpoint import MigrationCheckpoint
-from shardd.migration.recipient.clone import (
+from shardwright.daemon.operation_metrics import OperationMetrics
+from shardwright.daemon.outcomes import OK
+from shardwright.shardd.migration.client_load import HEAVY_OPERATIONS_PER_SECOND, ClientLoad
+from shardwright.shardd.migration.documents import MigrationAttempt
+from shardwright.shardd.migration.recipient.checkpoint import MigrationCheckpoint
+from shardwright.shardd.migration.recipient.clone import (
     PIECE_BYTES_MAX,
     PIECE_DOCUMENTS_MAX,
     WRITERS,
@@ -30,16 +30,16 @@ from shardd.migration.recipient.clone import (
     Piece,
     cut,
 )
-from shardd.migration.recipient.donor_link import CloneBatch
-from shardd.migration.recipient.request import ReceiveRequest
-from shardd.migration.recipient.status import ReceiveState, ReceiveStatus
-from shardd.migration.recipient.together import run_together
-from sharding.chunks import ChunkRange
-from sharding.namespace import Namespace
-from sharding.shard_key import ShardKeyPattern
-from wire.error_codes import ErrorCode
-from wire.errors import CommandError
-from wire.rawbson import ARRAY, array_of_documents, element, find, from_elements
+from shardwright.shardd.migration.recipient.donor_link import CloneBatch
+from shardwright.shardd.migration.recipient.request import ReceiveRequest
+from shardwright.shardd.migration.recipient.status import ReceiveState, ReceiveStatus
+from shardwright.shardd.migration.recipient.together import run_together
+from shardwright.sharding.chunks import ChunkRange
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import ARRAY, array_of_documents, element, find, from_elements
 
 PATTERN = ShardKeyPattern.from_mapping({"a": 1})
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -1,0 +1,1 @@
+"""The catalog: reading it, and changing it in transactions, which nobody else does."""

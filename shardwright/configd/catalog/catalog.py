@@ -1,0 +1,122 @@
+"""The catalog as the primary's operations use it: majority reads, transactions, cluster time."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final, TypeVar
+
+from bson.int64 import Int64
+from bson.objectid import ObjectId
+from bson.timestamp import Timestamp
+
+from shardwright.configd.catalog.transactions import (
+    MAJORITY,
+    Commands,
+    Transaction,
+    check_write_concern,
+    run_transaction,
+)
+from shardwright.daemon.metrics import Counter
+from shardwright.sharding.catalog.shard_entry import ShardEntry
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+T = TypeVar("T")
+
+DB: Final = "config"
+
+_DOCUMENTS_PER_INSERT: Final = 10_000
+
+
+class Catalog:
+    """The config database on the local mongod, which is primary.
+
+    Attributes:
+        mongod: runs commands on it.
+        cluster_id: which cluster this is.
+        conflicts: counts transactions that collided with other writes and were run again.
+    """
+
+    def __init__(self, mongod: Commands, cluster_id: ObjectId, conflicts: Counter | None = None) -> None:
+        self.mongod = mongod
+        self.cluster_id = cluster_id
+        self.conflicts = conflicts or Counter()
+
+    async def transaction(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
+        """The result of ``work``, committed on a majority; see `run_transaction`."""
+        return await run_transaction(self.mongod, work, self.conflicts)
+
+    async def find(
+        self, collection: str, query: Mapping[str, Any], *, sort: Mapping[str, int] | None = None
+    ) -> list[dict[str, Any]]:
+        """The documents that match, as a majority of the members has them.
+
+        Raises:
+            CommandError: mongod refused.
+            BackendError: mongod does not answer.
+        """
+        command: dict[str, Any] = {"find": collection, "filter": query, "readConcern": {"level": "majority"}}
+        if sort is not None:
+            command["sort"] = sort
+        cursor = (await self.mongod.command(DB, command))["cursor"]
+        documents: list[dict[str, Any]] = cursor["firstBatch"]
+        while cursor["id"]:
+            more = {"getMore": Int64(cursor["id"]), "collection": collection}
+            cursor = (await self.mongod.command(DB, more))["cursor"]
+            documents += cursor["nextBatch"]
+        return documents
+
+    async def find_by_id(self, collection: str, key: object) -> dict[str, Any] | None:
+        """The document of the given ``_id``, None when there is none; errors as `find`."""
+        documents = await self.find(collection, {"_id": key})
+        return documents[0] if documents else None
+
+    async def insert(self, collection: str, documents: Sequence[Mapping[str, Any]]) -> None:
+        """Insert documents that mean nothing until a transaction refers to them, however many there are.
+
+        Raises:
+            CommandError: mongod refused some of them, or has them not on a majority.
+            BackendError: mongod does not answer.
+        """
+        rest = iter(documents)
+        while batch := list(islice(rest, _DOCUMENTS_PER_INSERT)):
+            await self._write({"insert": collection, "documents": batch})
+
+    async def delete(self, collection: str, query: Mapping[str, Any]) -> None:
+        """Delete documents that nothing refers to (any more); errors as `insert`."""
+        await self._write({"delete": collection, "deletes": [{"q": query, "limit": 0}]})
+
+    async def shards(self) -> list[ShardEntry]:
+        """All shards, in the order of their names."""
+        return [ShardEntry.from_document(document) for document in await self.find("shards", {}, sort={"_id": 1})]
+
+    async def shard(self, shard_id: str) -> ShardEntry:
+        """One shard.
+
+        Raises:
+            CommandError: ShardNotFound.
+        """
+        document = await self.find_by_id("shards", shard_id)
+        if document is None:
+            raise CommandError(ErrorCode.ShardNotFound, f"Shard {shard_id} not found")
+        return ShardEntry.from_document(document)
+
+    async def now(self) -> Timestamp:
+        """The cluster time; what is written after this call gets a later one.
+
+        So whatever is created twice in a row, with a write in between, gets two different timestamps.
+        """
+        reply = await self.mongod.command("admin", {"ping": 1})
+        time: Timestamp = reply["$clusterTime"]["clusterTime"]
+        return time
+
+    async def snapshot_window_seconds(self) -> int:
+        """How long the history of data is kept, and so that of its placement has to be."""
+        name = "minSnapshotHistoryWindowInSeconds"
+        reply = await self.mongod.command("admin", {"getParameter": 1, name: 1})
+        return int(reply[name])
+
+    async def _write(self, command: Mapping[str, Any]) -> None:
+        reply = await self.mongod.command(DB, {**command, "writeConcern": MAJORITY})
+        for failure in reply.get("writeErrors", ()):
+            raise CommandError.from_reply(failure)
+        check_write_concern(reply)

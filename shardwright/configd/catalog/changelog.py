@@ -1,0 +1,66 @@
+"""Writing ``config.changelog`` and ``config.actionlog``."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from bson.objectid import ObjectId
+
+from shardwright.configd.catalog.transactions import MAJORITY, Commands
+from shardwright.daemon.logs import get_logger
+from shardwright.sharding.catalog.changelog_entry import ChangeLogEntry
+from shardwright.wire.errors import BackendError, CommandError
+
+logger = get_logger("configd.changelog")
+
+_SHARD: Final = "config"
+
+
+class ChangeLog:
+    """Notes changes after they were committed, as MongoDB does: capped collections take no part in transactions.
+
+    Args:
+        mongod: runs commands on the primary.
+        server: ``host:port`` of this daemon.
+    """
+
+    def __init__(self, mongod: Commands, server: str) -> None:
+        self._mongod = mongod
+        self._server = server
+
+    async def log_changes(
+        self, what: str, namespace: str, details: Sequence[Mapping[str, Any]], *, client_address: str = ""
+    ) -> None:
+        """Note changes of the catalog, an entry each.
+
+        That they could not be noted does not undo them: it goes into the daemon's log.
+        """
+        await self._insert("changelog", [self._entry(what, namespace, each, client_address) for each in details])
+
+    async def log_action(self, what: str, details: Mapping[str, Any], *, client_address: str = "") -> None:
+        """Note something that was done, such as turning the balancer off."""
+        await self._insert("actionlog", [self._entry(what, "", details, client_address)])
+
+    def _entry(self, what: str, namespace: str, details: Mapping[str, Any], client_address: str) -> ChangeLogEntry:
+        # BSON dates have milliseconds.
+        time = datetime.now(UTC).replace(tzinfo=None)
+        time = time.replace(microsecond=time.microsecond // 1000 * 1000)
+        return ChangeLogEntry(
+            id=ChangeLogEntry.make_id(self._server, time, ObjectId()),
+            server=self._server,
+            shard=_SHARD,
+            client_address=client_address,
+            time=time,
+            what=what,
+            namespace=namespace,
+            details=details,
+        )
+
+    async def _insert(self, collection: str, entries: Sequence[ChangeLogEntry]) -> None:
+        documents = [entry.to_document() for entry in entries]
+        try:
+            await self._mongod.command(
+                "config", {"insert": collection, "documents": documents, "writeConcern": MAJORITY}
+            )
+        except (CommandError, BackendError) as error:
+            logger.warning("Could not note a change", what=entries[0].what, ns=entries[0].namespace, error=str(error))

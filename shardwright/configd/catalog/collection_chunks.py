@@ -1,0 +1,129 @@
+"""The chunks of one sharded collection, read and changed inside a transaction."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bson.binary import Binary
+
+from shardwright.configd.catalog.transactions import Transaction
+from shardwright.sharding.catalog.collection_entry import CollectionEntry
+from shardwright.sharding.chunk_changes import ChunkChanges
+from shardwright.sharding.chunks import Chunk, ChunkRange
+from shardwright.sharding.versions import ChunkVersion
+from shardwright.wire import rawbson
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import decode_document
+
+_NEWEST_FIRST = {"lastmod": -1}
+_IN_ORDER = {"min": 1}
+
+
+async def find_collection(transaction: Transaction, namespace: str) -> CollectionEntry | None:
+    """The entry of a sharded collection, None when it is not sharded."""
+    document = await transaction.find_one("collections", {"_id": namespace})
+    return None if document is None else CollectionEntry.from_document(document)
+
+
+class CollectionChunks:
+    """The chunks of a collection as one transaction sees them."""
+
+    def __init__(self, transaction: Transaction, collection: CollectionEntry) -> None:
+        self._transaction = transaction
+        self.collection = collection
+        self._uuid = Binary.from_uuid(collection.uuid)
+
+    async def newest(self) -> Chunk:
+        """The chunk of the highest version, which is the collection version.
+
+        Since every change of a chunk raises that, a transaction that read it is committed only if no chunk has changed.
+
+        Raises:
+            CommandError: IncompatibleShardingMetadata, the collection has no chunks.
+        """
+        document = await self._transaction.find_one("chunks", {"uuid": self._uuid}, sort=_NEWEST_FIRST)
+        if document is None:
+            raise CommandError(
+                ErrorCode.IncompatibleShardingMetadata,
+                f"Could not find any chunks for collection {self.collection.namespace}",
+            )
+        return self._parse(document)
+
+    async def version(self) -> ChunkVersion:
+        """The collection version; errors as `newest`."""
+        return (await self.newest()).version
+
+    async def shard_version(self, shard: str) -> ChunkVersion:
+        """The highest version of the chunks on a shard, 0|0 when it owns none."""
+        chunk = await self._first({"shard": shard}, sort=_NEWEST_FIRST)
+        return chunk.version if chunk else self._no_version
+
+    async def shard_version_after(self, shard: str, changes: ChunkChanges) -> ChunkVersion:
+        """The version of a shard that is part in ``changes``: each makes the highest versions there are."""
+        if not changes.written:
+            return await self.shard_version(shard)
+        versions = [chunk.version for chunk in changes.written if chunk.shard == shard]
+        return max(versions, key=lambda version: version.packed, default=self._no_version)
+
+    @property
+    def _no_version(self) -> ChunkVersion:
+        return ChunkVersion(0, 0, self.collection.epoch, self.collection.timestamp)
+
+    async def exactly(self, wanted: ChunkRange) -> Chunk | None:
+        """The chunk of just these bounds."""
+        return await self._first({"min": _document(wanted.min), "max": _document(wanted.max)})
+
+    async def at(self, key: bytes) -> Chunk | None:
+        """The chunk in which a shard key lies, None for the global maximum."""
+        pattern = self.collection.key
+        chunk = await self._first({"min": {"$lte": _document(key)}}, sort={"min": -1})
+        return chunk if chunk and chunk.range(pattern).contains_key(pattern.key_bytes(key)) else None
+
+    async def before(self, key: bytes) -> Chunk | None:
+        """The chunk that ends at or behind a shard key and begins before it, None for the global minimum."""
+        return await self._first({"min": {"$lt": _document(key)}}, sort={"min": -1})
+
+    async def overlapping(self, wanted: ChunkRange) -> list[Chunk]:
+        """The chunks that hold some part of a range, in order."""
+        first = await self.at(wanted.min)
+        since = wanted.min if first is None else first.min
+        query = {"uuid": self._uuid, "min": {"$gte": _document(since), "$lt": _document(wanted.max)}}
+        return [self._parse(document) for document in await self._transaction.find("chunks", query, sort=_IN_ORDER)]
+
+    async def control_chunk(self, moved: Chunk) -> Chunk | None:
+        """Another chunk of the shard that ``moved`` leaves, None when it has no other."""
+        return await self._first({"shard": moved.shard, "_id": {"$ne": moved.id}}, sort=_IN_ORDER)
+
+    async def owners(self) -> list[str]:
+        """The shards that own chunks, in the order of their names: one look-up each, however many chunks there are."""
+        owners: list[str] = []
+        above: dict[str, Any] = {}
+        while chunk := await self._first(above, sort={"shard": 1}):
+            owners.append(chunk.shard)
+            above = {"shard": {"$gt": chunk.shard}}
+        return owners
+
+    def write(self, changes: ChunkChanges) -> None:
+        """Write what a change makes of the chunks, of which `newest` has been read."""
+        self._transaction.delete("chunks", (chunk.id for chunk in changes.deleted))
+        self._transaction.put("chunks", (chunk.to_document() for chunk in changes.written))
+
+    async def _first(self, query: Mapping[str, Any], *, sort: Mapping[str, int] | None = None) -> Chunk | None:
+        document = await self._transaction.find_one("chunks", {"uuid": self._uuid, **query}, sort=sort)
+        return None if document is None else self._parse(document)
+
+    def _parse(self, document: Mapping[str, Any]) -> Chunk:
+        return Chunk.from_document(document, epoch=self.collection.epoch, timestamp=self.collection.timestamp)
+
+
+def bounds_document(chunk: Chunk, version: ChunkVersion | None = None) -> dict[str, Any]:
+    """A chunk as changelog entries show it: ``{min, max, lastmod}``."""
+    return {
+        "min": decode_document(chunk.min),
+        "max": decode_document(chunk.max),
+        "lastmod": (version or chunk.version).to_document(),
+    }
+
+
+def _document(bound: bytes) -> Mapping[str, Any]:
+    return rawbson.raw_document(bound)

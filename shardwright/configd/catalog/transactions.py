@@ -1,0 +1,176 @@
+"""Transactions on the catalog: the only way in which anything about placement is written.
+
+A mongod that was not started as a config server runs no multi-document transactions on the config database
+(OperationNotSupportedInTransaction). What is done here instead is what the config server of MongoDB 6.0 itself does to
+change chunks: read, compute, and write everything in one ``applyOps``, which mongod applies as a whole or not at all,
+and only if its ``preCondition`` still holds: that each document which the computation began from is as it was read.
+
+What a transaction does is a function from the catalog as it is to writes. It may run more than once, always from the
+start, so it must not have effects outside the transaction.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final, Protocol, TypeVar
+
+from bson.int64 import Int64
+
+from shardwright.daemon.logs import get_logger
+from shardwright.daemon.metrics import Counter
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+logger = get_logger("configd.transactions")
+
+T = TypeVar("T")
+
+ATTEMPTS_MAX: Final = 10
+"""How often a transaction is run that collides with the writes of others before its caller is told."""
+
+MAJORITY: Final = {"w": "majority"}
+
+_DB: Final = "config"
+_ABSENT: Final = {"_id": {"$exists": False}}
+
+
+class Commands(Protocol):
+    """What runs commands on the primary mongod."""
+
+    async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
+        """Run a command and return its decoded reply.
+
+        Raises:
+            CommandError: the reply says ``ok: 0``.
+            BackendError: mongod does not answer.
+        """
+
+
+class TransactionConflictError(Exception):
+    """What a transaction began from has changed before it could be committed; nothing was written."""
+
+
+class Transaction:
+    """Reads of one snapshot of the config database, and writes that are kept back until the commit."""
+
+    def __init__(self, mongod: Commands) -> None:
+        self._mongod = mongod
+        self._snapshot: dict[str, Any] = {"level": "snapshot"}
+        self._conditions: list[dict[str, Any]] = []
+        self._operations: list[dict[str, Any]] = []
+
+    async def find(
+        self,
+        collection: str,
+        query: Mapping[str, Any],
+        *,
+        sort: Mapping[str, int] | None = None,
+        projection: Mapping[str, Any] | None = None,
+    ) -> list[dict[str, Any]]:
+        """The documents that match. That they stay as they are has to follow from what `find_one` read."""
+        command: dict[str, Any] = {"find": collection, "filter": query}
+        if sort is not None:
+            command["sort"] = sort
+        if projection is not None:
+            command["projection"] = projection
+        return await self._read(command)
+
+    async def find_one(
+        self, collection: str, query: Mapping[str, Any], *, sort: Mapping[str, int] | None = None
+    ) -> dict[str, Any] | None:
+        """The first document that matches, None when there is none. The commit fails if that is not so any more."""
+        command: dict[str, Any] = {"find": collection, "filter": query, "limit": 1}
+        condition: dict[str, Any] = {"query": query}
+        if sort is not None:
+            command["sort"] = condition["orderby"] = sort
+        documents = await self._read(command)
+        found = documents[0] if documents else None
+        unchanged = _ABSENT if found is None else {"$expr": {"$eq": ["$$ROOT", {"$literal": found}]}}
+        self._conditions.append({"ns": f"{_DB}.{collection}", "q": condition, "res": unchanged})
+        return found
+
+    def put(self, collection: str, documents: Iterable[Mapping[str, Any]]) -> None:
+        """Write whole documents, over those of the same ``_id`` where there are any."""
+        self._operations += [
+            {"op": "u", "b": True, "ns": f"{_DB}.{collection}", "o": document, "o2": {"_id": document["_id"]}}
+            for document in documents
+        ]
+
+    def delete(self, collection: str, ids: Iterable[object]) -> None:
+        """Delete documents by their ``_id``."""
+        self._operations += [{"op": "d", "ns": f"{_DB}.{collection}", "o": {"_id": each}} for each in ids]
+
+    async def delete_matching(self, collection: str, query: Mapping[str, Any]) -> None:
+        """Delete the documents that match in the snapshot."""
+        found = await self.find(collection, query, projection={"_id": 1})
+        self.delete(collection, (document["_id"] for document in found))
+
+    async def commit(self) -> None:
+        """Make the writes, and wait until a majority of the members has them.
+
+        Raises:
+            TransactionConflictError: nothing was written.
+            CommandError: nothing was written, or not on a majority (then the code is that of the write concern error).
+            BackendError: mongod went away; whether anything was written is unknown.
+        """
+        if not self._operations:
+            return
+        command = {"applyOps": self._operations, "preCondition": self._conditions, "writeConcern": MAJORITY}
+        try:
+            reply = await self._mongod.command("admin", command)
+        except CommandError as error:
+            if "whatFailed" in error.extra:
+                raise TransactionConflictError(str(error.extra["whatFailed"]["ns"])) from error
+            raise
+        check_write_concern(reply)
+
+    async def _read(self, command: Mapping[str, Any]) -> list[dict[str, Any]]:
+        cursor = (await self._mongod.command(_DB, {**command, "readConcern": self._snapshot}))["cursor"]
+        self._snapshot = {"level": "snapshot", "atClusterTime": cursor["atClusterTime"]}
+        documents: list[dict[str, Any]] = cursor["firstBatch"]
+        while cursor["id"]:
+            more = {"getMore": Int64(cursor["id"]), "collection": command["find"]}
+            cursor = (await self._mongod.command(_DB, more))["cursor"]
+            documents += cursor["nextBatch"]
+        return documents
+
+
+async def run_transaction(
+    mongod: Commands, work: Callable[[Transaction], Awaitable[T]], conflicts: Counter | None = None
+) -> T:
+    """The result of ``work``, whose writes a majority of the members has.
+
+    Work that collided with other writes is run again, at most `ATTEMPTS_MAX` times in all; ``conflicts`` counts that.
+
+    Raises:
+        CommandError: from ``work``, nothing was written; WriteConflict when all attempts collided; else see
+            `Transaction.commit`.
+        BackendError: see `Transaction.commit`.
+    """
+    for attempt in range(1, ATTEMPTS_MAX + 1):
+        transaction = Transaction(mongod)
+        result = await work(transaction)
+        try:
+            await transaction.commit()
+        except TransactionConflictError as conflict:
+            if conflicts is not None:
+                conflicts.add()
+            logger.info("Running a transaction again", attempt=attempt, ns=str(conflict))
+            await wait_for_majority(mongod)
+        else:
+            return result
+    raise CommandError(ErrorCode.WriteConflict, f"The catalog kept changing during {ATTEMPTS_MAX} attempts to write it")
+
+
+async def wait_for_majority(mongod: Commands) -> None:
+    """Return when snapshots show everything that was written before the call."""
+    note = {"appendOplogNote": 1, "data": {"msg": "configd waits for the majority"}, "writeConcern": MAJORITY}
+    check_write_concern(await mongod.command("admin", note))
+
+
+def check_write_concern(reply: Mapping[str, Any]) -> None:
+    """Refuse the reply to a write that was made, but not on a majority.
+
+    Raises:
+        CommandError: as the write concern error says.
+    """
+    if "writeConcernError" in reply:
+        raise CommandError.from_reply(reply["writeConcernError"])

@@ -1,0 +1,85 @@
+"""Which ranges a zone may be given in a collection. No I/O."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from shardwright.sharding.bson_text import document_text
+from shardwright.sharding.catalog.tag_entry import TagEntry
+from shardwright.sharding.key_order import encode_key
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.wire import rawbson
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+FIELDS_DIFFER = 16634
+"""MongoDB's number for ranges of one collection with bounds on different fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneBounds:
+    """A range of a collection, as documents and as what they are compared by."""
+
+    min: bytes
+    max: bytes
+
+    @classmethod
+    def parse(cls, low: bytes, high: bytes) -> "ZoneBounds":
+        """The range between two bounds.
+
+        Raises:
+            CommandError: FailedToParse, there is nothing between them; 16634, they are on different fields.
+        """
+        if encode_key(low) >= encode_key(high):
+            raise CommandError(
+                ErrorCode.FailedToParse, f"min: {document_text(low)} should be less than max: {document_text(high)}"
+            )
+        return cls(low, high)
+
+    def extended_to(self, pattern: ShardKeyPattern, namespace: Namespace) -> "ZoneBounds":
+        """The range with bounds that are full shard keys.
+
+        Raises:
+            CommandError: ShardKeyNotFound, the fields of a bound are not the first of the shard key.
+        """
+        return ZoneBounds(_extend(pattern, self.min, "min", namespace), _extend(pattern, self.max, "max", namespace))
+
+    def check_against(self, others: Iterable[TagEntry], zone: str) -> None:
+        """Refuse a range that overlaps another one of the collection; the very same range may get another zone.
+
+        Raises:
+            CommandError: RangeOverlapConflict; 16634, the other one's bounds are on other fields.
+        """
+        low, high = encode_key(self.min), encode_key(self.max)
+        for other in others:
+            other_min, other_max = rawbson.encode_document(other.min), rawbson.encode_document(other.max)
+            self._check_same_fields(other_max)
+            other_low, other_high = encode_key(other_min), encode_key(other_max)
+            if (other_low, other_high) != (low, high) and other_low < high and low < other_high:
+                raise CommandError(
+                    ErrorCode.RangeOverlapConflict,
+                    f"Zone range: {document_text(self.min)} -->> {document_text(self.max)}  on  {zone} is overlapping"
+                    f" with existing: {document_text(other_min)} -->> {document_text(other_max)}  on  {other.tag}",
+                )
+
+    def _check_same_fields(self, other: bytes) -> None:
+        if _names(other) != _names(self.min):
+            key_pattern = ", ".join(f"{name.decode(errors='replace')}: 1" for name in _names(self.min))
+            raise CommandError(
+                FIELDS_DIFFER,
+                f"field names of bound {document_text(other)} do not match those of keyPattern {{ {key_pattern} }}",
+            )
+
+
+def _extend(pattern: ShardKeyPattern, bound: bytes, side: str, namespace: Namespace) -> bytes:
+    try:
+        return pattern.extend_range_bound(bound)
+    except CommandError as error:
+        raise CommandError(
+            ErrorCode.ShardKeyNotFound,
+            f"{side}: {document_text(bound)} is not a prefix of the shard key {pattern} of ns: {namespace}",
+        ) from error
+
+
+def _names(document: bytes) -> list[bytes]:
+    return [name for name, _ in rawbson.spans(document)]

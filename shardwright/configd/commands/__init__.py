@@ -1,0 +1,41 @@
+"""The commands of the config server, one module each; importing this package registers them all."""
+
+from shardwright.configd.commands import (
+    add_shard,
+    add_shard_to_zone,
+    balancer,
+    clear_jumbo_flag,
+    commit_chunk_migration,
+    commit_chunk_split,
+    commit_chunks_merge,
+    commit_create_collection,
+    commit_drop_collection,
+    commit_drop_database,
+    create_database,
+    ensure_chunk_version_is_greater_than,
+    move_range,
+    remove_shard_from_zone,
+    remove_tags,
+    set_allow_migrations,
+    update_zone_key_range,
+)
+
+__all__ = [
+    "add_shard",
+    "add_shard_to_zone",
+    "balancer",
+    "clear_jumbo_flag",
+    "commit_chunk_migration",
+    "commit_chunk_split",
+    "commit_chunks_merge",
+    "commit_create_collection",
+    "commit_drop_collection",
+    "commit_drop_database",
+    "create_database",
+    "ensure_chunk_version_is_greater_than",
+    "move_range",
+    "remove_shard_from_zone",
+    "remove_tags",
+    "set_allow_migrations",
+    "update_zone_key_range",
+]

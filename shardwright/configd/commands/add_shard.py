@@ -1,0 +1,136 @@
+"""``_configsvrAddShard``: make a replica set a shard of the cluster."""
+
+from typing import Any, Final
+from uuid import uuid4
+
+from shardwright.configd.catalog.transactions import Transaction
+from shardwright.configd.operation import Operation
+from shardwright.configd.primary import Primary
+from shardwright.configd.registry import config_command
+from shardwright.configd.shards.shard_candidate import (
+    ConnectionString,
+    check_databases,
+    check_hello,
+    check_locality,
+    find_existing,
+    shard_name,
+)
+from shardwright.configd.shards.shard_clients import handshake
+from shardwright.daemon.logs import get_logger
+from shardwright.sharding.catalog.database_entry import DatabaseEntry
+from shardwright.sharding.catalog.shard_entry import ShardEntry
+from shardwright.sharding.versions import DatabaseVersion
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.transport.client import Connection
+from shardwright.wire.transport.replica_set import ReplicaSetClient
+
+logger = get_logger("configd.add_shard")
+
+_MAJORITY: Final = {"w": "majority"}
+
+
+@config_command("_configsvrAddShard")
+async def add_shard(operation: Operation) -> dict[str, Any]:
+    """Check the replica set, tell it that it is a shard, and enter it into the catalog.
+
+    Entering it is the last step: when an attempt ends before, the next one does everything again, and the shard takes
+    the same identity twice.
+
+    Raises:
+        CommandError: FailedToParse, BadValue, IllegalOperation, OperationFailed, HostUnreachable,
+            FailedToSatisfyReadPreference.
+    """
+    target = ConnectionString.parse(operation.subject)
+    name = operation.arguments.maybe_string(b"name")
+    check_locality(target, ConnectionString.parse(operation.primary.config_string()))
+    if name == "":
+        raise CommandError(ErrorCode.BadValue, "shard name cannot be empty")
+    max_size = operation.arguments.value(b"maxSize")
+    primary = operation.primary
+    # One at a time: two candidates may have a database of the same name.
+    async with primary.locks.hold("shards"):
+        shards = await primary.catalog.shards()
+        existing = find_existing(target, name, max_size, shards)
+        if existing is not None:
+            return {"shardAdded": existing.id}
+        if not target.set_name:
+            await _check_lone_host(target)
+        async with primary.shards.candidate(target.set_name, target.hosts) as client:
+            whole = await _check_set(client, target)
+            find_existing(whole, name, max_size, shards)
+            shard = ShardEntry(shard_name(whole, name), str(whole), max_size=max_size)
+            if any(shard.id == other.id for other in shards):
+                raise CommandError(ErrorCode.OperationFailed, f"a shard named {shard.id} already exists")
+            databases = await _check_databases(primary, client, whole)
+            await _identify(primary, client, shard)
+        await _enter(primary, shard, databases)
+        primary.shard_hosts.follow(shard)
+    await operation.log_changes("addShard", "", {"name": shard.id, "host": shard.host})
+    return {"shardAdded": shard.id}
+
+
+async def _check_lone_host(target: ConnectionString) -> None:
+    """Refuse a host that is named without its replica set, with the reason that its hello gives."""
+    try:
+        connection = await Connection.open(target.hosts[0], handshake=handshake())
+    except BackendError as error:
+        raise CommandError(ErrorCode.HostUnreachable, str(error)) from error
+    connection.close()
+    check_hello(target, connection.hello)
+
+
+async def _check_set(client: ReplicaSetClient, target: ConnectionString) -> ConnectionString:
+    return check_hello(target, await _ask(client, {"hello": 1}))
+
+
+async def _check_databases(primary: Primary, client: ReplicaSetClient, target: ConnectionString) -> list[str]:
+    reply = await _ask(client, {"listDatabases": 1, "nameOnly": True})
+    entries = await primary.catalog.find("databases", {})
+    primaries = {entry["_id"]: entry["primary"] for entry in entries}
+    return check_databases(target, (database["name"] for database in reply["databases"]), primaries)
+
+
+async def _identify(primary: Primary, client: ReplicaSetClient, shard: ShardEntry) -> None:
+    """Tell the set who it is.
+
+    Sessions that it kept on its own are dropped: a cluster keeps them in one sharded collection.
+    """
+    try:
+        await _ask(client, {"drop": "system.sessions", "writeConcern": _MAJORITY}, db="config")
+    except CommandError as error:
+        if error.code != ErrorCode.NamespaceNotFound:
+            raise
+    identity = {
+        "shardName": shard.id,
+        "clusterId": primary.catalog.cluster_id,
+        "configsvrConnectionString": primary.config_string(),
+    }
+    await _ask(client, {"_addShard": 1, "shardIdentity": identity, "writeConcern": _MAJORITY})
+
+
+async def _enter(primary: Primary, shard: ShardEntry, databases: list[str]) -> None:
+    timestamp = await primary.catalog.now()
+    entries = [
+        DatabaseEntry(name, shard.id, DatabaseVersion(uuid4(), timestamp, 1)).to_document() for name in databases
+    ]
+    document = {**shard.to_document(), "topologyTime": timestamp}
+
+    async def insert(transaction: Transaction) -> None:
+        # What was checked before has to hold still.
+        for collection, entry in [("shards", document), *(("databases", entry) for entry in entries)]:
+            if await transaction.find_one(collection, {"_id": entry["_id"]}) is not None:
+                raise CommandError(
+                    ErrorCode.OperationFailed, f"{entry['_id']} was added to config.{collection} meanwhile"
+                )
+            transaction.put(collection, [entry])
+
+    await primary.catalog.transaction(insert)
+    logger.info("Added a shard", shard=shard.id, host=shard.host, databases=databases)
+
+
+async def _ask(client: ReplicaSetClient, command: dict[str, Any], *, db: str = "admin") -> dict[str, Any]:
+    try:
+        return await client.command(db, command)
+    except BackendError as error:
+        raise CommandError(ErrorCode.HostUnreachable, str(error)) from error

@@ -1,0 +1,49 @@
+"""``_configsvrBalancerStart``, ``_configsvrBalancerStop``, ``_configsvrBalancerStatus``: the balancer's switch.
+
+The switch is the document ``balancer`` of ``config.settings``. MongoDB 6.0 flips ``autosplit`` along with it.
+"""
+
+from typing import Any
+
+from shardwright.configd.catalog.transactions import Transaction
+from shardwright.configd.operation import Operation
+from shardwright.configd.registry import WriteConcernRule, config_command
+from shardwright.sharding.catalog.settings import AUTO_SPLIT_ID, BALANCER_ID, BalancerSettings
+
+
+@config_command("_configsvrBalancerStart", write_concern=WriteConcernRule.UNSUPPORTED)
+async def balancer_start(operation: Operation) -> dict[str, Any]:
+    """Let chunks be balanced."""
+    await _switch(operation, mode="full", action="balancer.start")
+    return {}
+
+
+@config_command("_configsvrBalancerStop", write_concern=WriteConcernRule.UNSUPPORTED)
+async def balancer_stop(operation: Operation) -> dict[str, Any]:
+    """Let chunks stay where they are."""
+    await _switch(operation, mode="off", action="balancer.stop")
+    return {}
+
+
+@config_command("_configsvrBalancerStatus", write_concern=WriteConcernRule.UNSUPPORTED)
+async def balancer_status(operation: Operation) -> dict[str, Any]:
+    """Answer how the switch stands. No round is ever under way, since nothing moves chunks on its own."""
+    document = await operation.primary.catalog.find_by_id("settings", BALANCER_ID)
+    return {
+        "mode": BalancerSettings.from_document(document).mode,
+        "inBalancerRound": False,
+        "numBalancerRounds": 0,
+        "term": operation.primary.term,
+    }
+
+
+async def _switch(operation: Operation, *, mode: str, action: str) -> None:
+    is_on = mode != "off"
+
+    async def work(transaction: Transaction) -> None:
+        for key, settings in ((BALANCER_ID, {"mode": mode, "stopped": not is_on}), (AUTO_SPLIT_ID, {"enabled": is_on})):
+            document = await transaction.find_one("settings", {"_id": key})
+            transaction.put("settings", [{**(document or {"_id": key}), **settings}])
+
+    await operation.primary.catalog.transaction(work)
+    await operation.primary.changelog.log_action(action, {}, client_address=operation.client_address)

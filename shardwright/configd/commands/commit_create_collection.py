@@ -1,0 +1,60 @@
+"""``_configsvrCommitCreateCollection``: enter a collection that its database's primary shard has made on all shards."""
+
+from functools import partial
+from typing import Any
+
+from bson.binary import Binary
+
+from shardwright.configd.catalog.collection_chunks import find_collection
+from shardwright.configd.catalog.transactions import Transaction
+from shardwright.configd.operation import Operation
+from shardwright.configd.registry import config_command
+from shardwright.sharding.catalog.collection_entry import CollectionEntry
+from shardwright.sharding.chunks import ChunkPlacement
+from shardwright.sharding.routing_table import RoutingTable
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import decode_document, raw_document
+
+
+@config_command("_configsvrCommitCreateCollection")
+async def commit_create_collection(operation: Operation) -> dict[str, Any]:
+    """Enter the collection with its first chunks; the same collection again changes nothing.
+
+    Raises:
+        CommandError: AlreadyInitialized, another collection of that name is sharded; NoSuchKey, TypeMismatch, BadValue
+            or ConflictingOperationInProgress for documents that make no catalog.
+    """
+    namespace = operation.namespace
+    arguments = operation.arguments
+    document = arguments.raw(b"collection")
+    decoded = decode_document(document)
+    collection = CollectionEntry.from_document(decoded)
+    if collection.namespace != namespace:
+        raise CommandError(ErrorCode.BadValue, f"The entry of {collection.namespace} was sent for {namespace}")
+    chunks = operation.request.documents(b"chunks")
+    # A table can be built of them only if they cover the whole key space, once.
+    RoutingTable.build(collection.sharded_collection(), map(ChunkPlacement.from_raw, chunks))
+
+    async def work(transaction: Transaction, *, is_prepared: bool) -> bool:
+        existing = await find_collection(transaction, str(namespace))
+        if existing is not None:
+            if existing.uuid != collection.uuid:
+                raise CommandError(
+                    ErrorCode.AlreadyInitialized,
+                    f"{namespace} is sharded already, with UUID {existing.uuid} instead of {collection.uuid}",
+                )
+            return True
+        if is_prepared:
+            transaction.put("collections", [decoded])
+        return False
+
+    catalog = operation.primary.catalog
+    async with operation.primary.locks.hold(f"ns:{namespace}"):
+        if not await catalog.transaction(partial(work, is_prepared=False)):
+            # Chunks mean nothing before the collection's entry is there. Of an attempt that ended in between, there
+            # may be some already.
+            await catalog.delete("chunks", {"uuid": Binary.from_uuid(collection.uuid)})
+            await catalog.insert("chunks", [raw_document(chunk) for chunk in chunks])
+            await catalog.transaction(partial(work, is_prepared=True))
+    return {}

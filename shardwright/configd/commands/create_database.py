@@ -1,0 +1,139 @@
+"""``_configsvrCreateDatabase``: enter a database into the catalog and choose its primary shard."""
+
+import re
+from typing import Any
+from uuid import uuid4
+
+import trio
+from bson.regex import Regex
+from bson.timestamp import Timestamp
+
+from shardwright.configd.catalog.transactions import Transaction
+from shardwright.configd.operation import Operation
+from shardwright.configd.primary import Primary
+from shardwright.configd.registry import config_command
+from shardwright.daemon.logs import get_logger
+from shardwright.sharding.catalog.database_entry import DatabaseEntry
+from shardwright.sharding.catalog.shard_entry import ShardEntry
+from shardwright.sharding.namespace import is_valid_database_name
+from shardwright.sharding.versions import DatabaseVersion
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+logger = get_logger("configd.create_database")
+
+
+@config_command("_configsvrCreateDatabase")
+async def create_database(operation: Operation) -> dict[str, Any]:
+    """Answer the version of the database, which is made if it does not exist.
+
+    Raises:
+        CommandError: InvalidNamespace or InvalidOptions for a name no database may have; DatabaseDifferCase;
+            NamespaceExists when its primary is another shard than demanded; ShardNotFound.
+    """
+    name = operation.subject
+    wanted = operation.arguments.maybe_string(b"primaryShardId")
+    operation.arguments.boolean(b"enableSharding", False)  # of no effect since every database is enabled
+    if name == "config":
+        # Its placement is fixed, so it needs no version that anything could be compared with.
+        return {"databaseVersion": DatabaseVersion(uuid4(), Timestamp(0, 0), 0).to_document()}
+    check_database_creatable(name)
+    primary = operation.primary
+    # Names that differ in nothing but case exclude each other.
+    async with primary.locks.hold(f"db:{name.lower()}"):
+        shard = None if wanted is None else await primary.catalog.shard(wanted)
+        entry = await _find_existing(primary, name, wanted)
+        if entry is None:
+            shard = shard or await _choose_primary(primary)
+            entry = await _create(primary, name, shard)
+            await _tell_primary(primary, shard, name)
+            # An entry of our own: MongoDB 6.0 notes that databases are dropped, not that they are created.
+            await operation.log_changes("createDatabase", name, {"primary": shard.id})
+    return {"databaseVersion": entry.version.to_document()}
+
+
+def check_database_creatable(name: str) -> None:
+    """Refuse names that cannot be entered.
+
+    Raises:
+        CommandError: InvalidNamespace, InvalidOptions.
+    """
+    if name in ("admin", "local"):
+        raise CommandError(ErrorCode.InvalidOptions, f"Cannot manually create database '{name}'")
+    if not is_valid_database_name(name):
+        raise CommandError(ErrorCode.InvalidNamespace, f"Invalid db name specified: {name}")
+
+
+def same_but_for_case(name: str) -> dict[str, Any]:
+    """The query for databases whose name is ``name`` in whatever case."""
+    return {"_id": Regex(f"^{re.escape(name)}$", "i")}
+
+
+async def _find_existing(primary: Primary, name: str, wanted: str | None) -> DatabaseEntry | None:
+    for document in await primary.catalog.find("databases", same_but_for_case(name)):
+        entry = DatabaseEntry.from_document(document)
+        if entry.name != name:
+            raise CommandError(
+                ErrorCode.DatabaseDifferCase,
+                f"can't have 2 databases that just differ on case  have: {entry.name} want to add: {name}",
+            )
+        if wanted is not None and entry.primary != wanted:
+            raise CommandError(
+                ErrorCode.NamespaceExists, f"database already created on a primary which is different from {wanted}"
+            )
+        return entry
+    return None
+
+
+async def _choose_primary(primary: Primary) -> ShardEntry:
+    """The shard that stores the least data.
+
+    Raises:
+        CommandError: ShardNotFound, there is no shard; or a shard did not answer.
+    """
+    candidates = [shard for shard in await primary.catalog.shards() if not shard.is_draining]
+    if not candidates:
+        raise CommandError(ErrorCode.ShardNotFound, "No shards found")
+    if len(candidates) == 1:
+        return candidates[0]
+    sizes: dict[str, int] = {}
+    errors: list[CommandError] = []
+
+    async def ask(shard: ShardEntry) -> None:
+        try:
+            reply = await primary.shards.command(shard, "admin", {"listDatabases": 1})
+            sizes[shard.id] = int(reply["totalSize"])
+        except CommandError as error:
+            errors.append(error)
+
+    async with trio.open_nursery() as nursery:
+        for shard in candidates:
+            nursery.start_soon(ask, shard)
+    if errors:
+        raise errors[0]
+    return min(candidates, key=lambda shard: sizes[shard.id])
+
+
+async def _create(primary: Primary, name: str, shard: ShardEntry) -> DatabaseEntry:
+    timestamp = await primary.catalog.now()
+    entry = DatabaseEntry(name, shard.id, DatabaseVersion(uuid4(), timestamp, 1))
+
+    async def insert(transaction: Transaction) -> None:
+        if await transaction.find_one("databases", {"_id": name}) is not None:
+            raise CommandError(ErrorCode.NamespaceExists, f"database {name} was created meanwhile")
+        transaction.put("databases", [entry.to_document()])
+
+    await primary.catalog.transaction(insert)
+    logger.info("Created a database", db=name, primary=shard.id, version=str(entry.version))
+    return entry
+
+
+async def _tell_primary(primary: Primary, shard: ShardEntry, name: str) -> None:
+    """Let the primary shard learn of the database before the first request does, which would otherwise be refused once.
+
+    A shard that cannot be told now learns it from that request.
+    """
+    try:
+        await primary.shards.command(shard, "admin", {"_flushDatabaseCacheUpdates": name})
+    except CommandError as error:
+        logger.warning("A shard was not told of its database", shard=shard.id, db=name, error=str(error))

@@ -1,0 +1,30 @@
+"""``_configsvrRemoveTags``: forget the zone ranges of a collection."""
+
+from typing import Any, Final
+
+from shardwright.configd.catalog.transactions import Transaction
+from shardwright.configd.operation import Operation
+from shardwright.configd.registry import config_command
+from shardwright.wire.errors import CommandError
+
+_NOT_RETRYABLE: Final = 5748800
+"""MongoDB's number for a command that has to be sent as a retryable write and is not."""
+
+
+@config_command("_configsvrRemoveTags")
+async def remove_tags(operation: Operation) -> dict[str, Any]:
+    """Remove all zone ranges of the collection.
+
+    Raises:
+        CommandError: 5748800 without a session and transaction number.
+    """
+    namespace = str(operation.namespace)
+    if not (operation.arguments.has(b"lsid") and operation.arguments.has(b"txnNumber")):
+        raise CommandError(_NOT_RETRYABLE, f"{operation.name} must be run as a retryable write")
+
+    async def work(transaction: Transaction) -> None:
+        await transaction.delete_matching("tags", {"ns": namespace})
+
+    async with operation.primary.locks.hold("zones"):
+        await operation.primary.catalog.transaction(work)
+    return {}

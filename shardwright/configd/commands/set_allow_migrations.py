@@ -1,0 +1,81 @@
+"""``_configsvrSetAllowMigrations``: keep the chunks of a collection where they are, or let them move again."""
+
+from typing import Any, Final
+
+import trio
+
+from shardwright.configd.catalog.collection_chunks import CollectionChunks
+from shardwright.configd.catalog.transactions import Transaction
+from shardwright.configd.operation import Operation
+from shardwright.configd.registry import config_command
+from shardwright.sharding.catalog.collection_entry import CollectionEntry
+from shardwright.sharding.catalog.shard_entry import ShardEntry
+from shardwright.sharding.chunk_version_bumps import bump_minor
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+_MAJORITY: Final = {"w": "majority", "wtimeout": 60_000}
+
+
+@config_command("_configsvrSetAllowMigrations")
+async def set_allow_migrations(operation: Operation) -> dict[str, Any]:
+    """Keep the chunks of a collection where they are, or let them move again.
+
+    The shards that own some are told, and have refreshed when this returns. A donor that learns in this way that its
+    migration is forbidden aborts it, unless that has reached its commit; what is not aborted then is refused there.
+
+    Raises:
+        CommandError: NamespaceNotSharded, InvalidUUID; what a shard answers, when the change itself has been made.
+    """
+    namespace = operation.namespace
+    allow = operation.arguments.boolean(b"allowMigrations", default=True)
+    uuid = operation.arguments.maybe_uuid(b"collectionUUID")
+
+    async def work(transaction: Transaction) -> list[str]:
+        document = await transaction.find_one("collections", {"_id": str(namespace)})
+        if document is None:
+            raise CommandError(ErrorCode.NamespaceNotSharded, f"Collection {namespace} is not sharded.")
+        collection = CollectionEntry.from_document(document)
+        if uuid is not None and uuid != collection.uuid:
+            raise CommandError(
+                ErrorCode.InvalidUUID,
+                f"Collection uuid {uuid} in the request does not match the current uuid {collection.uuid} for ns"
+                f" {namespace}",
+            )
+        changed = {name: value for name, value in document.items() if name != "allowMigrations"}
+        transaction.put("collections", [changed if allow else {**changed, "allowMigrations": False}])
+        chunks = CollectionChunks(transaction, collection)
+        chunks.write(bump_minor(await chunks.newest()))
+        return await chunks.owners()
+
+    async with operation.primary.locks.hold(f"ns:{namespace}"):
+        owners = await operation.primary.catalog.transaction(work)
+    await _refresh_shards(operation, str(namespace), owners)
+    return {}
+
+
+async def _refresh_shards(operation: Operation, namespace: str, owners: list[str]) -> None:
+    """Have shards refresh a collection, all at the same time.
+
+    Raises:
+        CommandError: that of the first shard, by name, that failed; all have been told.
+    """
+    flush = {
+        "_flushRoutingTableCacheUpdatesWithWriteConcern": namespace,
+        "syncFromConfig": True,
+        "writeConcern": _MAJORITY,
+    }
+    errors: dict[str, CommandError] = {}
+
+    async def tell(shard: ShardEntry) -> None:
+        try:
+            await operation.primary.shards.command(shard, "admin", flush)
+        except CommandError as error:
+            errors[shard.id] = error
+
+    shards = [await operation.primary.catalog.shard(shard_id) for shard_id in owners]
+    async with trio.open_nursery() as nursery:
+        for shard in shards:
+            nursery.start_soon(tell, shard)
+    for shard_id in sorted(errors):
+        raise errors[shard_id]

@@ -1,0 +1,53 @@
+"""``_configsvrUpdateZoneKeyRange``: give a range of a collection to a zone, or take it from its zone."""
+
+from typing import Any
+
+from bson.objectid import ObjectId
+
+from shardwright.configd.catalog.collection_chunks import find_collection
+from shardwright.configd.catalog.transactions import Transaction
+from shardwright.configd.catalog.zone_ranges import ZoneBounds
+from shardwright.configd.operation import Operation
+from shardwright.configd.registry import config_command
+from shardwright.sharding.catalog.tag_entry import TagEntry
+from shardwright.sharding.key_order import encode_key
+from shardwright.wire import rawbson
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+
+@config_command("_configsvrUpdateZoneKeyRange")
+async def update_zone_key_range(operation: Operation) -> dict[str, Any]:
+    """Assign the range, or with ``zone: null`` remove it. The collection need not be sharded yet.
+
+    Raises:
+        CommandError: ZoneNotFound; RangeOverlapConflict; ShardKeyNotFound and FailedToParse for bounds that make no
+            range of the shard key.
+    """
+    namespace = operation.namespace
+    arguments = operation.arguments
+    bounds = ZoneBounds.parse(arguments.raw(b"min"), arguments.raw(b"max"))
+    zone = None if arguments.is_null(b"zone") else arguments.string(b"zone")
+
+    async def work(transaction: Transaction) -> None:
+        collection = await find_collection(transaction, str(namespace))
+        full = bounds if collection is None else bounds.extended_to(collection.key, namespace)
+        low, high = rawbson.raw_document(full.min), rawbson.raw_document(full.max)
+        if zone is None:
+            await transaction.delete_matching("tags", {"ns": str(namespace), "min": low, "max": high})
+            return
+        if await transaction.find_one("shards", {"tags": zone}) is None:
+            raise CommandError(ErrorCode.ZoneNotFound, f"zone {zone} does not exist")
+        others = [
+            TagEntry.from_document(document)
+            for document in await transaction.find("tags", {"ns": str(namespace)}, sort={"min": 1})
+        ]
+        full.check_against(others, zone)
+        start = encode_key(full.min)
+        existing = next((other for other in others if encode_key(rawbson.encode_document(other.min)) == start), None)
+        entry = TagEntry(existing.id if existing else ObjectId(), namespace, low, high, zone)
+        transaction.put("tags", [entry.to_document()])
+
+    async with operation.primary.locks.hold(f"ns:{namespace}", "zones"):
+        await operation.primary.catalog.transaction(work)
+    return {}

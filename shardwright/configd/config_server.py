@@ -1,0 +1,131 @@
+"""The state of a config daemon: its mongod, and what it may do while that is primary."""
+
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from shardwright.configd.catalog.catalog import Catalog
+from shardwright.configd.catalog.changelog import ChangeLog
+from shardwright.configd.catalog.initialization import initialize_catalog
+from shardwright.configd.primary import Primary
+from shardwright.configd.shards.shard_clients import ShardClients, handshake
+from shardwright.configd.shards.shard_hosts import ShardHosts
+from shardwright.daemon.logs import get_logger
+from shardwright.daemon.metrics import Counter
+from shardwright.daemon.sidecar.options import SidecarOptions
+from shardwright.daemon.sidecar.sidecar import Sidecar
+from shardwright.daemon.single_flight import SingleFlight
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.transport.pools import ConnectionPools
+
+logger = get_logger("configd")
+
+STEP_UP_SECONDS_MAX: Final = 20.0
+"""How long a command waits for a new primary to have made the catalog ready."""
+
+_RETRY_SECONDS: Final = 0.5
+
+
+class ConfigServer:
+    """One member of the config servers: a mongod and the daemon in front of it.
+
+    Args:
+        options: how the daemon was started.
+        conflicts: counts changes of the catalog that met others.
+        on_mongod_lost: see `Sidecar`.
+
+    Attributes:
+        pools: connections to its own mongod, the shards and the other members.
+        sidecar: the daemon's part as a sidecar.
+        primary: what there is to work with; None while the mongod is not primary or the catalog not ready.
+    """
+
+    def __init__(self, options: SidecarOptions, conflicts: Counter, on_mongod_lost: Callable[[], None]) -> None:
+        self.options = options
+        self._conflicts = conflicts
+        self.primary: Primary | None = None
+        self.pools = ConnectionPools(handshake)
+        self._changed = trio.Event()
+        self.sidecar = Sidecar(
+            self.pools,
+            mongod_socket=options.mongod_socket,
+            mongod_address=options.mongod_address,
+            address=options.address,
+            handshake=handshake,
+            hooks=self,
+            on_mongod_lost=on_mongod_lost,
+        )
+
+    async def run(self) -> None:
+        """Follow the mongod until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.pools.run)
+            nursery.start_soon(self.sidecar.run)
+
+    @property
+    def connection_string(self) -> str:
+        """``set/host:port,…`` of the config daemons, as shards and routers know the config servers.
+
+        Raises:
+            BackendError: the mongod is gone.
+        """
+        mirror = self.sidecar.mirror
+        if mirror.hello is None:
+            raise BackendError(self.options.mongod_socket, "is not reachable", sent=False)
+        hello = mirror.present(mirror.hello)
+        return f"{hello['setName']}/{','.join(hello['hosts'])}"
+
+    async def wait_for_primary(self) -> Primary | None:
+        """The present term; None if the mongod is not primary, or not ready in `STEP_UP_SECONDS_MAX`."""
+        if self.primary is None and self.sidecar.is_primary:
+            with trio.move_on_after(STEP_UP_SECONDS_MAX):
+                while self.primary is None and self.sidecar.is_primary:
+                    await self._changed.wait()
+        return self.primary
+
+    async def on_step_up(self, term: int, nursery: trio.Nursery) -> None:
+        """Make the catalog ready and begin to work as primary."""
+        while True:
+            try:
+                await self.sidecar.mongod.unanswered.wait_earlier_over(term)
+                cluster_id = await initialize_catalog(self.sidecar.mongod)
+                break
+            except (CommandError, BackendError) as error:
+                # Nothing else can be done in this term, which ends soon if the mongod is failing.
+                logger.error("The catalog could not be initialized", term=term, error=str(error))
+                await trio.sleep(_RETRY_SECONDS)
+        catalog, shards = Catalog(self.sidecar.mongod, cluster_id, self._conflicts), ShardClients(nursery, self.pools)
+        shard_hosts = ShardHosts(catalog, shards, nursery)
+        nursery.start_soon(shard_hosts.follow_all)
+        self.primary = Primary(
+            term=term,
+            catalog=catalog,
+            changelog=ChangeLog(self.sidecar.mongod, self.options.address),
+            shards=shards,
+            shard_hosts=shard_hosts,
+            migrations=SingleFlight(nursery, cancelled=ErrorCode.InterruptedDueToReplStateChange),
+            config_string=lambda: self.connection_string,
+        )
+        self._announce_change()
+        logger.info("The catalog is ready", term=term, cluster_id=str(cluster_id))
+
+    def on_step_down(self) -> None:
+        """Interrupt what was under way."""
+        if self.primary is not None:
+            self.primary.end()
+            self.primary = None
+        self._announce_change()
+
+    def not_ready_reason(self) -> str | None:
+        """Why clients cannot be served at the moment, None when they can."""
+        if not self.sidecar.is_ready:
+            return "mongod cannot be reached or has no role in its set yet"
+        if self.sidecar.is_primary and self.primary is None:
+            return "the catalog is being initialized"
+        return None
+
+    def _announce_change(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()

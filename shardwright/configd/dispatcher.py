@@ -1,0 +1,72 @@
+"""What all commands of the config server have in common: who may run them, under which write concern, how long."""
+
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import trio
+
+import shardwright.configd.commands  # noqa: F401 - registers the commands
+from shardwright.configd.operation import Operation
+from shardwright.configd.primary import Primary
+from shardwright.configd.registry import COMMANDS, ConfigCommand, WriteConcernRule
+from shardwright.sharding.bson_text import document_text
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.request import Request
+
+_NOT_PRIMARY: Final = "not primary"
+
+
+def is_config_command(name: str) -> bool:
+    """Whether this daemon itself runs the command instead of its mongod."""
+    return name in COMMANDS
+
+
+async def run_config_command(
+    request: Request, client_address: str, wait_for_primary: Callable[[], Awaitable[Primary | None]]
+) -> dict[str, Any]:
+    """The reply, without gossip fields.
+
+    Raises:
+        CommandError: NotWritablePrimary where the mongod is not primary; InterruptedDueToReplStateChange when it stops
+            to be; MaxTimeMSExpired; what the command itself raises.
+    """
+    command = COMMANDS[request.name]
+    if request.db != "admin":
+        raise CommandError(ErrorCode.Unauthorized, f"{command.name} may only be run against the admin database.")
+    _check_write_concern(command, request)
+    primary = await wait_for_primary()
+    if primary is None:
+        raise CommandError(ErrorCode.NotWritablePrimary, _NOT_PRIMARY)
+    operation = Operation(primary, request, client_address)
+    try:
+        with trio.fail_after(_seconds_max(request)):
+            reply = await primary.run(lambda: command.handler(operation))
+    except trio.TooSlowError:
+        raise CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit") from None
+    except BackendError as error:
+        # The local mongod went away in the middle; shards that do not answer are told apart where they are asked.
+        raise CommandError(ErrorCode.InterruptedDueToReplStateChange, f"operation was interrupted: {error}") from error
+    return {**reply, "ok": 1.0}
+
+
+def _check_write_concern(command: ConfigCommand, request: Request) -> None:
+    write_concern = request.get(b"writeConcern")
+    if command.write_concern is WriteConcernRule.UNSUPPORTED:
+        if write_concern is not None:
+            raise CommandError(ErrorCode.InvalidOptions, "Command does not support writeConcern")
+        return
+    if not isinstance(write_concern, Mapping) or write_concern.get("w") != "majority":
+        got = request.raw_object(b"writeConcern")
+        shown = '{ w: 1, wtimeout: 0, provenance: "implicitDefault" }' if got is None else document_text(got)
+        raise CommandError(
+            ErrorCode.InvalidOptions, f'"{command.name}" must be called with majority writeConcern, got: {shown} '
+        )
+
+
+def _seconds_max(request: Request) -> float:
+    milliseconds = request.get(b"maxTimeMS")
+    if not isinstance(milliseconds, int | float) or milliseconds <= 0:
+        return math.inf
+    return milliseconds / 1000

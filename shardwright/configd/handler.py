@@ -1,0 +1,83 @@
+"""What becomes of each request: a command of the config server is run here, everything else is mongod's."""
+
+from typing import Final
+
+from shardwright.configd.catalog.config_time import config_time
+from shardwright.configd.config_server import ConfigServer
+from shardwright.configd.dispatcher import is_config_command, run_config_command
+from shardwright.configd.registry import COMMANDS
+from shardwright.daemon.logs import get_logger
+from shardwright.daemon.metrics import Metrics
+from shardwright.daemon.namespaces import namespace_of
+from shardwright.daemon.sidecar.handler import SidecarHandler
+from shardwright.daemon.sidecar.log_rotation import LOG_ROTATE, rotate_both_logs
+from shardwright.daemon.sidecar.upstream import Upstream
+from shardwright.wire.error_codes import Category, has_category
+from shardwright.wire.errors import CommandError
+from shardwright.wire.hello import HELLO_NAMES
+from shardwright.wire.message import reply_document
+from shardwright.wire.request import Request
+from shardwright.wire.transport.client_connection import ClientConnection
+from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+
+logger = get_logger("configd.operations")
+
+_ABOUT_NAMESPACES: Final = frozenset(
+    {
+        "_configsvrClearJumboFlag",
+        "_configsvrCommitChunkMigration",
+        "_configsvrCommitChunkSplit",
+        "_configsvrCommitChunksMerge",
+        "_configsvrCommitCreateCollection",
+        "_configsvrCommitDropCollection",
+        "_configsvrCommitDropDatabase",
+        "_configsvrCreateDatabase",
+        "_configsvrEnsureChunkVersionIsGreaterThan",
+        "_configsvrMoveRange",
+        "_configsvrRemoveTags",
+        "_configsvrSetAllowMigrations",
+        "_configsvrUpdateZoneKeyRange",
+    }
+)
+"""The commands of the config server whose argument is a collection or a database; others name shards and the like."""
+
+
+class ConfigHandler(SidecarHandler):
+    """Handles the requests of all clients of a config daemon (see `wire.transport.server.Handler`)."""
+
+    def __init__(self, server: ConfigServer, metrics: Metrics) -> None:
+        self._server = server
+        super().__init__(server.sidecar, metrics, server.options.slow_ms, logger)
+
+    def namespace_of(self, request: Request) -> str:
+        """What a request is about, for the log."""
+        return namespace_of(request, in_full=_ABOUT_NAMESPACES, without=COMMANDS.keys() - _ABOUT_NAMESPACES)
+
+    @may_run_in_reactor
+    async def dispatch(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
+        """Find out what a request is and answer it (see `SidecarHandler.dispatch`)."""
+        await in_own_task()
+        if is_config_command(request.name):
+            return await self._run_config_command(client, request)
+        if request.name in HELLO_NAMES:
+            return await self._server.sidecar.answer_hello(client, upstream, request)
+        if request.name == LOG_ROTATE:
+            return await rotate_both_logs(upstream, request)
+        # Mongod itself ends what is useless without its client.
+        client.allow_interruption()
+        await self._server.sidecar.prepare(request)
+        return await upstream.pass_on(request.message.frame, request.message.flags)
+
+    async def _run_config_command(self, client: ClientConnection, request: Request) -> bytes:
+        try:
+            reply = await run_config_command(request, client.peer, self._server.wait_for_primary)
+        except CommandError as error:
+            if not has_category(error.code, Category.NOT_PRIMARY):
+                raise
+            # Tells a driver whether its knowledge of this member is older than the error; without it, it would have to
+            # assume so, and ask again before it uses the member for anything.
+            version = self._server.sidecar.mirror.version.document()
+            extra = {**error.extra, "topologyVersion": version}
+            raise CommandError(error.code, error.message, labels=error.labels, extra=extra) from error
+        reply.update(await config_time(self._server.sidecar.mongod))
+        return reply_document(request.message.request_id, reply)

@@ -1,0 +1,52 @@
+"""One command under way on the primary."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from shardwright.configd.primary import Primary
+from shardwright.sharding.namespace import Namespace
+from shardwright.wire.arguments import Arguments
+from shardwright.wire.request import Request
+
+
+class Operation:
+    """A request with the term in which it is worked on.
+
+    Attributes:
+        primary: what there is to work with.
+        arguments: the fields of the command.
+        client_address: ``ip:port`` of whoever sent it.
+    """
+
+    def __init__(self, primary: Primary, request: Request, client_address: str) -> None:
+        self.primary = primary
+        self.request = request
+        self.arguments = Arguments.of(request)
+        self.client_address = client_address
+
+    @property
+    def name(self) -> str:
+        """The command's name."""
+        return self.request.name
+
+    @property
+    def subject(self) -> str:
+        """The string that the command's own field holds, such as a namespace or the name of a shard.
+
+        Raises:
+            CommandError: TypeMismatch.
+        """
+        return self.arguments.string(self.request.name.encode())
+
+    @property
+    def namespace(self) -> Namespace:
+        """The collection that the command's own field names.
+
+        Raises:
+            CommandError: TypeMismatch, InvalidNamespace.
+        """
+        return Namespace.parse_collection(self.subject)
+
+    async def log_changes(self, what: str, namespace: str, *details: Mapping[str, Any]) -> None:
+        """Note changes in ``config.changelog``."""
+        await self.primary.changelog.log_changes(what, namespace, details, client_address=self.client_address)

@@ -1,0 +1,54 @@
+"""The table of commands that only a config server knows.
+
+A command is registered by the decorator on its handler; `configd.commands` imports all of them. What they have in
+common (primary, write concern, deadline, errors) is `configd.dispatcher`'s.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, Final, TypeAlias
+
+from shardwright.configd.operation import Operation
+
+CommandHandler: TypeAlias = Callable[[Operation], Awaitable[dict[str, Any]]]
+
+
+class WriteConcernRule(Enum):
+    """What a command says to a ``writeConcern``."""
+
+    MAJORITY = auto()
+    """It must be there, with ``w: "majority"``."""
+    UNSUPPORTED = auto()
+    """It must not be there."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigCommand:
+    """One command: its name, the function that runs it, and what it says to a write concern."""
+
+    name: str
+    handler: CommandHandler
+    write_concern: WriteConcernRule
+
+
+COMMANDS: Final[dict[str, ConfigCommand]] = {}
+"""All commands by name."""
+
+
+def config_command(
+    name: str, *, write_concern: WriteConcernRule = WriteConcernRule.MAJORITY
+) -> Callable[[CommandHandler], CommandHandler]:
+    """Register the decorated function as the handler of a command. It returns the reply without ``ok``.
+
+    Raises:
+        ValueError: the name is taken.
+    """
+
+    def register(handler: CommandHandler) -> CommandHandler:
+        if name in COMMANDS:
+            raise ValueError(f"two handlers for the command {name}")
+        COMMANDS[name] = ConfigCommand(name, handler, write_concern)
+        return handler
+
+    return register

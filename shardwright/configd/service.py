@@ -1,0 +1,67 @@
+"""The config daemon as `daemon.run` runs it."""
+
+from typing import Final
+
+import trio
+
+from shardwright.configd.config_server import ConfigServer
+from shardwright.configd.handler import ConfigHandler
+from shardwright.configd.registry import COMMANDS
+from shardwright.daemon.connection_metrics import measure_connections
+from shardwright.daemon.metrics import Metrics
+from shardwright.daemon.sidecar.options import SidecarOptions
+from shardwright.wire.hello import HELLO_NAMES
+from shardwright.wire.transport.server import Server
+
+SHUTDOWN_SECONDS: Final = 5.0
+
+_FORWARDED: Final = (
+    *("abortTransaction", "aggregate", "buildInfo", "collStats", "commitTransaction", "count", "createIndexes"),
+    *("dbStats", "delete", "distinct", "endSessions", "find", "findAndModify", "getMore", "getParameter", "insert"),
+    *("killCursors", "listCollections", "listDatabases", "listIndexes", "ping", "serverStatus", "update"),
+)
+"""The commands that are passed on and counted under their names; all others are counted together."""
+
+
+class ConfigService(ConfigHandler):
+    """A `daemon.run.Daemon`."""
+
+    shutdown_seconds = SHUTDOWN_SECONDS
+
+    def __init__(self, options: SidecarOptions) -> None:
+        self.metrics = Metrics("configd", (*COMMANDS, *HELLO_NAMES, *_FORWARDED))
+        self.config_server = ConfigServer(
+            options,
+            self.metrics.counter(
+                "catalog_conflicts", "Changes begun again, as what they had read was changed meanwhile"
+            ),
+            self._close_clients,
+        )
+        self._server_of_clients: Server | None = None
+        self.metrics.gauge("is_primary", "Whether the mongod is primary", lambda: self.config_server.sidecar.is_primary)
+        super().__init__(self.config_server, self.metrics)
+
+    @classmethod
+    async def start(cls, options: SidecarOptions, nursery: trio.Nursery) -> "ConfigService":
+        """Make the daemon and start its background tasks."""
+        service = cls(options)
+        nursery.start_soon(service.config_server.run)
+        return service
+
+    def serving(self, server: Server) -> None:
+        """Called before the first client is served."""
+        self._server_of_clients = server
+        measure_connections(self.metrics, server, self.config_server.pools)
+
+    def not_ready_reason(self) -> str | None:
+        """Why clients cannot be served at the moment, None when they can."""
+        return self.config_server.not_ready_reason()
+
+    def begin_shutdown(self) -> None:
+        """Nothing has to be told to anyone: clients find their connections closed, as by a mongod that ends."""
+
+    def _close_clients(self) -> None:
+        """Close all connections, as the mongod did with its own when it went."""
+        if self._server_of_clients is not None:
+            for client in list(self._server_of_clients.clients):
+                client.scope.cancel()

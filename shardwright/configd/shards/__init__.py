@@ -1,0 +1,1 @@
+"""The shards as the config servers deal with them: candidates, clients, hosts."""

@@ -1,0 +1,159 @@
+"""Whether a replica set may become a shard: what its hello and its databases must say. No I/O."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from shardwright.sharding.catalog.shard_entry import ShardEntry
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+DATABASES_OF_EVERY_SHARD: Final = frozenset({"admin", "config", "local"})
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionString:
+    """``set/host:port,host:port``, or ``host:port`` of a server that belongs to no set."""
+
+    set_name: str
+    hosts: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> "ConnectionString":
+        """Read a connection string; the port of MongoDB's shards is 27017 where none is given.
+
+        Raises:
+            CommandError: FailedToParse.
+        """
+        set_name, slash, rest = text.partition("/")
+        if not slash:
+            set_name, rest = "", text
+        hosts = rest.split(",")
+        return cls(set_name, tuple(_parse_host(host, rest) for host in hosts))
+
+    def __str__(self) -> str:
+        joined = ",".join(self.hosts)
+        return f"{self.set_name}/{joined}" if self.set_name else joined
+
+
+def check_locality(target: ConnectionString, config_servers: ConnectionString) -> None:
+    """Refuse a mixture of loopback addresses, which mean something else on every machine, and others.
+
+    Raises:
+        CommandError: InvalidOptions.
+    """
+    is_local = all(map(_is_localhost, config_servers.hosts))
+    for host in target.hosts:
+        if _is_localhost(host) != is_local:
+            raise CommandError(
+                ErrorCode.InvalidOptions,
+                "Can't use localhost as a shard since all shards need to communicate. Either use all shards and"
+                f" configdbs in localhost or all in actual IPs. host: {host} isLocalHost:{int(_is_localhost(host))}",
+            )
+
+
+def find_existing(
+    target: ConnectionString, name: str | None, max_size: int | None, shards: Iterable[ShardEntry]
+) -> ShardEntry | None:
+    """The shard that a request names again, None if it names a new one.
+
+    Raises:
+        CommandError: IllegalOperation, the set or a host of it is a shard already, but not the same.
+    """
+    for shard in shards:
+        if target.set_name == shard.set_name:
+            if (name is not None and name != shard.id) or max_size != shard.max_size:
+                raise CommandError(
+                    ErrorCode.IllegalOperation, f"A shard already exists containing the replica set '{shard.set_name}'"
+                )
+            return shard
+        for host in target.hosts:
+            if host in shard.members:
+                raise CommandError(
+                    ErrorCode.IllegalOperation,
+                    f"'{host}' is already a member of the existing shard '{shard.host}' ({shard.id}).",
+                )
+    return None
+
+
+def check_hello(target: ConnectionString, hello: Mapping[str, Any]) -> ConnectionString:
+    """The connection string with all hosts that the set's primary reports.
+
+    Raises:
+        CommandError: IllegalOperation, OperationFailed: this is no replica set that a shard can be made of.
+    """
+    if hello.get("msg") == "isdbgrid":
+        raise CommandError(ErrorCode.IllegalOperation, f"cannot add a mongos as a shard: {target}")
+    if "configsvr" in hello:
+        raise _failed(f"Cannot add {target} as a shard since it is a config server")
+    set_name = hello.get("setName")
+    if not set_name:
+        if target.set_name:
+            raise _failed("host did not return a set name; is the replica set still initializing?")
+        raise _failed(f"{target} is not a member of a replica set; a shard has to be one")
+    if not target.set_name:
+        raise _failed(f"host is part of set {set_name}; use replica set url format <setname>/<server1>,<server2>, ...")
+    if set_name != target.set_name:
+        raise _failed(f"the provided connection string ({target}) does not match the actual set name {set_name}")
+    members = [*hello.get("hosts", ()), *hello.get("passives", ()), *hello.get("arbiters", ())]
+    for host in target.hosts:
+        if host not in members:
+            raise _failed(
+                f"in seed list {target}, host {host} does not belong to replica set {set_name}; its members are"
+                f" {', '.join(members)}"
+            )
+    return ConnectionString(set_name, tuple(hello["hosts"]))
+
+
+def shard_name(target: ConnectionString, name: str | None) -> str:
+    """The name of the new shard: as demanded, or that of its replica set.
+
+    Raises:
+        CommandError: BadValue.
+    """
+    chosen = target.set_name if name is None else name
+    if not chosen:
+        raise CommandError(ErrorCode.BadValue, "shard name cannot be empty")
+    if chosen == "config":
+        raise CommandError(ErrorCode.BadValue, "use of shard replica set with name 'config' is not allowed")
+    return chosen
+
+
+def check_databases(target: ConnectionString, found: Iterable[str], primaries: Mapping[str, str]) -> list[str]:
+    """The databases that the candidate brings along.
+
+    Args:
+        target: the candidate.
+        found: names of its databases.
+        primaries: the primary shard of each database of the cluster.
+
+    Raises:
+        CommandError: OperationFailed, the cluster has a database of the same name.
+    """
+    brought = [name for name in found if name not in DATABASES_OF_EVERY_SHARD]
+    for name in brought:
+        if name in primaries:
+            raise _failed(
+                f"can't add shard '{target}' because a local database '{name}' exists in another {primaries[name]}"
+            )
+    return brought
+
+
+def _is_localhost(address: str) -> bool:
+    host = address.rpartition(":")[0]
+    return host in ("localhost", "::1", "[::1]") or host.startswith("127.0.0.")
+
+
+def _parse_host(text: str, whole: str) -> str:
+    host, colon, port = text.rpartition(":")
+    if not colon:
+        host, port = text, "27017"
+    if not host:
+        raise CommandError(ErrorCode.FailedToParse, f'Empty host component parsing HostAndPort from "{whole}"')
+    if not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
+        raise CommandError(ErrorCode.FailedToParse, f'Bad port number "{port}" parsing HostAndPort from "{whole}"')
+    return f"{host}:{port}"
+
+
+def _failed(message: str) -> CommandError:
+    return CommandError(ErrorCode.OperationFailed, message)

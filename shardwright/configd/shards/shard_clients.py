@@ -1,0 +1,77 @@
+"""Commands from the config server to shards."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import trio
+
+from shardwright.sharding.catalog.shard_entry import ShardEntry
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.transport.client import handshake_document
+from shardwright.wire.transport.monitor import ReplicaSetMonitor
+from shardwright.wire.transport.pools import ConnectionPools
+from shardwright.wire.transport.replica_set import ReplicaSetClient
+
+APPLICATION: Final = "shardwright-configd"
+
+
+def handshake() -> dict[str, Any]:
+    """The hello with which the config daemon introduces itself."""
+    return handshake_document(APPLICATION)
+
+
+class ShardClients:
+    """Clients of the shards, each following the members of its replica set while this daemon is primary.
+
+    Args:
+        nursery: of the term, in which the sets are followed.
+        pools: connections.
+    """
+
+    def __init__(self, nursery: trio.Nursery, pools: ConnectionPools) -> None:
+        self._nursery = nursery
+        self._pools = pools
+        self._clients: dict[str, ReplicaSetClient] = {}
+
+    def client(self, shard: ShardEntry) -> ReplicaSetClient:
+        """The client of a shard, made when first asked for."""
+        client = self._clients.get(shard.id)
+        if client is None or client.set_name != shard.set_name:
+            client = self._clients[shard.id] = ReplicaSetClient(
+                self._monitor(shard.set_name, shard.members), self._pools
+            )
+            self._nursery.start_soon(client.monitor.run)
+        return client
+
+    async def command(self, shard: ShardEntry, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
+        """Run a repeatable command on the primary of a shard.
+
+        Raises:
+            CommandError: the shard refused, or could not be reached (HostUnreachable, FailedToSatisfyReadPreference).
+        """
+        try:
+            return await self.client(shard).command(db, command)
+        except BackendError as error:
+            raise CommandError(ErrorCode.HostUnreachable, str(error)) from error
+
+    @asynccontextmanager
+    async def candidate(self, set_name: str, seeds: tuple[str, ...]) -> AsyncIterator[ReplicaSetClient]:
+        """A client of a replica set that is no shard yet, followed only inside the context."""
+        monitor = self._monitor(set_name, seeds)
+        scope = trio.CancelScope()
+
+        async def follow() -> None:
+            with scope:
+                await monitor.run()
+
+        # Not in a nursery of its own, which would wrap the errors that leave the context.
+        self._nursery.start_soon(follow)
+        try:
+            yield ReplicaSetClient(monitor, self._pools)
+        finally:
+            scope.cancel()
+
+    def _monitor(self, set_name: str, seeds: tuple[str, ...]) -> ReplicaSetMonitor:
+        return ReplicaSetMonitor(set_name, seeds, handshake, self._pools)

@@ -1,0 +1,72 @@
+"""Keeping ``host`` of ``config.shards`` current: the members of a shard's replica set may change while it is a shard.
+
+Routers and shards begin to look for a shard at the hosts that its entry names. So the entry follows the set, as it does
+on MongoDB's config server.
+"""
+
+from dataclasses import replace
+
+import trio
+
+from shardwright.configd.catalog.catalog import Catalog
+from shardwright.configd.catalog.transactions import Transaction
+from shardwright.configd.shards.shard_clients import ShardClients
+from shardwright.daemon.logs import get_logger
+from shardwright.sharding.catalog.shard_entry import ShardEntry
+from shardwright.wire.errors import BackendError, CommandError
+
+logger = get_logger("configd.shard_hosts")
+
+
+class ShardHosts:
+    """Follows the members of all shards while this daemon is primary.
+
+    Args:
+        catalog: where the entries are.
+        shards: knows the sets.
+        nursery: of the term.
+    """
+
+    def __init__(self, catalog: Catalog, shards: ShardClients, nursery: trio.Nursery) -> None:
+        self._catalog = catalog
+        self._shards = shards
+        self._nursery = nursery
+        self._followed: set[str] = set()
+
+    async def follow_all(self) -> None:
+        """Follow the shards there are. Those that are added later are given to `follow`."""
+        try:
+            for shard in await self._catalog.shards():
+                self.follow(shard)
+        except (CommandError, BackendError) as error:
+            logger.warning("The shards could not be read, so their hosts are not followed", error=str(error))
+
+    def follow(self, shard: ShardEntry) -> None:
+        """Follow one shard, unless it is followed already."""
+        if shard.id not in self._followed:
+            self._followed.add(shard.id)
+            self._nursery.start_soon(self._follow, shard)
+
+    async def _follow(self, shard: ShardEntry) -> None:
+        monitor = self._shards.client(shard).monitor
+        while True:
+            # Only a primary's list of members is the truth.
+            current = shard if monitor.primary is None else replace(shard, host=monitor.connection_string)
+            if set(current.members) != set(shard.members):
+                shard = current
+                await self._update(shard.id, shard.host)
+            else:
+                await monitor.wait_for_change()
+
+    async def _update(self, shard_id: str, host: str) -> None:
+        async def work(transaction: Transaction) -> None:
+            document = await transaction.find_one("shards", {"_id": shard_id})
+            if document is not None:
+                transaction.put("shards", [{**document, "host": host}])
+
+        try:
+            await self._catalog.transaction(work)
+        except (CommandError, BackendError) as error:
+            logger.warning("The hosts of a shard could not be updated", shard=shard_id, host=host, error=str(error))
+        else:
+            logger.info("Updated the hosts of a shard", shard=shard_id, host=host)

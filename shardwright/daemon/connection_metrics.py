@@ -1,0 +1,60 @@
+"""The connections of a daemon, to it and from it, as its metrics show them."""
+
+from shardwright.daemon.metrics import Metrics
+from shardwright.wire.transport.pools import ConnectionPools
+from shardwright.wire.transport.server import Server
+from shardwright.wire.transport.unread import UNREAD_REPLIES
+
+
+def measure_connections(metrics: Metrics, server: Server, pools: ConnectionPools) -> None:
+    """Show how many clients are connected, and what the pools of connections to other hosts are doing.
+
+    Args:
+        metrics: of the daemon.
+        server: serves its clients.
+        pools: lend its connections to others.
+    """
+    metrics.gauge("open_connections", "Open client connections", lambda: len(server.clients))
+    metrics.observed_counter(
+        "connections_refused", "Clients turned away as there were too many", lambda: server.connections_refused
+    )
+    metrics.observed_counter(
+        "protocol_errors", "Connections closed for a malformed message", lambda: server.protocol_errors
+    )
+    metrics.gauge(
+        "unread_reply_bytes", "Memory of replies that clients do not read", lambda: UNREAD_REPLIES.total_bytes
+    )
+    metrics.gauge(
+        "slow_clients_closed",
+        "Clients closed as their unread replies took too much memory",
+        lambda: UNREAD_REPLIES.clients_closed,
+    )
+    metrics.gauge(
+        "long_replies_refused",
+        "Long replies of shards not received as there was no room for them",
+        lambda: UNREAD_REPLIES.reservations.refused,
+    )
+    metrics.gauge(
+        "unread_reply_bytes_max", "The most that unread_reply_bytes has been", lambda: UNREAD_REPLIES.peak_bytes
+    )
+    metrics.gauge(
+        "held_batch_bytes",
+        "Of unread_reply_bytes, what idle cursors have fetched and not returned",
+        lambda: UNREAD_REPLIES.holdings.total_bytes,
+    )
+    metrics.gauge(
+        "cursors_ended_for_room",
+        "Idle cursors ended as others needed the memory",
+        lambda: UNREAD_REPLIES.holdings.ended,
+    )
+    metrics.labelled_gauge("pool_connections", "Connections to other hosts by use", "state", lambda: _totals(pools))
+
+
+def _totals(pools: ConnectionPools) -> dict[str, float]:
+    # By state and not by host: hosts come and go, and label values have to be few and known.
+    statistics = pools.statistics().values()
+    return {
+        "available": sum(pool.available for pool in statistics),
+        "in_use": sum(pool.in_use for pool in statistics),
+        "waiting": sum(pool.waiting for pool in statistics),
+    }

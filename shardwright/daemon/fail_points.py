@@ -1,0 +1,171 @@
+"""Fail points: named places in a daemon at which tests make it wait or fail.
+
+Their commands and modes are MongoDB's (``configureFailPoint``, ``waitForFailPoint``; wiki page "The failCommand fail
+point" and ``src/mongo/util/fail_point.h``). A place asks `FailPoints.should_fail`, or waits in `FailPoints.hang_while`;
+one that is off, as all are outside of tests, costs a look-up in an empty dictionary.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import trio
+
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+Matches = Callable[[Mapping[str, Any]], bool]
+
+
+class _Switch:
+    """One fail point: how it is configured, and who waits for what of it."""
+
+    def __init__(self) -> None:
+        self.entered = 0
+        self.data: Mapping[str, Any] = {}
+        self._fires: Callable[[], bool] | None = None
+        self._changes = trio.lowlevel.ParkingLot()
+
+    @property
+    def is_on(self) -> bool:
+        return self._fires is not None
+
+    def configure(self, fires: Callable[[], bool] | None, data: Mapping[str, Any]) -> None:
+        self._fires = fires
+        self.data = data
+        self._changes.unpark_all()
+
+    def enter(self) -> bool:
+        """Whether a place that comes by now is affected; counted if it is."""
+        if self._fires is None or not self._fires():
+            return False
+        self.entered += 1
+        self._changes.unpark_all()
+        return True
+
+    async def wait_for_change(self) -> None:
+        await self._changes.park()
+
+
+class FailPoints:
+    """The fail points of one daemon.
+
+    Args:
+        names: all that the daemon has.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names = frozenset(names)
+        self._switches: dict[str, _Switch] = {}
+        self._active: dict[str, _Switch] = {}
+
+    def configure(self, name: str, mode: object, data: Mapping[str, Any] | None = None) -> int:
+        """Turn a fail point on or off; returns how often it has been entered so far.
+
+        Args:
+            name: which.
+            mode: ``"off"``, ``"alwaysOn"``, ``{times: n}``, ``{skip: n}`` or ``{activationProbability: p}``.
+            data: what the place is to know, and the ``errorCode`` of those that fail.
+
+        Raises:
+            CommandError: FailPointSetFailed, there is none of that name; BadValue, the mode is none.
+        """
+        switch = self._switch(name)
+        fires = _parse_mode(mode, lambda: self._turn_off(name))
+        if fires is None:
+            self._turn_off(name)
+        else:
+            switch.configure(fires, data or {})
+            self._active[name] = switch
+        return switch.entered
+
+    def should_fail(self, name: str, matches: Matches | None = None) -> Mapping[str, Any] | None:
+        """The fail point's data if it is on for whoever asks, else None.
+
+        Args:
+            name: which.
+            matches: whether the data means the one who asks; only then it is counted as entered.
+        """
+        assert name in self.names, name
+        switch = self._active.get(name)
+        if switch is None or (matches is not None and not matches(switch.data)):
+            return None
+        data = switch.data
+        return data if switch.enter() else None
+
+    def fail_if_on(self, name: str, default: ErrorCode = ErrorCode.InternalError) -> None:
+        """Fail as the fail point's ``errorCode`` says, if it is on.
+
+        Raises:
+            CommandError: it is on.
+        """
+        data = self.should_fail(name)
+        if data is not None:
+            raise CommandError(int(data.get("errorCode", default)), f"fail point {name} is enabled")
+
+    async def hang_while(self, name: str, matches: Matches | None = None) -> None:
+        """Wait until the fail point is turned off, if it is on."""
+        if name not in self._active or self.should_fail(name, matches) is None:
+            return
+        switch = self._switches[name]
+        while switch.is_on:
+            await switch.wait_for_change()
+
+    async def wait_entered(self, name: str, times: int) -> None:
+        """Return once the fail point has been entered so often since the daemon began.
+
+        Raises:
+            CommandError: FailPointSetFailed, there is none of that name.
+        """
+        switch = self._switch(name)
+        while switch.entered < times:
+            await switch.wait_for_change()
+
+    def _turn_off(self, name: str) -> None:
+        self._active.pop(name, None)
+        self._switch(name).configure(None, {})
+
+    def _switch(self, name: str) -> _Switch:
+        if name not in self.names:
+            raise CommandError(ErrorCode.FailPointSetFailed, f"{name} not found")
+        return self._switches.setdefault(name, _Switch())
+
+
+def _parse_mode(mode: object, turn_off: Callable[[], None]) -> Callable[[], bool] | None:
+    """What decides, each time a place comes by, whether it is affected; None for ``off``."""
+    match mode:
+        case "off":
+            return None
+        case "alwaysOn":
+            return lambda: True
+        case {"times": int(times)} if times >= 0:
+            return _first(times, turn_off)
+        case {"skip": int(skipped)} if skipped >= 0:
+            return _after(skipped)
+        case {"activationProbability": int() | float() as probability} if 0 <= probability <= 1:
+            return lambda: random.random() < probability
+    raise CommandError(ErrorCode.BadValue, f"unknown fail point mode: {mode}")
+
+
+def _first(times: int, turn_off: Callable[[], None]) -> Callable[[], bool]:
+    left = times
+
+    def fires() -> bool:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            turn_off()
+        return left >= 0
+
+    return fires
+
+
+def _after(skipped: int) -> Callable[[], bool]:
+    left = skipped
+
+    def fires() -> bool:
+        nonlocal left
+        left -= 1
+        return left < 0
+
+    return fires

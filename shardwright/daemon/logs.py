@@ -1,0 +1,208 @@
+"""Structured logs: one JSON object a line, on standard error or in a file.
+
+Every line has ``t`` (ISO 8601, UTC, milliseconds), ``level``, ``component`` and ``msg`` (one short sentence), then the
+fields that the line is about, in snake_case. Modules of ``wire`` log with the standard library alone and pass their
+fields as ``extra``; both ways end in the same form.
+"""
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from shardwright.daemon.held_back import log_signals_held_back
+from shardwright.daemon.log_file import LogFile, LogRotation
+from shardwright.daemon.recent_log import RecentLog
+
+LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+_RECORD_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+recent: Final = RecentLog()
+"""The lines that the ``getLog`` command of this process shows."""
+
+
+class Logger:
+    """A component's logger with typed fields: ``logger.info("Refreshed routing table", namespace=str(namespace))``.
+
+    A field may be given as a function without arguments, which is called only when the line is written. Field names
+    must not be those of the line itself (``t``, ``level``, ``component``, ``msg``).
+    """
+
+    __slots__ = ("_logger",)
+
+    def __init__(self, component: str) -> None:
+        self._logger = logging.getLogger(component)
+
+    @property
+    def is_debug_enabled(self) -> bool:
+        """Whether debug lines are written at all, for fields that are costly to collect."""
+        return self._logger.isEnabledFor(logging.DEBUG)
+
+    def debug(self, sentence: str, **fields: object) -> None:
+        """For whoever looks for a fault; the only level at which documents may appear."""
+        self._log(logging.DEBUG, sentence, fields)
+
+    def info(self, sentence: str, **fields: object) -> None:
+        """Something that an operator would put in the story of the day."""
+        self._log(logging.INFO, sentence, fields)
+
+    def warning(self, sentence: str, **fields: object) -> None:
+        """Something is off, and the daemon copes."""
+        self._log(logging.WARNING, sentence, fields)
+
+    def error(self, sentence: str, **fields: object) -> None:
+        """Something has failed that should not."""
+        self._log(logging.ERROR, sentence, fields)
+
+    def exception(self, sentence: str, **fields: object) -> None:
+        """An error with the traceback of the exception that is being handled."""
+        self._log(logging.ERROR, sentence, fields, with_traceback=True)
+
+    def _log(self, level: int, sentence: str, fields: Mapping[str, object], *, with_traceback: bool = False) -> None:
+        if self._logger.isEnabledFor(level):
+            extra = {"fields": {name: value() if callable(value) else value for name, value in fields.items()}}
+            # The sentence is an argument so that a % in it stays a %.
+            self._logger.log(level, "%s", sentence, extra=extra, exc_info=with_traceback)
+
+
+def get_logger(component: str) -> Logger:
+    """The logger of a component such as ``router.cursors``."""
+    return Logger(component)
+
+
+_logger: Final = get_logger("daemon.logs")
+
+
+class JSONFormatter(logging.Formatter):
+    """A log record as one line of JSON. What JSON cannot say is written as its string."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without its newline."""
+        line: dict[str, Any] = {
+            "t": timestamp(record.created),
+            "level": record.levelname.lower(),
+            "component": record.name,
+            "msg": record.getMessage(),
+        }
+        attributes = vars(record)
+        fields = dict(attributes.get("fields", {}))
+        fields.update(
+            (name, value) for name, value in attributes.items() if name not in _RECORD_ATTRIBUTES and name != "fields"
+        )
+        for name, value in fields.items():
+            line.setdefault(name, value)
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str, ensure_ascii=False, separators=(",", ":"))
+
+
+class LineWriter(Protocol):
+    """What lines are written to: a standard stream, or a `LogFile`."""
+
+    def write(self, text: str, /) -> object:
+        """Append ``text``."""
+
+    def flush(self) -> object:
+        """Let nothing be held back."""
+
+
+class LogSink(logging.Handler):
+    """Writes each line to a stream and remembers it in a `RecentLog`; closing it closes a `LogFile`."""
+
+    def __init__(self, stream: LineWriter, recent_log: RecentLog) -> None:
+        super().__init__()
+        self._stream = stream
+        self._recent = recent_log
+        self.setFormatter(JSONFormatter())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record; trouble with the stream is told on standard error by the standard library, not raised."""
+        try:
+            line = self.format(record)
+            self._recent.add(line)
+            with log_signals_held_back():
+                self._stream.write(line + "\n")
+                self._stream.flush()
+        except (OSError, ValueError):
+            self.handleError(record)
+
+    @property
+    def file(self) -> LogFile | None:
+        """What is written to, if it is a file."""
+        return self._stream if isinstance(self._stream, LogFile) else None
+
+    def close(self) -> None:
+        """Let go of the stream; called by the standard library at exit."""
+        if self.file is not None:
+            self.file.close()
+        super().close()
+
+
+def configure_logs(level: str = "info", file: Path | None = None, rotation: LogRotation = LogRotation.RENAME) -> None:
+    """Send the lines of all components to standard error, or append them to ``file``. Called once at start.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+    stream = sys.stderr if file is None else LogFile(file, rotation)
+    root = logging.getLogger()
+    for handler in root.handlers[:]:
+        root.removeHandler(handler)
+        if isinstance(handler, LogSink):
+            handler.close()
+    root.addHandler(LogSink(stream, recent))
+    root.setLevel(LEVELS[level])
+    logging.captureWarnings(True)
+
+
+def rotate_logs() -> None:
+    """Begin a new log file, as the option ``--log-rotate`` says; nothing is done when the log is no file.
+
+    Raises:
+        OSError: it failed, and the log goes on in the old file; a line in it says so.
+    """
+    suffix = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S")
+    _logger.info("Log rotation initiated", suffix=suffix)
+    _change_files(lambda file: file.rotate(suffix))
+
+
+def reopen_logs() -> None:
+    """Go on in the file that has the log's name now, after another process has rotated it.
+
+    Raises:
+        OSError: as `rotate_logs`.
+    """
+    _change_files(LogFile.reopen)
+
+
+def _change_files(change: Callable[[LogFile], None]) -> None:
+    try:
+        with log_signals_held_back():
+            for handler in logging.getLogger().handlers:
+                if isinstance(handler, LogSink) and handler.file is not None:
+                    change(handler.file)
+    except OSError as error:
+        _logger.error("The log could not be rotated", error=str(error))
+        raise
+    _logger.info("Log file opened", pid=os.getpid())
+
+
+def set_level(level: str) -> None:
+    """Change the level of all components while running."""
+    logging.getLogger().setLevel(LEVELS[level])
+
+
+def warn_at_startup(sentence: str) -> None:
+    """Log a warning that clients see when they connect (``getLog: "startupWarnings"``)."""
+    get_logger("daemon.startup").warning(sentence)
+    recent.add_startup_warning(timestamp(datetime.now(UTC).timestamp()), sentence)
+
+
+def timestamp(seconds: float) -> str:
+    """POSIX seconds as ISO 8601 in UTC with milliseconds: ``2026-01-31T12:00:00.000Z``."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,43 @@
+"""What a request is about, as logs tell it."""
+
+from collections.abc import Container
+from typing import Final
+
+from shardwright.wire.rawbson import OBJECT, STRING, InvalidBSONError, Span, spans
+from shardwright.wire.request import Request
+
+_NAME_NO_COLLECTION: Final = frozenset(
+    {"clearLog", "configureFailPoint", "echo", "getLog", "getParameter", "waitForFailPoint"}
+)
+"""Commands of all daemons whose argument may be a string that names something else."""
+
+
+def namespace_of(request: Request, *, in_full: Container[str] = (), without: Container[str] = ()) -> str:
+    """The namespace that a request is about; the database for one that names no collection.
+
+    Args:
+        request: any command.
+        in_full: commands whose argument is ``db.collection``, or a database, rather than a collection of the request's
+            database.
+        without: commands of the daemon whose argument names something else, such as a shard.
+    """
+    if request.name in without or request.name in _NAME_NO_COLLECTION:
+        return request.db
+    # The argument of getMore itself is a cursor.
+    span = request.fields.get(b"collection") if request.name == "getMore" else next(iter(request.fields.values()))
+    name = None if span is None else _string(request.body, span)
+    if name is None:
+        return request.db
+    return name if request.name in in_full else f"{request.db}.{name}"
+
+
+def _string(body: bytes, span: Span) -> str | None:
+    """The string there, or that of the command inside (of ``explain``)."""
+    if span[0] == OBJECT:
+        try:
+            span = next((inner for _, inner in spans(body, span[2])), span)
+        except InvalidBSONError:
+            return None
+    if span[0] != STRING:
+        return None
+    return body[span[2] + 4 : span[3] - 1].decode(errors="replace")

@@ -1,0 +1,281 @@
+"""The command line options that all daemons have, and the forms in which addresses are written in them."""
+
+import argparse
+import math
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+from shardwright.daemon.log_file import LogRotation
+from shardwright.daemon.logs import LEVELS
+from shardwright.wire.transport.timeouts import TIMEOUTS
+from shardwright.wire.transport.unread import UnreadBounds
+
+Value = TypeVar("Value")
+
+_NUMBER_MAX: Final = 1_000_000_000
+"""Numbers in options are below; what counts bytes or time with them cannot overflow."""
+
+SLOW_MS: Final = 100
+"""MongoDB's ``slowOpThresholdMs``."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostAndPort:
+    """Where a process listens. An IPv6 address is kept without its brackets."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        """``host:port``, with brackets around an IPv6 address."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class HostList:
+    """A replica set as in ``--configdb cfg/host1:27019,host2:27019``: its name and some of its members."""
+
+    set_name: str
+    hosts: tuple[HostAndPort, ...]
+
+    def __str__(self) -> str:
+        """The form it is parsed from."""
+        return f"{self.set_name}/{','.join(map(str, self.hosts))}"
+
+
+def parse_host_and_port(text: str, *, default_port: int | None = None) -> HostAndPort:
+    """Read ``host:port``, ``[ipv6]:port``, or with a default port the host alone.
+
+    Raises:
+        ValueError: anything else, with a message for the user.
+    """
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        if not bracket or (rest and not rest.startswith(":")):
+            raise ValueError(f"{text!r} is not of the form [address]:port")
+        port_text = rest[1:] if rest else None
+    else:
+        host, colon, rest = text.partition(":")
+        if ":" in rest:
+            raise ValueError(f"{text!r}: write an IPv6 address in brackets")
+        port_text = rest if colon else None
+    if not host or any(character.isspace() or character in "/," for character in host):
+        raise ValueError(f"{text!r} has no valid host name")
+    if port_text is None:
+        if default_port is None:
+            raise ValueError(f"{text!r} lacks a port")
+        return HostAndPort(host, default_port)
+    return HostAndPort(host, parse_port(port_text, port_min=1))
+
+
+def parse_host_list(text: str, *, default_port: int | None = None) -> HostList:
+    """Read ``set/host:port,host:port``.
+
+    Raises:
+        ValueError: anything else, with a message for the user.
+    """
+    set_name, slash, hosts_text = text.partition("/")
+    if not slash or not set_name or not hosts_text:
+        raise ValueError(f"{text!r} is not of the form set/host:port,host:port")
+    hosts = tuple(parse_host_and_port(host, default_port=default_port) for host in hosts_text.split(","))
+    if len(set(hosts)) != len(hosts):
+        raise ValueError(f"{text!r} names a host twice")
+    return HostList(set_name, hosts)
+
+
+def parse_port(text: str, *, port_min: int = 0) -> int:
+    """Read a TCP port.
+
+    Raises:
+        ValueError: not a number from ``port_min`` to 65535.
+    """
+    if not (text.isascii() and text.isdigit() and len(text) <= 5) or not port_min <= int(text) <= 65535:
+        raise ValueError(f"{text!r} is not a port from {port_min} to 65535")
+    return int(text)
+
+
+def add_daemon_options(parser: argparse.ArgumentParser, *, default_port: int) -> None:
+    """Add ``--bind-ip``, ``--port``, ``--unix-socket-directory``, ``--max-connections`` and what a log needs."""
+    parser.add_argument(
+        "--bind-ip",
+        type=argument(_parse_addresses),
+        default=("127.0.0.1",),
+        metavar="ADDRESSES",
+        help="addresses to listen on, separated by commas; IPv6 with or without brackets (default: 127.0.0.1)",
+    )
+    parser.add_argument(
+        "--port", type=argument(parse_port), default=default_port, help="port for clients (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--unix-socket-directory",
+        type=Path,
+        metavar="PATH",
+        help="where the daemons of this machine have UNIX sockets to reach each other (default: TCP only)",
+    )
+    parser.add_argument(
+        "--max-connections",
+        type=argument(_parse_count),
+        metavar="N",
+        help="clients served at once; more are refused (default: what the limit on open files allows)",
+    )
+    parser.add_argument(
+        "--metrics-port",
+        type=argument(parse_port),
+        metavar="PORT",
+        help="port for /metrics, /healthz and /readyz over HTTP, 0 for any free one (default: none)",
+    )
+    add_unread_options(parser)
+    add_timeout_options(parser)
+    parser.add_argument("--log-level", choices=tuple(LEVELS), default="info", help="(default: %(default)s)")
+    parser.add_argument(
+        "--log-file", type=Path, metavar="PATH", help="append the log to this file (default: standard error)"
+    )
+    parser.add_argument(
+        "--log-rotate",
+        type=LogRotation,
+        choices=tuple(LogRotation),
+        default=LogRotation.RENAME,
+        help="what logRotate and SIGUSR1 do with the log file (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--slow-ms",
+        type=argument(_parse_milliseconds),
+        default=SLOW_MS,
+        metavar="MILLISECONDS",
+        help="log operations that take longer (default: %(default)s)",
+    )
+
+
+def add_timeout_options(parser: argparse.ArgumentParser) -> None:
+    """Add the bounds of `wire.transport.timeouts`, and that of the shutdown."""
+    parser.add_argument(
+        "--shutdown-seconds",
+        type=argument(parse_seconds),
+        metavar="SECONDS",
+        help="how long operations may go on after the signal to end (default: 15 for a router, else 5)",
+    )
+    parser.add_argument(
+        "--hello-seconds",
+        type=argument(parse_seconds),
+        default=TIMEOUTS.hello_seconds,
+        metavar="SECONDS",
+        help="after how long without an answer a host is taken for gone (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--selection-seconds",
+        type=argument(parse_seconds),
+        default=TIMEOUTS.selection_seconds,
+        metavar="SECONDS",
+        help="how long operations wait for a member that may serve them (default: %(default)g)",
+    )
+
+
+def use_timeouts(parsed: argparse.Namespace) -> None:
+    """Have this process use the bounds that the options name."""
+    TIMEOUTS.hello_seconds, TIMEOUTS.selection_seconds = parsed.hello_seconds, parsed.selection_seconds
+
+
+def parse_seconds(text: str) -> float:
+    """Read a time.
+
+    Raises:
+        ValueError: not a number of seconds above 0, or far too many.
+    """
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"{text!r} is not a number of seconds")
+    if seconds > _NUMBER_MAX:
+        raise ValueError(f"more than {_NUMBER_MAX} seconds")
+    return seconds
+
+
+def add_unread_options(parser: argparse.ArgumentParser) -> None:
+    """Add the bounds of `wire.transport.unread`."""
+    default = UnreadBounds()
+    parser.add_argument(
+        "--unread-reply-mb",
+        type=argument(_parse_count),
+        default=default.total_bytes >> 20,
+        metavar="MB",
+        help="memory for replies that clients do not read (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--unread-reply-mb-per-client",
+        type=argument(_parse_count),
+        default=default.client_bytes >> 20,
+        metavar="MB",
+        help="the same for one client, if it reads nothing at all (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--unread-reply-seconds",
+        type=argument(_parse_count),
+        default=int(default.patience_seconds),
+        metavar="SECONDS",
+        help="how long such a client is waited for (default: %(default)s)",
+    )
+
+
+def unread_bounds(parsed: argparse.Namespace) -> UnreadBounds:
+    """The bounds that the options name."""
+    return UnreadBounds(
+        parsed.unread_reply_mb << 20, parsed.unread_reply_mb_per_client << 20, float(parsed.unread_reply_seconds)
+    )
+
+
+def known_address(parsed: argparse.Namespace) -> str:
+    """``host:port`` at which others reach the daemon: under the host's own name when it listens on all addresses."""
+    first = parsed.bind_ip[0]
+    host = socket.gethostname() if first in ("0.0.0.0", "::") else first
+    return str(HostAndPort(host, parsed.port))
+
+
+def argument(parse: Callable[[str], Value]) -> Callable[[str], Value]:
+    """``parse`` as an argparse ``type`` whose ValueError the user gets to read."""
+
+    def parse_argument(text: str) -> Value:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return parse_argument
+
+
+def _parse_addresses(text: str) -> tuple[str, ...]:
+    return tuple(_parse_address(address.strip(), text) for address in text.split(","))
+
+
+def _parse_address(address: str, text: str) -> str:
+    if address.startswith("[") and address.endswith("]"):
+        address = address[1:-1]
+    if not address or any(character in "[]/" or character.isspace() for character in address):
+        raise ValueError(f"{text!r} is not a list of addresses such as 127.0.0.1,[::1]")
+    return address
+
+
+def _parse_count(text: str) -> int:
+    number = _parse_number(text)
+    if not number:
+        raise ValueError(f"{text!r} is not a number of at least 1")
+    return number
+
+
+def _parse_milliseconds(text: str) -> int:
+    number = _parse_number(text)
+    if number is None:
+        raise ValueError(f"{text!r} is not a number of milliseconds")
+    return number
+
+
+def _parse_number(text: str) -> int | None:
+    if not (text.isascii() and text.isdigit()):
+        return None
+    if len(text.lstrip("0")) >= len(str(_NUMBER_MAX)):
+        raise ValueError(f"not below {_NUMBER_MAX}")
+    return int(text)

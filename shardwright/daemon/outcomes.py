@@ -1,0 +1,59 @@
+"""How an operation ended, as metrics and the log of slow operations call it: ``ok`` or the name of an error code.
+
+What does not end in a `CommandError` gets the name of MongoDB's code that says the same, so that an alert on outcomes
+other than ``ok`` sees every way to fail.
+"""
+
+from typing import Final
+
+import trio
+
+from shardwright.wire.error_codes import ErrorCode, code_name
+from shardwright.wire.errors import BackendError, CommandError, RemoteProtocolError
+from shardwright.wire.message import MORE_TO_COME
+from shardwright.wire.request import Request
+from shardwright.wire.transport.client_connection import ClientConnection
+
+OK: Final = "ok"
+CLIENT_DISCONNECT: Final = code_name(ErrorCode.ClientDisconnect)
+HOST_UNREACHABLE: Final = code_name(ErrorCode.HostUnreachable)
+INTERNAL_ERROR: Final = code_name(ErrorCode.InternalError)
+INTERRUPTED_AT_SHUTDOWN: Final = code_name(ErrorCode.InterruptedAtShutdown)
+PROTOCOL_ERROR: Final = code_name(ErrorCode.ProtocolError)
+
+
+def outcome_of_failure(failure: BaseException, client: ClientConnection) -> str:
+    """The outcome of an operation that ended in an exception.
+
+    Args:
+        failure: what its handler raised.
+        client: who had asked for it.
+    """
+    if isinstance(failure, BaseExceptionGroup):
+        # What failed first in a nursery has cancelled the rest.
+        first, _ = failure.split(lambda each: not isinstance(each, trio.Cancelled | BaseExceptionGroup))
+        return outcome_of_failure(_first_leaf(first or failure), client)
+    if isinstance(failure, CommandError):
+        return failure.code_name
+    if isinstance(failure, BackendError):
+        return HOST_UNREACHABLE
+    if isinstance(failure, trio.Cancelled):
+        return CLIENT_DISCONNECT if client.is_disconnected else INTERRUPTED_AT_SHUTDOWN
+    if isinstance(failure, RemoteProtocolError):
+        return PROTOCOL_ERROR
+    if isinstance(failure, OSError):
+        return CLIENT_DISCONNECT  # errors of other connections are backend errors
+    return INTERNAL_ERROR
+
+
+def outcome_of_success(client: ClientConnection, request: Request) -> str:
+    """The outcome of an operation that was carried out; that its client left before the reply is one of its own."""
+    if client.is_disconnected and not request.message.flags & MORE_TO_COME:
+        return CLIENT_DISCONNECT
+    return OK
+
+
+def _first_leaf(failure: BaseException) -> BaseException:
+    while isinstance(failure, BaseExceptionGroup):
+        failure = failure.exceptions[0]
+    return failure

@@ -1,0 +1,115 @@
+"""What the handlers of all sidecars do around each request: the mongod connection, the metrics, the log."""
+
+from abc import ABC, abstractmethod
+from time import perf_counter
+from typing import Final
+
+from shardwright.daemon.logs import Logger
+from shardwright.daemon.metrics import Metrics
+from shardwright.daemon.outcomes import HOST_UNREACHABLE, OK, outcome_of_failure, outcome_of_success
+from shardwright.daemon.sidecar.sidecar import Sidecar
+from shardwright.daemon.sidecar.upstream import Upstream
+from shardwright.wire.errors import BackendError
+from shardwright.wire.hello import HELLO_NAMES
+from shardwright.wire.rawbson import decode_document
+from shardwright.wire.request import Request
+from shardwright.wire.transport.client_connection import ClientConnection
+from shardwright.wire.transport.request_loop import may_run_in_reactor
+from shardwright.wire.well_formed import error_of_request
+
+# A failed command's reply begins with ok: 0.
+_FAILED: Final = b"\x01ok\0" + bytes(8)
+_BODY_ELEMENTS_AT: Final = 25
+
+_WAITING: Final = frozenset({*HELLO_NAMES, "getMore"})
+"""Commands that take long because their client wants them to."""
+
+
+class SidecarHandler(ABC):
+    """Handles the requests of all clients of a sidecar (see `wire.transport.server.Handler`).
+
+    Args:
+        sidecar: opens the connections to the mongod.
+        metrics: counts the operations.
+        slow_ms: operations that take longer are logged.
+        logger: where.
+    """
+
+    def __init__(self, sidecar: Sidecar, metrics: Metrics, slow_ms: float, logger: Logger) -> None:
+        self._sidecar = sidecar
+        self._observe = metrics.operations.observe
+        self._slow_seconds = slow_ms / 1000
+        self._logger = logger
+
+    def connection_opened(self, client: ClientConnection) -> None:
+        """A client has connected."""
+        client.state = self._sidecar.open_upstream(client)
+
+    def connection_closed(self, client: ClientConnection) -> None:
+        """A client has gone, and its connection to the mongod goes with it."""
+        client.state.close()
+
+    @may_run_in_reactor
+    async def handle(self, client: ClientConnection, request: Request) -> bytes | None:
+        """Answer one request.
+
+        Raises:
+            CommandError: it failed before it came to the mongod.
+        """
+        started = perf_counter()
+        outcome = OK
+        try:
+            reply = await self.dispatch(client, client.state, request)
+            if reply is not None and reply.startswith(_FAILED, _BODY_ELEMENTS_AT):
+                outcome = _code_name(reply)
+            elif client.is_disconnected:
+                outcome = outcome_of_success(client, request)
+            return reply
+        except BackendError:
+            # The client is to find its connection broken, as it would if the mongod itself had gone.
+            outcome = HOST_UNREACHABLE
+            client.is_finished = True
+            return None
+        except Exception as failure:
+            error = error_of_request(failure, request)
+            outcome = outcome_of_failure(error or failure, client)
+            if error is None or error is failure:
+                raise
+            raise error from failure
+        except BaseException as failure:
+            outcome = outcome_of_failure(failure, client)
+            raise
+        finally:
+            seconds = perf_counter() - started
+            self._observe(request.name, outcome, seconds)
+            if seconds >= self._slow_seconds and request.name not in _WAITING:
+                self._log_slow(client, request, outcome, seconds)
+
+    @abstractmethod
+    @may_run_in_reactor
+    async def dispatch(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
+        """Find out what a request is and answer it.
+
+        Raises:
+            CommandError: it failed before it came to the mongod.
+            BackendError: the mongod has gone.
+        """
+
+    @abstractmethod
+    def namespace_of(self, request: Request) -> str:
+        """What a request is about, for the log."""
+
+    def _log_slow(self, client: ClientConnection, request: Request, outcome: str, seconds: float) -> None:
+        self._logger.info(
+            "Slow operation",
+            connection_id=client.id,
+            command=request.name,
+            namespace=self.namespace_of(request),
+            duration_ms=round(seconds * 1000, 1),
+            outcome=outcome,
+        )
+
+
+def _code_name(reply: bytes) -> str:
+    document = decode_document(reply[21:])
+    return str(document.get("codeName", document.get("code", "unknown")))

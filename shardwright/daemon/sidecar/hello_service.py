@@ -1,0 +1,83 @@
+"""Answering hello for the mongod behind: as mongod would, under the addresses of the daemons.
+
+A plain hello goes to the mongod on the client's own connection, which so learns the client's metadata and checks the
+request. A hello that waits for news is served from the mirror.
+"""
+
+import bson
+import trio
+
+from shardwright.daemon.sidecar.hello_mirror import HelloMirror
+from shardwright.daemon.sidecar.upstream import Upstream
+from shardwright.wire import compression
+from shardwright.wire.hello import HELLO_NAMES, HelloRequest, await_budget_ms, parse_hello
+from shardwright.wire.message import MORE_TO_COME, next_request_id, op_msg, reply_document
+from shardwright.wire.rawbson import without
+from shardwright.wire.request import Request
+from shardwright.wire.transport.client import decode_reply
+from shardwright.wire.transport.client_connection import ClientConnection
+
+__all__ = ["HELLO_NAMES", "answer_hello"]
+
+
+async def answer_hello(
+    mirror: HelloMirror, upstream: Upstream, client: ClientConnection, request: Request
+) -> bytes | None:
+    """The reply frame to a hello in any spelling; None when mongod is gone, and with it what could be said.
+
+    Raises:
+        CommandError: the request is malformed.
+        BackendError: mongod could not be asked.
+    """
+    message = request.message
+    hello = parse_hello(request.body, request.fields, exhaust_allowed=message.is_exhaust_allowed)
+    if hello.topology_version is None:
+        return await _ask_mongod(mirror, upstream, client, request, hello)
+    request_id = message.request_id
+    while True:
+        client.allow_interruption()
+        client.is_waiting_for_news = True
+        await _wait_for_news(mirror, hello)
+        client.is_waiting_for_news = False
+        body = mirror.current_reply(upstream.connection_id or client.id)
+        if body is None:
+            return None
+        if request.name != "hello":
+            body["ismaster"] = body.pop("isWritablePrimary")
+        if not hello.exhaust_allowed:
+            return reply_document(request_id, body)
+        hello = hello.following(mirror.version)
+        reply_id = next_request_id()
+        await client.send(op_msg(bson.encode(body), request_id=reply_id, response_to=request_id, flags=MORE_TO_COME))
+        request_id = reply_id
+
+
+async def _wait_for_news(mirror: HelloMirror, hello: HelloRequest) -> None:
+    """Wait as long as the client allows for a topology it does not know."""
+    milliseconds = await_budget_ms(hello, mirror.version)
+    if milliseconds is not None and mirror.hello is not None:
+        with trio.move_on_after(milliseconds / 1000):
+            await mirror.wait_for_change()
+
+
+async def _ask_mongod(
+    mirror: HelloMirror, upstream: Upstream, client: ClientConnection, request: Request, hello: HelloRequest
+) -> bytes:
+    # Compression is agreed on between client and daemon; the UNIX socket behind has no use for it.
+    body = without(request.body, {b"compression"})
+    frame = await upstream.forward(op_msg(body, request_id=request.message.request_id), 0)
+    assert frame is not None
+    reply = decode_reply(frame)
+    if not reply.get("ok"):
+        return frame
+    if "isWritablePrimary" in reply:
+        mirror.observe(reply)
+    upstream.connection_id = reply.get("connectionId")
+    if b"client" in request.fields:
+        client.metadata = request.get(b"client")
+    reply = mirror.present(reply)
+    if hello.compression is not None:
+        client.compressors = tuple(compression.negotiate(hello.compression))
+        if client.compressors:
+            reply["compression"] = list(client.compressors)
+    return reply_document(request.message.request_id, reply)

@@ -1,0 +1,95 @@
+"""Letting operations that wait for a cluster time (``afterClusterTime``, ``atClusterTime``) go on at once.
+
+A mongod answers such an operation when its oplog has come to that time. The time is often another shard's, and on a set
+to which nobody writes the oplog grows only with the periodic no-op, every ten seconds. A genuine shard or config server
+therefore writes a no-op of its own first, which a mongod that is told of no sharding does not: its sidecar does.
+"""
+
+import logging
+from typing import Any, Final
+
+import trio
+from bson.timestamp import Timestamp
+
+from shardwright.daemon.sidecar.hello_mirror import HelloMirror
+from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.rawbson import OBJECT, TIMESTAMP, decode_value, index
+from shardwright.wire.request import Request
+from shardwright.wire.transport.pools import ConnectionPools
+
+logger = logging.getLogger("daemon.sidecar.noop_writer")
+
+READ_CONCERN: Final = b"readConcern"
+_AWAITED: Final = (b"afterClusterTime", b"atClusterTime")
+"""Of these two, a read concern has one."""
+
+_CLUSTER_TIME: Final = b"$clusterTime"
+
+
+class NoopWriter:
+    """Brings the oplog of the own set up to the times that clients wait for.
+
+    Args:
+        mongod: the local mongod.
+        mirror: tells who is primary.
+        pools: for the way to the primary mongod.
+    """
+
+    def __init__(self, mongod: LocalMongod, mirror: HelloMirror, pools: ConnectionPools) -> None:
+        self._mongod = mongod
+        self._mirror = mirror
+        self._pools = pools
+        self._reached = Timestamp(0, 0)
+        self._writing = trio.Lock()
+
+    async def reach(self, request: Request) -> None:
+        """Have the oplog come to the time that a request waits for, if it waits for one.
+
+        When that fails, the request waits for itself, as it would on a genuine server.
+        """
+        awaited = awaited_time(request)
+        if awaited is None or awaited <= self._reached:
+            return
+        async with self._writing:
+            if awaited <= self._reached:  # by whoever held the lock
+                return
+            try:
+                await self._write(awaited, request.get(_CLUSTER_TIME))
+            except (BackendError, CommandError) as error:
+                logger.warning("Could not write a no-op", extra={"error": str(error)})
+
+    async def _write(self, awaited: Timestamp, cluster_time: Any) -> None:  # noqa: ANN401 - whatever a client sent
+        hello: Any = self._mirror.hello
+        primary = hello and hello.get("primary")
+        if primary is None:
+            return
+        pool = self._mongod.pool if primary == self._mongod.address else self._pools[primary]
+        note: dict[str, Any] = {"noop write for afterClusterTime read concern": 1}
+        command: dict[str, Any] = {"appendOplogNote": 1, "maxClusterTime": awaited, "data": note}
+        if cluster_time is not None:
+            # A mongod gives its no-op the next time that it knows of, and this one it may not have heard of.
+            command["$clusterTime"] = cluster_time
+        try:
+            written: Timestamp = (await pool.command("admin", command))["operationTime"]
+        except CommandError as error:
+            if error.code != ErrorCode.StaleClusterTime:  # the oplog has come that far already
+                raise
+            written = awaited
+        # A time in the future is not reached by this, and must not keep others from being reached.
+        self._reached = max(self._reached, min(awaited, written))
+
+
+def awaited_time(request: Request) -> Timestamp | None:
+    """The cluster time that a request waits for before it reads, None if it waits for none."""
+    span = request.fields.get(READ_CONCERN)
+    if span is None or span[0] != OBJECT:
+        return None
+    fields = index(request.body, span[2])
+    for name in _AWAITED:
+        awaited = fields.get(name)
+        if awaited is not None and awaited[0] == TIMESTAMP:
+            timestamp: Timestamp = decode_value(request.body, awaited)
+            return timestamp
+    return None

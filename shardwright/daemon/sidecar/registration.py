@@ -1,0 +1,82 @@
+"""Which daemon stands in front of which mongod: the replicated collection ``config.sidecars`` of each set.
+
+Documents are ``{_id: "<mongod host:port>", sidecar: "<daemon host:port>"}``. Each daemon writes its own, through the
+primary mongod of its set, and reads those of the others from its own mongod.
+"""
+
+import logging
+from typing import Any, Final
+
+import trio
+
+from shardwright.daemon.sidecar.hello_mirror import HelloMirror
+from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.transport.pools import ConnectionPools
+
+logger = logging.getLogger("daemon.sidecar.registration")
+
+COLLECTION: Final = "sidecars"
+
+# Nothing on a secondary tells that a document has been replicated, so the collection is read again: quickly while a
+# member of the set is unaccounted for, else now and then, for a daemon that moved to another address.
+_INCOMPLETE_SECONDS: Final = 0.2
+_COMPLETE_SECONDS: Final = 10.0
+
+
+class Registration:
+    """Keeps the own document and the mirror's addresses current.
+
+    Args:
+        mongod: the local mongod.
+        mirror: is told the addresses, and tells who is primary.
+        pools: for the way to the primary mongod.
+        address: of this daemon, as clients reach it.
+    """
+
+    def __init__(self, mongod: LocalMongod, mirror: HelloMirror, pools: ConnectionPools, address: str) -> None:
+        self._mongod = mongod
+        self._mirror = mirror
+        self._pools = pools
+        self._address = address
+
+    async def run(self) -> None:
+        """Register and follow the others until cancelled."""
+        while True:
+            is_complete = False
+            if self._mirror.hello is not None:
+                try:
+                    is_complete = await self._synchronise()
+                except (BackendError, CommandError) as error:
+                    # Before the set is initiated and during elections; the next hello brings another try.
+                    logger.debug("Could not read or write the registrations", extra={"error": str(error)})
+            with trio.move_on_after(_COMPLETE_SECONDS if is_complete else _INCOMPLETE_SECONDS):
+                await self._mirror.wait_for_change()
+
+    async def _synchronise(self) -> bool:
+        """Whether all members are known after reading, and if necessary writing, the collection."""
+        registered = await self._read()
+        self._mirror.learn_sidecars(registered)
+        if registered.get(self._mongod.address) != self._address:
+            await self._register()
+            return False
+        return not self._mirror.unmapped_members
+
+    async def _read(self) -> dict[str, str]:
+        reply = await self._mongod.command(
+            "config",
+            {"find": COLLECTION, "$readPreference": {"mode": "nearest"}, "batchSize": 1000, "singleBatch": True},
+        )
+        return {document["_id"]: document["sidecar"] for document in reply["cursor"]["firstBatch"]}
+
+    async def _register(self) -> None:
+        hello: Any = self._mirror.hello
+        primary = hello and hello.get("primary")
+        if primary is None:
+            return
+        pool = self._mongod.pool if primary == self._mongod.address else self._pools[primary]
+        update = {"q": {"_id": self._mongod.address}, "u": {"$set": {"sidecar": self._address}}, "upsert": True}
+        reply = await pool.command("config", {"update": COLLECTION, "updates": [update]})
+        for failure in reply.get("writeErrors", ()):
+            raise CommandError.from_reply(failure)
+        logger.info("Registered with the replica set", extra={"mongod": self._mongod.address, "sidecar": self._address})

@@ -1,0 +1,148 @@
+"""A sidecar: everything that makes a daemon look like the mongod behind it, put together.
+
+A daemon makes one `Sidecar`, runs it in its main nursery, and calls it from its request handler for ``hello`` and for
+whatever it passes on.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import trio
+
+from shardwright.daemon.sidecar.hello_mirror import HelloMirror
+from shardwright.daemon.sidecar.hello_service import answer_hello
+from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.daemon.sidecar.noop_writer import READ_CONCERN, NoopWriter
+from shardwright.daemon.sidecar.registration import Registration
+from shardwright.daemon.sidecar.role_certainty import RoleCertainty
+from shardwright.daemon.sidecar.terms import RoleHooks, follow_role
+from shardwright.daemon.sidecar.upstream import Upstream
+from shardwright.wire.errors import BackendError, CommandError, RemoteProtocolError
+from shardwright.wire.request import Request
+from shardwright.wire.transport.client import Connection
+from shardwright.wire.transport.client_connection import ClientConnection
+from shardwright.wire.transport.pools import ConnectionPools
+from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+from shardwright.wire.transport.timeouts import TIMEOUTS
+
+logger = logging.getLogger("daemon.sidecar")
+
+_RECONNECT_SECONDS: Final = 0.05
+
+
+class Sidecar:
+    """One daemon in front of one mongod.
+
+    Args:
+        pools: the daemon's connection pools, which its owner runs.
+        mongod_socket: path of the mongod's UNIX socket.
+        mongod_address: ``host:port`` of the mongod in its set's configuration.
+        address: ``host:port`` at which clients reach this daemon.
+        handshake: makes the hello with which the daemon's own connections introduce themselves.
+        hooks: called at step-up and step-down.
+        on_mongod_lost: called when the mongod has gone; the clients have to be closed, as it would have closed them.
+        extensions: see `HelloMirror`.
+    """
+
+    def __init__(
+        self,
+        pools: ConnectionPools,
+        *,
+        mongod_socket: str,
+        mongod_address: str,
+        address: str,
+        handshake: Callable[[], Mapping[str, Any]],
+        hooks: RoleHooks,
+        on_mongod_lost: Callable[[], None],
+        extensions: Sequence[str] = (),
+    ) -> None:
+        self.mirror = HelloMirror(mongod_address, address, extensions)
+        self.certainty = RoleCertainty(self.mirror, self._ask_hello)
+        self.mongod = LocalMongod(pools, mongod_socket, mongod_address, self.certainty.present_term)
+        self.address = address
+        self._registration = Registration(self.mongod, self.mirror, pools, address)
+        self._noop_writer = NoopWriter(self.mongod, self.mirror, pools)
+        self._handshake = handshake
+        self._hooks = hooks
+        self._on_mongod_lost = on_mongod_lost
+
+    @property
+    def is_primary(self) -> bool:
+        """Whether the local mongod is primary."""
+        return self.term is not None
+
+    @property
+    def term(self) -> int | None:
+        """The term in which the local mongod is primary, None when it is not."""
+        return self.mirror.term
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether mongod answers and has a role in its set."""
+        hello = self.mirror.hello
+        return hello is not None and bool(hello.get("isWritablePrimary") or hello.get("secondary"))
+
+    def open_upstream(self, client: ClientConnection) -> Upstream:
+        """The relay for a client that has connected."""
+        return Upstream(self.mongod, client)
+
+    async def answer_hello(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
+        """The reply to a hello, see `daemon.sidecar.hello_service`.
+
+        Raises:
+            CommandError: the request is malformed.
+            BackendError: mongod could not be asked.
+        """
+        reply = await answer_hello(self.mirror, upstream, client, request)
+        if reply is None:
+            client.is_finished = True
+        return reply
+
+    @may_run_in_reactor
+    async def prepare(self, request: Request) -> None:
+        """Called before a request is passed on to the mongod, see `daemon.sidecar.noop_writer`."""
+        if READ_CONCERN in request.fields:
+            await in_own_task()
+            await self._noop_writer.reach(request)
+
+    async def run(self) -> None:
+        """Follow the mongod and its set until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._follow_mongod)
+            nursery.start_soon(self._registration.run)
+            nursery.start_soon(self.certainty.run)
+            nursery.start_soon(follow_role, self.mirror, self.certainty, self._hooks)
+
+    async def _ask_hello(self) -> Mapping[str, Any]:
+        return await self.mongod.pool.command("admin", {"hello": 1})
+
+    async def _follow_mongod(self) -> None:
+        """Keep the mirror current with a hello that is always waiting at the mongod."""
+        while True:
+            try:
+                await self._follow_connection()
+            except (BackendError, CommandError, RemoteProtocolError) as error:
+                if self.mirror.hello is not None:
+                    logger.warning("Lost the mongod", extra={"error": str(error)})
+                    self.mirror.lose()
+                    self.mongod.pool.close_idle()
+                    self._on_mongod_lost()
+            # A mongod that is down gives no sign when it comes back; its socket is tried.
+            await trio.sleep(_RECONNECT_SECONDS)
+
+    async def _follow_connection(self) -> None:
+        connection = await Connection.open(self.mongod.socket_path, handshake=self._handshake())
+        try:
+            self.mirror.meet(connection.hello)
+            while True:
+                version = self.mirror.hello and self.mirror.hello["topologyVersion"]
+                with trio.move_on_after(TIMEOUTS.hello_seconds) as deadline:
+                    hello = await connection.command(
+                        "admin", {"hello": 1, "topologyVersion": version, "maxAwaitTimeMS": TIMEOUTS.await_ms}
+                    )
+                if deadline.cancelled_caught:
+                    raise BackendError(connection.address, "did not answer a hello in time", sent=True)
+                self.mirror.observe(hello)
+        finally:
+            connection.close()

@@ -1,0 +1,162 @@
+"""A fence between terms in the mongod itself: what was sent in an earlier term is not executed in a later one.
+
+To look at the term before a write is sent, and in its reply, leaves a gap: a daemon that is stopped between the look
+and the sending may send the write when its mongod is primary again, in another term. So writes to ``config`` are
+retryable writes of one session, whose number belongs to the term. Each term begins with such a write of its own, which
+is replicated. From then on mongod refuses all lower numbers (TransactionTooOld), on every member that has this write.
+
+A number belongs to one process, too: what a daemon that was killed has left in mongod's socket is refused likewise.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+import trio
+from bson.binary import Binary
+from bson.int64 import Int64
+
+from shardwright.daemon.sidecar.term_scope import check_term, term_of_task
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import BackendError, CommandError
+
+if TYPE_CHECKING:
+    from shardwright.daemon.sidecar.mongod import LocalMongod
+
+logger = logging.getLogger("daemon.sidecar.term_fence")
+
+FENCE_SESSION_ID: Final = UUID(bytes=b"Shardwright\0\0\0\0\xff")
+"""The id of the session, the same on all members."""
+
+KEEP_ALIVE_SECONDS: Final = 600.0
+"""Mongod forgets sessions that were not used for 30 minutes."""
+
+_CONFIG: Final = "config"
+_FENCE: Final = "term_fence"
+_TERM_SHIFT: Final = 40
+_BLOCK_SHIFT: Final = 20
+"""A number is the term, then which beginning of that term it is, then a counter."""
+
+_STATEMENTS_PER_NUMBER: Final = 1_000
+"""Mongod remembers each statement of the last number, in memory."""
+
+_STATEMENTS: Final = {"insert": "documents", "update": "updates", "delete": "deletes", "findAndModify": None}
+
+
+class TermFence:
+    """Makes the writes of a term fail in any later one.
+
+    Args:
+        mongod: where the writes go.
+    """
+
+    def __init__(self, mongod: "LocalMongod") -> None:
+        self._mongod = mongod
+        self._term: int | None = None
+        self._number = 0
+        self._next_statement = 0
+        self._under_way = 0
+        self._begun = trio.Event()
+
+    async def begin(self, term: int) -> None:
+        """From now on what was sent in earlier terms, or by earlier processes, is refused; in the same term, go on.
+
+        The write need not wait for a majority. What the term writes afterwards comes after it in the oplog; so a member
+        that has anything of this term has the fence.
+
+        Raises:
+            CommandError: mongod is not primary in this term.
+            BackendError: it does not answer.
+        """
+        if self._term == term and self._begun.is_set():
+            return
+        find = {"find": "transactions", "filter": {"_id.id": _session()["id"]}, "singleBatch": True}
+        reply = await self._mongod.command(_CONFIG, find)
+        last = max((int(entry["txnNum"]) for entry in reply["cursor"]["firstBatch"]), default=0)
+        next_block = (max(last, self._number) >> _BLOCK_SHIFT) + 1 << _BLOCK_SHIFT
+        self._number, self._next_statement = max(term << _TERM_SHIFT, next_block), 0
+        self._term = term
+        await self._mark()
+        self._begun.set()
+
+    def end(self) -> None:
+        """The term is over: writes of the next one wait until it has begun."""
+        self._term = None
+        waiting, self._begun = self._begun, trio.Event()
+        waiting.set()
+
+    async def keep(self) -> None:
+        """Write from time to time until cancelled, so that mongod does not forget the number."""
+        await self._begun.wait()
+        while True:
+            await trio.sleep(KEEP_ALIVE_SECONDS)
+            try:
+                await self._mark()
+            except (CommandError, BackendError) as error:
+                logger.warning("Could not write to the fence of the term", extra={"error": str(error)})
+
+    async def _mark(self) -> None:
+        update = {"q": {"_id": "fence"}, "u": {"$set": {"term": self._term}, "$inc": {"count": Int64(1)}}}
+        command = {"update": _FENCE, "updates": [{**update, "upsert": True}], "writeConcern": {"w": 1}}
+        with self._numbered(command, 1) as numbered:
+            await self._mongod.execute_write(_CONFIG, numbered)
+
+    async def write(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
+        """Run a write command in this term or not at all; returns its reply.
+
+        Statements that mongod cannot run as retryable writes, those of many documents, are run as they are.
+
+        Raises:
+            CommandError: as `LocalMongod.write`; InterruptedDueToReplStateChange, the term is over.
+            BackendError: mongod does not answer.
+        """
+        count = _statement_count(command) if db == _CONFIG else 0
+        term = term_of_task()
+        if term is None or not count:
+            return await self._mongod.execute_write(db, command)
+        if self._term != term:
+            await self._mongod.check_term_before()
+        await self._begun.wait()
+        check_term(term, self._term)
+        with self._numbered(command, count) as numbered:
+            return await self._mongod.execute_write(db, numbered)
+
+    @contextmanager
+    def _numbered(self, command: Mapping[str, Any], count: int) -> Iterator[dict[str, Any]]:
+        if self._next_statement >= _STATEMENTS_PER_NUMBER and not self._under_way:
+            self._number, self._next_statement = self._number + 1, 0
+        statement, self._next_statement = self._next_statement, self._next_statement + count
+        self._under_way += 1
+        try:
+            yield {**command, "lsid": _session(), "txnNumber": Int64(self._number), "stmtId": statement}
+        except CommandError as error:
+            if error.code != ErrorCode.TransactionTooOld:
+                raise
+            message = "operation was interrupted: a later term has begun"
+            raise CommandError(ErrorCode.InterruptedDueToReplStateChange, message) from error
+        finally:
+            self._under_way -= 1
+
+
+def _session() -> dict[str, Any]:
+    return {"id": Binary.from_uuid(FENCE_SESSION_ID)}
+
+
+def _statement_count(command: Mapping[str, Any]) -> int:
+    """How many statements of a retryable write a command has; 0 if it cannot be one, or is one already."""
+    name = next(iter(command))
+    if name not in _STATEMENTS or "lsid" in command:
+        return 0
+    argument = _STATEMENTS[name]
+    if argument is None:
+        return 1
+    statements = command[argument]
+    if any(_has_many(each) for each in statements if name != "insert"):
+        return 0
+    return len(statements)
+
+
+def _has_many(statement: Mapping[str, Any]) -> bool:
+    return bool(statement.get("multi")) or statement.get("limit") == 0

@@ -1,0 +1,58 @@
+"""Being primary: what runs from step-up to step-down of the local mongod.
+
+A term is a stretch of time in which mongod is primary without interruption. Work of a term lives in a nursery that is
+cancelled when the term ends, so nothing a former primary was doing survives into the time of the next.
+"""
+
+import logging
+from typing import Protocol
+
+import trio
+
+from shardwright.daemon.sidecar.hello_mirror import HelloMirror
+from shardwright.daemon.sidecar.role_certainty import RoleCertainty
+from shardwright.daemon.sidecar.term_scope import working_for
+
+logger = logging.getLogger("daemon.sidecar.terms")
+
+
+class RoleHooks(Protocol):
+    """What a daemon does when its mongod's role changes."""
+
+    async def on_step_up(self, term: int, nursery: trio.Nursery) -> None:
+        """Mongod became primary: recover what its set had persisted.
+
+        Who remembers anything of the time before forgets it first, and says so (`RoleCertainty.settle`).
+
+        Args:
+            term: the election's number.
+            nursery: for work that is to end with the term; it is cancelled at step-down, this call included.
+        """
+
+    def on_step_down(self) -> None:
+        """Mongod is not primary any more, or can't be reached; the work of the term has ended."""
+
+
+async def follow_role(mirror: HelloMirror, certainty: RoleCertainty, hooks: RoleHooks) -> None:
+    """Call the hooks at every change of role, until cancelled."""
+    while True:
+        term = mirror.term
+        if term is None:
+            await mirror.wait_for_change()
+            continue
+        logger.info("Became primary", extra={"term": term})
+        certainty.end_role()
+        with working_for(term):
+            await _run_term(mirror, hooks, term)
+        hooks.on_step_down()
+        certainty.settle(None)
+        certainty.end_role()
+        logger.info("Stepped down", extra={"term": term})
+
+
+async def _run_term(mirror: HelloMirror, hooks: RoleHooks, term: int) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(hooks.on_step_up, term, nursery)
+        while mirror.term == term:
+            await mirror.wait_for_change()
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,305 @@
+"""The ``shardwright`` command."""
+
+import argparse
+import math
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from shardwright.deploy.cluster import LocalCluster, json_line
+from shardwright.deploy.daemon_options import DAEMONS, parse_option
+from shardwright.deploy.errors import DeployError
+from shardwright.deploy.interrupts import signals_interrupt
+from shardwright.deploy.layout import DEFAULT_CACHE_GB
+from shardwright.deploy.migrations import migration_text
+from shardwright.deploy.parameters import ORPHAN_CLEANUP_DELAY, VERIFY_MIGRATIONS, parse_parameter
+from shardwright.deploy.steps import Steps
+from shardwright.deploy.up_options import (
+    DEFAULT_PORT,
+    DEFAULT_START_TIMEOUT,
+    MEMBERS_MAX,
+    ROUTERS_MAX,
+    SHARDS_MAX,
+    WORKERS_MAX,
+    UpOptions,
+)
+
+DEFAULT_DIRECTORY = Path(".shardwright")
+
+# What a shell reports for a command that SIGINT ended.
+EXIT_INTERRUPTED = 130
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; the return value is its exit status."""
+    options = argument_parser().parse_args(arguments)
+    try:
+        with signals_interrupt():
+            status: int = options.run(options)
+            return status
+    except DeployError as error:
+        print(f"shardwright: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("shardwright: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+
+
+def _up(options: argparse.Namespace) -> int:
+    steps = Steps(sys.stderr if options.json else sys.stdout)
+    cluster = LocalCluster(options.dir, steps)
+    cluster.up(
+        UpOptions(
+            shards=options.shards,
+            members=options.members,
+            config_members=options.config_members,
+            routers=options.routers,
+            port=options.port,
+            mongod=options.mongod,
+            workers=options.workers,
+            cache_gb=options.cache_gb,
+            log_rotate=options.log_rotate,
+            parameters=dict(options.parameters),
+            daemon_options={role: dict(getattr(options, f"{role}_options")) for role in DAEMONS},
+            separate_sockets=options.separate_sockets,
+            start_timeout=options.timeout,
+        )
+    )
+    try:
+        document = cluster.describe()
+        if options.json:
+            print(json_line(document), flush=True)
+        else:
+            steps.say(f"connect with: mongosh {document['uri']}")
+        if not options.detach:
+            steps.say("Ctrl-C stops the cluster and keeps its data")
+            cluster.watch()
+            steps.say("the cluster was stopped")
+    except KeyboardInterrupt:
+        steps.say("")
+        cluster.down()
+    return 0
+
+
+def _down(options: argparse.Namespace) -> int:
+    LocalCluster(options.dir, Steps()).down()
+    return 0
+
+
+def _status(options: argparse.Namespace) -> int:
+    cluster = LocalCluster(options.dir, Steps())
+    document = {**cluster.describe(), "migrations": cluster.migrations()}
+    print(json_line(document) if options.json else _status_text(document))
+    return 0 if all(process["pid"] for process in document["processes"]) else 1
+
+
+def _kill(options: argparse.Namespace) -> int:
+    LocalCluster(options.dir, Steps()).kill(options.name, options.signal)
+    return 0
+
+
+def _restart(options: argparse.Namespace) -> int:
+    LocalCluster(options.dir, Steps()).restart(options.name, options.timeout)
+    return 0
+
+
+def _status_text(document: dict[str, Any]) -> str:
+    parts = [_process_table(document)]
+    if document["migrations"]:
+        parts.append("\n".join(map(migration_text, document["migrations"])))
+    return "\n\n".join([*parts, f"connect with: mongosh {document['uri']}"])
+
+
+def _process_table(document: dict[str, Any]) -> str:
+    rows = [("NAME", "ADDRESS", "METRICS", "PID", "LOG")]
+    for process in document["processes"]:
+        name = process["name"]
+        pid = str(process["pid"]) if process["pid"] else "not running"
+        rows.append((name, process["address"], document["metrics"].get(name, "-"), pid, process["log"]))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    return "\n".join("  ".join([*map(str.ljust, row, widths), row[4]]) for row in rows)
+
+
+def _signal(text: str) -> signal.Signals:
+    """A signal by its number or name, with or without SIG."""
+    try:
+        return signal.Signals(int(text)) if text.isdigit() else signal.Signals[f"SIG{text.upper().removeprefix('SIG')}"]
+    except (KeyError, ValueError):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a signal") from None
+
+
+def argument_parser() -> argparse.ArgumentParser:
+    """The command line, as argparse reads it."""
+    parser = argparse.ArgumentParser(prog="shardwright", description="A sharded MongoDB cluster on this machine.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, run: Callable[[argparse.Namespace], int], description: str) -> argparse.ArgumentParser:
+        subparser = commands.add_parser(name, help=description, description=description)
+        subparser.set_defaults(run=run)
+        subparser.add_argument(
+            "--dir",
+            type=Path,
+            default=DEFAULT_DIRECTORY,
+            help=f"directory of the cluster (default: {DEFAULT_DIRECTORY})",
+        )
+        return subparser
+
+    up = command("up", _up, "Start a cluster, or bring back the one that the directory holds.")
+    _add_size(up)
+    up.add_argument(
+        "--port", type=_port, help=f"port of the first router, 0 for any free one (default: {DEFAULT_PORT})"
+    )
+    up.add_argument("--mongod", metavar="PATH", help="mongod to run (default: $SHARDWRIGHT_MONGOD, PATH, embedded)")
+    up.add_argument(
+        "--cache-gb", type=_amount, metavar="GIB", help=f"WiredTiger cache of each mongod (default: {DEFAULT_CACHE_GB})"
+    )
+    up.add_argument(
+        "--log-rotate",
+        choices=("rename", "reopen"),
+        help="what logRotate and SIGUSR1 do with the log files; kept until it is given again (default: rename)",
+    )
+    _add_parameters(up)
+    _add_daemon_options(up)
+    up.add_argument(
+        "--separate-sockets",
+        action="store_true",
+        help="give each daemon of a new cluster a directory of UNIX sockets of its own: they reach each other by TCP, "
+        "or through what a test puts there",
+    )
+    up.add_argument("--detach", action="store_true", help="leave the cluster running and return")
+    up.add_argument(
+        "--json", action="store_true", help="print one JSON line on standard output, all else on standard error"
+    )
+    _add_timeout(up)
+
+    status = command(
+        "status", _status, "Show processes and migrations; the exit status is 1 when a process is not running."
+    )
+    status.add_argument("--json", action="store_true", help="print the JSON line of `up --json`, and migrations")
+
+    command("down", _down, "Stop the cluster and keep its data.")
+
+    kill = command("kill", _kill, "Send a signal to one process.")
+    kill.add_argument("name", help="as `status` shows it, for example shard0.0.mongod")
+    kill.add_argument("--signal", type=_signal, default=signal.SIGKILL, help="name or number (default: KILL)")
+
+    restart = command("restart", _restart, "Stop one process if it runs, start it again and wait until it serves.")
+    restart.add_argument("name", help="as `status` shows it, for example router.0")
+    _add_timeout(restart)
+    return parser
+
+
+def _add_size(parser: argparse.ArgumentParser) -> None:
+    def add(option: str, what: str, default: int, maximum: int) -> None:
+        parser.add_argument(option, type=int, metavar="N", help=f"{what} (default: {default}, at most {maximum})")
+
+    add("--shards", "number of shards", 2, SHARDS_MAX)
+    add("--members", "members of each shard's replica set", 1, MEMBERS_MAX)
+    add("--config-members", "members of the config replica set", 1, MEMBERS_MAX)
+    add("--routers", "number of routers", 1, ROUTERS_MAX)
+    parser.add_argument(
+        "--workers",
+        type=_count,
+        metavar="N",
+        help=f"processes that share each router's port (default: 1, at most {WORKERS_MAX})",
+    )
+
+
+def _add_timeout(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--timeout",
+        type=_amount,
+        default=DEFAULT_START_TIMEOUT,
+        metavar="SECONDS",
+        help=f"give up starting after this long (default: {DEFAULT_START_TIMEOUT:.0f})",
+    )
+
+
+def _add_parameters(parser: argparse.ArgumentParser) -> None:
+    """The general option, and what has an option of its own: all of them end up in ``parameters``."""
+    parser.add_argument(
+        "--set-parameter",
+        dest="parameters",
+        type=_parameter,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="start the shards with this server parameter; kept until it is given another value",
+    )
+    parser.add_argument(
+        "--orphan-cleanup-delay",
+        dest="parameters",
+        type=_orphan_cleanup_delay,
+        action="append",
+        metavar="SECONDS",
+        help=f"after which a shard deletes what it has given away, {ORPHAN_CLEANUP_DELAY} (default: 900)",
+    )
+    parser.add_argument(
+        "--verify-migrations",
+        dest="parameters",
+        action="append_const",
+        const=(VERIFY_MIGRATIONS, "true"),
+        help="compare what donor and recipient have before each migration is committed",
+    )
+
+
+def _add_daemon_options(parser: argparse.ArgumentParser) -> None:
+    for role in DAEMONS:
+        parser.add_argument(
+            f"--{role}-option",
+            dest=f"{role}_options",
+            type=_daemon_option,
+            action="append",
+            default=[],
+            metavar="NAME=VALUE",
+            help=f"start each {role} with its option --NAME; kept until it is given another value, or none (NAME=)",
+        )
+
+
+def _daemon_option(text: str) -> tuple[str, str]:
+    try:
+        return parse_option(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _parameter(text: str) -> tuple[str, str]:
+    try:
+        return parse_parameter(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _orphan_cleanup_delay(text: str) -> tuple[str, str]:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return ORPHAN_CLEANUP_DELAY, str(int(text))
+
+
+def _amount(text: str) -> float:
+    """A number above 0."""
+    try:
+        amount = float(text)
+    except ValueError:
+        amount = math.nan
+    if not 0 < amount < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return amount
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
+    return int(text)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""Command lines of our daemons."""
+
+import sys
+
+from shardwright.deploy.daemon_options import option_words
+from shardwright.deploy.layout import ClusterState, Layout
+from shardwright.deploy.mongod import mongod_socket
+from shardwright.deploy.parameters import parameters_of_daemon
+from shardwright.deploy.topology import ProcessPlan, Role
+
+
+def daemon_arguments(layout: Layout, state: ClusterState, plan: ProcessPlan) -> list[str]:
+    """How to start a configd, shardd or router, with the interpreter and packages that run this launcher."""
+    assert plan.metrics_port is not None
+    common = [
+        # -P: a folder named like one of our packages in the current directory must not be imported instead.
+        *(sys.executable, "-P", "-m", f"shardwright.{plan.role}.main"),
+        *("--port", str(plan.port)),
+        *("--metrics-port", str(plan.metrics_port)),
+        *("--log-file", str(layout.log(plan.name))),
+        *("--log-rotate", state.log_rotate),
+        *("--unix-socket-directory", str(state.sockets_of(plan.name))),
+        *option_words(state.daemon_options.get(plan.role, {})),
+    ]
+    if plan.role is Role.ROUTER:
+        return [*common, "--configdb", state.topology.config_string, "--workers", str(state.workers)]
+    mongod = state.topology.mongod_behind(plan)
+    parameters = parameters_of_daemon(state.parameters) if plan.role is Role.SHARDD else {}
+    return [
+        *common,
+        *("--mongod-socket", str(mongod_socket(state.sockets, mongod))),
+        *("--mongod-address", mongod.address),
+        *(word for name, value in parameters.items() for word in ("--set-parameter", f"{name}={value}")),
+    ]

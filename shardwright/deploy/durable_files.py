@@ -1,0 +1,42 @@
+"""Small JSON files that survive a crash: a reader, now or after a power cut, sees the old file or the new one."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from shardwright.deploy.errors import DeployError
+
+UNFINISHED_SUFFIX = ".new"
+
+
+def write_json(path: Path, document: dict[str, Any]) -> None:
+    """Write ``document`` to ``path``, all of it or nothing.
+
+    Raises:
+        DeployError: it cannot be written, for example because the disk is full; the old file is still there.
+    """
+    unfinished = path.with_name(path.name + UNFINISHED_SUFFIX)
+    try:
+        _write_through(unfinished, json.dumps(document, indent=1) + "\n")
+        unfinished.replace(path)
+        _sync_directory(path.parent)
+    except OSError as error:
+        unfinished.unlink(missing_ok=True)
+        raise DeployError(f"cannot write {path}: {error.strerror}; mend that, then repeat the command") from error
+
+
+def _write_through(path: Path, text: str) -> None:
+    with path.open("w") as file:
+        file.write(text)
+        file.flush()
+        # Without it a power cut may leave the new name with nothing in it.
+        os.fsync(file.fileno())
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,287 @@
+"""The directory of one cluster: where everything lies, and the state file that says what the cluster is.
+
+::
+
+    DIR/cluster.json         topology, ports, mongod (written once; its format number guards against other versions)
+    DIR/lock                 held by the command that is changing the cluster
+    DIR/data/NAME/           dbpath of a mongod
+    DIR/logs/NAME.log        log of a process
+    DIR/logs/NAME.out        what a mongod prints before it has opened its log
+    DIR/pids/NAME.json       who is running (see `deploy.pid_files`)
+    DIR/sockets/             UNIX sockets of all processes, or in NAME/ those that only the daemon NAME finds; if DIR is
+                             too long for that, a directory under the system's temporary one, which the state file names
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from shardwright.deploy.daemon_options import DaemonOptions
+from shardwright.deploy.durable_files import UNFINISHED_SUFFIX, write_json
+from shardwright.deploy.errors import DeployError
+from shardwright.deploy.marks import directory_identity
+from shardwright.deploy.topology import Role, Topology
+
+FORMAT = 1
+
+# What older state files do not say.
+DEFAULT_CACHE_GB = 0.25
+DEFAULT_WORKERS = 1
+DEFAULT_LOG_ROTATE = "rename"
+
+# sockaddr_un holds 108 bytes, the last one being the terminating null.
+SOCKET_PATH_BYTES_MAX = 107
+
+
+@dataclass(frozen=True)
+class ClusterState:
+    """What ``cluster.json`` says.
+
+    Attributes:
+        mongod: path of the mongod binary.
+        cache_gb: WiredTiger cache of each mongod, in GiB.
+        workers: processes per router.
+        sockets: directory of the processes' UNIX sockets.
+        parameters: what the shards are started with (see `deploy.parameters`).
+        separate_sockets: whether each daemon has a socket directory of its own.
+        log_rotate: what a rotation does with a log file, ``rename`` or ``reopen``.
+        daemon_options: further options that the daemons are started with.
+    """
+
+    topology: Topology
+    mongod: str
+    cache_gb: float
+    workers: int
+    sockets: Path
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    separate_sockets: bool = False
+    log_rotate: str = DEFAULT_LOG_ROTATE
+    daemon_options: DaemonOptions = field(default_factory=dict)
+
+    def sockets_of(self, name: str) -> Path:
+        """Directory of the UNIX sockets that the daemon ``name`` finds."""
+        return self.sockets / name if self.separate_sockets else self.sockets
+
+
+class DamagedStateError(DeployError):
+    """The state file is there and cannot be understood."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The paths inside a cluster's directory. Nothing is created until `create` is called."""
+
+    root: Path
+
+    @property
+    def state_file(self) -> Path:
+        """Says what the cluster is; a directory without it holds no cluster."""
+        return self.root / "cluster.json"
+
+    def data(self, name: str) -> Path:
+        """dbpath of the mongod ``name``."""
+        return self.root / "data" / name
+
+    def log(self, name: str) -> Path:
+        """Log file of the process ``name``."""
+        return self.root / "logs" / f"{name}.log"
+
+    def pid_file(self, name: str) -> Path:
+        """Says which process is, or was last, the process ``name``."""
+        return self.root / "pids" / f"{name}.json"
+
+    def output(self, name: str) -> Path:
+        """What the mongod ``name`` prints; it is not the log, which is renamed when it is rotated."""
+        return self.root / "logs" / f"{name}.out"
+
+    def identity(self) -> str:
+        """Which directory this is, wherever it is moved.
+
+        Raises:
+            DeployError: it does not exist.
+        """
+        try:
+            return directory_identity(self.root)
+        except OSError as error:
+            raise DeployError(f"cannot use the directory {self.root}: {error}") from error
+
+    def choose_sockets(self) -> Path:
+        """A directory for UNIX sockets, short enough for any port's socket path, also in a daemon's own one."""
+        inside = self.root / "sockets"
+        if _fits(inside):
+            return inside
+        digest = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
+        try:
+            temporary = tempfile.gettempdir()
+        except OSError:  # it tries to write there, and the disk may be full: what is made there will say so
+            temporary = "/tmp"
+        outside = [Path(parent) / f"shardwright-{digest}" for parent in (temporary, "/tmp")]
+        return next(filter(_fits, outside))
+
+    def create(self, state: ClusterState) -> None:
+        """Make every directory that the processes need.
+
+        Raises:
+            DeployError: a directory cannot be made, or the socket directory belongs to somebody else.
+        """
+        sockets, processes = state.sockets, state.topology.processes
+        data = (self.data(process.name) for process in processes if process.role is Role.MONGOD)
+        try:
+            for directory in (self.root / "logs", self.root / "pids", *data):
+                directory.mkdir(parents=True, exist_ok=True)
+            # Whoever reaches a mongod's socket reaches its data: no other user may enter, not even by having made the
+            # directory first.
+            sockets.mkdir(mode=0o700, exist_ok=True)
+            for process in processes:
+                state.sockets_of(process.name).mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise DeployError(f"cannot create the cluster's directory: {error}") from error
+        if sockets.stat().st_uid != os.getuid() or sockets.is_symlink():
+            raise DeployError(f"the socket directory {sockets} belongs to another user")
+
+    def save(self, state: ClusterState) -> None:
+        """Write the state file, all of it or nothing.
+
+        Raises:
+            DeployError: it cannot be written.
+        """
+        document = {
+            "format": FORMAT,
+            "directory": self.identity(),
+            "mongod": state.mongod,
+            "cacheGB": state.cache_gb,
+            "workers": state.workers,
+            "parameters": dict(state.parameters),
+            "separateSockets": state.separate_sockets,
+            "logRotate": state.log_rotate,
+            "daemonOptions": {role.value: dict(options) for role, options in state.daemon_options.items() if options},
+            **({} if state.sockets.parent == self.root else {"sockets": str(state.sockets)}),
+            **state.topology.to_document(),
+        }
+        write_json(self.state_file, document)
+
+    def load(self) -> ClusterState | None:
+        """The cluster in this directory, ``None`` when there is none.
+
+        Raises:
+            DamagedStateError: the state file cannot be read.
+            DeployError: the directory was written by another version, or holds other files.
+        """
+        document = self._read()
+        if document is None:
+            return None
+        if document["format"] != FORMAT:
+            raise DeployError(
+                f"{self.root} holds a cluster of another version (format {document['format']}, "
+                f"this is format {FORMAT}); use that version, or another --dir"
+            )
+        try:
+            return ClusterState(
+                Topology.from_document(document),
+                document.get("mongod", ""),
+                document.get("cacheGB", DEFAULT_CACHE_GB),
+                document.get("workers", DEFAULT_WORKERS),
+                self._sockets(document),
+                document.get("parameters", {}),
+                document.get("separateSockets", False),
+                document.get("logRotate", DEFAULT_LOG_ROTATE),
+                {Role(role): dict(options) for role, options in document.get("daemonOptions", {}).items()},
+            )
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise DeployError(
+                f"{self.state_file} was written by another version of shardwright, whose processes are described "
+                f"differently ({error}); use that version, or another --dir"
+            ) from error
+
+    def require(self) -> ClusterState:
+        """The cluster in this directory.
+
+        Raises:
+            DeployError: there is none, or as `load`.
+        """
+        state = self.load()
+        if state is None:
+            raise DeployError(f"there is no cluster in {self.root}")
+        return state
+
+    def _read(self) -> dict[str, Any] | None:
+        """The state file, ``None`` when there is none."""
+        try:
+            document = json.loads(self.state_file.read_bytes())
+        except FileNotFoundError:
+            self._refuse_foreign_files()
+            return None
+        except (OSError, ValueError, RecursionError) as error:
+            raise self._damaged(error) from error
+        if not isinstance(document, dict) or "format" not in document:
+            raise self._damaged("it does not describe a cluster")
+        return document
+
+    def _damaged(self, reason: object) -> DamagedStateError:
+        return DamagedStateError(
+            f"cannot read {self.state_file}: {reason}; put a copy of it back, or use another --dir"
+        )
+
+    def _sockets(self, document: dict[str, Any]) -> Path:
+        """Where the sockets are. A copy of the directory has its own."""
+        if "sockets" in document and document.get("directory") == self.identity():
+            return Path(document["sockets"])
+        return self.choose_sockets()
+
+    @contextmanager
+    def lock(self, *, wait: bool = False) -> Iterator[None]:
+        """Keep other commands from changing this cluster meanwhile.
+
+        Args:
+            wait: until another command that is changing it has finished, instead of failing.
+
+        Raises:
+            DeployError: another command is changing it.
+        """
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise DeployError(f"cannot use the directory {self.root}: {error}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            raise DeployError(f"another shardwright command is changing the cluster in {self.root}") from None
+        else:
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _refuse_foreign_files(self) -> None:
+        unfinished = self.state_file.name + UNFINISHED_SUFFIX
+        ours = {"lock", "logs", "pids", "data", "sockets", unfinished, "cluster.new"}
+        try:
+            foreign = sorted(path.name for path in self.root.iterdir() if path.name not in ours)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise DeployError(f"cannot use the directory {self.root}: {error}") from error
+        if foreign:
+            raise DeployError(f"{self.root} is not empty and holds no cluster (it has {foreign[0]}); use another --dir")
+
+
+def _fits(sockets: Path) -> bool:
+    """Whether the longest socket path in this directory is short enough."""
+    return len(os.fsencode(sockets / "shard99.99.shardd" / "127.0.0.1:65535.sock")) <= SOCKET_PATH_BYTES_MAX
+
+
+def remove_sockets(directory: Path) -> None:
+    """Remove a directory of sockets, which no other place would: it may lie outside of the cluster's own.
+
+    What does not look like one of ours is left alone, should the state file have been changed by hand.
+    """
+    if directory.name == "sockets" or directory.name.startswith("shardwright-"):
+        shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,70 @@
+"""Migrations under way, as the shard daemons tell of them."""
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from pymongo.errors import PyMongoError
+
+from shardwright.deploy.chunk_map import bound_text
+from shardwright.deploy.mongod import connect
+from shardwright.deploy.topology import ProcessPlan
+
+# Seconds a daemon has to answer; one that does not, because it is stopped, is left out.
+ANSWER_SECONDS: Final = 2.0
+
+_PIPELINE: Final[list[dict[str, Any]]] = [
+    {"$currentOp": {"allUsers": True}},
+    {"$match": {"migration": {"$exists": True}}},
+]
+
+
+def migrations_under_way(daemons: Iterable[ProcessPlan]) -> list[dict[str, Any]]:
+    """The migrations that the given shard daemons take part in, in their order.
+
+    Donor and recipient each tell of what they do: ``process``, ``ns``, ``from``, ``to``, ``min``, ``max``, ``step``,
+    ``seconds``, ``documents`` (of the range, as far as is known), and what the daemon says of itself: ``state``,
+    ``documentsCloned``, ``bytesCloned``, on the donor ``documentsQueued`` (changed and not transferred yet) and more.
+    """
+    daemons = list(daemons)
+    with ThreadPoolExecutor(max_workers=len(daemons) or 1) as asking:
+        return [migration for found in asking.map(_ask, daemons) for migration in found]
+
+
+def _ask(daemon: ProcessPlan) -> list[dict[str, Any]]:
+    with connect(daemon.address, ANSWER_SECONDS) as client:
+        try:
+            return [_described(daemon.name, operation) for operation in client.admin.aggregate(_PIPELINE)]
+        except PyMongoError:
+            return []
+
+
+def _described(process: str, operation: dict[str, Any]) -> dict[str, Any]:
+    command = operation["command"]
+    return {
+        "process": process,
+        "ns": operation["ns"],
+        "from": command["fromShard"],
+        "to": command["toShard"],
+        "min": command["min"],
+        "max": command["max"],
+        "step": operation["msg"],
+        "seconds": operation["secs_running"],
+        "documents": operation["progress"]["total"],
+        **operation["migration"],
+    }
+
+
+def migration_text(migration: dict[str, Any]) -> str:
+    """A migration in one line."""
+    low, high = (bound_text(migration[bound]) for bound in ("min", "max"))
+    parts = [
+        f"{migration['step']} {migration['state']}".rstrip(),
+        f"{migration['documentsCloned']:,} of {migration['documents']:,} documents",
+        f"{migration['bytesCloned'] / 1e6:,.1f} MB",
+        f"{migration['seconds']} s",
+    ]
+    if "documentsQueued" in migration:
+        parts.insert(3, f"{migration['documentsQueued']:,} changes to be transferred")
+    route = f"{migration['from']} -> {migration['to']}"
+    return f"{migration['process']}: {migration['ns']} [{low}, {high}) {route}: {', '.join(parts)}"

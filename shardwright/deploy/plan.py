@@ -1,0 +1,100 @@
+"""What ``up`` is to start: the cluster that the directory holds, or a new one."""
+
+from shardwright.deploy.daemon_options import combined
+from shardwright.deploy.errors import DeployError
+from shardwright.deploy.layout import (
+    DEFAULT_CACHE_GB,
+    DEFAULT_LOG_ROTATE,
+    DEFAULT_WORKERS,
+    ClusterState,
+    Layout,
+    remove_sockets,
+)
+from shardwright.deploy.ports import PortReservation
+from shardwright.deploy.topology import Role, Topology
+from shardwright.deploy.up_options import DEFAULT_PORT, UpOptions
+
+
+def existing_cluster(
+    layout: Layout, state: ClusterState, options: UpOptions, mongod: str, ports: PortReservation
+) -> ClusterState:
+    """The cluster that the directory holds, ready to be started on the ports it had, which are reserved.
+
+    Args:
+        layout: of its directory.
+        state: how it ran before.
+        options: what is changed.
+        mongod: path of the binary.
+        ports: where its ports are reserved.
+
+    Raises:
+        DeployError: the options contradict it, or a port is taken.
+    """
+    _check_same(layout, options, state)
+    sockets = layout.choose_sockets()
+    if sockets != state.sockets:
+        remove_sockets(state.sockets)  # of a session with another TMPDIR
+    workers = options.workers or state.workers
+    for plan in state.topology.processes:
+        for port in plan.ports(workers):
+            ports.hold(port)
+    return ClusterState(
+        state.topology,
+        mongod,
+        options.cache_gb or state.cache_gb,
+        workers,
+        sockets,
+        {**state.parameters, **options.parameters},
+        state.separate_sockets,
+        options.log_rotate or state.log_rotate,
+        combined(state.daemon_options, options.daemon_options),
+    )
+
+
+def new_cluster(layout: Layout, options: UpOptions, mongod: str, ports: PortReservation) -> ClusterState:
+    """A cluster of the size that the options ask for, on free ports, which are reserved.
+
+    Raises:
+        DeployError: a port is taken.
+    """
+    first = DEFAULT_PORT if options.port is None else options.port
+
+    def router_port(index: int) -> int:
+        if first == 0:
+            return ports.hold_free()
+        if index == 0:
+            return first
+        return ports.hold_free(preferred=[first + index])
+
+    if first:
+        ports.hold(first)
+    workers = options.workers or DEFAULT_WORKERS
+    topology = Topology.plan(options.size(), router_port=router_port, free_ports=ports.hold_free_run, workers=workers)
+    return ClusterState(
+        topology,
+        mongod,
+        options.cache_gb or DEFAULT_CACHE_GB,
+        workers,
+        layout.choose_sockets(),
+        options.parameters,
+        options.separate_sockets,
+        options.log_rotate or DEFAULT_LOG_ROTATE,
+        combined({}, options.daemon_options),
+    )
+
+
+def _check_same(layout: Layout, options: UpOptions, state: ClusterState) -> None:
+    """Refuse options that contradict the cluster in the directory."""
+    size = state.topology.size
+    has = {
+        "--shards": (options.shards, size.shards),
+        "--members": (options.members, size.members),
+        "--config-members": (options.config_members, size.config_members),
+        "--routers": (options.routers, size.routers),
+        "--port": (options.port or None, state.topology.of_role(Role.ROUTER)[0].port),
+    }
+    for option, (wanted, found) in has.items():
+        if wanted is not None and wanted != found:
+            raise DeployError(
+                f"the cluster in {layout.root} was made with {option} {found}; leave out {option} {wanted}"
+            )

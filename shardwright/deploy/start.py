@@ -1,0 +1,91 @@
+"""Starting the processes of a cluster in order: mongods, replica sets, daemons, and last the shards are added."""
+
+import time
+from typing import Any, Final
+
+from pymongo import MongoClient, WriteConcern
+from pymongo.errors import PyMongoError
+
+from shardwright.deploy.errors import DeployError, reason
+from shardwright.deploy.layout import ClusterState
+from shardwright.deploy.mongod import initiate, wait_members_known, wait_primary
+from shardwright.deploy.ports import PortReservation
+from shardwright.deploy.steps import Steps, counted
+from shardwright.deploy.supervisor import Supervisor
+from shardwright.deploy.topology import Role, Topology
+
+PROBE_DATABASE: Final = "shardwright_probe"
+"""The database that the proof of writing uses and drops again."""
+
+
+def start_cluster(
+    state: ClusterState, supervisor: Supervisor, ports: PortReservation, steps: Steps, deadline: float
+) -> None:
+    """Start all processes, bottom up, and return once a client can write.
+
+    Args:
+        state: the cluster.
+        supervisor: of its processes.
+        ports: holds the ports of the processes until they are started.
+        steps: where progress is printed.
+        deadline: on the monotonic clock.
+
+    Raises:
+        DeployError: something did not start in time. What has been started is left running.
+    """
+    topology = state.topology
+
+    def start_all(*roles: Role) -> None:
+        plans = topology.of_role(*roles)
+        for plan in plans:
+            for port in plan.ports(state.workers):
+                ports.release(port)
+            supervisor.start(plan)
+        supervisor.wait_ready(plans, deadline)
+
+    with steps.step(counted("mongod", topology.of_role(Role.MONGOD))):
+        start_all(Role.MONGOD)
+    with steps.step("replica sets"):
+        for replica_set, members in topology.replica_sets():
+            initiate(replica_set, members)
+        for replica_set, members in topology.replica_sets():
+            wait_primary(replica_set, members, deadline)
+    for role in (Role.CONFIGD, Role.SHARDD, Role.ROUTER):
+        with steps.step(counted(role, topology.of_role(role))):
+            start_all(role)
+            for addresses in topology.daemon_sets(role):
+                wait_members_known(addresses, deadline)
+    with MongoClient[dict[str, Any]](
+        topology.uri,
+        serverSelectionTimeoutMS=_milliseconds_left(deadline),
+        socketTimeoutMS=_milliseconds_left(deadline),
+    ) as client:
+        with steps.step("shards"):
+            _add_shards(client, topology)
+        with steps.step("a client writes"):
+            _prove_writable(client)
+    steps.say(f"ready after {steps.total():.1f} s")
+
+
+def _add_shards(client: MongoClient[dict[str, Any]], topology: Topology) -> None:
+    try:
+        listed = {shard["_id"] for shard in client.admin.command("listShards")["shards"]}
+        for shard in topology.shards:
+            if shard["_id"] not in listed:
+                client.admin.command("addShard", shard["host"], name=shard["_id"])
+    except PyMongoError as error:
+        raise DeployError(f"cannot add the shards: {reason(error)}") from error
+
+
+def _prove_writable(client: MongoClient[dict[str, Any]]) -> None:
+    """Write one document as any client would, so that success means a usable cluster."""
+    try:
+        database = client.get_database(PROBE_DATABASE, write_concern=WriteConcern("majority"))
+        database["probe"].insert_one({})
+        client.drop_database(PROBE_DATABASE)
+    except PyMongoError as error:
+        raise DeployError(f"the cluster runs, but a client cannot write: {reason(error)}") from error
+
+
+def _milliseconds_left(deadline: float) -> int:
+    return max(1, int((deadline - time.monotonic()) * 1000))

@@ -1,0 +1,195 @@
+"""The processes of one cluster as processes: starting, ending and watching them by name."""
+
+import os
+import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from shardwright.deploy.daemons import daemon_arguments
+from shardwright.deploy.errors import DeployError
+from shardwright.deploy.layout import ClusterState, Layout
+from shardwright.deploy.marks import mark, marked_processes
+from shardwright.deploy.mongod import POLL_INTERVAL, mongod_arguments
+from shardwright.deploy.parameters import parameters_of_mongod
+from shardwright.deploy.pid_files import PidFile, load_pid_file, save_pid_file
+from shardwright.deploy.processes import ProcessIdentity, exit_description, spawn
+from shardwright.deploy.readiness import is_ready
+from shardwright.deploy.topology import CONFIG_SET, ProcessPlan, Role
+
+# Seconds a process gets to end by itself: longer than a router lets running operations finish.
+STOP_TIMEOUT = 30.0
+
+# Clients first, data last: whoever stops still finds what it depends on.
+STOP_ORDER = (Role.ROUTER, Role.SHARDD, Role.CONFIGD, Role.MONGOD)
+
+ENDING_SIGNALS = (
+    *(signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP),
+    *(signal.SIGQUIT, signal.SIGABRT),
+)
+
+# They would end a daemon that is still importing its modules; once it has a log, it acts on those that came.
+LOG_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
+
+LOG_LINES_SHOWN = 5
+
+
+class Supervisor:
+    """Starts and ends the processes of the cluster that ``state`` describes, remembering them in their pid files."""
+
+    def __init__(self, layout: Layout, state: ClusterState) -> None:
+        self._layout = layout
+        self._state = state
+        self._directory = layout.identity()
+        self._unrecorded: dict[str, ProcessIdentity] = {}
+
+    def find_unrecorded(self) -> list[str]:
+        """Take note of running processes that no pid file names: an ``up`` was killed, or a file was damaged.
+
+        Returns:
+            What is wrong with pid files, in sentences.
+        """
+        marked = marked_processes(self._directory)
+        complaints = []
+        for plan in self._state.topology.processes:
+            found = self._pid_file(plan)
+            if plan.name in marked and (found.identity is None or not found.identity.is_running()):
+                self._unrecorded[plan.name] = marked[plan.name]
+            if found.damage is not None:
+                known = "it runs, and is known by its mark" if plan.name in marked else "it does not run"
+                complaints.append(f"{self._layout.pid_file(plan.name)} is damaged ({found.damage}); {known}")
+        return complaints
+
+    def originals(self) -> list[str]:
+        """The directories whose processes the pid files tell, if they were copied from there."""
+        found = (self._pid_file(plan).original for plan in self._state.topology.processes)
+        return sorted({path for path in found if path is not None})
+
+    def identity(self, plan: ProcessPlan) -> ProcessIdentity | None:
+        """The process that is, or was last, ``plan``; ``None`` when it was never started or was ended on purpose."""
+        return self._unrecorded.get(plan.name) or self._pid_file(plan).identity
+
+    def running(self, plan: ProcessPlan) -> ProcessIdentity | None:
+        """The process that is ``plan`` now."""
+        identity = self.identity(plan)
+        return identity if identity is not None and identity.is_running() else None
+
+    def start(self, plan: ProcessPlan) -> None:
+        """Start a process, without waiting until it serves.
+
+        Raises:
+            DeployError: it cannot be started.
+        """
+        arguments = self._arguments(plan)
+        try:
+            identity = spawn(
+                arguments,
+                self._output(plan),
+                mark(self._directory, plan.name),
+                held_back=() if plan.role is Role.MONGOD else LOG_SIGNALS,
+            )
+        except OSError as error:
+            raise DeployError(f"{plan.name} cannot be started: {error}") from error
+        self._unrecorded[plan.name] = identity  # to be ended, should it be impossible to record it
+        save_pid_file(self._layout.pid_file(plan.name), identity, self._layout.root, self._directory)
+        del self._unrecorded[plan.name]
+
+    def wait_ready(self, plans: Iterable[ProcessPlan], deadline: float) -> None:
+        """Wait until every process serves.
+
+        Raises:
+            DeployError: one ended instead, or does not serve when ``time.monotonic()`` reaches ``deadline``.
+        """
+        for plan in plans:
+            while not is_ready(plan):
+                self._check_still_starting(plan, deadline)
+                time.sleep(POLL_INTERVAL)
+            # Whatever answered, it must not be a stranger on the same port.
+            self._check_still_starting(plan, deadline)
+
+    def signal(self, plan: ProcessPlan, number: signal.Signals) -> None:
+        """Send a signal, and wait for the end of the process if the signal is one that ends it.
+
+        Raises:
+            DeployError: it is not running, or survived the signal.
+        """
+        identity = self.running(plan)
+        if identity is None or not identity.send(number):
+            raise DeployError(f"{plan.name} is not running")
+        if number in ENDING_SIGNALS and not identity.wait_ended(STOP_TIMEOUT):
+            raise DeployError(f"{plan.name} still runs {STOP_TIMEOUT:.0f} s after {number.name}")
+
+    def stop(self, plans: Iterable[ProcessPlan]) -> list[str]:
+        """End processes together.
+
+        Returns:
+            The names of those that had to be killed.
+        """
+        plans = list(plans)
+        ending = [(plan, identity) for plan in plans if (identity := self.running(plan)) is not None]
+        for _, identity in ending:
+            identity.send(signal.SIGTERM)
+            # A stopped process obeys only after it continues.
+            identity.send(signal.SIGCONT)
+        deadline = time.monotonic() + STOP_TIMEOUT
+        killed = []
+        for plan, identity in ending:
+            if not identity.wait_ended(max(0.0, deadline - time.monotonic())):
+                killed.append(plan.name)
+                identity.send(signal.SIGKILL)
+                identity.wait_ended(STOP_TIMEOUT)
+        self.forget(plans)
+        return killed
+
+    def forget(self, plans: Iterable[ProcessPlan]) -> None:
+        """Remove the pid files of processes that have ended, whatever is in them."""
+        for plan in plans:
+            self._unrecorded.pop(plan.name, None)
+            self._layout.pid_file(plan.name).unlink(missing_ok=True)
+
+    def restart(self, plan: ProcessPlan, deadline: float) -> None:
+        """End a process if it runs, start it again and wait until it serves.
+
+        Raises:
+            DeployError: as `start` and `wait_ready`.
+        """
+        self.stop([plan])
+        self.start(plan)
+        self.wait_ready([plan], deadline)
+
+    def _arguments(self, plan: ProcessPlan) -> list[str]:
+        if plan.role is not Role.MONGOD:
+            return daemon_arguments(self._layout, self._state, plan)
+        return mongod_arguments(
+            self._state.mongod,
+            plan,
+            dbpath=self._layout.data(plan.name),
+            log=self._layout.log(plan.name),
+            sockets=self._state.sockets,
+            cache_gb=self._state.cache_gb,
+            parameters={} if plan.replica_set == CONFIG_SET else parameters_of_mongod(self._state.parameters),
+            log_rotate=self._state.log_rotate,
+        )
+
+    def _pid_file(self, plan: ProcessPlan) -> PidFile:
+        return load_pid_file(self._layout.pid_file(plan.name), self._layout.log(plan.name), self._directory)
+
+    def _output(self, plan: ProcessPlan) -> Path:
+        """Where a process prints to: a daemon into its log, also after a rotation; a mongod keeps to the old file."""
+        return self._layout.output(plan.name) if plan.role is Role.MONGOD else self._layout.log(plan.name)
+
+    def _check_still_starting(self, plan: ProcessPlan, deadline: float) -> None:
+        identity = self.identity(plan)
+        if identity is None:
+            raise DeployError(f"{plan.name} was stopped while it was starting")
+        if not identity.is_running():
+            raise DeployError(f"{plan.name} {exit_description(identity)} while starting; {self._last_words(plan)}")
+        if time.monotonic() > deadline:
+            raise DeployError(f"{plan.name} does not serve in time; {self._last_words(plan)}")
+
+    def _last_words(self, plan: ProcessPlan) -> str:
+        log = self._layout.log(plan.name)
+        lines: list[str] = []
+        for path in dict.fromkeys((log, self._output(plan))):
+            lines += path.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:] if path.exists() else []
+        return f"the end of {log}:" + "".join(f"{os.linesep}    {line}" for line in lines)

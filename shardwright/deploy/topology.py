@@ -1,0 +1,188 @@
+"""What a local cluster consists of: its processes, their names, ports and replica sets. Pure data, no I/O.
+
+A mongod and the daemon in front of it share a position: ``shard0.1.mongod`` is served by ``shard0.1.shardd``. Names are
+what ``shardwright status`` shows and ``kill`` and ``restart`` take.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, Self
+
+from shardwright.deploy.errors import DeployError
+from shardwright.deploy.ports import LOOPBACK
+
+CONFIG_SET = "config"
+
+
+class Role(StrEnum):
+    """What a process does; also how ``--json`` calls it."""
+
+    MONGOD = "mongod"
+    CONFIGD = "configd"
+    SHARDD = "shardd"
+    ROUTER = "router"
+
+
+@dataclass(frozen=True)
+class ProcessPlan:
+    """One process of the cluster, running or not.
+
+    Attributes:
+        replica_set: the set it belongs to, a shard's id or ``config``; ``None`` for routers.
+        metrics_port: where a daemon serves ``/metrics`` and ``/readyz``; ``None`` for mongods. The further workers of a
+            router have the ports after it.
+    """
+
+    name: str
+    role: Role
+    port: int
+    replica_set: str | None = None
+    metrics_port: int | None = None
+
+    @property
+    def address(self) -> str:
+        """``host:port`` of its server for clients."""
+        return f"{LOOPBACK}:{self.port}"
+
+    @property
+    def metrics_address(self) -> str | None:
+        """``host:port`` of its metrics endpoint."""
+        return None if self.metrics_port is None else f"{LOOPBACK}:{self.metrics_port}"
+
+    def ports(self, workers: int) -> list[int]:
+        """All the ports it listens on, if routers have so many workers."""
+        if self.metrics_port is None:
+            return [self.port]
+        return [self.port, *(self.metrics_port + index for index in range(workers if self.role is Role.ROUTER else 1))]
+
+
+@dataclass(frozen=True)
+class Size:
+    """How many of everything. Every number is at least 1."""
+
+    shards: int = 2
+    members: int = 1
+    config_members: int = 1
+    routers: int = 1
+
+    @classmethod
+    def of(
+        cls,
+        shards: int | None = None,
+        members: int | None = None,
+        config_members: int | None = None,
+        routers: int | None = None,
+    ) -> Self:
+        """The size with these numbers, and the default where a number is ``None``."""
+        given = {"shards": shards, "members": members, "config_members": config_members, "routers": routers}
+        return cls(**{name: number for name, number in given.items() if number is not None})
+
+    def __post_init__(self) -> None:
+        for name, number in asdict(self).items():
+            if number < 1:
+                raise DeployError(f"--{name.replace('_', '-')} must be at least 1, not {number}")
+
+
+@dataclass(frozen=True)
+class Topology:
+    """All processes of one cluster, in the order in which they start."""
+
+    size: Size
+    processes: tuple[ProcessPlan, ...]
+
+    @classmethod
+    def plan(
+        cls, size: Size, *, router_port: Callable[[int], int], free_ports: Callable[[int], int], workers: int = 1
+    ) -> Self:
+        """Lay out a new cluster.
+
+        Args:
+            router_port: the port of the router with this index.
+            free_ports: the first of so many consecutive ports that nobody uses, new ones on every call.
+            workers: processes per router.
+        """
+        sets = {CONFIG_SET: size.config_members} | {f"shard{i}": size.members for i in range(size.shards)}
+        positions = [(name, index) for name, members in sets.items() for index in range(members)]
+        mongods = [
+            ProcessPlan(f"{replica_set}.{index}.mongod", Role.MONGOD, free_ports(1), replica_set)
+            for replica_set, index in positions
+        ]
+        sidecars = [
+            ProcessPlan(f"{replica_set}.{index}.{role}", role, free_ports(1), replica_set, free_ports(1))
+            for replica_set, index in positions
+            for role in [Role.CONFIGD if replica_set == CONFIG_SET else Role.SHARDD]
+        ]
+        routers = [
+            ProcessPlan(f"router.{index}", Role.ROUTER, router_port(index), metrics_port=free_ports(workers))
+            for index in range(size.routers)
+        ]
+        return cls(size, (*mongods, *sidecars, *routers))
+
+    def of_role(self, *roles: Role) -> list[ProcessPlan]:
+        """The processes with one of these roles."""
+        return [process for process in self.processes if process.role in roles]
+
+    def named(self, name: str) -> ProcessPlan:
+        """The process called ``name``.
+
+        Raises:
+            DeployError: there is none.
+        """
+        for process in self.processes:
+            if process.name == name:
+                return process
+        names = ", ".join(process.name for process in self.processes)
+        raise DeployError(f"no process is called {name!r}; there are {names}")
+
+    def replica_sets(self) -> Iterator[tuple[str, list[ProcessPlan]]]:
+        """Each replica set with its mongods, the config set first."""
+        mongods = self.of_role(Role.MONGOD)
+        for name in dict.fromkeys(mongod.replica_set for mongod in mongods if mongod.replica_set):
+            yield name, [mongod for mongod in mongods if mongod.replica_set == name]
+
+    def daemon_sets(self, role: Role) -> Iterator[list[str]]:
+        """The addresses of the daemons of each replica set that has daemons of this role; none for routers."""
+        daemons = [daemon for daemon in self.of_role(role) if daemon.replica_set]
+        for name in dict.fromkeys(daemon.replica_set for daemon in daemons):
+            yield [daemon.address for daemon in daemons if daemon.replica_set == name]
+
+    def mongod_behind(self, daemon: ProcessPlan) -> ProcessPlan:
+        """The mongod that a configd or shardd stands in front of."""
+        return self.named(daemon.name.removesuffix(daemon.role) + Role.MONGOD)
+
+    @property
+    def shards(self) -> list[dict[str, str]]:
+        """Each shard's ``_id`` and ``host``, a connection string that names its shardds."""
+        names = dict.fromkeys(shardd.replica_set for shardd in self.of_role(Role.SHARDD) if shardd.replica_set)
+        return [{"_id": name, "host": self._set_address(name, Role.SHARDD)} for name in names]
+
+    @property
+    def config_string(self) -> str:
+        """The config servers as routers take them: ``config/host:port,…``."""
+        return self._set_address(CONFIG_SET, Role.CONFIGD)
+
+    @property
+    def uri(self) -> str:
+        """What clients connect to: all routers."""
+        return f"mongodb://{','.join(router.address for router in self.of_role(Role.ROUTER))}/"
+
+    def _set_address(self, replica_set: str, role: Role) -> str:
+        daemons = [daemon for daemon in self.of_role(role) if daemon.replica_set == replica_set]
+        return f"{replica_set}/{','.join(daemon.address for daemon in daemons)}"
+
+    def to_document(self) -> dict[str, Any]:
+        """The form in which the state file keeps it."""
+        return {"size": asdict(self.size), "processes": [asdict(process) for process in self.processes]}
+
+    @classmethod
+    def from_document(cls, document: dict[str, Any]) -> Self:
+        """The inverse of `to_document`.
+
+        Raises:
+            KeyError, TypeError, ValueError: the document is of another version.
+        """
+        processes = [ProcessPlan(**{**process, "role": Role(process["role"])}) for process in document["processes"]]
+        if not all(process.metrics_port for process in processes if process.role is not Role.MONGOD):
+            raise KeyError("metrics_port")
+        return cls(Size(**document["size"]), tuple(processes))

@@ -1,0 +1,68 @@
+"""The options of ``shardwright up``."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from shardwright.deploy.daemon_options import DaemonOptions
+from shardwright.deploy.errors import DeployError
+from shardwright.deploy.topology import Size
+
+DEFAULT_PORT: Final = 27017
+DEFAULT_START_TIMEOUT: Final = 120.0
+
+SHARDS_MAX: Final = 100
+ROUTERS_MAX: Final = 100
+MEMBERS_MAX: Final = 7
+"""So many members of a MongoDB replica set can vote."""
+WORKERS_MAX: Final = 64
+"""So many workers can be told apart by the id of a cursor."""
+
+
+@dataclass(frozen=True)
+class UpOptions:
+    """What ``shardwright up`` was asked for; ``None`` where nothing was said.
+
+    Attributes:
+        port: of the first router; 0 chooses a free one.
+        log_rotate: what a rotation does with a log file, ``rename`` or ``reopen``.
+        parameters: what the shards are to be started with, on top of what they had before.
+        daemon_options: what the daemons are to be started with, on top of what they had before.
+        separate_sockets: give each daemon of a new cluster a socket directory of its own, where others find nothing.
+        start_timeout: seconds that the whole start may take.
+    """
+
+    shards: int | None = None
+    members: int | None = None
+    config_members: int | None = None
+    routers: int | None = None
+    port: int | None = None
+    mongod: str | None = None
+    workers: int | None = None
+    cache_gb: float | None = None
+    log_rotate: str | None = None
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    daemon_options: DaemonOptions = field(default_factory=dict)
+    separate_sockets: bool = False
+    start_timeout: float = DEFAULT_START_TIMEOUT
+
+    def size(self) -> Size:
+        """The size of a new cluster.
+
+        Raises:
+            DeployError: a number is too small or too large.
+        """
+        self._check_maxima()
+        return Size.of(self.shards, self.members, self.config_members, self.routers)
+
+    def _check_maxima(self) -> None:
+        given = {
+            "--shards": (self.shards, SHARDS_MAX),
+            "--members": (self.members, MEMBERS_MAX),
+            "--config-members": (self.config_members, MEMBERS_MAX),
+            "--routers": (self.routers, ROUTERS_MAX),
+            "--workers": (self.workers, WORKERS_MAX),
+        }
+        for option, (number, maximum) in given.items():
+            if number is not None and number > maximum:
+                raise DeployError(f"{option} must be at most {maximum}, not {number}")

@@ -1,0 +1,127 @@
+"""Running a JavaScript file in the real mongosh."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import bson.json_util
+
+ENVIRONMENT_VARIABLE = "SHARDWRIGHT_MONGOSH"
+SCRIPTS = Path(__file__).parent / "scripts"
+
+# Loaded before every script: gives it `assert`.
+PRELUDE = SCRIPTS / "assert.js"
+
+DEFAULT_TIMEOUT = 120.0
+
+
+class MongoshNotFoundError(Exception):
+    """There is no mongosh on this machine."""
+
+
+class MongoshTimeoutError(Exception):
+    """A script ran longer than it was allowed to; the message holds what it had printed."""
+
+
+@dataclass(frozen=True)
+class MongoshResult:
+    """How a script ended.
+
+    Attributes:
+        exit_code: 0 when the script ran to its end, 1 when something was thrown and not caught.
+        output: standard output and standard error, in order.
+    """
+
+    exit_code: int
+    output: str
+
+    def check(self) -> str:
+        """The output of a script that ran to its end.
+
+        Raises:
+            AssertionError: it did not; the message is its output.
+        """
+        if self.exit_code != 0:
+            raise AssertionError(f"mongosh ended with exit status {self.exit_code}:\n{self.output}")
+        return self.output
+
+
+def find_mongosh() -> str:
+    """The path of mongosh: the environment variable, the project's ``node_modules``, or ``PATH``.
+
+    Raises:
+        MongoshNotFoundError: there is none.
+    """
+    named = os.environ.get(ENVIRONMENT_VARIABLE)
+    local = Path(__file__).parent.parent.parent / "node_modules" / ".bin" / "mongosh"
+    for candidate in [named] if named else [str(local), "mongosh"]:
+        path = shutil.which(candidate)
+        if path is not None:
+            return path
+    raise MongoshNotFoundError(
+        f"no mongosh found: run `make setup`, put it on PATH, or name it in {ENVIRONMENT_VARIABLE}"
+    )
+
+
+def run_script(
+    uri: str, script: Path, *, variables: Mapping[str, object] | None = None, timeout: float = DEFAULT_TIMEOUT
+) -> MongoshResult:
+    """Run ``script`` against the deployment at ``uri``, without the user's own mongosh configuration.
+
+    Args:
+        variables: values the script finds under these global names; anything that BSON can hold.
+        timeout: seconds.
+
+    Raises:
+        MongoshNotFoundError: there is no mongosh.
+        MongoshTimeoutError: the script did not end in time, and was ended.
+    """
+    return _run(uri, ["--file", str(PRELUDE), "--file", str(script)], variables or {}, timeout)
+
+
+def run_code(uri: str, code: str, *, timeout: float = DEFAULT_TIMEOUT) -> MongoshResult:
+    """Run a line of JavaScript as `run_script` runs a file; the value of the last expression is printed."""
+    return _run(uri, ["--eval", code], {}, timeout)
+
+
+def _run(uri: str, arguments: list[str], variables: Mapping[str, object], timeout: float) -> MongoshResult:
+    definitions = [
+        f"globalThis[{bson.json_util.dumps(name)}] = EJSON.parse({bson.json_util.dumps(bson.json_util.dumps(value))});"
+        for name, value in variables.items()
+    ]
+    # An expression that is undefined prints nothing.
+    setup = ["--eval", "".join(definitions) + "undefined"] if definitions else []
+    command = [find_mongosh(), uri, "--quiet", "--norc", *setup, *arguments]
+    with tempfile.TemporaryDirectory(prefix="mongosh-") as home:
+        _disable_telemetry(Path(home))
+        return _run_in(home, command, timeout)
+
+
+def _disable_telemetry(home: Path) -> None:
+    """Make ``home`` one of a user who has answered mongosh's first question; its logs go there too."""
+    directory = home / ".mongodb" / "mongosh"
+    directory.mkdir(parents=True)
+    (directory / "config").write_text('{"enableTelemetry": false}')
+
+
+def _run_in(home: str, command: list[str], timeout: float) -> MongoshResult:
+    try:
+        completed = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+            check=False,
+            env={**os.environ, "HOME": home, "NO_COLOR": "1"},
+        )
+    except subprocess.TimeoutExpired as error:
+        printed = (error.stdout or b"").decode(errors="replace") if isinstance(error.stdout, bytes) else error.stdout
+        raise MongoshTimeoutError(f"{command[-1]} did not end within {timeout:.0f} s; it printed:\n{printed}") from None
+    return MongoshResult(completed.returncode, completed.stdout)

@@ -1,0 +1,78 @@
+"""``shardwright-router``: options, and one process or several that share the port."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from functools import partial
+
+from shardwright.daemon.logs import reopen_logs, rotate_logs
+from shardwright.daemon.options import (
+    HostList,
+    add_daemon_options,
+    argument,
+    known_address,
+    parse_host_list,
+    parse_seconds,
+)
+from shardwright.daemon.run import run_daemon
+from shardwright.router.options import RouterOptions
+from shardwright.router.processes.workers import add_worker_options, run_workers, worker_sockets
+from shardwright.router.routing.catalog_client import READ_SECONDS_MAX
+from shardwright.router.service import RouterService
+
+DEFAULT_PORT = 27017
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run a router until it is asked to end; returns the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    parsed = argument_parser().parse_args(given)
+    if parsed.workers > 1 and parsed.worker_index is None:
+        return run_workers(parsed, given)
+    config: HostList = parsed.configdb
+    options = RouterOptions(
+        config_set=config.set_name,
+        config_hosts=tuple(map(str, config.hosts)),
+        address=known_address(parsed),
+        arguments=("shardwright-router", *given),
+        worker_index=parsed.worker_index or 0,
+        worker_sockets=worker_sockets(parsed),
+        supervisor=parsed.worker_supervisor,
+        slow_ms=parsed.slow_ms,
+        shutdown_seconds=parsed.shutdown_seconds,
+        config_seconds=parsed.config_seconds,
+    )
+    is_worker = parsed.worker_index is not None
+    return run_daemon(
+        "shardwright-router",
+        parsed,
+        partial(RouterService.start, options),
+        reuse_port=parsed.workers > 1,
+        unix_socket=options.worker_sockets[options.worker_index] if options.worker_sockets else None,
+        # The process that started the workers rotates the log that they share.
+        on_log_signal=reopen_logs if is_worker else rotate_logs,
+    )
+
+
+def argument_parser() -> argparse.ArgumentParser:
+    """The command line, as argparse reads it."""
+    parser = argparse.ArgumentParser(
+        prog="shardwright-router", description="The router of a sharded cluster: what clients connect to."
+    )
+    add_daemon_options(parser, default_port=DEFAULT_PORT)
+    parser.add_argument(
+        "--configdb",
+        required=True,
+        type=argument(partial(parse_host_list, default_port=27019)),
+        metavar="SET/HOST:PORT,…",
+        help="the replica set of the config servers",
+    )
+    parser.add_argument(
+        "--config-seconds",
+        type=argument(parse_seconds),
+        default=READ_SECONDS_MAX,
+        metavar="SECONDS",
+        help="how long the config servers have to answer a read of the catalog (default: %(default)g)",
+    )
+    add_worker_options(parser)
+    return parser

@@ -1,0 +1,258 @@
+"""``aggregate``: a pipeline, run by the one shard that has the data, or by several when merging is simple."""
+
+from collections.abc import Mapping, Sequence
+
+import bson
+from bson.timestamp import Timestamp
+
+from shardwright.router.commands.explain import explain_command
+from shardwright.router.cursors.merged import MergedCursor
+from shardwright.router.cursors.opening import answer_first_batch, open_on_one_shard, open_on_shards
+from shardwright.router.operation import Operation
+from shardwright.router.raw_reply import raw_reply
+from shardwright.router.reads.aggregate import (
+    WRITING_STAGES,
+    as_explained,
+    batch_size,
+    check_fields,
+    not_supported,
+    with_shard_name,
+    with_stages,
+)
+from shardwright.router.reads.cursor_reply import FIRST_BATCH, CursorReply, cursor_element, empty_cursor
+from shardwright.router.reads.explained import ExplainedCommand
+from shardwright.router.reads.find_arguments import collation_of
+from shardwright.router.reads.foreign import foreign_collections
+from shardwright.router.reads.merge import ResultMerger
+from shardwright.router.reads.missing import unless_missing
+from shardwright.router.reads.pipeline import Pipeline
+from shardwright.router.reads.pipeline_merge import PER_SHARD_SOURCES, MergeablePipeline
+from shardwright.router.reads.pipeline_shards import shards_for_pipeline
+from shardwright.router.reads.read_concern import at_time, snapshot_time
+from shardwright.router.registry import Reply, command
+from shardwright.router.resolved_view import ResolvedView
+from shardwright.router.routing.retry import ATTEMPTS_MAX, with_database, with_routing
+from shardwright.router.routing.routing_cache import CollectionRouting, DatabaseRouting
+from shardwright.router.sending.scatter import forwarded
+from shardwright.router.sending.shard_reply import ShardedViewError
+from shardwright.sharding.namespace import Namespace
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import STRING, append, decode_document, encode_elements, without
+from shardwright.wire.read_preference import PRIMARY
+from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+
+
+@command("aggregate", reads=True, api_versions=("1",))
+async def aggregate(operation: Operation) -> Reply:
+    """Runs an aggregation pipeline on the shards that have the data."""
+    request = operation.request
+    check_fields(request)
+    if request.get(b"explain"):
+        body = as_explained(request)
+        return await explain_command(operation, ExplainedCommand.of(request, body, "aggregate", "queryPlanner"))
+    if next(iter(request.fields.values()))[0] != STRING:
+        return await _without_collection(operation, Pipeline.parse(request))
+    try:
+        return await run_aggregate(operation, operation.namespace)
+    except ShardedViewError as error:
+        return await aggregate_view(operation, error)
+
+
+@may_run_in_reactor
+async def aggregate_view(operation: Operation, error: ShardedViewError) -> Reply:
+    """The reply to a read of a view, as that to an aggregation on the collection that the view stands on.
+
+    Args:
+        operation: the read.
+        error: what the shard said that could not run it.
+
+    Raises:
+        CommandError: the read cannot be an aggregation, or it failed.
+    """
+    await in_own_task()
+    request = operation.request
+    for _ in range(ATTEMPTS_MAX):
+        request = ResolvedView.of(error.body).expand(request)
+        expanded = Operation(operation.router, operation.client, request)
+        try:
+            return await run_aggregate(expanded, operation.namespace)
+        except ShardedViewError as again:
+            error = again  # its collection has become a view meanwhile
+        finally:
+            operation.targeted = expanded.targeted
+            operation.retries += expanded.retries
+    raise error.error
+
+
+async def run_aggregate(operation: Operation, cursor_namespace: str) -> Reply:
+    """The reply to an aggregation on a collection.
+
+    Args:
+        operation: the aggregation.
+        cursor_namespace: by which the client is to name the cursor: the collection, or the view that it stands for.
+
+    Raises:
+        ShardedViewError: it is no collection, but a view that no shard can run alone.
+        CommandError: it failed.
+    """
+    request = operation.request
+    pipeline = Pipeline.parse(request)
+    collation = collation_of(request)
+
+    async def attempt(routing: CollectionRouting) -> Reply:
+        time = snapshot_time(request, routing.table, operation.router.clock.time.cluster_time)
+        shards = shards_for_pipeline(routing, pipeline, collation, time)
+        mergeable = MergeablePipeline.of(pipeline) if len(shards) > 1 else None
+        if len(shards) > 1 and mergeable is None:
+            routing = await operation.router.routing.latest(routing)  # no shard checks that this still holds
+            shards = shards_for_pipeline(routing, pipeline, collation, time)
+        versions = {shard: routing.versions_for(shard) for shard in shards}
+        if len(shards) == 1:
+            return await _on_one_shard(operation, pipeline, shards[0], versions[shards[0]], cursor_namespace, time)
+        if mergeable is None:
+            raise not_supported(pipeline, shards)
+        return await _on_shards(operation, mergeable, cursor_namespace, versions, time)
+
+    reading = with_routing(operation, operation.namespace, attempt)
+    return await unless_missing(operation, reading, empty_cursor(cursor_namespace))
+
+
+async def _without_collection(operation: Operation, pipeline: Pipeline) -> Reply:
+    """Run ``{aggregate: 1}``, which reads no collection.
+
+    Raises:
+        CommandError: CommandNotSupported, or what a shard answers.
+    """
+    db = operation.request.db
+    namespace = str(Namespace.collectionless_aggregate(db))
+    shards = await operation.router.shards.all_ids()
+    if pipeline.first == "$currentOp" and db == "admin":
+        mergeable = MergeablePipeline.of(pipeline)
+        if mergeable is None:
+            raise not_supported(pipeline, shards)
+        return await _on_shards(operation, mergeable, namespace, dict.fromkeys(shards, b""))
+    if pipeline.first == "$documents" and shards:
+
+        async def on_primary(routing: DatabaseRouting) -> Reply:
+            return await _on_one_shard(operation, pipeline, routing.primary, routing.element)
+
+        async def anywhere(_: DatabaseRouting) -> Reply:
+            return await _on_one_shard(operation, pipeline, shards[0], b"")
+
+        try:
+            return await with_database(operation, db, on_primary)
+        except CommandError as error:
+            if error.code != ErrorCode.NamespaceNotFound:
+                raise
+        return await with_database(operation, "admin", anywhere)
+    raise CommandError(
+        ErrorCode.CommandNotSupported,
+        f"An aggregation of {{aggregate: 1}} that begins with '{pipeline.first}' is not supported through this router",
+    )
+
+
+async def _on_one_shard(
+    operation: Operation,
+    pipeline: Pipeline,
+    shard: str,
+    versions: bytes,
+    cursor_namespace: str | None = None,
+    time: Timestamp | None = None,
+) -> Reply:
+    """Pass the command on to the one shard that has all the data.
+
+    Args:
+        operation: the command.
+        pipeline: its pipeline.
+        shard: the shard.
+        versions: the version elements.
+        cursor_namespace: of the cursor; None for that which the shard gives it.
+        time: of a snapshot.
+
+    Raises:
+        StaleRoutingError: the shard refused the versions.
+        CommandError: CommandNotSupported, the pipeline needs a collection that is elsewhere; or the shard is out of
+            reach.
+    """
+    request = operation.request
+    is_writing = not WRITING_STAGES.isdisjoint(pipeline.names)
+    preference = PRIMARY if is_writing else operation.read_preference
+    foreign = await foreign_collections(operation, pipeline, shard, preference, create_databases=True)
+    body = None if time is None else at_time(request.body, time, operation.router.clock.time.cluster_time)
+    if pipeline.first in PER_SHARD_SOURCES:
+        body = with_stages(request.body, with_shard_name(tuple(stage.raw for stage in pipeline.stages), shard))
+    frame = forwarded(operation, versions + foreign.version_elements, body)
+    with foreign.blamed():
+        if cursor_namespace is not None and cursor_namespace != operation.namespace and not is_writing:
+            return await _renamed(operation, shard, frame, cursor_namespace, time)
+        return await open_on_one_shard(
+            operation,
+            shard,
+            frame,
+            preference=preference,
+            may_repeat=not is_writing,
+        )
+
+
+async def _renamed(
+    operation: Operation, shard: str, frame: bytes, cursor_namespace: str, time: Timestamp | None
+) -> Reply:
+    """Open a cursor on one shard that the client gets under another namespace.
+
+    Raises:
+        StaleRoutingError: the shard refused the versions.
+        CommandError: it failed.
+    """
+    size = batch_size(operation.request)
+    replies = await open_on_shards(operation, {shard: frame}, preference=operation.read_preference)
+    cursor = MergedCursor(cursor_namespace, replies, ResultMerger(len(replies)), at_cluster_time=time)
+    return await answer_first_batch(operation, cursor, size)
+
+
+async def _on_shards(
+    operation: Operation,
+    mergeable: MergeablePipeline,
+    namespace: str,
+    versions: Mapping[str, bytes],
+    time: Timestamp | None = None,
+) -> Reply:
+    """Run the pipeline on several shards and merge their results.
+
+    Args:
+        operation: the command.
+        mergeable: its pipeline.
+        namespace: of the cursor.
+        versions: the version elements for each shard.
+        time: of a snapshot.
+
+    Raises:
+        StaleRoutingError: some shard refused the versions.
+        CommandError: some shard failed.
+    """
+    request = operation.request
+    first_batch_size = batch_size(request)
+    body = at_time(request.body, time, operation.router.clock.time.cluster_time)
+    if mergeable.order is not None:
+        body = append(body, encode_elements({"needsMerge": True, "fromMongos": True}))
+    if mergeable.count_field is not None:
+        body = append(without(body, (b"cursor",)), encode_elements({"cursor": {}}))
+    frames = {
+        shard: forwarded(operation, elements, with_stages(body, with_shard_name(mergeable.shard_stages, shard)))
+        for shard, elements in versions.items()
+    }
+    replies = await open_on_shards(operation, frames, preference=operation.read_preference)
+    if mergeable.count_field is not None:
+        counted = mergeable.total(
+            [_counted(mergeable.count_field, CursorReply.of(reply).documents()) for reply in replies]
+        )
+        documents = [] if counted is None else [bson.encode(counted)]
+        return raw_reply(operation, cursor_element(FIRST_BATCH, documents, 0, namespace))
+    merger = ResultMerger(len(replies), order=mergeable.order, skip=mergeable.skip, limit=mergeable.limit)
+    cursor = MergedCursor(namespace, replies, merger, at_cluster_time=time)
+    return await answer_first_batch(operation, cursor, first_batch_size)
+
+
+def _counted(field: str, documents: Sequence[bytes]) -> int:
+    """The number in a shard's result, 0 if it has none since nothing was there to be counted."""
+    return int(decode_document(documents[0])[field]) if documents else 0

@@ -1,0 +1,135 @@
+"""Commands that change the bounds of chunks: ``split``, ``mergeChunks``."""
+
+from shardwright.router.operation import Operation
+from shardwright.router.plain_error import PlainError
+from shardwright.router.registry import Reply, command
+from shardwright.router.routing.chunk_choice import checked_bounds, chunk_of_bounds, chunk_of_middle, chunk_of_query
+from shardwright.router.routing.split_vector import split_vector
+from shardwright.sharding.arguments import full_namespace
+from shardwright.sharding.routing_table import RoutedChunk, RoutingTable
+from shardwright.wire.arguments import Arguments
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import EMPTY_DOCUMENT, raw_document
+from shardwright.wire.request import Request
+
+
+@command("split", admin_only=True)
+async def split(operation: Operation) -> Reply:
+    """Splits a chunk at a given key, or in the middle of its documents."""
+    request = operation.request
+    table = await fresh_table(operation)
+    query, bounds, middle = _split_arguments(request)
+    if middle is not None:
+        chunk, split_key = chunk_of_middle(table, middle)
+    else:
+        chunk = chunk_of_query(table, query) if query is not None else chunk_of_bounds(table, bounds or [])
+        split_key = await _median_key(operation, table, chunk)
+    splitting = {
+        "splitChunk": str(table.namespace),
+        "from": chunk.shard,
+        "keyPattern": raw_document(table.key_pattern.document),
+        "epoch": table.collection.epoch,
+        "timestamp": table.collection.timestamp,
+        "min": raw_document(chunk.min),
+        "max": raw_document(chunk.max),
+        "splitKeys": [raw_document(split_key)],
+    }
+    try:
+        await operation.router.command_on_shard(chunk.shard, "admin", splitting, may_repeat=True)
+    finally:
+        operation.router.routing.forget_collection(str(table.namespace))
+    return {}
+
+
+@command("mergeChunks", admin_only=True)
+async def merge_chunks(operation: Operation) -> Reply:
+    """Makes one chunk of all chunks between two bounds, which lie on one shard."""
+    bounds = Arguments.of(operation.request).maybe_raw_documents(b"bounds")
+    if not bounds:
+        raise PlainError("no bounds were specified")
+    if len(bounds) != 2:
+        raise PlainError("only a min and max bound may be specified")
+    for bound, name in zip(bounds, ("min", "max"), strict=True):
+        if bound == EMPTY_DOCUMENT:
+            raise PlainError(f"no {name} key specified")
+    table = await fresh_table(operation)
+    low, high = checked_bounds(table, bounds)
+    owner = table.shard_for_key(table.key_pattern.key_bytes(low))
+    merging = {
+        "mergeChunks": str(table.namespace),
+        "bounds": [raw_document(low), raw_document(high)],
+        "epoch": table.collection.epoch,
+        "timestamp": table.collection.timestamp,
+    }
+    try:
+        await operation.router.command_on_shard(owner, "admin", merging, may_repeat=True)
+    finally:
+        operation.router.routing.forget_collection(str(table.namespace))
+    return {}
+
+
+async def fresh_table(operation: Operation) -> RoutingTable:
+    """The routing table of the collection that the command names, read again.
+
+    Raises:
+        CommandError: NamespaceNotSharded; NamespaceNotFound.
+    """
+    namespace = str(full_namespace(operation.request))
+    operation.router.routing.forget_collection(namespace)
+    routing = await operation.router.routing.collection(namespace)
+    if routing.table is None:
+        raise CommandError(ErrorCode.NamespaceNotSharded, f"Collection {namespace} is not sharded.")
+    return routing.table
+
+
+def _split_arguments(request: Request) -> tuple[bytes | None, list[bytes] | None, bytes | None]:
+    """``find``, ``bounds`` and ``middle``, just one of them given.
+
+    Raises:
+        PlainError: none, or more than one.
+    """
+    query = given(Arguments.of(request).maybe_raw(b"find"))
+    bounds = Arguments.of(request).maybe_raw_documents(b"bounds") or None
+    middle = given(Arguments.of(request).maybe_raw(b"middle"))
+    if bounds is not None:
+        bounds = two_bounds(bounds)
+    if query is not None and bounds is not None:
+        raise PlainError("cannot specify bounds and find at the same time")
+    if query is None and bounds is None and middle is None:
+        raise PlainError("need to specify find/bounds or middle")
+    if query is not None and middle is not None:
+        raise PlainError("cannot specify find and middle together")
+    if bounds is not None and middle is not None:
+        raise PlainError("cannot specify bounds and middle together")
+    return query, bounds, middle
+
+
+def given(document: bytes | None) -> bytes | None:
+    """An empty document counts as none, as in mongos."""
+    return None if document == EMPTY_DOCUMENT else document
+
+
+def two_bounds(bounds: list[bytes]) -> list[bytes]:
+    """The lower and the upper bound that a command was given.
+
+    Raises:
+        PlainError: one is missing.
+    """
+    if not bounds:
+        raise PlainError("lower bound not specified")
+    if len(bounds) < 2:
+        raise PlainError("upper bound not specified")
+    return bounds[:2]
+
+
+async def _median_key(operation: Operation, table: RoutingTable, chunk: RoutedChunk) -> bytes:
+    """The key in the middle of a chunk's documents, found by the shard that has them.
+
+    Raises:
+        CommandError: CannotSplit, there is none; StaleConfig.
+    """
+    keys = await split_vector(operation, table, chunk.shard, chunk.min, chunk.max, force=True)
+    if not keys:
+        raise CommandError(ErrorCode.CannotSplit, "Unable to find median in chunk because chunk is indivisible.")
+    return keys[0]

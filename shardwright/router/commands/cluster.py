@@ -1,0 +1,157 @@
+"""Commands on the cluster as a whole: shards, zones, the balancer's switch, and what the router knows."""
+
+from typing import Any
+
+from shardwright.router.commands.sharding import MAJORITY
+from shardwright.router.operation import Operation
+from shardwright.router.registry import Reply, command
+from shardwright.sharding.arguments import full_namespace
+from shardwright.sharding.namespace import Namespace
+from shardwright.wire.arguments import Arguments
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.limits import BSON_OBJECT_BYTES_MAX
+from shardwright.wire.rawbson import raw_document
+
+_BOUND_OVERHEAD_BYTES = 32
+
+
+@command("addShard", aliases=("addshard",), admin_only=True)
+async def add_shard(operation: Operation) -> Reply:
+    """Makes a replica set a shard of this cluster."""
+    request = operation.request
+    adding: dict[str, Any] = {
+        "_configsvrAddShard": Arguments.of(request).string(request.name.encode()),
+        **Arguments.of(request).present(b"name", b"maxSize"),
+        "writeConcern": MAJORITY,
+    }
+    reply = await operation.router.catalog.command(adding)
+    await operation.router.shards.reload()
+    return {"shardAdded": reply["shardAdded"]}
+
+
+@command("listShards", admin_only=True, reads=True)
+async def list_shards(operation: Operation) -> Reply:
+    """The shards of this cluster, as the catalog has them."""
+    reading = {"find": "shards", "readConcern": {"level": "majority"}}
+    documents = await operation.router.catalog.client.find_raw("config", reading)
+    return {"shards": [raw_document(document) for document in documents]}
+
+
+@command("addShardToZone", admin_only=True)
+async def add_shard_to_zone(operation: Operation) -> Reply:
+    """Puts a shard into a zone."""
+    return await _zone_membership(operation, "_configsvrAddShardToZone")
+
+
+@command("removeShardFromZone", admin_only=True)
+async def remove_shard_from_zone(operation: Operation) -> Reply:
+    """Takes a shard out of a zone."""
+    return await _zone_membership(operation, "_configsvrRemoveShardFromZone")
+
+
+@command("updateZoneKeyRange", admin_only=True)
+async def update_zone_key_range(operation: Operation) -> Reply:
+    """Assigns a range of shard key values to a zone, or to none."""
+    request = operation.request
+    await operation.router.catalog.command(
+        {
+            "_configsvrUpdateZoneKeyRange": str(full_namespace(request)),
+            "min": raw_document(Arguments.of(request).raw(b"min")),
+            "max": raw_document(Arguments.of(request).raw(b"max")),
+            "zone": operation.argument(b"zone"),
+            "writeConcern": MAJORITY,
+        }
+    )
+    return {}
+
+
+@command("balancerStart", admin_only=True)
+async def balancer_start(operation: Operation) -> Reply:
+    """Switches the balancer on."""
+    return await _balancer(operation, "_configsvrBalancerStart")
+
+
+@command("balancerStop", admin_only=True)
+async def balancer_stop(operation: Operation) -> Reply:
+    """Switches the balancer off."""
+    return await _balancer(operation, "_configsvrBalancerStop")
+
+
+@command("balancerStatus", admin_only=True, reads=True)
+async def balancer_status(operation: Operation) -> Reply:
+    """Whether the balancer is switched on, and what it is doing."""
+    reply = await operation.router.catalog.command({"_configsvrBalancerStatus": 1})
+    return {name: reply[name] for name in ("mode", "inBalancerRound", "numBalancerRounds", "term") if name in reply}
+
+
+@command("getShardMap", admin_only=True, reads=True)
+async def get_shard_map(operation: Operation) -> Reply:
+    """The hosts of all shards as this router knows them."""
+    await operation.router.shards.all_ids()
+    shards = operation.router.shards.known()
+    return {
+        "map": {shard.id: shard.connection_string for shard in shards},
+        "hosts": {address: shard.id for shard in shards for address in sorted(shard.client.monitor.members)},
+        "connStrings": {shard.connection_string: shard.id for shard in shards},
+    }
+
+
+@command("getShardVersion", aliases=("getshardversion",), admin_only=True, reads=True)
+async def get_shard_version(operation: Operation) -> Reply:
+    """The version of a database or a collection in this router's cache."""
+    request = operation.request
+    namespace = Namespace.parse(Arguments.of(request).string(request.name.encode()))
+    routing_cache = operation.router.routing
+    if not namespace.collection:
+        database = await routing_cache.database(namespace.db)
+        version = {} if database.version is None else database.version.to_document()
+        return {"primaryShard": database.primary, "version": version}
+    table = (await routing_cache.collection(str(namespace))).table
+    if table is None:
+        raise CommandError(ErrorCode.NamespaceNotSharded, f"Collection {namespace} is not sharded.")
+    reply: dict[str, Any] = {
+        "version": table.collection_version.lastmod,
+        "versionEpoch": table.collection.epoch,
+        "versionTimestamp": table.collection.timestamp,
+    }
+    if Arguments.of(request).boolean(b"fullMetadata"):
+        chunks = list(table.chunks())
+        if sum(len(chunk.min) + len(chunk.max) + _BOUND_OVERHEAD_BYTES for chunk in chunks) > BSON_OBJECT_BYTES_MAX:
+            reply["exceededSize"] = True
+        else:
+            reply["chunks"] = [[raw_document(chunk.min), raw_document(chunk.max)] for chunk in chunks]
+    return reply
+
+
+@command("flushRouterConfig", aliases=("flushrouterconfig",), admin_only=True)
+async def flush_router_config(operation: Operation) -> Reply:
+    """Has this router read again what it knows of everything, a database or a collection."""
+    request = operation.request
+    target = operation.argument(request.name.encode())
+    routing_cache = operation.router.routing
+    if not isinstance(target, str):
+        routing_cache.forget_all()
+    elif "." in target:
+        routing_cache.forget_collection(target)
+    else:
+        routing_cache.forget_database(target)
+    return {"flushed": True}
+
+
+async def _zone_membership(operation: Operation, name: str) -> Reply:
+    request = operation.request
+    await operation.router.catalog.command(
+        {
+            name: Arguments.of(request).string(request.name.encode()),
+            "zone": Arguments.of(request).string(b"zone"),
+            "writeConcern": MAJORITY,
+        }
+    )
+    return {}
+
+
+async def _balancer(operation: Operation, name: str) -> Reply:
+    max_time = Arguments.of(operation.request).present(b"maxTimeMS")
+    await operation.router.catalog.command({name: 1, **max_time})
+    return {}

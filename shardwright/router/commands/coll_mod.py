@@ -1,0 +1,17 @@
+"""``collMod``: changing options of collections, views and indexes."""
+
+from shardwright.router.ddl.coordinated import coordinated_command
+from shardwright.router.ddl.send import send_to_primary_shard
+from shardwright.router.operation import Operation
+from shardwright.router.registry import Reply, command
+
+
+@command("collMod", api_versions=("1",))
+async def coll_mod(operation: Operation) -> Reply:
+    """Changes options of a collection wherever it is."""
+    namespace, request = operation.namespace, operation.request
+    try:
+        reply = await send_to_primary_shard(operation, request.db, coordinated_command(request, "_shardsvrCollMod"))
+        return reply.for_client()
+    finally:
+        operation.router.routing.forget_collection(namespace)

@@ -1,0 +1,43 @@
+"""``count``: how many documents match."""
+
+from shardwright.router.commands.aggregate import aggregate_view
+from shardwright.router.operation import Operation
+from shardwright.router.reads.count import CountArguments
+from shardwright.router.reads.cursor_reply import first_batch
+from shardwright.router.reads.find_arguments import collation_of
+from shardwright.router.reads.missing import unless_missing
+from shardwright.router.reads.targeting import shards_for_read
+from shardwright.router.reads.view_aggregate import COUNTED
+from shardwright.router.registry import Reply, command
+from shardwright.router.routing.retry import with_routing
+from shardwright.router.routing.routing_cache import CollectionRouting
+from shardwright.router.sending.scatter import forwarded, raise_worst, scatter
+from shardwright.router.sending.shard_reply import ShardedViewError
+from shardwright.wire.rawbson import decode_document
+
+
+@command("count", reads=True, api_versions=("1",))
+async def count(operation: Operation) -> Reply:
+    """Counts the documents that match a filter, on each shard and in all."""
+    arguments = CountArguments.parse(operation.request)
+    collation = collation_of(operation.request)
+    body = arguments.body_for_shards(operation.request.body)
+
+    async def attempt(routing: CollectionRouting) -> Reply:
+        shards = shards_for_read(routing, arguments.query, collation)
+        replies = await scatter(
+            operation,
+            {shard: forwarded(operation, routing.versions_for(shard), body) for shard in shards},
+            preference=operation.read_preference,
+            may_repeat=True,
+        )
+        raise_worst(replies)
+        counts = {reply.shard_id: int(reply.get(b"n", 0)) for reply in replies}
+        return {"shards": counts, "n": arguments.total(list(counts.values()))}
+
+    nothing = {"shards": {}, "n": 0}
+    try:
+        return await unless_missing(operation, with_routing(operation, operation.namespace, attempt), nothing)
+    except ShardedViewError as error:
+        documents = first_batch(await aggregate_view(operation, error))
+        return {"n": decode_document(documents[0])[COUNTED] if documents else 0}

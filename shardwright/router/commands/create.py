@@ -1,0 +1,51 @@
+"""``create``: collections, views and time-series collections."""
+
+from typing import Any
+
+import bson
+
+from shardwright.router.ddl.collection_options import are_options_equal
+from shardwright.router.ddl.reply_fields import answer_of
+from shardwright.router.ddl.send import send_to_primary_shard
+from shardwright.router.operation import Operation
+from shardwright.router.registry import Reply, command
+from shardwright.sharding.bson_text import document_text
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+
+@command("create", api_versions=("1",))
+async def create(operation: Operation) -> Reply:
+    """Creates a collection or a view on the primary shard of its database, and the database if it does not exist."""
+    namespace, db = operation.namespace, operation.request.db
+    try:
+        return answer_of(await send_to_primary_shard(operation, db, create_database=True, may_repeat=True))
+    except CommandError as error:
+        if error.code != ErrorCode.NamespaceExists:
+            raise
+        await _check_same(operation, error)
+        return {}
+    finally:
+        operation.router.routing.forget_collection(namespace)
+
+
+async def _check_same(operation: Operation, error: CommandError) -> None:
+    """Let it pass that the collection exists if it has the options that the client asks for.
+
+    Raises:
+        CommandError: NamespaceExists, it has others.
+    """
+    request = operation.request
+    database = await operation.router.routing.database(request.db)
+    listing = {"listCollections": 1, "filter": {"name": request.collection}}
+    reply = await operation.router.command_on_shard(database.primary, request.db, listing, may_repeat=True)
+    entries: list[dict[str, Any]] = reply["cursor"]["firstBatch"]
+    if not entries:
+        raise error  # dropped meanwhile
+    options = entries[0]["options"]
+    if not are_options_equal(request.document, options):
+        raise CommandError(
+            ErrorCode.NamespaceExists,
+            f"namespace {operation.namespace} already exists, but with different options: "
+            f"{document_text(bson.encode(options))}",
+        )

@@ -1,0 +1,129 @@
+"""``createIndexes``: on all shards that own a part of the collection, or as far as possible on none.
+
+Shards judge by the indexes that they have, and build from the documents that they have. So those that may refuse a
+specification are asked first; and where a build fails on one shard, what was built for the command on others is dropped
+again. MongoDB 6.0 leaves it.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import bson
+
+from shardwright.router.ddl.created_indexes import (
+    built_names,
+    has_built_nothing,
+    is_for_good,
+    may_conflict,
+    requested_indexes,
+)
+from shardwright.router.ddl.raw_replies import merge_raw
+from shardwright.router.ddl.send import connection_strings
+from shardwright.router.operation import Operation
+from shardwright.router.registry import Reply, command
+from shardwright.router.routing.retry import with_routing
+from shardwright.router.routing.routing_cache import CollectionRouting
+from shardwright.router.sending.scatter import forwarded, raise_worst, scatter
+from shardwright.router.sending.shard_reply import ShardReply
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.message import next_request_id, op_msg
+from shardwright.wire.rawbson import append
+
+logger = logging.getLogger("router.indexes")
+
+
+@command("createIndexes", api_versions=("1",))
+async def create_indexes(operation: Operation) -> Reply:
+    """Creates indexes on all shards that own a part of the collection."""
+    creation = _Creation(operation)
+    replies = await with_routing(operation, operation.namespace, creation.attempt, create_database=True)
+    return merge_raw(replies, connection_strings(operation))
+
+
+class _Creation:
+    """One ``createIndexes`` under way."""
+
+    def __init__(self, operation: Operation) -> None:
+        self._operation = operation
+        self._requested = requested_indexes(operation.request)
+        # What shards had before anything was built; another attempt finds what this one has built.
+        self._existing: dict[str, Sequence[Mapping[str, Any]]] = {}
+
+    async def attempt(self, routing: CollectionRouting) -> Sequence[ShardReply]:
+        """The replies of all shards by name, or of those that may refuse, if some does.
+
+        Raises:
+            StaleRoutingError: some shard refused the versions.
+            CommandError: some shard does not tell which indexes it has.
+        """
+        shards = sorted(routing.shards)
+        if len(shards) == 1 or not self._requested:
+            return await self._create(routing, shards)
+        await self._find_existing(routing, [shard for shard in shards if shard not in self._existing])
+        first = [shard for shard in shards if may_conflict(self._requested, self._existing[shard])]
+        replies = await self._create(routing, first)
+        if not _failed(replies):
+            replies += await self._create(routing, [shard for shard in shards if shard not in first])
+        if not _failed(replies):
+            replies = await self._confirm(routing, replies)
+        if _failed(replies):
+            await self._undo(routing, replies)
+        return sorted(replies, key=lambda reply: reply.shard_id)
+
+    async def _create(self, routing: CollectionRouting, shards: Sequence[str]) -> list[ShardReply]:
+        frames = {shard: forwarded(self._operation, routing.versions_for(shard)) for shard in shards}
+        replies = await scatter(self._operation, frames) if frames else []
+        for reply in replies:
+            reply.raise_if_stale()
+        return replies
+
+    async def _confirm(self, routing: CollectionRouting, replies: Sequence[ShardReply]) -> list[ShardReply]:
+        """Ask once more where nothing had to be built, if something had to be elsewhere.
+
+        Another client's command for the same index may have failed meanwhile, and what it built may be gone.
+        """
+        idle = [each.shard_id for each in replies if has_built_nothing(each)]
+        again = await self._create(routing, idle) if len(idle) < len(replies) else []
+        return [each for each in replies if not again or each.shard_id not in idle] + again
+
+    async def _find_existing(self, routing: CollectionRouting, shards: Sequence[str]) -> None:
+        collection = self._operation.request.collection
+        replies = await self._ask(routing, {shard: {"listIndexes": collection} for shard in shards})
+        missing = [reply for reply in replies if reply.error and reply.error.code == ErrorCode.NamespaceNotFound]
+        raise_worst(reply for reply in replies if reply not in missing)
+        for reply in replies:
+            self._existing[reply.shard_id] = () if reply in missing else reply.document["cursor"]["firstBatch"]
+
+    async def _undo(self, routing: CollectionRouting, replies: Sequence[ShardReply]) -> None:
+        """Drop what was built for this command, if it can't be built everywhere. If that fails, it stays."""
+        if not all(reply.error is None or is_for_good(reply.error) for reply in replies):
+            return  # the client is going to try again
+        names = {each.shard_id: built_names(each, self._requested, self._existing[each.shard_id]) for each in replies}
+        collection, concern = self._operation.request.collection, {"w": "majority", "wtimeout": 60_000}
+        drops = {
+            shard: {"dropIndexes": collection, "index": built, "writeConcern": concern}
+            for shard, built in names.items()
+            if built
+        }
+        for reply in await self._ask(routing, drops):
+            if reply.error is not None:
+                logger.warning(
+                    "Indexes stay that could not be built on all shards",
+                    extra={"namespace": routing.namespace, "shard": reply.shard_id, "error": str(reply.error)},
+                )
+
+    async def _ask(self, routing: CollectionRouting, commands: Mapping[str, Mapping[str, Any]]) -> list[ShardReply]:
+        """The replies of shards to commands of the router's own, with the versions of the collection."""
+        db = self._operation.request.db
+        frames = {
+            shard: op_msg(
+                append(bson.encode({**command, "$db": db}), routing.versions_for(shard)), request_id=next_request_id()
+            )
+            for shard, command in commands.items()
+        }
+        return await scatter(self._operation, frames) if frames else []
+
+
+def _failed(replies: Sequence[ShardReply]) -> bool:
+    return any(reply.error is not None for reply in replies)

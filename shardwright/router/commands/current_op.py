@@ -1,0 +1,64 @@
+"""``currentOp`` and ``killOp``: operations under way on the shards."""
+
+from typing import Any, Final
+
+import bson
+
+from shardwright.router.operation import Operation
+from shardwright.router.registry import Reply, command
+from shardwright.router.sending.scatter import raise_worst, scatter
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.message import next_request_id, op_msg
+
+_OPTIONS: Final = ("$all", "$ownOps")
+_MALFORMED_OPID: Final = 28625
+"""MongoDB's number for an opid that is neither a number nor ``shard:number``."""
+
+
+@command("currentOp", admin_only=True, reads=True)
+async def current_op(operation: Operation) -> Reply:
+    """The operations that run on the shards; their opids name the shard."""
+    arguments = operation.request.document
+    stage = {"allUsers": not arguments.get("$ownOps"), "idleConnections": bool(arguments.get("$all"))}
+    conditions = {
+        name: value
+        for name, value in list(arguments.items())[1:]
+        if name not in _OPTIONS and name not in ("comment", "lsid", "maxTimeMS") and not name.startswith("$")
+    }
+    question = {
+        "aggregate": 1,
+        "pipeline": [{"$currentOp": stage}, {"$match": conditions}],
+        "cursor": {},
+        "$db": "admin",
+    }
+    frame = op_msg(bson.encode(question), request_id=next_request_id())
+    shards = await operation.router.shards.all_ids()
+    replies = await scatter(operation, dict.fromkeys(shards, frame), may_repeat=True)
+    raise_worst(replies)
+    found = [
+        _with_shard(running, reply.shard_id) for reply in replies for running in reply.document["cursor"]["firstBatch"]
+    ]
+    return {"inprog": found}
+
+
+@command("killOp", admin_only=True)
+async def kill_op(operation: Operation) -> Reply:
+    """Ends an operation on a shard, given its opid as ``currentOp`` shows it."""
+    opid = operation.argument(b"op")
+    if not isinstance(opid, str):
+        raise CommandError(ErrorCode.NoSuchKey, 'Did not provide "op" field')
+    shard_id, colon, number = opid.rpartition(":")
+    if not colon or not number.lstrip("-").isdigit():
+        raise CommandError(
+            _MALFORMED_OPID, f'The op argument to killOp must be of the format shardid:opid but found "{opid}"'
+        )
+    await operation.router.command_on_shard(shard_id, "admin", {"killOp": 1, "op": int(number)}, may_repeat=True)
+    return {"shard": shard_id, "shardid": int(number)}
+
+
+def _with_shard(running: dict[str, Any], shard_id: str) -> dict[str, Any]:
+    shown = {"shard": shard_id, **running}
+    if "opid" in running:
+        shown["opid"] = f"{shard_id}:{running['opid']}"
+    return shown

@@ -1,0 +1,89 @@
+"""``distinct``: the different values of a field."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shardwright.router.commands.aggregate import aggregate_view
+from shardwright.router.operation import Operation
+from shardwright.router.raw_reply import raw_reply
+from shardwright.router.reads.cursor_reply import CursorReply, first_batch
+from shardwright.router.reads.distinct import merge_values, merging_aggregate
+from shardwright.router.reads.find_arguments import collation_of
+from shardwright.router.reads.missing import unless_missing
+from shardwright.router.reads.read_concern import is_snapshot
+from shardwright.router.reads.targeting import effective_collation, shards_for_read
+from shardwright.router.reads.view_aggregate import DISTINCT
+from shardwright.router.registry import Reply, command
+from shardwright.router.routing.retry import with_routing
+from shardwright.router.routing.routing_cache import CollectionRouting
+from shardwright.router.sending.scatter import forwarded, raise_worst, scatter, send_to_one
+from shardwright.router.sending.shard_reply import ShardedViewError, ShardReply
+from shardwright.wire.arguments import Arguments
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError, RemoteProtocolError
+from shardwright.wire.message import next_request_id, op_msg
+from shardwright.wire.rawbson import ARRAY, EMPTY_DOCUMENT, element, index
+
+
+@command("distinct", reads=True, api_versions=("1",))
+async def distinct(operation: Operation) -> Reply:
+    """Returns the different values that a field has in matching documents."""
+    request = operation.request
+    query = Arguments.of(request, "distinct").maybe_raw(b"query")
+    collation = collation_of(request)
+
+    async def attempt(routing: CollectionRouting) -> Reply:
+        if routing.is_sharded and is_snapshot(request):
+            raise CommandError(
+                ErrorCode.InvalidOptions,
+                'readConcern level "snapshot" prohibited for "distinct" command on sharded collection',
+            )
+        shards = shards_for_read(routing, EMPTY_DOCUMENT if query is None else query, collation)
+        frames = {shard: forwarded(operation, routing.versions_for(shard)) for shard in shards}
+        if len(frames) == 1:
+            [(shard, frame)] = frames.items()
+            reply = await send_to_one(operation, shard, frame, preference=operation.read_preference, may_repeat=True)
+            return reply.for_client()
+        replies = await scatter(operation, frames, preference=operation.read_preference, may_repeat=True)
+        raise_worst(replies)
+        arrays = [_values(reply) for reply in replies]
+        collating = effective_collation(routing, collation)
+        merged = merge_values(arrays) if collating is None else await _merge_on(operation, shards[0], arrays, collating)
+        return raw_reply(operation, element(b"values", ARRAY, merged))
+
+    try:
+        return await unless_missing(operation, with_routing(operation, operation.namespace, attempt), {"values": []})
+    except ShardedViewError as error:
+        documents = first_batch(await aggregate_view(operation, error))
+        return raw_reply(operation, element(b"values", ARRAY, _gathered(documents)))
+
+
+async def _merge_on(operation: Operation, shard: str, arrays: Sequence[bytes], collation: Mapping[str, Any]) -> bytes:
+    """The raw array of all values, merged under a collation by a mongod of one of the shards.
+
+    Raises:
+        CommandError: the shard failed, or the values are too large together.
+    """
+    command_body = merging_aggregate(arrays, collation, operation.request.db)
+    reply = await operation.router.send(shard, op_msg(command_body, request_id=next_request_id()), may_repeat=True)
+    reply.raise_for_error()
+    documents = CursorReply.of(reply).documents()
+    if not documents:
+        return EMPTY_DOCUMENT
+    values = index(documents[0])[b"values"]
+    return documents[0][values[2] : values[3]]
+
+
+def _gathered(documents: Sequence[bytes]) -> bytes:
+    """The raw array of values that an aggregation has gathered, empty if there was nothing."""
+    if not documents:
+        return EMPTY_DOCUMENT
+    values = index(documents[0])[DISTINCT.encode()]
+    return documents[0][values[2] : values[3]]
+
+
+def _values(reply: ShardReply) -> bytes:
+    span = reply.fields.get(b"values")
+    if span is None or span[0] != ARRAY:
+        raise RemoteProtocolError(f"{reply.shard_id} answered distinct without values")
+    return reply.body[span[2] : span[3]]

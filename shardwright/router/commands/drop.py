@@ -1,0 +1,29 @@
+"""``drop``: collections, sharded or not, and views."""
+
+from shardwright.router.ddl.coordinated import command_body, refuse_collection_uuid
+from shardwright.router.ddl.reply_fields import answer_of
+from shardwright.router.ddl.send import send_to_primary_shard
+from shardwright.router.operation import Operation
+from shardwright.router.registry import Reply, command
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+
+@command("drop", api_versions=("1",))
+async def drop(operation: Operation) -> Reply:
+    """Drops a collection wherever it is; one that does not exist is fine."""
+    namespace, request = operation.namespace, operation.request
+    if request.db in ("config", "admin"):
+        raise CommandError(
+            ErrorCode.IllegalOperation, f"Cannot drop collection in '{request.db}' database in sharded cluster"
+        )
+    refuse_collection_uuid(request)
+    body = command_body(request.db, {"_shardsvrDropCollection": request.collection})
+    try:
+        return answer_of(await send_to_primary_shard(operation, request.db, body, may_repeat=True))
+    except CommandError as error:
+        if error.code != ErrorCode.NamespaceNotFound:
+            raise
+        return {"info": "database does not exist"}
+    finally:
+        operation.router.routing.forget_collection(namespace)

@@ -1,0 +1,30 @@
+"""``dropDatabase``."""
+
+from shardwright.router.ddl.coordinated import command_body
+from shardwright.router.ddl.reply_fields import answer_of
+from shardwright.router.ddl.send import send_to_primary_shard
+from shardwright.router.operation import Operation
+from shardwright.router.registry import Reply, command
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+_NOT_ONE = 5255100
+
+
+@command("dropDatabase", api_versions=("1",))
+async def drop_database(operation: Operation) -> Reply:
+    """Drops a database with all its collections; one that does not exist is fine."""
+    db = operation.request.db
+    if db in ("config", "admin"):
+        raise CommandError(ErrorCode.IllegalOperation, f"Cannot drop the {db} database")
+    if operation.argument(b"dropDatabase") != 1:
+        raise CommandError(_NOT_ONE, "Have to pass 1 as 'drop' parameter")
+    body = command_body(db, {"_shardsvrDropDatabase": 1})
+    try:
+        return answer_of(await send_to_primary_shard(operation, db, body, may_repeat=True))
+    except CommandError as error:
+        if error.code != ErrorCode.NamespaceNotFound:
+            raise
+        return {"info": "database does not exist"}
+    finally:
+        operation.router.routing.forget_database(db)

@@ -1,0 +1,172 @@
+"""``explain``: how a command would be executed, in the router and on the shards."""
+
+import socket
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any, Final
+
+from shardwright.router.operation import Operation
+from shardwright.router.reads.aggregate import not_supported, with_stages
+from shardwright.router.reads.explain_reply import ShardExplain, explain_aggregate_reply, explain_reply
+from shardwright.router.reads.explained import ExplainedCommand, wrapped
+from shardwright.router.reads.foreign import NO_FOREIGN_COLLECTIONS, foreign_collections
+from shardwright.router.reads.pipeline import Pipeline
+from shardwright.router.reads.pipeline_merge import MergeablePipeline
+from shardwright.router.reads.pipeline_shards import shards_for_pipeline
+from shardwright.router.reads.raw_elements import raw_elements
+from shardwright.router.reads.targeting import shards_for_read
+from shardwright.router.registry import COMMANDS, Reply, command
+from shardwright.router.resolved_view import ResolvedView, not_on_view
+from shardwright.router.routing.retry import ATTEMPTS_MAX, with_routing
+from shardwright.router.routing.routing_cache import CollectionRouting
+from shardwright.router.sending.scatter import raise_worst, scatter
+from shardwright.router.sending.shard_reply import ShardedViewError
+from shardwright.router.version import MONGODB_VERSION
+from shardwright.sharding.namespace import Namespace
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.message import op_msg
+from shardwright.wire.rawbson import append, decode_document, encode_elements
+
+_OUTER_FIELDS: Final = (b"lsid", b"$readPreference", b"readConcern", b"comment", b"maxTimeMS", b"$clusterTime", b"$db")
+"""What a shard's ``explain`` takes over from the client's command."""
+
+
+@command("explain", reads=True, api_versions=("1",))
+async def explain(operation: Operation) -> Reply:
+    """Tells how another command would be executed."""
+    return await explain_command(operation, ExplainedCommand.parse(operation.request, COMMANDS.__contains__))
+
+
+async def explain_command(
+    operation: Operation, explained: ExplainedCommand, *, rounds_left: int = ATTEMPTS_MAX
+) -> Reply:
+    """Answer with the explanations of the shards that the command would go to.
+
+    Args:
+        operation: the ``explain``.
+        explained: the command inside.
+        rounds_left: how often it may still turn out to be about a view.
+
+    Raises:
+        CommandError: the command is wrong, or some shard failed.
+    """
+    namespace = Namespace(explained.request.db, explained.request.collection)
+    namespace.check_readable()
+    started = perf_counter()
+
+    async def attempt(routing: CollectionRouting) -> Reply:
+        shards = _target(routing, explained)
+        if explained.name == "aggregate" and len(shards) > 1 and not _is_mergeable(explained):
+            routing = await operation.router.routing.latest(routing)  # no shard checks that this still holds
+            shards = _target(routing, explained)
+        if explained.name == "aggregate":
+            return await _explain_aggregate(operation, routing, explained, shards)
+        said = await _ask(operation, routing, explained.body_for(len(shards)), explained.verbosity, shards)
+        milliseconds = int((perf_counter() - started) * 1000)
+        server = _about_server(operation, explained, said)
+        return explain_reply(explained.stage(len(shards)), explained.verbosity, said, milliseconds, server)
+
+    try:
+        return await with_routing(operation, str(namespace), attempt)
+    except ShardedViewError as error:
+        if explained.is_write:
+            raise not_on_view(namespace) from error
+        if not rounds_left:
+            raise error.error from error
+        on_view = explained.on_view(ResolvedView.of(error.body))
+        return await explain_command(operation, on_view, rounds_left=rounds_left - 1)
+
+
+def _is_mergeable(explained: ExplainedCommand) -> bool:
+    return MergeablePipeline.of(Pipeline.parse(explained.request)) is not None
+
+
+def _target(routing: CollectionRouting, explained: ExplainedCommand) -> tuple[str, ...]:
+    collation = None
+    if explained.collation is not None:
+        collation = decode_document(explained.collation)
+    if explained.name == "aggregate":
+        return shards_for_pipeline(routing, Pipeline.parse(explained.request), collation)
+    shards = shards_for_read(routing, explained.filter, collation)
+    if explained.name == "findAndModify" and len(shards) > 1:
+        raise CommandError(ErrorCode.ShardKeyNotFound, "Query for sharded findAndModify must contain the shard key")
+    return shards
+
+
+async def _explain_aggregate(
+    operation: Operation, routing: CollectionRouting, explained: ExplainedCommand, shards: tuple[str, ...]
+) -> Reply:
+    body, split = explained.body, None
+    pipeline = Pipeline.parse(explained.request)
+    foreign = NO_FOREIGN_COLLECTIONS
+    if len(shards) == 1:
+        foreign = await foreign_collections(operation, pipeline, shards[0], operation.read_preference)
+    else:
+        mergeable = MergeablePipeline.of(pipeline)
+        if mergeable is None:
+            raise not_supported(pipeline, shards)
+        body = with_stages(body, mergeable.shard_stages)
+        split = {
+            "shardsPart": [decode_document(stage) for stage in mergeable.shard_stages],
+            "mergerPart": mergeable.merger_stages,
+        }
+        if mergeable.order is not None:
+            body = append(body, encode_elements({"needsMerge": True, "fromMongos": True}))
+    with foreign.blamed():
+        said = await _ask(operation, routing, body, explained.verbosity, shards, foreign.version_elements)
+    return explain_aggregate_reply(said, split, _about_server(operation, explained, said))
+
+
+async def _ask(
+    operation: Operation,
+    routing: CollectionRouting,
+    inner: bytes,
+    verbosity: str,
+    shards: Sequence[str],
+    elements: bytes = b"",
+) -> list[ShardExplain]:
+    """What the shards say of a command.
+
+    Args:
+        operation: the ``explain``.
+        routing: of the inner command's collection.
+        inner: the inner command.
+        verbosity: how much to tell.
+        shards: who is asked.
+        elements: raw elements for all of them.
+
+    Raises:
+        StaleRoutingError: some shard refused the versions.
+        CommandError: some shard failed.
+    """
+    request = operation.request
+    outer = wrapped(inner, verbosity, raw_elements(request, _OUTER_FIELDS))
+    frames = {
+        shard: op_msg(append(outer, routing.versions_for(shard) + elements), request_id=request.message.request_id)
+        for shard in shards
+    }
+    replies = await scatter(operation, frames, preference=operation.read_preference, may_repeat=True)
+    raise_worst(replies)
+    registry = operation.router.shards
+    return [
+        ShardExplain(
+            reply.shard_id, (await registry.get(reply.shard_id)).connection_string, reply.address, reply.document
+        )
+        for reply in replies
+    ]
+
+
+def _about_server(operation: Operation, explained: ExplainedCommand, shards: Sequence[ShardExplain]) -> dict[str, Any]:
+    """The fields about the router itself. The parameters shown bound the shards' stages, so they are the shards'."""
+    host, _, port = operation.router.options.address.rpartition(":")
+    return {
+        "serverInfo": {
+            "host": host or socket.gethostname(),
+            "port": int(port) if port.isdigit() else 0,
+            "version": MONGODB_VERSION,
+            "gitVersion": "unknown",
+        },
+        **({"serverParameters": shards[0].reply["serverParameters"]} if "serverParameters" in shards[0].reply else {}),
+        "command": explained.request.document,
+    }

@@ -1,0 +1,101 @@
+"""``find``: documents that match a filter."""
+
+import math
+
+from bson.timestamp import Timestamp
+
+from shardwright.router.commands.aggregate import aggregate_view
+from shardwright.router.cursors.merged import MergedCursor
+from shardwright.router.cursors.opening import answer_first_batch, open_on_one_shard, open_on_shards
+from shardwright.router.operation import Operation
+from shardwright.router.reads.cursor_reply import empty_cursor
+from shardwright.router.reads.find_arguments import (
+    FindArguments,
+    allows_partial_results,
+    collation_of,
+    filter_of,
+    is_immortal,
+    patience_seconds,
+)
+from shardwright.router.reads.merge import ResultMerger
+from shardwright.router.reads.missing import check_is_missing
+from shardwright.router.reads.read_concern import at_time, snapshot_time
+from shardwright.router.reads.targeting import shards_for_read
+from shardwright.router.registry import Reply, command
+from shardwright.router.routing.retry import with_routing
+from shardwright.router.routing.routing_cache import CollectionRouting
+from shardwright.router.sending.scatter import forwarded
+from shardwright.router.sending.shard_reply import ShardedViewError
+from shardwright.wire.errors import CommandError
+from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+
+
+@command("find", reads=True, api_versions=("1",), begins_in_reactor=True)
+async def find(operation: Operation) -> Reply:
+    """Returns documents that match a filter, from one shard or merged from several."""
+    namespace = operation.namespace
+    filter_document = filter_of(operation.request)
+    collation = collation_of(operation.request)
+
+    @may_run_in_reactor
+    async def attempt(routing: CollectionRouting) -> Reply:
+        clock = operation.router.clock.time.cluster_time
+        time = snapshot_time(operation.request, routing.table, clock)
+        shards = shards_for_read(routing, filter_document, collation, time)
+        if len(shards) == 1 and not allows_partial_results(operation.request):
+            body = None if time is None else at_time(operation.request.body, time, clock)
+            return await open_on_one_shard(
+                operation,
+                shards[0],
+                forwarded(operation, routing.versions_for(shards[0]), body),
+                preference=operation.read_preference,
+                is_immortal=is_immortal(operation.request),
+            )
+        return await _find_on_shards(operation, routing, shards, time)
+
+    try:
+        return await with_routing(operation, namespace, attempt)
+    except ShardedViewError as error:
+        return await aggregate_view(operation, error)
+    except CommandError as error:
+        check_is_missing(operation, error)
+        return empty_cursor(namespace)
+
+
+@may_run_in_reactor
+async def _find_on_shards(
+    operation: Operation, routing: CollectionRouting, shards: tuple[str, ...], time: Timestamp | None
+) -> Reply:
+    """Open the cursor on several shards, or on those of them that can be, and answer with the first batch of it all.
+
+    Raises:
+        StaleRoutingError: some shard refused the versions.
+        CommandError: an argument is wrong, or some shard failed.
+    """
+    await in_own_task()
+    request = operation.request
+    arguments = FindArguments.parse(request)
+    body = at_time(arguments.body_for_shards(request.body), time, operation.router.clock.time.cluster_time)
+    replies = await open_on_shards(
+        operation,
+        {shard: forwarded(operation, routing.versions_for(shard), body) for shard in shards},
+        preference=operation.read_preference,
+        allows_partial_results=arguments.allows_partial_results,
+        patience_seconds=patience_seconds(request) if arguments.allows_partial_results else math.inf,
+    )
+    merger = ResultMerger(len(replies), order=arguments.order, skip=arguments.skip, limit=arguments.limit)
+    cursor = MergedCursor(
+        routing.namespace,
+        replies,
+        merger,
+        allows_partial_results=arguments.allows_partial_results,
+        is_partial=len(replies) < len(shards),
+        at_cluster_time=time,
+    )
+    return await answer_first_batch(
+        operation,
+        cursor,
+        arguments.batch_size,
+        is_single_batch=arguments.is_single_batch,
+        is_immortal=is_immortal(request),
+    )

@@ -1,0 +1,22 @@
+"""``fsync``."""
+
+from shardwright.router.ddl.reply_fields import answer_of
+from shardwright.router.ddl.send import read_all_shards
+from shardwright.router.operation import Operation
+from shardwright.router.plain_error import PlainError
+from shardwright.router.registry import Reply, command
+from shardwright.router.sending.scatter import raise_worst
+from shardwright.wire.read_preference import PRIMARY
+
+
+@command("fsync", admin_only=True)
+async def fsync(operation: Operation) -> Reply:
+    """Has the primaries of all shards write their data to disk."""
+    if operation.argument(b"lock"):
+        raise PlainError("can't do lock through mongos")
+    replies = await read_all_shards(operation, preference=PRIMARY)
+    raise_worst(replies)
+    return {
+        "numFiles": sum(int(reply.get(b"numFiles", 0)) for reply in replies),
+        "all": {reply.shard_id: answer_of(reply) for reply in replies},
+    }

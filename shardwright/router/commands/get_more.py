@@ -1,0 +1,21 @@
+"""``getMore``: the next batch of a cursor."""
+
+from shardwright.router.cursors.session import CursorOwner
+from shardwright.router.operation import Operation
+from shardwright.router.processes.workers import forward_to_holder
+from shardwright.router.reads.get_more_arguments import GetMoreArguments
+from shardwright.router.registry import Reply, command
+
+
+@command("getMore", reads=True, deadline_from_max_time=False, api_versions=("1",))
+async def get_more(operation: Operation) -> Reply:
+    """Returns the next batch of a cursor."""
+    request = operation.request
+    arguments = GetMoreArguments.parse(request)
+    forwarded = await forward_to_holder(operation, arguments.cursor_id)
+    if forwarded is not None:
+        return forwarded
+    cursors, owner = operation.router.cursors, CursorOwner.of(request)
+    with cursors.checked_out(arguments.cursor_id, arguments.namespace, owner, operation.client) as entry:
+        return await entry.cursor.next_batch(operation, arguments, entry.id)
+    raise AssertionError("a checked out cursor answers or raises")

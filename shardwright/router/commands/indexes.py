@@ -1,0 +1,61 @@
+"""Commands on the indexes that a collection has."""
+
+from shardwright.router.cursors.opening import open_on_one_shard
+from shardwright.router.ddl.coordinated import coordinated_command
+from shardwright.router.ddl.raw_replies import merge_raw
+from shardwright.router.ddl.send import connection_strings, send_to_owning_shards, send_to_primary_shard
+from shardwright.router.operation import Operation
+from shardwright.router.registry import Reply, command
+from shardwright.router.routing.retry import with_routing
+from shardwright.router.routing.routing_cache import CollectionRouting
+from shardwright.router.sending.scatter import forwarded
+from shardwright.sharding.namespace import Namespace
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.field_errors import missing_field
+
+
+@command("dropIndexes", aliases=("deleteIndexes",), api_versions=("1",))
+async def drop_indexes(operation: Operation) -> Reply:
+    """Drops indexes on all shards that own a part of the collection."""
+    request = operation.request
+    Namespace(request.db, request.collection).check_valid()
+    if request.db in ("config", "admin"):
+        raise CommandError(
+            ErrorCode.IllegalOperation, f"Cannot drop indexes in '{request.db}' database in sharded cluster"
+        )
+    if b"index" not in request.fields:
+        # Said here because the shard would name its own command.
+        raise missing_field("dropIndexes.index")
+    reply = await send_to_primary_shard(operation, request.db, coordinated_command(request, "_shardsvrDropIndexes"))
+    return reply.for_client()
+
+
+@command("listIndexes", reads=True, api_versions=("1",))
+async def list_indexes(operation: Operation) -> Reply:
+    """The indexes of a collection, as the shard that owns its lowest chunk has them."""
+    namespace = operation.namespace
+
+    async def attempt(routing: CollectionRouting) -> bytes:
+        shard = _shard_of_lowest_chunk(routing)
+        frame = forwarded(operation, routing.versions_for(shard))
+        return await open_on_one_shard(operation, shard, frame, preference=operation.read_preference)
+
+    try:
+        return await with_routing(operation, namespace, attempt)
+    except CommandError as error:
+        if error.code != ErrorCode.NamespaceNotFound:
+            raise
+        raise CommandError(error.code, f"ns does not exist: {namespace}") from error
+
+
+@command("setIndexCommitQuorum")
+async def set_index_commit_quorum(operation: Operation) -> Reply:
+    """Changes how many members must have built an index before it is committed."""
+    _, replies = await send_to_owning_shards(operation, operation.namespace)
+    return merge_raw(replies, connection_strings(operation))
+
+
+def _shard_of_lowest_chunk(routing: CollectionRouting) -> str:
+    table = routing.table
+    return routing.primary if table is None else table.shard_for_key(table.key_pattern.global_min_bytes())

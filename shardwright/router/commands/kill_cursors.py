@@ -1,0 +1,73 @@
+"""``killCursors``: ends cursors that their client needs no longer."""
+
+from typing import Final
+
+import bson
+
+from shardwright.router.operation import Operation
+from shardwright.router.processes.workers import holder_socket
+from shardwright.router.registry import Reply, command
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.field_errors import missing_field, wrong_type
+from shardwright.wire.rawbson import ARRAY, INT64, STRING, decode_value, spans
+from shardwright.wire.request import Request
+from shardwright.wire.type_names import type_name
+
+_STRUCT: Final = "killCursors"
+
+
+@command("killCursors", api_versions=("1",))
+async def kill_cursors(operation: Operation) -> Reply:
+    """Ends cursors by their ids."""
+    router, db = operation.router, operation.request.db
+    cursor_ids = _cursor_ids(operation.request)
+    killed: set[int] = set()
+    elsewhere: dict[str, list[bson.Int64]] = {}
+    for cursor_id in cursor_ids:
+        socket = holder_socket(router.options, cursor_id)
+        if socket is not None:
+            elsewhere.setdefault(socket, []).append(bson.Int64(cursor_id))
+        elif router.cursors.kill(cursor_id, db):
+            killed.add(cursor_id)
+    for socket, held in elsewhere.items():
+        killed.update(await _killed_by_sibling(operation, socket, held))
+    return {
+        "cursorsKilled": [bson.Int64(each) for each in cursor_ids if each in killed],
+        "cursorsNotFound": [bson.Int64(each) for each in cursor_ids if each not in killed],
+        "cursorsAlive": [],
+        "cursorsUnknown": [],
+    }
+
+
+async def _killed_by_sibling(operation: Operation, socket: str, cursor_ids: list[bson.Int64]) -> list[int]:
+    """Those of the cursors that another worker of this router had and has ended."""
+    killing = {"killCursors": operation.argument(operation.request.name.encode()), "cursors": cursor_ids}
+    try:
+        reply = await operation.router.pools[socket].command(operation.request.db, killing)
+    except BackendError:  # the worker has crashed, and its cursors with it
+        return []
+    ended: list[int] = reply["cursorsKilled"]
+    return ended
+
+
+def _cursor_ids(request: Request) -> list[int]:
+    """The ids to kill.
+
+    Raises:
+        CommandError: BadValue for a collection name that is no string; 40414; TypeMismatch.
+    """
+    kind = next(iter(request.fields.values()))[0]
+    if kind != STRING:
+        raise CommandError(ErrorCode.BadValue, f"collection name has invalid type {type_name(kind)}")
+    cursors = request.fields.get(b"cursors")
+    if cursors is None:
+        raise missing_field(f"{_STRUCT}.cursors")
+    if cursors[0] != ARRAY:
+        raise wrong_type(f"{_STRUCT}.cursors", cursors[0], "array")
+    found: list[int] = []
+    for name, span in spans(request.body, cursors[2]):
+        if span[0] != INT64:
+            raise wrong_type(f"{_STRUCT}.cursors.{name.decode(errors='replace')}", span[0], "long")
+        found.append(decode_value(request.body, span))
+    return found

@@ -1,0 +1,51 @@
+"""``listCommands``, and the commands that answer why they are not for a router."""
+
+from shardwright.router.operation import Operation
+from shardwright.router.plain_error import PlainError
+from shardwright.router.registry import COMMANDS, Reply, command
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+
+@command("listCommands", api_versions=("1",))
+async def list_commands(operation: Operation) -> Reply:
+    """All commands of this router."""
+    return {
+        "commands": {
+            entry.name: {
+                "help": entry.help,
+                "requiresAuth": False,
+                "secondaryOk": entry.reads,
+                "adminOnly": entry.admin_only,
+                "apiVersions": list(entry.api_versions),
+                "deprecatedApiVersions": [],
+            }
+            for entry in sorted(set(COMMANDS.values()), key=lambda entry: entry.name)
+        }
+    }
+
+
+@command("replSetGetStatus", admin_only=True)
+async def repl_set_get_status(operation: Operation) -> Reply:
+    """Not for routers; shells ask to find out what they talk to."""
+    raise _ForMongodError("replSetGetStatus is not supported through mongos")
+
+
+@command("compact")
+async def compact(operation: Operation) -> Reply:
+    """Not for routers."""
+    raise CommandError(ErrorCode.CommandNotSupported, "compact not allowed through mongos")
+
+
+@command("setFreeMonitoring", admin_only=True)
+async def set_free_monitoring(operation: Operation) -> Reply:
+    """Not for routers."""
+    raise CommandError(ErrorCode.CommandFailed, "Free Monitoring commands are not supported on mongos")
+
+
+class _ForMongodError(PlainError):
+    """Carries ``info: "mongos"``, by which clients tell that they talk to a router."""
+
+    def reply(self) -> dict[str, object]:
+        """The body of the reply."""
+        return {"info": "mongos", **super().reply()}

@@ -1,0 +1,165 @@
+"""Commands that move chunks: ``moveChunk``, ``moveRange``, and ``setAllowMigrations``, which forbids them.
+
+The router finds out what is meant and the config server has the owning shard do it. A migration goes on whatever
+becomes of the client or of this router; the same command sent again joins it.
+"""
+
+from time import perf_counter
+from typing import Any, Final
+
+from bson.int64 import Int64
+
+from shardwright.router.commands.chunks import fresh_table, given, two_bounds
+from shardwright.router.commands.sharding import MAJORITY
+from shardwright.router.ddl.coordinated import command_body
+from shardwright.router.ddl.send import send_to_primary_shard
+from shardwright.router.operation import Operation
+from shardwright.router.plain_error import PlainError
+from shardwright.router.registry import Reply, command
+from shardwright.router.routing.chunk_choice import chunk_of_bounds, chunk_of_query
+from shardwright.router.routing.split_vector import split_vector
+from shardwright.sharding.arguments import full_namespace
+from shardwright.sharding.catalog.reads import read_chunk_size
+from shardwright.sharding.routing_table import RoutingTable
+from shardwright.wire.arguments import Arguments
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import BOOL, decode_document, raw_document
+from shardwright.wire.request import Request
+
+_FORCE_MANUAL: Final = 1
+"""Among servers ``forceJumbo`` is a number, this one standing for a person who insists (2 would be the balancer)."""
+
+
+@command("moveChunk", aliases=("movechunk",), admin_only=True)
+async def move_chunk(operation: Operation) -> Reply:
+    """Moves one chunk to another shard."""
+    started = perf_counter()
+    request = operation.request
+    table = await fresh_table(operation)
+    to_shard = await _destination(operation)
+    query = given(Arguments.of(request).maybe_raw(b"find"))
+    bounds = Arguments.of(request).maybe_raw_documents(b"bounds")
+    if (query is None) == (not bounds):
+        raise PlainError("need to specify either a find query, or both lower and upper bounds.")
+    chunk = chunk_of_query(table, query) if query is not None else chunk_of_bounds(table, two_bounds(bounds or []))
+    move = {"toShard": to_shard, "min": raw_document(chunk.min), "max": raw_document(chunk.max)}
+    await _move(operation, str(table.namespace), move, (b"waitForDelete", b"_waitForDelete"))
+    return {"millis": int((perf_counter() - started) * 1000)}
+
+
+@command("moveRange", admin_only=True)
+async def move_range(operation: Operation) -> Reply:
+    """Moves a range of shard key values, a part of one chunk, to another shard."""
+    request = operation.request
+    namespace = str(full_namespace(request))
+    move: dict[str, Any] = {"toShard": Arguments.of(request).string(b"toShard")}
+    low, high = (Arguments.of(request).maybe_raw(name) for name in (b"min", b"max"))
+    if low is None:
+        if high is None:
+            raise CommandError(ErrorCode.InvalidOptions, "Must specify at least one of 'min' or 'max'")
+        # A config server of MongoDB 6.0.5 does not survive a range without a lower bound.
+        low = await _lower_bound(operation, high)
+    move["min"] = raw_document(low)
+    if high is not None:
+        move["max"] = raw_document(high)
+    await _move(operation, namespace, move, (b"waitForDelete",))
+    return {}
+
+
+@command("setAllowMigrations", admin_only=True)
+async def set_allow_migrations(operation: Operation) -> Reply:
+    """Forbids chunks of a collection to move, or allows it again."""
+    request = operation.request
+    namespace = full_namespace(request)
+    allow = Arguments.of(request).required_boolean(b"allowMigrations")
+    body = command_body(namespace.db, {"_shardsvrSetAllowMigrations": namespace.collection, "allowMigrations": allow})
+    try:
+        await send_to_primary_shard(operation, namespace.db, body, may_repeat=True)
+    finally:
+        operation.router.routing.forget_collection(str(namespace))
+    return {}
+
+
+async def _destination(operation: Operation) -> str:
+    """The shard that ``moveChunk`` is to move to, given by its name, its connection string or one of its members.
+
+    Raises:
+        CommandError: ShardNotFound; TypeMismatch.
+    """
+    identifier = operation.argument(b"to")
+    if not isinstance(identifier, str):
+        raise CommandError(ErrorCode.TypeMismatch, "'to' must be of type String")
+    if not identifier:
+        raise PlainError("you have to specify where you want to move the chunk")
+    await operation.router.shards.reload()
+    shard = operation.router.shards.find(identifier)
+    if shard is None:
+        raise CommandError(ErrorCode.ShardNotFound, "moveChunk destination shard does not exist")
+    return shard.id
+
+
+async def _lower_bound(operation: Operation, high: bytes) -> bytes:
+    """Where a range begins that ends at ``high`` and is as big as may be moved at once, within one chunk.
+
+    Raises:
+        CommandError: NamespaceNotSharded; InvalidOptions, ``high`` is no key; what the shard answers.
+    """
+    table = await fresh_table(operation)
+    last = table.key_pattern.normalize(high)
+    if last is None:
+        raise CommandError(ErrorCode.InvalidOptions, f"'max' is no key of the pattern {table.key_pattern}")
+    chunk = table.chunk_before_key(table.key_pattern.key_bytes(last))
+    bytes_max = Int64(await _chunk_bytes_max(operation, table))
+    keys = await split_vector(operation, table, chunk.shard, chunk.min, last, maxChunkSizeBytes=bytes_max)
+    # They are half of that size apart, and less than half may lie behind the last.
+    return keys[-2] if len(keys) > 1 else chunk.min
+
+
+async def _chunk_bytes_max(operation: Operation, table: RoutingTable) -> int:
+    own = table.collection.max_chunk_size_bytes
+    return own if own is not None else await operation.router.catalog.read(read_chunk_size())
+
+
+async def _move(operation: Operation, namespace: str, move: dict[str, Any], waits: tuple[bytes, ...]) -> None:
+    """Have the config server see to a move.
+
+    Args:
+        operation: the client's command, whose options it has.
+        namespace: the collection.
+        move: what moves where.
+        waits: the options by which a client asks to wait for the donor's deletions.
+    """
+    request = operation.request
+    order = {
+        "_configsvrMoveRange": namespace,
+        **move,
+        "waitForDelete": any(Arguments.of(request).boolean(name) for name in waits),
+        "forceJumbo": _FORCE_MANUAL if Arguments.of(request).boolean(b"forceJumbo") else 0,
+        **_throttle(request),
+        "writeConcern": MAJORITY,
+    }
+    try:
+        await operation.router.catalog.command(order)
+    finally:
+        operation.router.routing.forget_collection(namespace)
+
+
+def _throttle(request: Request) -> dict[str, Any]:
+    """How the recipient is to wait for its secondaries, as servers tell each other.
+
+    The command's own write concern is meant for that alone, and only if ``secondaryThrottle`` is on.
+
+    Raises:
+        CommandError: TypeMismatch.
+    """
+    name = next((name for name in (b"secondaryThrottle", b"_secondaryThrottle") if name in request.fields), None)
+    if name is None:
+        return {}
+    if request.fields[name][0] != BOOL:
+        raise CommandError(ErrorCode.TypeMismatch, f'"{name.decode()}" had the wrong type. Expected bool')
+    throttle: dict[str, Any] = {"secondaryThrottle": bool(request.get(name))}
+    write_concern = Arguments.of(request).maybe_raw(b"writeConcern")
+    if throttle["secondaryThrottle"] and write_concern is not None:
+        throttle["writeConcern"] = decode_document(write_concern)
+    return {"secondaryThrottle": throttle}

@@ -1,0 +1,77 @@
+"""How the router was started and what can be changed while it runs: parameters, options, log."""
+
+from typing import Any, Final
+
+from shardwright.daemon.logs import recent
+from shardwright.daemon.recent_log import LOG_NAMES
+from shardwright.router.operation import Operation
+from shardwright.router.parameters import PARAMETERS
+from shardwright.router.plain_error import PlainError
+from shardwright.router.registry import Reply, command
+from shardwright.wire.arguments import Arguments
+
+_NOT_PARAMETERS: Final = frozenset({"getParameter", "setParameter", "comment", "lsid", "maxTimeMS", "txnNumber"})
+
+
+@command("getParameter", admin_only=True)
+async def get_parameter(operation: Operation) -> Reply:
+    """The values of parameters, of all of them with ``"*"``."""
+    asked = operation.argument(b"getParameter")
+    options: dict[str, Any] = asked if isinstance(asked, dict) else {}
+    values = operation.router.parameters.all()
+    wanted = values if asked == "*" or options.get("allParameters") else dict.fromkeys(_named(operation))
+    found = {
+        name: _shown(name, values[name], details=bool(options.get("showDetails"))) for name in wanted if name in values
+    }
+    if not found:
+        raise PlainError("no option found to get")
+    return found
+
+
+@command("setParameter", admin_only=True)
+async def set_parameter(operation: Operation) -> Reply:
+    """Changes a parameter."""
+    names = _named(operation)
+    if not names:
+        raise PlainError("no option found to set, use help:true to see options ")
+    parameters = operation.router.parameters
+    for name in names:
+        if name not in PARAMETERS:
+            raise PlainError(f"attempted to set unrecognized parameter [{name}], use help:true to see options ")
+    old = [parameters.set(name, operation.argument(name.encode())) for name in names]
+    return {"was": old[0]}
+
+
+@command("getCmdLineOpts", admin_only=True)
+async def get_command_line_options(operation: Operation) -> Reply:
+    """The command line of this router."""
+    options = operation.router.options
+    return {
+        "argv": list(options.arguments),
+        "parsed": {
+            "net": {"port": int(options.address.rpartition(":")[2])},
+            "sharding": {"configDB": f"{options.config_set}/{','.join(options.config_hosts)}"},
+        },
+    }
+
+
+@command("getLog", admin_only=True)
+async def get_log(operation: Operation) -> Reply:
+    """The newest lines of the log, or the warnings of the start."""
+    name = Arguments.of(operation.request).string(b"getLog")
+    if name == "*":
+        return {"names": list(LOG_NAMES)}
+    excerpt = recent.excerpt(name)
+    return {"totalLinesWritten": excerpt.total_lines_written, "log": list(excerpt.lines)}
+
+
+def _named(operation: Operation) -> list[str]:
+    """The parameters that a command names."""
+    names = [name.decode(errors="replace") for name in operation.request.fields]
+    return [name for name in names if name not in _NOT_PARAMETERS and not name.startswith("$")]
+
+
+def _shown(name: str, value: object, *, details: bool) -> object:
+    if not details:
+        return value
+    return {"value": value, "settableAtRuntime": PARAMETERS[name].check is not None, "settableAtStartup": False}

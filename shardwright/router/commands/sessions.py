@@ -1,0 +1,105 @@
+"""Logical sessions: ``startSession``, ``refreshSessions``, ``endSessions``, and the commands that kill them.
+
+The router keeps no table of sessions. Each mongod that an operation of a session reached knows the session, so what
+keeps a session alive, or ends it, is passed on to all shards.
+"""
+
+from collections.abc import Collection
+from typing import Final
+from uuid import uuid4
+
+import bson
+import trio
+from bson.binary import Binary
+
+from shardwright.router import session_arguments
+from shardwright.router.operation import Operation
+from shardwright.router.registry import Reply, command
+from shardwright.router.sending.scatter import raise_worst, scatter
+from shardwright.router.sending.shard_reply import ShardReply
+from shardwright.wire.limits import LOGICAL_SESSION_TIMEOUT_MINUTES
+from shardwright.wire.message import next_request_id, op_msg
+
+_TELLING_SECONDS_MAX: Final = 1.0
+
+
+@command("startSession")
+async def start_session(operation: Operation) -> Reply:
+    """Begins a logical session."""
+    return {"id": {"id": Binary.from_uuid(uuid4())}, "timeoutMinutes": LOGICAL_SESSION_TIMEOUT_MINUTES}
+
+
+@command("refreshSessions", api_versions=("1",))
+async def refresh_sessions(operation: Operation) -> Reply:
+    """Keeps sessions from expiring."""
+    session_arguments.sessions(operation.request)
+    await _tell_all_shards(operation)
+    return {}
+
+
+@command("endSessions", api_versions=("1",))
+async def end_sessions(operation: Operation) -> Reply:
+    """Ends sessions, and their cursors with them."""
+    operation.router.cursors.kill_sessions(session_arguments.sessions(operation.request))
+    await _tell_all_shards(operation)
+    return {}
+
+
+@command("killSessions")
+async def kill_sessions(operation: Operation) -> Reply:
+    """Ends sessions together with the operations that run in them; with none named, all sessions."""
+    _kill_cursors(operation, session_arguments.sessions(operation.request) or None)
+    await _on_all_shards(operation)
+    return {}
+
+
+@command("killAllSessions")
+async def kill_all_sessions(operation: Operation) -> Reply:
+    """Ends the sessions of the users named, or all."""
+    # No session here is a user's, since nobody is authenticated.
+    _kill_cursors(operation, () if session_arguments.users(operation.request) else None)
+    await _on_all_shards(operation)
+    return {}
+
+
+@command("killAllSessionsByPattern")
+async def kill_all_sessions_by_pattern(operation: Operation) -> Reply:
+    """Ends the sessions that match a pattern, or all."""
+    _kill_cursors(operation, session_arguments.patterns(operation.request))
+    await _on_all_shards(operation)
+    return {}
+
+
+def _kill_cursors(operation: Operation, sessions: Collection[bytes] | None) -> None:
+    """Kill the cursors of some sessions; None stands for all of them."""
+    if sessions is None:
+        operation.router.cursors.kill_all()
+    else:
+        operation.router.cursors.kill_sessions(sessions)
+
+
+async def _on_all_shards(operation: Operation) -> None:
+    """Pass the request on to the primaries of all shards.
+
+    Raises:
+        CommandError: a shard failed.
+    """
+    raise_worst(await _replies_of_all_shards(operation))
+
+
+async def _tell_all_shards(operation: Operation) -> None:
+    """Pass the request on to the shards that can be reached now.
+
+    A client that closes its connections must not wait for a shard that is gone, and is told no error by a genuine
+    router either: what a shard does not hear of, it finds out when the session expires there.
+    """
+    with trio.move_on_after(_TELLING_SECONDS_MAX):
+        await _replies_of_all_shards(operation)
+
+
+async def _replies_of_all_shards(operation: Operation) -> list[ShardReply]:
+    command_body = {key: value for key, value in operation.request.document.items() if key != "lsid"}
+    body = bson.encode(command_body)
+    shards = await operation.router.shards.all_ids()
+    frames = {shard: op_msg(body, request_id=next_request_id()) for shard in shards}
+    return await scatter(operation, frames, may_repeat=True)

@@ -1,0 +1,72 @@
+"""Commands that shard databases and collections: ``enableSharding``, ``shardCollection``."""
+
+from typing import Any, Final
+
+import bson
+
+from shardwright.router.operation import Operation
+from shardwright.router.registry import Reply, command
+from shardwright.router.routing.retry import with_database
+from shardwright.router.routing.routing_cache import DatabaseRouting
+from shardwright.router.sending.scatter import send_to_one
+from shardwright.sharding.arguments import full_namespace
+from shardwright.wire.arguments import Arguments
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.message import next_request_id, op_msg
+from shardwright.wire.rawbson import append, raw_document
+
+MAJORITY: Final = {"w": "majority", "wtimeout": 60_000}
+"""The write concern of whatever changes the catalog."""
+
+_SHARDING_OPTIONS: Final = (
+    b"unique",
+    b"numInitialChunks",
+    b"presplitHashedZones",
+    b"collation",
+    b"timeseries",
+    b"implicitlyCreateIndex",
+    b"enforceUniquenessCheck",
+)
+
+
+@command("enableSharding", aliases=("enablesharding",), admin_only=True)
+async def enable_sharding(operation: Operation) -> Reply:
+    """Creates a database, which makes it ready for sharded collections."""
+    request = operation.request
+    db = Arguments.of(request).string(request.name.encode())
+    creation: dict[str, Any] = {"_configsvrCreateDatabase": db, "writeConcern": MAJORITY}
+    if b"primaryShard" in request.fields:
+        creation["primaryShardId"] = Arguments.of(request).string(b"primaryShard")
+    await operation.router.catalog.command(creation)
+    operation.router.routing.forget_database(db)
+    return {}
+
+
+@command("shardCollection", aliases=("shardcollection",), admin_only=True)
+async def shard_collection(operation: Operation) -> Reply:
+    """Shards a collection by a key; the primary shard of its database does it."""
+    request = operation.request
+    namespace = full_namespace(request)
+    key = Arguments.of(request).raw(b"key")
+    if namespace.is_admin or namespace.is_local:
+        raise CommandError(ErrorCode.IllegalOperation, f"can't shard collections in the {namespace.db} database")
+    creation = {
+        "_shardsvrCreateCollection": namespace.collection,
+        "shardKey": raw_document(key),
+        **Arguments.of(request).present(*_SHARDING_OPTIONS),
+        "writeConcern": MAJORITY,
+        "$db": namespace.db,
+    }
+    body = bson.encode(creation)
+
+    async def attempt(database: DatabaseRouting) -> None:
+        frame = op_msg(append(body, database.element), request_id=next_request_id())
+        reply = await send_to_one(operation, database.primary, frame, may_repeat=True)
+        reply.raise_for_error()
+
+    try:
+        await with_database(operation, namespace.db, attempt, create=True)
+    finally:
+        operation.router.routing.forget_collection(str(namespace))
+    return {"collectionsharded": str(namespace)}

@@ -1,0 +1,76 @@
+"""Commands that tell how large something is: ``collStats``, ``dataSize``, ``dbStats``."""
+
+from typing import Any
+
+from shardwright.router.ddl.collection_stats import merge_collection_stats, scale_of
+from shardwright.router.ddl.database_stats import merge_database_stats
+from shardwright.router.ddl.raw_replies import merge_raw
+from shardwright.router.ddl.reply_fields import answer_of
+from shardwright.router.ddl.send import connection_strings, read_all_shards, send_to_owning_shards
+from shardwright.router.operation import Operation
+from shardwright.router.registry import Reply, command
+from shardwright.router.sending.scatter import raise_worst
+from shardwright.sharding.arguments import full_namespace
+from shardwright.wire.arguments import clamp_int64
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import append, encode_elements, without
+
+
+@command("collStats", aliases=("collstats",), reads=True)
+async def coll_stats(operation: Operation) -> Reply:
+    """Sizes, indexes and storage of a collection, of each shard and in all."""
+    namespace = operation.namespace
+    scale = scale_of(operation.argument(b"scale"))
+    try:
+        routing, replies = await send_to_owning_shards(
+            operation,
+            namespace,
+            without(operation.request.body, (b"scale",)),
+            preference=operation.read_preference,
+            may_repeat=True,
+        )
+    except CommandError as error:
+        if error.code != ErrorCode.NamespaceNotFound:
+            raise
+        return {"sharded": False, **merge_collection_stats(namespace, {}, scale=scale, chunks=1)}
+    raise_worst(replies)
+    table = routing.table
+    placement: dict[str, Any] = {"sharded": False, "primary": routing.primary}
+    chunks = 1
+    if table is not None:
+        placement = {"sharded": True}
+        chunks = sum(table.chunk_count_of(shard) for shard in table.shards)
+    shards = {reply.shard_id: answer_of(reply) for reply in replies}
+    return placement | merge_collection_stats(namespace, shards, scale=scale, chunks=chunks)
+
+
+@command("dataSize", aliases=("datasize",), reads=True)
+async def data_size(operation: Operation) -> Reply:
+    """How large the documents of a collection, or of a range of it, are."""
+    request = operation.request
+    namespace = full_namespace(request)
+    # The database of the command may be any; the versions are checked for that of the collection.
+    body = append(without(request.body, (b"$db",)), encode_elements({"$db": namespace.db}))
+    _, replies = await send_to_owning_shards(
+        operation, str(namespace), body, preference=operation.read_preference, may_repeat=True
+    )
+    raise_worst(replies)
+    return {
+        "size": float(sum(reply.get(b"size", 0) for reply in replies)),
+        "numObjects": float(sum(reply.get(b"numObjects", 0) for reply in replies)),
+        "millis": int(sum(reply.get(b"millis", 0) for reply in replies)),
+    }
+
+
+@command("dbStats", aliases=("dbstats",), reads=True)
+async def db_stats(operation: Operation) -> Reply:
+    """Sizes and numbers of what is in a database, of each shard and in all."""
+    request = operation.request
+    scale = operation.argument(b"scale", 1)
+    if isinstance(scale, bool) or not isinstance(scale, int | float) or clamp_int64(scale) < 1:
+        raise CommandError(ErrorCode.BadValue, "Scale must be greater than zero")
+    replies = await read_all_shards(operation)
+    merged = merge_raw(replies, connection_strings(operation))
+    answers = [answer_of(reply) for reply in replies if reply.error is None]
+    return merged | merge_database_stats(request.db, answers, scale=clamp_int64(scale))

@@ -1,0 +1,29 @@
+"""``validate`` and ``validateDBMetadata``."""
+
+from typing import Any
+
+from shardwright.router.ddl.send import read_all_shards, send_to_owning_shards
+from shardwright.router.ddl.validation import merge_validation
+from shardwright.router.operation import Operation
+from shardwright.router.registry import Reply, command
+from shardwright.router.sending.scatter import raise_worst
+
+
+@command("validate", reads=True)
+async def validate(operation: Operation) -> Reply:
+    """Checks that data and indexes of a collection are in order on all shards that own a part of it."""
+    _, replies = await send_to_owning_shards(
+        operation, operation.namespace, preference=operation.read_preference, may_repeat=True
+    )
+    return merge_validation(replies)
+
+
+@command("validateDBMetadata", reads=True)
+async def validate_db_metadata(operation: Operation) -> Reply:
+    """Tells which collections and views of all shards use what a version of the Stable API does not include."""
+    replies = await read_all_shards(operation)
+    raise_worst(replies)
+    reply: dict[str, Any] = {"apiVersionErrors": [error for each in replies for error in each.get(b"apiVersionErrors")]}
+    if any(each.get(b"hasMoreErrors", False) for each in replies):
+        reply["hasMoreErrors"] = True
+    return reply

@@ -1,0 +1,121 @@
+"""A long batch of one shard goes to the client while it is still coming, under the router's cursor id.
+
+A mongod writes the batch first and the id behind it. So all but the last bytes pass through unseen: where the batch
+ends is known from its beginning, and what comes after it is short. Of the reply there remains a digest, the same reply
+with an empty batch, which is read as any other.
+
+What clients are not to see cannot be taken out on the way, as the length of the reply comes first. That concerns
+genuine shards alone; whether a member is one is known from the reply that opened the cursor.
+"""
+
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from shardwright.router.reads.cursor_reply import NEXT_BATCH, CursorReply
+from shardwright.wire.message import OP_MSG, op_msg
+from shardwright.wire.rawbson import ARRAY, EMPTY_DOCUMENT, OBJECT, element
+from shardwright.wire.transport.relay import Relay
+from shardwright.wire.transport.stream import FrameStream
+from shardwright.wire.transport.unread import UNREAD_REPLIES
+
+if TYPE_CHECKING:
+    from shardwright.router.cursors.remote import RemoteCursor
+    from shardwright.router.operation import Operation
+
+_INT32: Final = Struct("<i")
+_INT64: Final = Struct("<q")
+
+# From the opcode on: OP_MSG, no flags, first a body.
+_PLAIN: Final = OP_MSG.to_bytes(4, "little") + bytes(5)
+_PLAIN_AT: Final = 12
+
+# How a mongod begins the reply to a getMore; between these, and at the end, is a length.
+_BODY_AT: Final = 21
+_CURSOR: Final = element(b"cursor", OBJECT, b"")
+_CURSOR_AT: Final = _BODY_AT + 4 + len(_CURSOR)
+_BATCH: Final = element(NEXT_BATCH, ARRAY, b"")
+_BATCH_AT: Final = _CURSOR_AT + 4 + len(_BATCH)
+
+_REST_BYTES_MAX: Final = 16_384
+
+
+def relay_for(operation: "Operation", remote: "RemoteCursor", cursor_id: int, *, is_last: bool) -> "BatchRelay | None":
+    """What passes the reply to a ``getMore`` on; None if it has to be received as a whole.
+
+    Args:
+        operation: the client's ``getMore``.
+        remote: the cursor on the shard.
+        cursor_id: the router's id for the cursor.
+        is_last: see `BatchRelay`.
+    """
+    client = operation.client
+    if not (remote.is_plain and client.is_answered_verbatim):
+        return None
+    request_id = operation.request.message.request_id
+    return BatchRelay(client.stream, response_to=request_id, cursor_id=cursor_id, is_last=is_last)
+
+
+class BatchRelay(Relay):
+    """Passes the reply to one ``getMore`` on.
+
+    Args:
+        receiver: the client.
+        response_to: id of the client's request.
+        cursor_id: the router's id for the cursor.
+        is_last: no results will come from elsewhere: when the shard has no more, there are no more.
+
+    Attributes:
+        digest: the frame of the reply that was passed on, with an empty batch.
+    """
+
+    def __init__(self, receiver: FrameStream, *, response_to: int, cursor_id: int, is_last: bool) -> None:
+        super().__init__(receiver)
+        self._response_to = response_to
+        self._cursor_id = cursor_id
+        self._is_last = is_last
+        self._rest_bytes = 0
+        self._cursor_bytes_after_batch = 0
+        self.digest = b""
+
+    @property
+    def patience_seconds(self) -> float:
+        """The connection belongs to a pool, and goes back there."""
+        return UNREAD_REPLIES.bounds.patience_seconds
+
+    @property
+    def relay_seconds(self) -> float:
+        """See `patience_seconds`."""
+        return UNREAD_REPLIES.bounds.relay_seconds
+
+    def begin(self, beginning: bytes) -> tuple[bytes, int] | None:
+        """See `Relay.begin`."""
+        if not (
+            beginning.startswith(_PLAIN, _PLAIN_AT)
+            and beginning.startswith(_CURSOR, _BODY_AT + 4)
+            and beginning.startswith(_BATCH, _CURSOR_AT + 4)
+            and len(beginning) >= _BATCH_AT + 4
+        ):
+            return None
+        frame_bytes = _INT32.unpack_from(beginning)[0]
+        batch_end = _BATCH_AT + _INT32.unpack_from(beginning, _BATCH_AT)[0]
+        cursor_end = _CURSOR_AT + _INT32.unpack_from(beginning, _CURSOR_AT)[0]
+        if not (len(beginning) <= batch_end < cursor_end < frame_bytes <= batch_end + _REST_BYTES_MAX):
+            return None
+        self._rest_bytes = frame_bytes - batch_end
+        self._cursor_bytes_after_batch = cursor_end - batch_end
+        return b"".join((beginning[:8], _INT32.pack(self._response_to), beginning[12:])), self._rest_bytes
+
+    def end(self, rest: bytes) -> bytes:
+        """See `Relay.end`.
+
+        Raises:
+            RemoteProtocolError: there is no cursor id behind the batch.
+        """
+        cursor_bytes = 4 + len(_BATCH) + len(EMPTY_DOCUMENT) + self._cursor_bytes_after_batch
+        cursor = _INT32.pack(cursor_bytes) + _BATCH + EMPTY_DOCUMENT + rest
+        body = _CURSOR + cursor
+        self.digest = op_msg(_INT32.pack(4 + len(body)) + body, request_id=0)
+        found = CursorReply(self.digest, _CURSOR_AT)
+        is_over = found.cursor_id == 0 and self._is_last
+        changed = found.with_cursor_id(0 if is_over else self._cursor_id)
+        return changed[-self._rest_bytes :]

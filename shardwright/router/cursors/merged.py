@@ -1,0 +1,230 @@
+"""A cursor whose results come from several shards."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from shardwright.router.cursors.batch_relay import BatchRelay, relay_for
+from shardwright.router.cursors.remote import RemoteCursor
+from shardwright.router.raw_reply import raw_reply
+from shardwright.router.reads.batch import FIRST_BATCH_DOCUMENTS, Batch
+from shardwright.router.reads.cursor_reply import FIRST_BATCH, NEXT_BATCH, CursorReply, cursor_element
+from shardwright.router.reads.get_more_arguments import GetMoreArguments
+from shardwright.router.reads.merge import ResultMerger
+from shardwright.router.reads.raw_elements import raw_elements
+from shardwright.router.sending.shard_reply import ShardReply
+from shardwright.wire.error_codes import Category, ErrorCode, has_category
+from shardwright.wire.errors import CommandError
+from shardwright.wire.transport.unread import UNREAD_REPLIES
+
+if TYPE_CHECKING:
+    from shardwright.router.operation import Operation
+
+_PASSED_ON: Final = (b"lsid", b"txnNumber", b"autocommit", b"comment", b"$clusterTime")
+"""What a ``getMore`` to a shard takes over from the client's."""
+
+
+class MergedCursor:
+    """Merges the cursors of several shards.
+
+    When nothing has to be sorted, skipped or counted off, a shard's whole reply answers the client; not so for a view,
+    since the shards' cursors are on the collection that it stands on.
+    """
+
+    __slots__ = (
+        "_allows_partial_results",
+        "_at_cluster_time",
+        "_is_partial",
+        "_merger",
+        "_namespace",
+        "_remotes",
+    )
+
+    def __init__(
+        self,
+        namespace: str,
+        replies: Sequence[ShardReply],
+        merger: ResultMerger,
+        *,
+        allows_partial_results: bool = False,
+        is_partial: bool = False,
+        at_cluster_time: Any = None,  # noqa: ANN401 - a BSON timestamp or nothing
+    ) -> None:
+        """Take over the cursors that shards have opened.
+
+        Args:
+            namespace: ``db.collection`` for replies and ``getMore``.
+            replies: the successful replies that opened the cursors, as many as ``merger`` has sources.
+            merger: merges them.
+            allows_partial_results: a shard that cannot be reached any more is left out instead of failing the cursor.
+            is_partial: some shard has been left out already.
+            at_cluster_time: the time that all shards read at, if one was chosen.
+
+        Raises:
+            RemoteProtocolError: a reply has no cursor, or documents without their sort keys.
+        """
+        self._namespace = namespace
+        self._merger = merger
+        self._allows_partial_results = allows_partial_results
+        self._is_partial = is_partial
+        self._at_cluster_time = at_cluster_time
+        self._remotes: list[RemoteCursor] = []
+        for number, reply in enumerate(replies):
+            cursor = CursorReply.of(reply)
+            self._remotes.append(RemoteCursor.opened(reply, cursor))
+            self._is_partial = self._is_partial or cursor.is_partial
+            merger.feed(number, cursor.documents(), is_exhausted=not cursor.cursor_id)
+
+    @property
+    def namespace(self) -> str:
+        """``db.collection`` by which ``getMore`` has to name it."""
+        return self._namespace
+
+    @property
+    def remotes(self) -> Sequence[RemoteCursor]:
+        """The cursors on shards that it is made of."""
+        return self._remotes
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether everything has been returned."""
+        return self._merger.is_done
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory of what shards have returned and clients have not got yet."""
+        return self._merger.held_bytes
+
+    async def first_batch(self, operation: "Operation", batch_size: int | None) -> list[bytes]:
+        """The documents of the first batch.
+
+        Args:
+            operation: the command that opened the cursor.
+            batch_size: how many, None for the default number, 0 for none.
+
+        Raises:
+            CommandError: a shard failed.
+        """
+        batch = Batch(FIRST_BATCH_DOCUMENTS if batch_size is None else batch_size)
+        await self._fill(operation, batch)
+        return batch.documents
+
+    def first_reply(self, operation: "Operation", documents: list[bytes], cursor_id: int) -> bytes:
+        """The reply to the command that opens the cursor, or returns all it has if ``cursor_id`` is 0."""
+        return self._reply(operation, FIRST_BATCH, documents, cursor_id)
+
+    async def next_batch(self, operation: "Operation", arguments: GetMoreArguments, cursor_id: int) -> bytes | None:
+        """Answer a ``getMore``: with as many documents as it asks for, or with what is ready if it does not say.
+
+        Raises:
+            CommandError: BadValue for ``maxTimeMS``, which is for cursors that await data; or a shard failed.
+        """
+        if arguments.max_time_ms:
+            raise CommandError(ErrorCode.BadValue, "cannot set maxTimeMS on getMore command for a non-awaitData cursor")
+        operation.targeted = tuple(remote.shard_id for remote in self._remotes if not remote.is_exhausted)
+        if arguments.batch_size is None and self._merger.is_unbounded:
+            return await self._next_ready(operation, cursor_id)
+        batch = Batch(arguments.batch_size)
+        await self._fill(operation, batch)
+        return self._reply(operation, NEXT_BATCH, batch.documents, 0 if self.is_exhausted else cursor_id)
+
+    async def _next_ready(self, operation: "Operation", cursor_id: int) -> bytes | None:
+        """Answer with what is here first: what is left of batches that were begun, or else a shard's batch as it is."""
+        batch = Batch(None)
+        self._merger.fill(batch)
+        while not batch.documents and (starving := self._merger.starving()):
+            number = starving[0]
+            for other in starving[1:]:
+                await self._ask_ahead(operation, other)
+            is_passed_on = not self._is_partial and self._remotes[number].namespace == self._namespace
+            relay = self._relay(operation, number, cursor_id) if is_passed_on else None
+            for _, cursor in await self._fetch(operation, (number,), None, relay):
+                is_whole_answer = is_passed_on and not cursor.is_empty
+                documents = () if is_whole_answer else cursor.documents()
+                self._merger.feed(number, documents, is_exhausted=self._remotes[number].is_exhausted)
+                if relay is not None and relay.digest:
+                    return None
+                if is_whole_answer:
+                    request_id = operation.request.message.request_id
+                    return cursor.with_cursor_id(0 if self.is_exhausted else cursor_id, request_id)
+            self._merger.fill(batch)
+        return self._reply(operation, NEXT_BATCH, batch.documents, 0 if self.is_exhausted else cursor_id)
+
+    async def _ask_ahead(self, operation: "Operation", number: int) -> None:
+        """Have a shard make ready a batch that will be wanted soon; what goes wrong is told when it is wanted."""
+        remote = self._remotes[number]
+        if not remote.may_ask_ahead(operation.router):
+            return
+        with suppress(CommandError):
+            elements = raw_elements(operation.request, _PASSED_ON)
+            await remote.ask_ahead(operation.router, remote.get_more_frame(None, elements))
+
+    def _relay(self, operation: "Operation", number: int, cursor_id: int) -> BatchRelay | None:
+        others_are_exhausted = all(remote.is_exhausted for other, remote in enumerate(self._remotes) if other != number)
+        return relay_for(operation, self._remotes[number], cursor_id, is_last=others_are_exhausted)
+
+    async def _fill(self, operation: "Operation", batch: Batch) -> None:
+        """Move documents into the batch until it is full or there are no more, asking shards for those not here yet."""
+        while True:
+            self._merger.fill(batch)
+            if operation.client is not None and operation.client.reserved_bytes:
+                UNREAD_REPLIES.reservations.settle(operation.client, self._merger.held_bytes + batch.size)
+            if batch.is_full or self._merger.is_done:
+                return
+            starving = self._merger.starving()
+            if not starving:
+                return  # the next document is here, but there is no room for it
+            for number, cursor in await self._fetch(operation, starving, batch.documents_missing):
+                self._merger.feed(number, cursor.documents(), is_exhausted=self._remotes[number].is_exhausted)
+
+    async def _fetch(
+        self,
+        operation: "Operation",
+        sources: Sequence[int],
+        batch_size: int | None,
+        relay: BatchRelay | None = None,
+    ) -> list[tuple[int, CursorReply]]:
+        """The next batches of some sources, all asked at once; ``relay``, if given, passes on that of the only one.
+
+        Raises:
+            CommandError: a shard failed, and it is not to be left out.
+        """
+        elements = raw_elements(operation.request, _PASSED_ON)
+        replies: dict[int, CursorReply] = {}
+        failures: dict[int, CommandError] = {}
+
+        async def fetch(number: int) -> None:
+            remote = self._remotes[number]
+            try:
+                reply = await remote.exchange(operation.router, remote.get_more_frame(batch_size, elements), relay)
+                if reply.error is not None:
+                    raise reply.error
+            except CommandError as error:
+                failures[number] = error
+            else:
+                replies[number] = cursor = CursorReply.of(reply)
+                remote.id = cursor.cursor_id
+
+        async with trio.open_nursery() as nursery:
+            for number in sources:
+                nursery.start_soon(fetch, number)
+        for number, error in failures.items():
+            if not (self._allows_partial_results and has_category(error.code, Category.NETWORK)):
+                raise error
+            self._is_partial = True
+            self._remotes[number].id = 0
+            self._merger.feed(number, (), is_exhausted=True)
+        return sorted(replies.items())
+
+    def _reply(self, operation: "Operation", batch_name: bytes, documents: list[bytes], cursor_id: int) -> bytes:
+        element = cursor_element(
+            batch_name,
+            documents,
+            cursor_id,
+            self._namespace,
+            is_partial=self._is_partial,
+            at_cluster_time=self._at_cluster_time,
+        )
+        return raw_reply(operation, element)

@@ -1,0 +1,163 @@
+"""Opening cursors: on one shard, whose reply is passed on, or on several, whose results are merged."""
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+import trio
+
+from shardwright.router.cursors.merged import MergedCursor
+from shardwright.router.cursors.remote import RemoteCursor
+from shardwright.router.cursors.session import CursorOwner
+from shardwright.router.cursors.single_shard import SingleShardCursor
+from shardwright.router.operation import Operation
+from shardwright.router.reads.cursor_reply import CursorReply, is_whole_result
+from shardwright.router.sending.scatter import raise_worst, send_to_one
+from shardwright.router.sending.shard_reply import ShardReply
+from shardwright.wire.error_codes import Category, ErrorCode, has_category
+from shardwright.wire.errors import CommandError
+from shardwright.wire.read_preference import PRIMARY, ReadPreference
+from shardwright.wire.transport.request_loop import may_run_in_reactor
+
+_OUT_OF_REACH: Final = frozenset({ErrorCode.FailedToSatisfyReadPreference, ErrorCode.MaxTimeMSExpired})
+_CATEGORIES_OUT_OF_REACH: Final = (Category.NETWORK, Category.NOT_PRIMARY, Category.SHUTDOWN)
+
+
+@may_run_in_reactor
+async def open_on_one_shard(
+    operation: Operation,
+    shard_id: str,
+    frame: bytes,
+    *,
+    preference: ReadPreference = PRIMARY,
+    is_immortal: bool = False,
+    may_repeat: bool = True,
+) -> bytes:
+    """Send a command that opens a cursor to one shard; its reply goes to the client with the router's cursor id.
+
+    Args:
+        operation: the client's command.
+        shard_id: the shard.
+        frame: what it is sent.
+        preference: which member may answer.
+        is_immortal: the cursor does not end by idling.
+        may_repeat: the command only reads, and is sent again when a member breaks off.
+
+    Raises:
+        StaleRoutingError: the shard refused the versions.
+        CommandError: the shard could not be talked to.
+    """
+    reply = await send_to_one(operation, shard_id, frame, preference=preference, may_repeat=may_repeat)
+    return reply.for_client() if reply.error is not None else adopt(operation, reply, is_immortal=is_immortal)
+
+
+def adopt(operation: Operation, reply: ShardReply, *, is_immortal: bool = False) -> bytes:
+    """Take over the cursor that one shard has opened; returns the frame for the client.
+
+    Raises:
+        RemoteProtocolError: the reply has no cursor.
+    """
+    if is_whole_result(reply):
+        return reply.for_client()
+    cursor = CursorReply.of(reply)
+    if not cursor.cursor_id:
+        return cursor.frame
+    opened = SingleShardCursor(RemoteCursor.opened(reply, cursor))
+    cursor_id = operation.router.cursors.open(
+        opened, CursorOwner.of(operation.request), is_immortal=is_immortal, client=operation.client
+    )
+    return cursor.with_cursor_id(cursor_id)
+
+
+async def open_on_shards(
+    operation: Operation,
+    frames: Mapping[str, bytes],
+    *,
+    preference: ReadPreference = PRIMARY,
+    allows_partial_results: bool = False,
+    patience_seconds: float = math.inf,
+) -> list[ShardReply]:
+    """Send commands that open cursors to several shards at once; returns their replies, all of them successful.
+
+    Unless all could be opened, those that were are killed again, also when the client leaves meanwhile.
+
+    Args:
+        operation: the client's command.
+        frames: what each shard is sent.
+        preference: which member may answer.
+        allows_partial_results: shards that cannot be talked to are left out of the result.
+        patience_seconds: a shard that has not answered by then cannot be talked to.
+
+    Raises:
+        StaleRoutingError: some shard refused the versions.
+        CommandError: some shard failed.
+    """
+    router = operation.router
+    operation.targeted = tuple(frames)
+    replies: dict[str, ShardReply] = {}
+
+    async def open_on(shard_id: str, frame: bytes) -> None:
+        try:
+            replies[shard_id] = await router.send(shard_id, frame, preference=preference, may_repeat=True)
+        except CommandError as error:
+            replies[shard_id] = ShardReply.failed(shard_id, error)
+
+    is_complete = False
+    try:
+        with trio.move_on_after(patience_seconds):
+            async with trio.open_nursery() as nursery:
+                for shard_id, frame in frames.items():
+                    nursery.start_soon(open_on, shard_id, frame)
+        ordered = [replies.get(shard_id) or ShardReply.failed(shard_id, _out_of_patience()) for shard_id in frames]
+        raise_worst(reply for reply in ordered if not (allows_partial_results and _is_out_of_reach(reply)))
+        is_complete = True
+        return [reply for reply in ordered if reply.error is None]
+    finally:
+        if not is_complete:
+            opened = [reply for reply in replies.values() if reply.error is None]
+            router.cursors.kill_remotes(RemoteCursor.opened(reply, CursorReply.of(reply)) for reply in opened)
+
+
+async def answer_first_batch(
+    operation: Operation,
+    cursor: MergedCursor,
+    batch_size: int | None,
+    *,
+    is_single_batch: bool = False,
+    is_immortal: bool = False,
+) -> bytes:
+    """Answer the command that opened a merged cursor, and keep the cursor if there is more to come.
+
+    Args:
+        operation: the command.
+        cursor: what it opened.
+        batch_size: documents to return now, None for the default number.
+        is_single_batch: return no more than these.
+        is_immortal: the cursor does not end by idling.
+
+    Raises:
+        CommandError: a shard failed.
+    """
+    cursors = operation.router.cursors
+    cursor_id = 0
+    try:
+        documents = await cursor.first_batch(operation, batch_size)
+        if not (is_single_batch or cursor.is_exhausted):
+            owner = CursorOwner.of(operation.request)
+            cursor_id = cursors.open(cursor, owner, is_immortal=is_immortal, client=operation.client)
+        return cursor.first_reply(operation, documents, cursor_id)
+    finally:
+        if not cursor_id:
+            cursors.kill_remotes(cursor.remotes)
+
+
+def _is_out_of_reach(reply: ShardReply) -> bool:
+    """Whether a shard is missing as a whole, rather than refusing the command."""
+    if reply.error is None:
+        return False
+    code = reply.error.code
+    return code in _OUT_OF_REACH or any(has_category(code, category) for category in _CATEGORIES_OUT_OF_REACH)
+
+
+def _out_of_patience() -> CommandError:
+    return CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit")

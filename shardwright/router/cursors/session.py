@@ -1,0 +1,76 @@
+"""To which session and transaction a cursor belongs, and who may go on reading it."""
+
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import BINARY, index
+from shardwright.wire.request import Request
+
+NO_USER_DIGEST: Final = "47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU="
+"""The SHA-256 of nothing: how MongoDB writes the user of a session where nobody has logged in."""
+
+
+@dataclass(frozen=True, slots=True)
+class CursorOwner:
+    """The session and the transaction that an operation runs in.
+
+    Attributes:
+        session: the 16 bytes of ``lsid.id``, None outside a session.
+        transaction: ``txnNumber``, None outside a transaction.
+    """
+
+    session: bytes | None = None
+    transaction: int | None = None
+
+    @classmethod
+    def of(cls, request: Request) -> "CursorOwner":
+        """The session and the transaction of a request.
+
+        Raises:
+            CommandError: TypeMismatch, ``lsid`` is not a document.
+        """
+        lsid = request.raw_object(b"lsid")
+        if lsid is None:
+            return NOBODY
+        identifier = index(lsid).get(b"id")
+        session = lsid[identifier[2] + 5 : identifier[3]] if identifier and identifier[0] == BINARY else lsid
+        # A txnNumber without autocommit is that of a retryable write, which opens no cursor.
+        transaction = request.get(b"txnNumber") if b"autocommit" in request.fields else None
+        return cls(session, transaction)
+
+    def check(self, cursor_id: int, reader: "CursorOwner") -> None:
+        """Refuse a ``getMore`` from outside the session or the transaction that opened the cursor.
+
+        Raises:
+            CommandError: 50799 to 50804, mongos's numbers for the six ways to differ.
+        """
+        if self == reader:
+            return
+        prefix = f"Cannot run getMore on cursor {cursor_id}, which was"
+        if self.session != reader.session:
+            ours, theirs = _session_text(self.session), _session_text(reader.session)
+            if self.session is None:
+                raise CommandError(50799, f"{prefix} not created in a session, in session {theirs}")
+            if reader.session is None:
+                raise CommandError(50800, f"{prefix} created in session {ours}, without an lsid")
+            raise CommandError(50801, f"{prefix} created in session {ours}, in session {theirs}")
+        if self.transaction is None:
+            raise CommandError(50802, f"{prefix} not created in a transaction, in transaction {reader.transaction}")
+        if reader.transaction is None:
+            raise CommandError(50803, f"{prefix} created in transaction {self.transaction}, without a txnNumber")
+        raise CommandError(
+            50804, f"{prefix} created in transaction {self.transaction}, in transaction {reader.transaction}"
+        )
+
+
+NOBODY: Final = CursorOwner()
+"""Outside any session."""
+
+
+def _session_text(session: bytes | None) -> str:
+    """A session as MongoDB writes it: its id, its user's digest, and two fields that are empty for clients."""
+    if session is None or len(session) != 16:
+        return "- -  - "
+    return f"{UUID(bytes=session)} - {NO_USER_DIGEST} -  - "

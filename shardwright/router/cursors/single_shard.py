@@ -1,0 +1,83 @@
+"""A cursor whose results all come from one shard: every reply is that shard's, but for the cursor id."""
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from shardwright.router.cursors.batch_relay import relay_for
+from shardwright.router.cursors.remote import RemoteCursor
+from shardwright.router.reads.cursor_reply import CursorReply
+from shardwright.router.reads.get_more_arguments import GetMoreArguments
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.field_errors import MISSING_FIELD, UNKNOWN_FIELD, VALUE_TOO_SMALL
+from shardwright.wire.message import op_msg
+
+if TYPE_CHECKING:
+    from shardwright.router.operation import Operation
+
+_INT64: Final = Struct("<q")
+
+ARGUMENT_ERRORS: Final = frozenset(
+    {
+        ErrorCode.BadValue,
+        ErrorCode.FailedToParse,
+        ErrorCode.TypeMismatch,
+        MISSING_FIELD,
+        UNKNOWN_FIELD,
+        VALUE_TOO_SMALL,
+    }
+)
+"""Errors of a ``getMore`` that say that it was asked for wrongly: the cursor is as it was before."""
+
+
+class SingleShardCursor:
+    """Passes ``getMore`` on to one shard."""
+
+    __slots__ = ("_remote",)
+
+    def __init__(self, remote: RemoteCursor) -> None:
+        self._remote = remote
+
+    @property
+    def namespace(self) -> str:
+        """``db.collection`` by which ``getMore`` has to name it."""
+        return self._remote.namespace
+
+    @property
+    def remotes(self) -> Sequence[RemoteCursor]:
+        """The one cursor on a shard."""
+        return (self._remote,)
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the shard has returned everything."""
+        return self._remote.is_exhausted
+
+    @property
+    def held_bytes(self) -> int:
+        """Nothing: what the shard returns goes to the client."""
+        return 0
+
+    async def next_batch(self, operation: "Operation", arguments: GetMoreArguments, cursor_id: int) -> bytes | None:
+        """The shard's answer, under the router's cursor id.
+
+        Raises:
+            CommandError: the shard could not be reached, or does not know the cursor any more.
+        """
+        request, remote = operation.request, self._remote
+        at = request.fields[b"getMore"][2]
+        body = b"".join((request.body[:at], _INT64.pack(remote.id), request.body[at + 8 :]))
+        operation.targeted = (remote.shard_id,)
+        relay = relay_for(operation, remote, cursor_id, is_last=True)
+        reply = await remote.exchange(operation.router, op_msg(body, request_id=request.message.request_id), relay)
+        if reply.error is not None:
+            if reply.error.code == ErrorCode.CursorNotFound:
+                remote.id = 0
+                raise CommandError(ErrorCode.CursorNotFound, f"cursor id {cursor_id} not found")
+            raise reply.error
+        cursor = CursorReply.of(reply)
+        remote.id = cursor.cursor_id
+        if relay is not None and relay.digest:
+            return None
+        return cursor.with_cursor_id(cursor_id) if cursor.cursor_id else cursor.frame

@@ -1,0 +1,45 @@
+"""The reply of commands that several shards carry out: each shard's own under ``raw``, the first error above them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shardwright.router.ddl.reply_fields import answer_of
+from shardwright.router.sending.shard_reply import ShardReply
+from shardwright.wire.error_codes import ErrorCode, code_name
+from shardwright.wire.errors import CommandError
+
+
+def merge_raw(replies: Sequence[ShardReply], connection_strings: Mapping[str, str]) -> dict[str, Any]:
+    """One reply from those of all shards.
+
+    A shard that has been removed does not count, unless there is no other. The first ``writeConcernError`` stands for
+    all.
+
+    Args:
+        replies: of the shards, in the order in which ``raw`` has them.
+        connection_strings: ``set/host:port,…`` of the shards by name; ``raw`` is keyed by it.
+
+    Raises:
+        CommandError: that of the first shard that failed, with ``raw``.
+    """
+    raw = {connection_strings.get(reply.shard_id, reply.shard_id): answer_of(reply) for reply in replies}
+    fields: dict[str, Any] = {"raw": raw} | _write_concern_error(replies)
+    errors = [reply.error for reply in replies if reply.error is not None]
+    counting = [error for error in errors if error.code != ErrorCode.ShardNotFound]
+    if not counting and len(errors) == len(replies):
+        counting = errors
+    for error in counting:
+        raise CommandError(error.code, error.message, extra=fields)
+    return fields
+
+
+def _write_concern_error(replies: Sequence[ShardReply]) -> dict[str, Any]:
+    for reply in replies:
+        error = reply.get(b"writeConcernError")
+        if error is not None:
+            code = error.get("code", ErrorCode.UnknownError)
+            promoted = {"code": code, "codeName": code_name(code), "errmsg": f"{error['errmsg']} at {reply.shard_id}"}
+            if "errInfo" in error:
+                promoted["errInfo"] = error["errInfo"]
+            return {"writeConcernError": promoted}
+    return {}

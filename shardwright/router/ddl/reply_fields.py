@@ -1,0 +1,24 @@
+"""Which fields of a shard's reply are part of its answer."""
+
+from typing import Any, Final
+
+from shardwright.router.sending.shard_reply import INTERNAL_REPLY_FIELDS, ShardReply
+
+_TIMES: Final = frozenset({"$clusterTime", "operationTime"})
+_NOT_ANSWER: Final = _TIMES | {name.decode(errors="replace") for name in INTERNAL_REPLY_FIELDS}
+
+
+def answer_of(reply: ShardReply) -> dict[str, Any]:
+    """The reply of a shard with ``ok``, less the times and whatever servers tell only each other.
+
+    An error in place of a reply is shown as the reply that it would have been.
+    """
+    if not reply.frame:
+        assert reply.error is not None
+        return reply.error.reply()
+    return {name: value for name, value in reply.document.items() if name not in _NOT_ANSWER}
+
+
+def without_ok(answer: dict[str, Any]) -> dict[str, Any]:
+    """``answer`` as the beginning of a reply that gets an ``ok`` of its own."""
+    return {name: value for name, value in answer.items() if name != "ok"}

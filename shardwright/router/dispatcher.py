@@ -1,0 +1,189 @@
+"""From a client's request to the handler of its command, and back: what all commands have in common.
+
+Deadlines, errors, gossip, metrics and the log of slow operations are here, so that no handler repeats them.
+"""
+
+import logging
+import math
+from time import perf_counter
+from typing import Final
+
+import bson
+import trio
+
+import shardwright.router.commands  # noqa: F401 - registers all commands
+from shardwright.daemon.namespaces import namespace_of
+from shardwright.daemon.outcomes import OK, outcome_of_failure, outcome_of_success
+from shardwright.router.operation import Operation
+from shardwright.router.registry import COMMANDS, Command, Reply
+from shardwright.router.router import Router
+from shardwright.wire.arguments import clamp_int64
+from shardwright.wire.error_codes import Category, ErrorCode, has_category
+from shardwright.wire.errors import RETRYABLE_WRITE_ERROR, CommandError
+from shardwright.wire.message import reply
+from shardwright.wire.request import Request
+from shardwright.wire.transport.client_connection import ClientConnection
+from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+from shardwright.wire.well_formed import error_of_request
+
+logger = logging.getLogger("router.commands")
+
+_MAX_TIME_MS_LIMIT: Final = 2_147_483_647
+
+_NAMED_IN_FULL: Final = frozenset(
+    {
+        *("dataSize", "datasize", "enableSharding", "enablesharding", "flushRouterConfig", "flushrouterconfig"),
+        *("getShardVersion", "getshardversion", "mergeChunks", "moveChunk", "movechunk", "moveRange"),
+        *("renameCollection", "setAllowMigrations", "shardCollection", "shardcollection", "split"),
+        "updateZoneKeyRange",
+    }
+)
+"""Commands whose argument is ``db.collection``, or a database, whatever database they are run on."""
+
+_NAME_SHARDS: Final = frozenset({"addShard", "addShardToZone", "addshard", "removeShardFromZone"})
+
+
+class Dispatcher:
+    """Handles the requests of all clients of a router (see `wire.transport.server.Handler`)."""
+
+    def __init__(self, shared: Router) -> None:
+        self._router = shared
+        self._stale_version_retries = shared.metrics.counter(
+            "stale_version_retries", "Attempts begun again because a shard had refused the versions"
+        )
+
+    @may_run_in_reactor
+    async def handle(self, client: ClientConnection, request: Request) -> bytes | None:
+        """Run one command.
+
+        Raises:
+            CommandError: it failed.
+        """
+        shared = self._router
+        started = perf_counter()
+        operation = Operation(shared, client, request)
+        entry = COMMANDS.get(request.name)
+        outcome = OK
+        try:
+            if entry is None:
+                raise CommandError(ErrorCode.CommandNotFound, f"no such command: '{request.name}'")
+            shared.clock.observe_client(request.body, request.fields)
+            if entry.reads:
+                client.allow_interruption()
+            max_time_ms = _checked_max_time_ms(entry, request)
+            if not entry.begins_in_reactor:
+                await in_own_task()
+            result = await (_run_within(max_time_ms, entry, operation) if max_time_ms else entry.handler(operation))
+            if client.is_disconnected:
+                outcome = outcome_of_success(client, request)
+            if result is None or isinstance(result, bytes):
+                return result
+            return _framed(operation, result)
+        except Exception as failure:
+            error = error_of_request(failure, request)
+            if error is None:
+                outcome = outcome_of_failure(failure, client)
+                raise
+            outcome = error.code_name
+            _label(operation, error)
+            return _framed(operation, error.reply())
+        except BaseException as failure:
+            outcome = outcome_of_failure(failure, client)
+            raise
+        finally:
+            seconds = perf_counter() - started
+            if operation.retries:
+                self._stale_version_retries.add(operation.retries)
+            shared.metrics.operations.observe(entry.name if entry is not None else "unknown", outcome, seconds)
+            if seconds * 1000 >= shared.options.slow_ms and entry is not None and not _waits(entry):
+                _log_slow(operation, outcome, seconds)
+
+    def connection_opened(self, client: ClientConnection) -> None:
+        """A client has connected."""
+
+    def connection_closed(self, client: ClientConnection) -> None:
+        """A client has gone."""
+
+
+def _checked_max_time_ms(entry: Command, request: Request) -> int:
+    """How long a command may take, 0 for as long as it needs; first it is seen that the command may be run at all.
+
+    Raises:
+        CommandError: it may not, or its ``maxTimeMS`` is wrong.
+    """
+    fields = request.fields
+    if entry.admin_only and request.db != "admin":
+        raise CommandError(ErrorCode.Unauthorized, f"{request.name} may only be run against the admin database.")
+    if b"startTransaction" in fields or b"autocommit" in fields:
+        raise CommandError(
+            ErrorCode.OperationNotSupportedInTransaction,
+            f"Command {request.name} cannot run in a multi-document transaction: this router does not support them",
+        )
+    return _max_time_ms(request) if entry.deadline_from_max_time and b"maxTimeMS" in fields else 0
+
+
+@may_run_in_reactor
+async def _run_within(max_time_ms: int, entry: Command, operation: Operation) -> Reply:
+    """Run a command that has to end in time.
+
+    Raises:
+        CommandError: MaxTimeMSExpired; or it failed.
+    """
+    await in_own_task()
+    with trio.move_on_after(max_time_ms / 1000):
+        return await entry.handler(operation)
+    raise CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit")
+
+
+def _framed(operation: Operation, document: dict[str, object]) -> bytes:
+    document.setdefault("ok", 1.0)
+    document.update(operation.router.gossip())
+    return reply(operation.response_to, bson.encode(document))
+
+
+def _max_time_ms(request: Request) -> int:
+    """The value of ``maxTimeMS``, 0 for no limit.
+
+    Raises:
+        CommandError: TypeMismatch or BadValue.
+    """
+    value = request.get(b"maxTimeMS")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise CommandError(ErrorCode.BadValue, "maxTimeMS must be a number")
+    if math.isnan(value) or (math.isfinite(value) and value != int(value)):
+        raise CommandError(ErrorCode.BadValue, "maxTimeMS has non-integral value")
+    milliseconds = clamp_int64(value)
+    if not 0 <= milliseconds <= _MAX_TIME_MS_LIMIT:
+        raise CommandError(ErrorCode.BadValue, f"{milliseconds} value for maxTimeMS is out of range")
+    return milliseconds
+
+
+def _label(operation: Operation, error: CommandError) -> None:
+    """Tell drivers which failed writes they may send again (the retryable writes specification)."""
+    if (
+        operation.is_retryable_write
+        and RETRYABLE_WRITE_ERROR not in error.labels
+        and has_category(error.code, Category.RETRYABLE)
+    ):
+        error.labels = (*error.labels, RETRYABLE_WRITE_ERROR)
+
+
+def _waits(entry: Command) -> bool:
+    """Whether a command is slow because its client wants it to be."""
+    return entry.name in ("hello", "isMaster", "getMore")
+
+
+def _log_slow(operation: Operation, outcome: str, seconds: float) -> None:
+    request = operation.request
+    logger.info(
+        "Slow operation",
+        extra={
+            "connection_id": operation.client.id,
+            "command": request.name,
+            "namespace": namespace_of(request, in_full=_NAMED_IN_FULL, without=_NAME_SHARDS),
+            "duration_ms": round(seconds * 1000, 1),
+            "outcome": outcome,
+            "shards": list(operation.targeted),
+            "retries": operation.retries,
+        },
+    )

@@ -1,0 +1,48 @@
+"""The router's entry in ``config.mongos``, by which administrators see which routers there are."""
+
+from datetime import UTC, datetime
+from typing import Final
+
+import trio
+from bson.int64 import Int64
+
+from shardwright.router.router import Router
+from shardwright.router.version import MONGODB_VERSION
+from shardwright.wire.errors import BackendError
+
+_INTERVAL_SECONDS: Final = 10.0
+
+
+class MongosRegistration:
+    """Writes the entry at the start and every ten seconds, as mongos does."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        self._created = datetime.now(UTC)
+
+    async def run(self) -> None:
+        """Keep the entry current until cancelled."""
+        while True:
+            await self._router.catalog.attempt(self._ping)
+            await trio.sleep(_INTERVAL_SECONDS)
+
+    async def _ping(self) -> None:
+        """Write the entry.
+
+        Raises:
+            BackendError: the config servers did not answer.
+            CommandError: they refused.
+        """
+        now = datetime.now(UTC)
+        entry = {
+            "advisoryHostFQDNs": [],
+            "created": self._created,
+            "mongoVersion": MONGODB_VERSION,
+            "ping": now,
+            "up": Int64((now - self._created).total_seconds()),
+            "waiting": True,
+        }
+        update = {"q": {"_id": self._router.options.address}, "u": {"$set": entry}, "upsert": True}
+        reply = await self._router.catalog.client.command("config", {"update": "mongos", "updates": [update]})
+        if reply.get("writeErrors"):
+            raise BackendError("config", str(reply["writeErrors"][0].get("errmsg")), sent=True)

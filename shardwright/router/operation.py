@@ -1,0 +1,70 @@
+"""One request under way in the router."""
+
+from typing import TYPE_CHECKING, Any
+
+from shardwright.sharding.namespace import Namespace
+from shardwright.wire.rawbson import decode_document
+from shardwright.wire.read_preference import PRIMARY, ReadPreference
+from shardwright.wire.request import Request
+from shardwright.wire.transport.client_connection import ClientConnection
+
+if TYPE_CHECKING:
+    from shardwright.router.router import Router
+
+
+class Operation:
+    """A request with the client it came from and the router that works on it.
+
+    Attributes:
+        targeted: the shards that it was sent to so far, for the log.
+        retries: how often it was started again because a routing table was stale, for the log.
+        response_to: the message that the next reply answers: the request, in an exhaust stream the reply before.
+    """
+
+    __slots__ = ("_namespace", "client", "request", "response_to", "retries", "router", "targeted")
+
+    def __init__(self, router: "Router", client: ClientConnection, request: Request) -> None:
+        self.router = router
+        self.client = client
+        self.request = request
+        self.targeted: tuple[str, ...] = ()
+        self.retries = 0
+        self.response_to = request.message.request_id
+        self._namespace: str | None = None
+
+    @property
+    def namespace(self) -> str:
+        """``db.collection`` of the collection that the command's first field names.
+
+        Raises:
+            CommandError: InvalidNamespace.
+        """
+        if self._namespace is None:
+            request = self.request
+            namespace = f"{request.db}.{request.collection}"
+            if namespace not in self.router.routing.collections:
+                Namespace(request.db, request.collection).check_valid()
+            self._namespace = namespace
+        return self._namespace
+
+    @property
+    def read_preference(self) -> ReadPreference:
+        """The ``$readPreference`` of the request.
+
+        Raises:
+            CommandError: it is malformed.
+        """
+        document = self.request.raw_object(b"$readPreference")
+        if document is None:
+            return PRIMARY
+        fields: dict[str, Any] = decode_document(document)
+        return ReadPreference.parse(fields)
+
+    @property
+    def is_retryable_write(self) -> bool:
+        """Whether the request is a write that a shard recognises when it is sent again."""
+        return b"txnNumber" in self.request.fields
+
+    def argument(self, name: bytes, default: Any = None) -> Any:  # noqa: ANN401 - a BSON value can be anything
+        """The decoded value of one argument of the command."""
+        return self.request.get(name, default)

@@ -1,0 +1,37 @@
+"""How a router was started."""
+
+from dataclasses import dataclass, field
+
+from shardwright.wire.transport.pool import PoolOptions
+
+
+@dataclass(frozen=True, slots=True)
+class RouterOptions:
+    """The options of ``shardwright-router`` beyond those that all daemons have.
+
+    Attributes:
+        config_set: name of the config servers' replica set.
+        config_hosts: addresses of some of its members, as ``host:port``.
+        address: ``host:port`` under which this router is registered in ``config.mongos``.
+        arguments: the command line, for ``getCmdLineOpts``.
+        worker_index: which of several processes that share the port this one is.
+        worker_sockets: paths of the UNIX sockets of all of them by index; empty for a single process.
+        supervisor: pid of the process that started it, if it is one of several.
+        slow_ms: operations that take longer are logged.
+        shutdown_seconds: how long operations may go on after the signal to end, None for what the parameter
+            ``mongosShutdownTimeoutMillisForSignaledShutdown`` says.
+        config_seconds: how long a read of the catalog may take.
+        pool: bounds of the connection pools to shards.
+    """
+
+    config_set: str
+    config_hosts: tuple[str, ...]
+    address: str
+    arguments: tuple[str, ...] = ()
+    worker_index: int = 0
+    worker_sockets: tuple[str, ...] = ()
+    supervisor: int | None = None
+    slow_ms: float = 100.0
+    shutdown_seconds: float | None = None
+    config_seconds: float = 30.0
+    pool: PoolOptions = field(default_factory=PoolOptions)

@@ -1,0 +1,1 @@
+"""Several router processes behind one port."""

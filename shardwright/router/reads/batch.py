@@ -1,0 +1,49 @@
+"""One batch of a cursor reply, while it fills."""
+
+from typing import Final
+
+from shardwright.wire.limits import BSON_OBJECT_BYTES_MAX
+
+FIRST_BATCH_DOCUMENTS: Final = 101
+"""How many documents the first batch of ``find`` holds when no ``batchSize`` is given."""
+
+_ELEMENT_BYTES: Final = 9
+"""What a document costs in the array besides itself: type byte, index of up to seven digits, NUL."""
+
+
+class Batch:
+    """Documents for one reply, bounded in number and, as in MongoDB, in bytes.
+
+    Attributes:
+        documents: the raw documents, in order.
+        documents_max: how many it takes, None for as many as there is room for.
+        size: bytes of the documents in the reply.
+    """
+
+    __slots__ = ("documents", "documents_max", "size")
+
+    def __init__(self, documents_max: int | None) -> None:
+        self.documents: list[bytes] = []
+        self.documents_max = documents_max
+        self.size = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the number of documents is reached."""
+        return self.documents_max is not None and len(self.documents) >= self.documents_max
+
+    @property
+    def documents_missing(self) -> int | None:
+        """How many documents it still takes, None for as many as there is room for."""
+        return None if self.documents_max is None else self.documents_max - len(self.documents)
+
+    def has_room_for(self, document: bytes) -> bool:
+        """Whether one more document would fit; the first always does."""
+        if self.is_full:
+            return False
+        return not self.documents or self.size + len(document) + _ELEMENT_BYTES <= BSON_OBJECT_BYTES_MAX
+
+    def add(self, document: bytes) -> None:
+        """Take a document that there is room for."""
+        self.documents.append(document)
+        self.size += len(document) + _ELEMENT_BYTES

@@ -1,0 +1,178 @@
+"""Cursor replies: where batch, id and namespace are in one that came, and how one of our own is built.
+
+Positions are those in the frame, so that the reply of a single shard is passed on as it came but for eight bytes.
+"""
+
+from struct import Struct
+from typing import Any, Final
+
+import bson
+
+from shardwright.router.sending.shard_reply import ShardReply
+from shardwright.wire.errors import RemoteProtocolError
+from shardwright.wire.message import OpMsg
+from shardwright.wire.rawbson import (
+    ARRAY,
+    INT64,
+    OBJECT,
+    STRING,
+    InvalidBSONError,
+    array_documents,
+    array_of_documents,
+    decode_value,
+    element,
+    encode_elements,
+    from_elements,
+    index,
+)
+
+FIRST_BATCH: Final = b"firstBatch"
+NEXT_BATCH: Final = b"nextBatch"
+
+_BODY_START: Final = 21
+"""Where the body of an OP_MSG begins that has it as its first section."""
+
+_INT64: Final = Struct("<q")
+_INT32: Final = Struct("<i")
+
+# How mongod begins a reply with a cursor, and the cursor of a first reply. Between the two is a length.
+_FIRST_ELEMENT_AT: Final = _BODY_START + 4
+_CURSOR: Final = element(b"cursor", OBJECT, b"")
+_CURSOR_AT: Final = _FIRST_ELEMENT_AT + len(_CURSOR)
+_FIRST_BATCH_AT: Final = _CURSOR_AT + 4
+_WITH_FIRST_BATCH: Final = element(FIRST_BATCH, ARRAY, b"")
+_NO_ID_ELEMENT: Final = element(b"id", INT64, bytes(8))
+
+
+class CursorReply:
+    """The cursor in a reply frame.
+
+    Attributes:
+        frame: the reply as it came.
+        cursor_id: 0 when the cursor is exhausted.
+    """
+
+    __slots__ = ("_batch", "_fields", "_id_start", "cursor_id", "frame")
+
+    def __init__(self, frame: bytes, cursor_start: int) -> None:
+        """Find the parts of the cursor.
+
+        Args:
+            frame: the reply.
+            cursor_start: where in it the document ``cursor`` is.
+
+        Raises:
+            RemoteProtocolError: it is no cursor.
+        """
+        self.frame = frame
+        try:
+            fields = index(frame, cursor_start)
+            batch = fields[FIRST_BATCH] if FIRST_BATCH in fields else fields[NEXT_BATCH]
+            id_span, namespace = fields[b"id"], fields[b"ns"]
+        except (InvalidBSONError, KeyError) as error:
+            raise RemoteProtocolError(f"a reply without a cursor: {error}") from error
+        if batch[0] != ARRAY or id_span[0] != INT64 or namespace[0] != STRING:
+            raise RemoteProtocolError("a cursor reply with fields of other types")
+        self._batch = batch
+        self._id_start = id_span[2]
+        self._fields = fields
+        self.cursor_id: int = _INT64.unpack_from(frame, id_span[2])[0]
+
+    @classmethod
+    def of(cls, reply: ShardReply) -> "CursorReply":
+        """The cursor in a successful reply of a shard, less what clients do not see.
+
+        Raises:
+            RemoteProtocolError: there is none.
+        """
+        frame = reply.for_client()
+        if frame.startswith(_CURSOR, _FIRST_ELEMENT_AT):
+            return cls(frame, _CURSOR_AT)
+        cursor = reply.fields.get(b"cursor")
+        if cursor is None or cursor[0] != OBJECT:
+            raise RemoteProtocolError(f"{reply.shard_id} answered without a cursor")
+        return cls(frame, index(frame, _BODY_START)[b"cursor"][2])
+
+    @property
+    def namespace(self) -> str:
+        """``db.collection`` of the cursor, by which ``getMore`` has to name it."""
+        return str(decode_value(self.frame, self._fields[b"ns"]))
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether the reply says that some shard did not contribute."""
+        return b"partialResultsReturned" in self._fields
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the batch holds no document."""
+        return self._batch[3] - self._batch[2] <= 5
+
+    def documents(self) -> list[bytes]:
+        """The documents of the batch, each as its own bytes.
+
+        Raises:
+            RemoteProtocolError: the batch is no array of documents.
+        """
+        try:
+            return array_documents(self.frame, self._batch)
+        except InvalidBSONError as error:
+            raise RemoteProtocolError(f"a cursor reply: {error}") from error
+
+    def with_cursor_id(self, cursor_id: int, response_to: int | None = None) -> bytes:
+        """The same frame with another cursor id and, if given, as the answer to another request."""
+        at = self._id_start
+        frame = memoryview(self.frame)  # its parts are copied once, however long the reply is
+        parts: list[bytes | memoryview] = [frame[:at], _INT64.pack(cursor_id), frame[at + 8 :]]
+        if response_to is not None:
+            parts[:1] = frame[:8], _INT32.pack(response_to), frame[12:at]
+        return b"".join(parts)
+
+
+def is_whole_result(reply: ShardReply) -> bool:
+    """Whether a successful reply plainly holds all there is: its cursor begins with the first batch and then id 0.
+
+    That is how mongod writes it. It is looked for before anything else is, since most replies are of that kind.
+    """
+    frame = reply.frame
+    if not frame.startswith(_WITH_FIRST_BATCH, _FIRST_BATCH_AT) or not frame.startswith(_CURSOR, _FIRST_ELEMENT_AT):
+        return False
+    batch_start = _FIRST_BATCH_AT + len(_WITH_FIRST_BATCH)
+    return frame.startswith(
+        _NO_ID_ELEMENT, batch_start + int.from_bytes(frame[batch_start : batch_start + 4], "little")
+    )
+
+
+def cursor_element(
+    batch_name: bytes,
+    documents: list[bytes],
+    cursor_id: int,
+    namespace: str,
+    *,
+    is_partial: bool = False,
+    at_cluster_time: Any = None,  # noqa: ANN401 - a BSON timestamp or nothing
+) -> bytes:
+    """The raw element ``cursor`` of a reply with the given raw documents, in mongos's order of fields."""
+    trailer: dict[str, Any] = {"partialResultsReturned": True} if is_partial else {}
+    trailer |= {"id": bson.Int64(cursor_id), "ns": namespace}
+    if at_cluster_time is not None:
+        trailer["atClusterTime"] = at_cluster_time
+    elements = element(batch_name, ARRAY, array_of_documents(documents)) + encode_elements(trailer)
+    return element(b"cursor", OBJECT, from_elements(elements))
+
+
+def first_batch(reply: bytes | dict[str, Any] | None) -> list[bytes]:
+    """The documents of the first batch in a successful reply of the router's own.
+
+    Args:
+        reply: its frame; or the document, which only a reply without documents is given as.
+    """
+    if not isinstance(reply, bytes):
+        return []
+    body = OpMsg(reply).body
+    return array_documents(body, index(body, index(body)[b"cursor"][2])[FIRST_BATCH])
+
+
+def empty_cursor(namespace: str) -> dict[str, Any]:
+    """The reply to a read of what does not exist, in the order of fields that MongoDB has for that."""
+    return {"cursor": {"id": bson.Int64(0), "ns": namespace, "firstBatch": []}}

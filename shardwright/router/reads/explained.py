@@ -1,0 +1,178 @@
+"""The command inside an ``explain``: which it is, where it goes, and how each shard is asked to explain it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from shardwright.router.reads.count import CountArguments
+from shardwright.router.reads.find_arguments import FindArguments, filter_of
+from shardwright.router.reads.pipeline import Pipeline
+from shardwright.router.resolved_view import ResolvedView
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.field_errors import missing_field, wrong_type
+from shardwright.wire.message import OpMsg, op_msg
+from shardwright.wire.rawbson import (
+    EMPTY_DOCUMENT,
+    OBJECT,
+    STRING,
+    Span,
+    append,
+    element,
+    from_elements,
+    index,
+    without,
+)
+from shardwright.wire.request import Request
+
+VERBOSITIES: Final = ("queryPlanner", "executionStats", "allPlansExecution")
+
+_FILTER_FIELDS: Final = {b"count": b"query", b"distinct": b"query", b"findAndModify": b"query"}
+_STATEMENT_FIELDS: Final = {b"update": b"updates", b"delete": b"deletes"}
+_ALIASES: Final = {b"findandmodify": b"findAndModify"}
+_EXPLAINABLE: Final = frozenset({b"find", b"aggregate", *_FILTER_FIELDS, *_STATEMENT_FIELDS})
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedCommand:
+    """The command to explain.
+
+    Attributes:
+        request: it, as if the client had sent it by itself.
+        body: it, as the client wrote it.
+        name: its name, as MongoDB spells it.
+        verbosity: how much to tell.
+        filter: the raw filter that decides where it goes.
+        collation: the raw collation that applies to the filter, None if it names none.
+    """
+
+    request: Request
+    body: bytes
+    name: str
+    verbosity: str
+    filter: bytes
+    collation: bytes | None
+
+    @classmethod
+    def parse(cls, explain: Request, is_known: Callable[[str], bool]) -> "ExplainedCommand":
+        """Take an ``explain`` command apart.
+
+        Args:
+            explain: the command.
+            is_known: whether there is a command of some name.
+
+        Raises:
+            CommandError: TypeMismatch, BadValue for the verbosity, CommandNotFound, IllegalOperation for what cannot be
+                explained, or what is wrong with the inner command.
+        """
+        kind, _, start, end = next(iter(explain.fields.values()))
+        if kind != OBJECT:
+            raise wrong_type("explain.explain", kind, "object")
+        verbosity = explain.get(b"verbosity", VERBOSITIES[-1])
+        if verbosity not in VERBOSITIES:
+            raise CommandError(
+                ErrorCode.BadValue,
+                f"Enumeration value '{verbosity}' for field 'explain.verbosity' is not a valid value.",
+            )
+        body = explain.body[start:end]
+        name = next(iter(index(body)), b"")
+        name = _ALIASES.get(name, name)
+        text = name.decode(errors="replace")
+        if name == b"explain":
+            raise CommandError(ErrorCode.IllegalOperation, "Explain cannot explain itself.")
+        if name not in _EXPLAINABLE:
+            if is_known(text):
+                raise CommandError(ErrorCode.IllegalOperation, f"Cannot explain cmd: {text}")
+            raise CommandError(ErrorCode.CommandNotFound, f"Explain failed due to unknown command: {text}")
+        return cls.of(_as_request(body, explain), body, text, verbosity)
+
+    @classmethod
+    def of(cls, request: Request, body: bytes, name: str, verbosity: str) -> "ExplainedCommand":
+        """A command to explain, of those that can be.
+
+        Raises:
+            CommandError: what is wrong with it.
+        """
+        collation = request.raw_object(b"collation")
+        if name == "find":
+            found = filter_of(request)
+        elif name == "aggregate":
+            found = Pipeline.parse(request).filter
+        elif name.encode() in _FILTER_FIELDS:
+            found = request.raw_object(_FILTER_FIELDS[name.encode()]) or EMPTY_DOCUMENT
+        else:
+            found, collation = _first_statement(request, _STATEMENT_FIELDS[name.encode()])
+        return cls(request, body, name, verbosity, found, collation)
+
+    def on_view(self, view: ResolvedView) -> "ExplainedCommand":
+        """The aggregation that does what this read of a view does.
+
+        Raises:
+            CommandError: it cannot be one.
+        """
+        request = view.expand(self.request)
+        return self.of(request, without(request.body, {b"$db"}), "aggregate", self.verbosity)
+
+    @property
+    def is_write(self) -> bool:
+        """Whether the command would change documents."""
+        return self.name in ("update", "delete", "findAndModify")
+
+    def body_for(self, shard_count: int) -> bytes:
+        """The inner command as it would be sent to so many shards.
+
+        Raises:
+            CommandError: an argument is wrong.
+        """
+        if self.name == "find" and shard_count > 1:
+            return FindArguments.parse(self.request).body_for_shards(self.body)
+        if self.name == "count":
+            return CountArguments.parse(self.request).body_for_shards(self.body)
+        return self.body
+
+    def stage(self, shard_count: int) -> str:
+        """The name of what the router does with the shards' results."""
+        if self.is_write:
+            return "SHARD_WRITE"
+        if shard_count == 1:
+            return "SINGLE_SHARD"
+        is_sorted = self.name == "find" and FindArguments.parse(self.request).order is not None
+        return "SHARD_MERGE_SORT" if is_sorted else "SHARD_MERGE"
+
+
+def wrapped(inner: bytes, verbosity: str, others: bytes) -> bytes:
+    """The command that asks a shard to explain ``inner``.
+
+    Args:
+        inner: the raw inner command.
+        verbosity: how much to tell.
+        others: raw elements that follow, such as ``$db``.
+    """
+    length = len(verbosity) + 1
+    return from_elements(
+        element(b"explain", OBJECT, inner)
+        + element(b"verbosity", STRING, length.to_bytes(4, "little") + verbosity.encode() + b"\0")
+        + others
+    )
+
+
+def _as_request(body: bytes, explain: Request) -> Request:
+    db = explain.fields[b"$db"]
+    return Request(OpMsg(op_msg(append(body, explain.body[db[1] : db[3]]), request_id=0)))
+
+
+def _first_statement(request: Request, name: bytes) -> tuple[bytes, bytes | None]:
+    """The filter and the collation of the only statement of an update or a delete."""
+    statements = request.documents(name)
+    if len(statements) != 1:
+        raise CommandError(ErrorCode.InvalidLength, "explained write batches must be of size 1")
+    statement = statements[0]
+    fields = index(statement)
+    if b"q" not in fields or fields[b"q"][0] != OBJECT:
+        raise missing_field(f"{request.name}.{name.decode(errors='replace')}.q")
+    collation = fields.get(b"collation")
+    return _raw(statement, fields[b"q"]), None if collation is None else _raw(statement, collation)
+
+
+def _raw(document: bytes, span: Span) -> bytes:
+    return document[span[2] : span[3]]

@@ -1,0 +1,107 @@
+"""Other collections that a pipeline reads or writes: the one shard that runs it must have them whole."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from shardwright.router.operation import Operation
+from shardwright.router.reads.pipeline import Pipeline
+from shardwright.router.routing.routing_cache import CollectionRouting
+from shardwright.router.sending.shard_reply import StaleRoutingError
+from shardwright.sharding.involved_namespaces import INVOLVED_NAMESPACES, involved_namespaces_element
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.read_preference import ReadPreference
+
+OUT_TO_SHARDED: Final = 28769
+"""MongoDB's number for an ``$out`` whose target is sharded."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignCollections:
+    """What a pipeline names besides its own collection.
+
+    Attributes:
+        routings: how they are routed: all unsharded, and on the shard that runs the pipeline.
+        version_elements: the elements that tell it so; none for a genuine shard.
+    """
+
+    routings: tuple[CollectionRouting, ...] = ()
+    version_elements: bytes = b""
+
+    @contextmanager
+    def blamed(self) -> Iterator[None]:
+        """Have a `StaleRoutingError` of the block say that these routings were used."""
+        try:
+            yield
+        except StaleRoutingError as stale:
+            stale.involved = self.routings
+            raise
+
+
+NO_FOREIGN_COLLECTIONS: Final = ForeignCollections()
+
+
+async def foreign_collections(
+    operation: Operation,
+    pipeline: Pipeline,
+    shard: str,
+    preference: ReadPreference,
+    *,
+    create_databases: bool = False,
+) -> ForeignCollections:
+    """The other collections that a pipeline names.
+
+    A genuine shard would not know the field with their versions. It routes what it reads by itself; what it writes is
+    read from the catalog first.
+
+    Args:
+        operation: on whose behalf.
+        pipeline: the stages.
+        shard: which is to run them.
+        preference: by which of its members.
+        create_databases: create those of the collections that are written, on ``shard``.
+
+    Raises:
+        CommandError: CommandNotSupported, ``shard`` has not everything of some collection; 28769, the target of
+            ``$out`` is sharded; the shard can't be reached.
+    """
+    named = pipeline.involved_namespaces(operation.request.db)
+    if not named:
+        return NO_FOREIGN_COLLECTIONS
+    routing_cache = operation.router.routing
+    is_checked_by_shard = await operation.router.shards.understands(shard, INVOLVED_NAMESPACES.decode(), preference)
+    found: list[CollectionRouting] = []
+    for namespace, is_written in named.items():
+        try:
+            create = is_written and create_databases
+            routing = await routing_cache.collection(namespace, create_database=create, primary=shard)
+        except CommandError as error:
+            if error.code == ErrorCode.NamespaceNotFound:
+                continue  # nothing is there to be read
+            raise
+        if not _is_on(routing, shard) or (is_written and not is_checked_by_shard):
+            routing = await routing_cache.latest(routing)  # no shard checks that this still holds
+        if not _is_on(routing, shard):
+            raise _refusal(routing, shard, is_out=is_written and "$out" in pipeline.names)
+        found.append(routing)
+    if not is_checked_by_shard:
+        return ForeignCollections(tuple(found))
+    elements = involved_namespaces_element({each.namespace: each.versions_for(shard) for each in found})
+    return ForeignCollections(tuple(found), elements)
+
+
+def _is_on(routing: CollectionRouting, shard: str) -> bool:
+    return not routing.is_sharded and routing.primary == shard
+
+
+def _refusal(routing: CollectionRouting, shard: str, *, is_out: bool) -> CommandError:
+    if routing.is_sharded and is_out:
+        return CommandError(OUT_TO_SHARDED, f"{routing.namespace} cannot be sharded")
+    where = "it is sharded" if routing.is_sharded else f"it is on {routing.primary}"
+    return CommandError(
+        ErrorCode.CommandNotSupported,
+        f"This aggregation runs on {shard} and names the collection {routing.namespace}, but {where}: a pipeline over "
+        "several shards may only filter and transform documents of one collection",
+    )

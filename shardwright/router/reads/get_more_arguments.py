@@ -1,0 +1,72 @@
+"""The arguments of ``getMore``."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from shardwright.wire.arguments import Arguments
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.field_errors import unknown_field
+from shardwright.wire.rawbson import INT64
+from shardwright.wire.request import Request
+
+_STRUCT: Final = "getMore"
+_KNOWN: Final = frozenset(
+    {
+        b"getMore",
+        b"collection",
+        b"batchSize",
+        b"maxTimeMS",
+        b"term",
+        b"lastKnownCommittedOpTime",
+        b"comment",
+        b"apiVersion",
+        b"apiStrict",
+        b"apiDeprecationErrors",
+        b"lsid",
+        b"txnNumber",
+        b"autocommit",
+        b"readConcern",
+        b"writeConcern",
+        b"maxTimeMSOpOnly",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GetMoreArguments:
+    """What a ``getMore`` asks for.
+
+    Attributes:
+        cursor_id: of which cursor.
+        namespace: ``db.collection`` that it names.
+        batch_size: how many documents at most, None for as many as fit.
+        max_time_ms: how long an awaiting cursor may wait, None if not given.
+    """
+
+    cursor_id: int
+    namespace: str
+    batch_size: int | None
+    max_time_ms: int | None
+
+    @classmethod
+    def parse(cls, request: Request) -> "GetMoreArguments":
+        """Check the arguments as mongod does.
+
+        Raises:
+            CommandError: TypeMismatch, 40414 (missing), 40415 (unknown field), 51024 (negative), InvalidNamespace.
+        """
+        arguments = Arguments.of(request, _STRUCT)
+        _, _, start, end = arguments.span(b"getMore", INT64)
+        cursor_id = int.from_bytes(request.body[start:end], "little", signed=True)
+        collection = arguments.string(b"collection")
+        for name in request.fields:
+            if name not in _KNOWN and not name.startswith(b"$"):
+                raise unknown_field(f"{_STRUCT}.{name.decode(errors='replace')}")
+        batch_size = arguments.maybe_integer(b"batchSize")
+        max_time_ms = arguments.maybe_integer(b"maxTimeMS", minimum=None)
+        if max_time_ms is not None and max_time_ms < 0:
+            raise CommandError(ErrorCode.BadValue, f"{max_time_ms} value for maxTimeMS is out of range")
+        if not collection:
+            raise CommandError(ErrorCode.InvalidNamespace, "Collection names cannot be empty")
+        return cls(cursor_id, f"{request.db}.{collection}", batch_size or None, max_time_ms)

@@ -1,0 +1,162 @@
+"""Merging what several shards return: sans I/O, documents in, documents out.
+
+Each shard's cursor is a *source* with a number. Documents are fed to a source as they come; `ResultMerger.fill` moves
+into a batch what can be said to come next. When it stops, `starving` names the sources whose next documents are needed
+to go on.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from heapq import heappop, heappush, heapreplace
+from typing import Final
+
+from shardwright.router.reads.batch import Batch
+from shardwright.router.reads.sort_order import SortOrder, sort_key_span, without_span
+
+_OBJECT_BYTES: Final = 48
+"""What a document takes in memory besides itself."""
+
+
+class _Source:
+    __slots__ = ("documents", "held_bytes", "is_exhausted")
+
+    def __init__(self) -> None:
+        self.documents: deque[bytes] = deque()
+        self.held_bytes = 0
+        self.is_exhausted = False
+
+    def extend(self, documents: Sequence[bytes]) -> None:
+        self.documents.extend(documents)
+        self.held_bytes += sum(map(len, documents)) + len(documents) * _OBJECT_BYTES
+
+    def drop_first(self) -> None:
+        self.held_bytes -= len(self.documents.popleft()) + _OBJECT_BYTES
+
+    def replace_first(self, document: bytes) -> None:
+        self.held_bytes += len(document) - len(self.documents[0])
+        self.documents[0] = document
+
+
+class ResultMerger:
+    """Merges sources in sort order, or as they come, and applies skip and limit to the result.
+
+    Documents that compare equal come in the order of their sources' numbers.
+    """
+
+    def __init__(self, source_count: int, *, order: SortOrder | None = None, skip: int = 0, limit: int = 0) -> None:
+        """Begin with empty sources.
+
+        Args:
+            source_count: how many there are.
+            order: how documents compare, None for no order. Ordered documents lose their ``$sortKey`` here.
+            skip: how many documents to drop first.
+            limit: how many documents there are in all at most, 0 for no bound.
+        """
+        self._sources = [_Source() for _ in range(source_count)]
+        self._order = order
+        self._skip = skip
+        self._remaining = limit or None
+        # Of every source with documents: the key of its first one, its number, and that document without the key.
+        self._heads: list[tuple[bytes, int, bytes]] = []
+
+    def feed(self, source: int, documents: Sequence[bytes], *, is_exhausted: bool) -> None:
+        """Take the next documents of a source that was starving (or is new).
+
+        Args:
+            source: its number.
+            documents: its next documents, possibly none.
+            is_exhausted: there will be no more.
+
+        Raises:
+            RemoteProtocolError: a document lacks its ``$sortKey``.
+        """
+        fed = self._sources[source]
+        was_empty = not fed.documents
+        fed.extend(documents)
+        fed.is_exhausted = is_exhausted
+        if self._order is not None and was_empty and documents:
+            heappush(self._heads, self._head(self._order, source))
+
+    def starving(self) -> list[int]:
+        """The sources that must be fed before more can be said: all the empty ones, as soon as one is needed."""
+        if self.is_done or (self._order is None and any(source.documents for source in self._sources)):
+            return []
+        return [
+            number for number, source in enumerate(self._sources) if not source.documents and not source.is_exhausted
+        ]
+
+    def fill(self, batch: Batch) -> None:
+        """Move documents into the batch until it is full, or it is not known what comes next.
+
+        Raises:
+            RemoteProtocolError: a document lacks its ``$sortKey``.
+        """
+        if self._order is None:
+            self._fill_unordered(batch)
+        else:
+            self._fill_ordered(batch, self._order)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no document will come any more."""
+        if self._remaining == 0:
+            return True
+        return all(source.is_exhausted and not source.documents for source in self._sources)
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory of the documents that were fed and not moved into a batch yet."""
+        keys = sum(len(key) + _OBJECT_BYTES for key, _, _ in self._heads)
+        return keys + sum(source.held_bytes for source in self._sources)
+
+    @property
+    def is_unbounded(self) -> bool:
+        """Whether neither order, skip nor limit stand between the sources and the result from here on."""
+        return self._order is None and not self._skip and self._remaining is None
+
+    def _fill_unordered(self, batch: Batch) -> None:
+        for source in self._sources:
+            while source.documents and self._remaining != 0:
+                if not self._emit(source.documents[0], batch):
+                    return
+                source.drop_first()
+
+    def _fill_ordered(self, batch: Batch, order: SortOrder) -> None:
+        heads = self._heads
+        while heads and self._remaining != 0:
+            if self._is_any_unknown():
+                return
+            _, number, document = heads[0]
+            if not self._emit(document, batch):
+                return
+            source = self._sources[number]
+            source.drop_first()
+            if source.documents:
+                heapreplace(heads, self._head(order, number))
+            else:
+                heappop(heads)
+
+    def _is_any_unknown(self) -> bool:
+        """Whether a source without documents may still hold the one that comes first."""
+        return len(self._heads) < len(self._sources) and any(
+            not source.documents and not source.is_exhausted for source in self._sources
+        )
+
+    def _emit(self, document: bytes, batch: Batch) -> bool:
+        if self._skip:
+            self._skip -= 1
+            return True
+        if not batch.has_room_for(document):
+            return False
+        batch.add(document)
+        if self._remaining is not None:
+            self._remaining -= 1
+        return True
+
+    def _head(self, order: SortOrder, number: int) -> tuple[bytes, int, bytes]:
+        source = self._sources[number]
+        document = source.documents[0]
+        span = sort_key_span(document)
+        key, bare = order.key(document, span), without_span(document, span)
+        source.replace_first(bare)
+        return key, number, bare

@@ -1,0 +1,33 @@
+"""Reading what does not exist: MongoDB answers with nothing rather than an error."""
+
+from collections.abc import Awaitable
+
+from shardwright.router.operation import Operation
+from shardwright.router.registry import Reply
+from shardwright.sharding.namespace import Namespace
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+
+async def unless_missing(operation: Operation, reading: Awaitable[Reply], nothing: Reply) -> Reply:
+    """What a read gives, or ``nothing`` if the database of its collection does not exist.
+
+    Raises:
+        CommandError: the read failed in another way; InvalidNamespace, no shard could have said that the name is wrong.
+    """
+    try:
+        return await reading
+    except CommandError as error:
+        check_is_missing(operation, error)
+    return nothing
+
+
+def check_is_missing(operation: Operation, error: CommandError) -> None:
+    """Return if a read failed because the database of its collection does not exist.
+
+    Raises:
+        CommandError: as `unless_missing`.
+    """
+    if error.code != ErrorCode.NamespaceNotFound or operation.request.db in operation.router.routing.databases:
+        raise error
+    Namespace(operation.request.db, operation.request.collection).check_readable()

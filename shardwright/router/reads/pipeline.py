@@ -1,0 +1,97 @@
+"""An aggregation pipeline, read as far as routing has to know it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from shardwright.sharding.involved_namespaces import involved_namespaces, may_involve_others
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.field_errors import missing_field, wrong_type
+from shardwright.wire.rawbson import ARRAY, EMPTY_DOCUMENT, OBJECT, Span, array_of_documents, decode_value, spans
+from shardwright.wire.request import Request
+
+NOT_ONE_FIELD: Final = 40323
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage.
+
+    Attributes:
+        name: ``$match`` and so on.
+        raw: the document ``{<name>: <specification>}``.
+        span: where in ``raw`` the specification is.
+    """
+
+    name: str
+    raw: bytes
+    span: Span
+
+    @property
+    def specification(self) -> Any:  # noqa: ANN401 - each stage has its own
+        """What the stage is to do, decoded."""
+        return decode_value(self.raw, self.span)
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """The stages of an ``aggregate``."""
+
+    stages: tuple[Stage, ...]
+
+    @classmethod
+    def parse(cls, request: Request) -> "Pipeline":
+        """Read the pipeline of a request.
+
+        Raises:
+            CommandError: 40414 when there is none, TypeMismatch, 40323 for a stage that has not exactly one field.
+        """
+        span = request.fields.get(b"pipeline")
+        if span is None:
+            raise missing_field("aggregate.pipeline")
+        if span[0] != ARRAY:
+            raise CommandError(ErrorCode.TypeMismatch, "'pipeline' option must be specified as an array")
+        return cls(tuple(_stages(request.body, span)))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the stages."""
+        return tuple(stage.name for stage in self.stages)
+
+    @property
+    def first(self) -> str:
+        """The name of the first stage, empty if there is none."""
+        return self.stages[0].name if self.stages else ""
+
+    @property
+    def filter(self) -> bytes:
+        """The raw filter of a leading ``$match``, empty if there is none: what decides where the pipeline goes."""
+        if self.first != "$match":
+            return EMPTY_DOCUMENT
+        kind, _, start, end = self.stages[0].span
+        return self.stages[0].raw[start:end] if kind == OBJECT else EMPTY_DOCUMENT
+
+    def involved_namespaces(self, db: str) -> dict[str, bool]:
+        """The other collections that stages name, those of nested pipelines too, and whether they are written.
+
+        Args:
+            db: the database of the aggregation, where collections without a database are.
+
+        Raises:
+            CommandError: InvalidBSON, or Overflow for pipelines nested too deep.
+        """
+        if not any(may_involve_others(stage.raw) for stage in self.stages):
+            return {}
+        return involved_namespaces(array_of_documents([stage.raw for stage in self.stages]), db)
+
+
+def _stages(body: bytes, pipeline: Span) -> Iterator[Stage]:
+    for name, (kind, _, start, end) in spans(body, pipeline[2]):
+        if kind != OBJECT:
+            raise wrong_type(f"aggregate.pipeline.{name.decode(errors='replace')}", kind, "object")
+        raw = body[start:end]
+        fields = list(spans(raw))
+        if len(fields) != 1:
+            raise CommandError(NOT_ONE_FIELD, "A pipeline stage specification object must contain exactly one field.")
+        yield Stage(fields[0][0].decode(errors="replace"), raw, fields[0][1])

@@ -1,0 +1,112 @@
+"""The order in which the results of several shards are merged.
+
+A shard that is asked for it puts the sort key of each document into its ``$sortKey``: the values of the sort's
+components, in an array, already evaluated (``$meta``) and already transformed by the collation. So the router compares
+them as plain values, component by component, each in its direction.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from shardwright.sharding.key_order import encode_value
+from shardwright.wire.errors import RemoteProtocolError
+from shardwright.wire.rawbson import ARRAY, DECIMAL128, DOUBLE, INT32, INT64, Span, decode_value, spans
+
+SORT_KEY: Final = b"$sortKey"
+
+_INVERTED: Final = bytes(255 - byte for byte in range(256))
+_NUMBERS: Final = frozenset({INT32, INT64, DOUBLE, DECIMAL128})
+
+# One encoding may begin with another ("a" and "a\0"), and then the next byte decides: this one lies between the longer
+# one's escape and the inverse of that.
+_END: Final = b"\x80"
+
+# $sortKey and its NUL, as it stands in a document.
+_SORT_KEY_NAME: Final = SORT_KEY + b"\0"
+
+
+@dataclass(frozen=True, slots=True)
+class SortOrder:
+    """How two documents that carry a ``$sortKey`` compare.
+
+    Attributes:
+        descending: for each component of the sort whether it descends.
+        is_whole_key: the ``$sortKey`` is one ascending value and not an array of components (``$near``).
+    """
+
+    descending: tuple[bool, ...]
+    is_whole_key: bool = False
+
+    @classmethod
+    def parse(cls, sort: bytes) -> "SortOrder | None":
+        """The order that a ``sort`` document asks for; None if results may come in any order.
+
+        A ``$natural`` anywhere is a hint rather than a sort, and ``$meta`` components descend. What is malformed is
+        left for the shards to refuse.
+        """
+        descending: list[bool] = []
+        for name, span in spans(sort):
+            if name == b"$natural":
+                return None
+            descending.append(span[0] not in _NUMBERS or decode_value_is_negative(sort, span))
+        return cls(tuple(descending)) if descending else None
+
+    def key(self, document: bytes, span: Span) -> bytes:
+        """Bytes that compare as the document does, from the ``$sortKey`` found at ``span``.
+
+        Raises:
+            RemoteProtocolError: the ``$sortKey`` does not have the components of the sort.
+        """
+        if self.is_whole_key:
+            return encode_value(document, span)
+        if span[0] != ARRAY:
+            raise RemoteProtocolError("a $sortKey that is no array")
+        parts = [encode_value(document, each) for _, each in spans(document, span[2])]
+        if len(parts) != len(self.descending):
+            raise RemoteProtocolError(f"a $sortKey of {len(parts)} components for a sort of {len(self.descending)}")
+        for position, descends in enumerate(self.descending):
+            if descends:
+                parts[position] = parts[position].translate(_INVERTED)
+        parts.append(_END)
+        return b"".join(parts)
+
+
+NEAREST_FIRST: Final = SortOrder((False,), is_whole_key=True)
+"""The order of a ``$near`` query without a sort: ``$sortKey`` is the distance."""
+
+
+def decode_value_is_negative(document: bytes, span: Span) -> bool:
+    """Whether the number at ``span`` is below zero."""
+    value = decode_value(document, span)
+    return bool((value.to_decimal() if span[0] == DECIMAL128 else value) < 0)
+
+
+def sort_key_span(document: bytes) -> Span:
+    """Where the ``$sortKey`` of a document is.
+
+    Every document that a shard sends for a merge has one at its top level. So if the name occurs once in its bytes,
+    this is it, and the elements before it need not be walked.
+
+    Raises:
+        RemoteProtocolError: there is none.
+    """
+    at = document.find(_SORT_KEY_NAME, 5)
+    if at < 0:
+        raise RemoteProtocolError("a document without the $sortKey that was asked for")
+    value_start = at + len(_SORT_KEY_NAME)
+    if document.find(_SORT_KEY_NAME, value_start) < 0 and document[at - 1] == ARRAY:
+        length = int.from_bytes(document[value_start : value_start + 4], "little")
+        return ARRAY, at - 1, value_start, value_start + length
+    found: Span | None = None
+    for name, span in spans(document):
+        if name == SORT_KEY:
+            found = span
+    if found is None:
+        raise RemoteProtocolError("a document without the $sortKey that was asked for")
+    return found
+
+
+def without_span(document: bytes, span: Span) -> bytes:
+    """The document less the element at ``span``."""
+    _, start, _, end = span
+    return (len(document) - end + start).to_bytes(4, "little") + document[4:start] + document[end:]

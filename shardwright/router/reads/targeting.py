@@ -1,0 +1,50 @@
+"""To which shards a read goes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bson.timestamp import Timestamp
+
+from shardwright.router.routing.routing_cache import CollectionRouting
+from shardwright.sharding.past_placement import placement_at
+from shardwright.sharding.targeting.collation import effective, is_simple
+from shardwright.sharding.targeting.targets import target_filter
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import InvalidBSONError
+
+
+def shards_for_read(
+    routing: CollectionRouting,
+    filter_document: bytes,
+    collation: Mapping[str, Any] | None,
+    time: Timestamp | None = None,
+) -> tuple[str, ...]:
+    """The shards that may hold matches of a filter, in order; the primary shard for what is not sharded.
+
+    Args:
+        routing: where the collection is.
+        filter_document: the raw filter.
+        collation: what the command names, None for the collection's own.
+        time: of a snapshot, whose documents are where they were then.
+
+    Raises:
+        CommandError: InvalidBSON; StaleChunkHistory, nobody knows any more where they were.
+    """
+    table = routing.table
+    if table is None:
+        return (routing.primary,)
+    simple = is_simple(effective(collation, table.collection.default_collation))
+    try:
+        placement = table if time is None else placement_at(table, time)
+        shards = target_filter(filter_document, placement, simple_collation=simple)
+    except InvalidBSONError as error:
+        raise CommandError(ErrorCode.InvalidBSON, str(error)) from error
+    return tuple(shards) if len(shards) == 1 else tuple(sorted(shards))
+
+
+def effective_collation(routing: CollectionRouting, collation: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """The collation that applies, None if it is the simple one."""
+    default = None if routing.table is None else routing.table.collection.default_collation
+    applied = effective(collation, default)
+    return None if is_simple(applied) else applied

@@ -1,0 +1,86 @@
+"""The table of commands that the router knows.
+
+A command is registered by the decorator on its handler; `router.commands` imports all of them. What every command has
+in common (metrics, deadlines, errors, replies) is the dispatcher's, so that a handler says only what its command does.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from shardwright.router.operation import Operation
+
+Reply: TypeAlias = bytes | dict[str, Any] | None
+"""A whole frame that answers the request, a document to be framed (``ok: 1`` is added), or nothing more to send."""
+
+CommandHandler: TypeAlias = Callable[[Operation], Awaitable[Reply]]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command and what the dispatcher and ``listCommands`` need to know of it.
+
+    Attributes:
+        name: as MongoDB spells it.
+        handler: the function that runs it.
+        reads: it only reads: it may be cancelled when its client leaves, and be sent again after a broken connection.
+        writes: it changes documents.
+        admin_only: it runs on the admin database alone.
+        help: one sentence for ``listCommands``, the first line of the handler's docstring.
+        deadline_from_max_time: whether ``maxTimeMS`` bounds it (in ``getMore`` and ``hello`` it means something else).
+        api_versions: the versions of the Stable API that include it.
+        begins_in_reactor: the handler usually waits for shards alone, and calls `in_own_task` where it does not.
+    """
+
+    name: str
+    handler: CommandHandler
+    reads: bool
+    writes: bool
+    admin_only: bool
+    help: str
+    deadline_from_max_time: bool
+    api_versions: tuple[str, ...]
+    begins_in_reactor: bool
+
+
+COMMANDS: Final[dict[str, Command]] = {}
+"""All commands by name and alias."""
+
+
+def command(
+    name: str,
+    *,
+    aliases: tuple[str, ...] = (),
+    reads: bool = False,
+    writes: bool = False,
+    admin_only: bool = False,
+    deadline_from_max_time: bool = True,
+    api_versions: tuple[str, ...] = (),
+    begins_in_reactor: bool = False,
+) -> Callable[[CommandHandler], CommandHandler]:
+    """Register the decorated function as the handler of a command; see `Command` for the arguments.
+
+    Raises:
+        ValueError: the name is taken.
+    """
+
+    def register(handler: CommandHandler) -> CommandHandler:
+        summary = (handler.__doc__ or "").strip().splitlines()
+        entry = Command(
+            name,
+            handler,
+            reads,
+            writes,
+            admin_only,
+            summary[0] if summary else "",
+            deadline_from_max_time,
+            api_versions,
+            begins_in_reactor,
+        )
+        for each in (name, *aliases):
+            if each in COMMANDS:
+                raise ValueError(f"two handlers for the command {each}")
+            COMMANDS[each] = entry
+        return handler
+
+    return register

@@ -1,0 +1,81 @@
+"""What a view stands for, as a shard says it that cannot run a read of the view alone."""
+
+from dataclasses import dataclass
+
+from shardwright.router.reads.view_aggregate import as_aggregate, with_body
+from shardwright.sharding.namespace import Namespace
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError, RemoteProtocolError
+from shardwright.wire.rawbson import (
+    ARRAY,
+    OBJECT,
+    STRING,
+    append,
+    array_documents,
+    array_of_documents,
+    decode_value,
+    element,
+    from_elements,
+    index,
+    without,
+)
+from shardwright.wire.request import Request
+
+_REPLACED = frozenset({b"aggregate", b"pipeline", b"collation"})
+_NOT_ON_VIEWS = b"$collStats"
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedView:
+    """The collection at the bottom of a view, and the aggregation that makes the view of it.
+
+    Attributes:
+        namespace: the collection.
+        stages: raw.
+        collation: raw; the view's own, which no read of it may change.
+    """
+
+    namespace: Namespace
+    stages: tuple[bytes, ...]
+    collation: bytes
+
+    @classmethod
+    def of(cls, reply: bytes) -> "ResolvedView":
+        """What the body of a CommandOnShardedViewNotSupportedOnMongod says.
+
+        Raises:
+            RemoteProtocolError: it says nothing of a view.
+        """
+        resolved = index(reply).get(b"resolvedView")
+        fields = index(reply, resolved[2]) if resolved is not None and resolved[0] == OBJECT else {}
+        name, pipeline, collation = (fields.get(each) for each in (b"ns", b"pipeline", b"collation"))
+        if name is None or name[0] != STRING or pipeline is None or pipeline[0] != ARRAY:
+            raise RemoteProtocolError("an error about a view that does not say what the view stands for")
+        stages = tuple(array_documents(reply, pipeline))
+        raw_collation = b"" if collation is None or collation[0] != OBJECT else reply[collation[2] : collation[3]]
+        return cls(Namespace.parse(str(decode_value(reply, name))), stages, raw_collation)
+
+    def expand(self, request: Request) -> Request:
+        """The aggregation on the collection that does what a read of the view does.
+
+        Raises:
+            CommandError: an argument of the read is wrong, or has no counterpart in an aggregation.
+        """
+        aggregate = as_aggregate(request)
+        stages = aggregate.documents(b"pipeline")
+        if stages and next(iter(index(stages[0])), b"") == _NOT_ON_VIEWS:
+            raise not_on_view(Namespace(request.db, request.collection))
+        name = self.namespace.collection.encode() + b"\0"
+        body = from_elements(
+            element(b"aggregate", STRING, len(name).to_bytes(4, "little") + name)
+            + element(b"pipeline", ARRAY, array_of_documents([*self.stages, *stages]))
+            + without(aggregate.body, _REPLACED)[4:-1]
+        )
+        return with_body(
+            request, append(body, element(b"collation", OBJECT, self.collation)) if self.collation else body
+        )
+
+
+def not_on_view(namespace: Namespace) -> CommandError:
+    """The error for what only collections have or take."""
+    return CommandError(ErrorCode.CommandNotSupportedOnView, f"Namespace {namespace} is a view, not a collection")

@@ -1,0 +1,305 @@
+"""What the router knows of where data is: databases and their primary shards, collections and their routing tables.
+
+Entries are read when first needed and again when a shard says they are out of date. An entry that was found stale is
+dropped only if it is still the one in the cache, so that of a thousand clients that meet it one causes a refresh and
+the others wait for it, or find it done.
+"""
+
+import logging
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, Final
+
+import trio
+
+from shardwright.daemon.single_flight import SingleFlight
+from shardwright.router.routing.catalog_client import CatalogClient
+from shardwright.router.routing.shards import CONFIG_SHARD
+from shardwright.sharding.catalog.reads import read_database, read_routing
+from shardwright.sharding.clock import config_time_element
+from shardwright.sharding.namespace import check_database_name
+from shardwright.sharding.routing_table import RoutingTable
+from shardwright.sharding.versions import UNSHARDED, DatabaseVersion, database_version_element, shard_version_element
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.read_preference import PRIMARY
+from shardwright.wire.transport.request_loop import may_run_in_reactor
+
+logger = logging.getLogger("router.routing")
+
+_UNSHARDED_ELEMENT: Final = shard_version_element(UNSHARDED)
+_FIXED_DATABASES: Final = frozenset({"admin", "config"})
+
+
+class DatabaseRouting:
+    """Where the unsharded collections of a database are.
+
+    Attributes:
+        name: the database.
+        primary: its primary shard.
+        version: None for the databases whose placement is fixed.
+        element: the ``databaseVersion`` element of commands to the primary shard, ready for `rawbson.append`. Before it
+            goes the config time, so that a shard that knows of an older entry reads on up to there.
+        unsharded_elements: the version elements of commands on an unsharded collection.
+    """
+
+    __slots__ = ("element", "name", "primary", "unsharded_elements", "version")
+
+    def __init__(self, name: str, primary: str, version: DatabaseVersion | None, config_time: int = 0) -> None:
+        """Make it.
+
+        Args:
+            name: see above.
+            primary: see above.
+            version: see above.
+            config_time: by which the entry was in the catalog, packed; 0 if unknown.
+        """
+        self.name = name
+        self.primary = primary
+        self.version = version
+        self.element = self.unsharded_elements = b""
+        if version is not None:
+            bare = database_version_element(version)
+            self.element = config_time_element(config_time) + bare if config_time else bare
+            self.unsharded_elements = _UNSHARDED_ELEMENT + bare
+
+
+class CollectionRouting:
+    """Where the documents of one collection are.
+
+    Attributes:
+        namespace: ``db.collection``.
+        database: the routing of its database.
+        table: its routing table, None when it is not sharded.
+        primary: the primary shard of the database.
+    """
+
+    __slots__ = ("_config_time", "_elements", "database", "namespace", "primary", "table")
+
+    def __init__(
+        self, namespace: str, database: DatabaseRouting, table: RoutingTable | None, config_time: int = 0
+    ) -> None:
+        """Make it.
+
+        Args:
+            namespace: see above.
+            database: see above.
+            table: see above.
+            config_time: by which the placement was in the catalog, packed; 0 if unknown.
+        """
+        self._config_time = config_time_element(config_time) if config_time else b""
+        self._elements: dict[str, bytes] = {}
+        self.namespace = namespace
+        self.database = database
+        self.table = table
+        self.primary = database.primary
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether there is a routing table."""
+        return self.table is not None
+
+    @property
+    def shards(self) -> frozenset[str]:
+        """The shards that own a part of the collection."""
+        return frozenset({self.primary}) if self.table is None else self.table.shards
+
+    def versions_for(self, shard_id: str) -> bytes:
+        """The version elements of a command on the collection that is sent to ``shard_id``.
+
+        With them goes the config time, so that a shard that knows of an older placement reads on up to there. The
+        versions come last, where a shard cuts them off.
+        """
+        elements = self._elements.get(shard_id)
+        if elements is None:
+            versions = self._bare_versions_for(shard_id)
+            elements = self._elements[shard_id] = self._config_time + versions if versions else b""
+        return elements
+
+    def _bare_versions_for(self, shard_id: str) -> bytes:
+        if self.table is None:
+            return self.database.unsharded_elements
+        return self.table.shard_version_element(shard_id)
+
+
+@dataclass
+class RoutingStatistics:
+    """What ``serverStatus`` and the metrics report about the cache (``shardingStatistics.catalogCache``)."""
+
+    stale_config_errors: int = 0
+    full_refreshes: int = 0
+    incremental_refreshes: int = 0
+    failed_refreshes: int = 0
+    refresh_seconds: float = 0.0
+
+
+class RoutingCache:
+    """Databases and collections by name; see the module's docstring."""
+
+    def __init__(self, catalog: CatalogClient, nursery: trio.Nursery) -> None:
+        self._catalog = catalog
+        self._database_loads: SingleFlight[str, DatabaseRouting] = SingleFlight(nursery)
+        self._collection_loads: SingleFlight[str, CollectionRouting] = SingleFlight(nursery)
+        self._old_tables: dict[str, RoutingTable] = {}
+        self.databases: dict[str, DatabaseRouting] = {
+            name: DatabaseRouting(name, CONFIG_SHARD, None) for name in _FIXED_DATABASES
+        }
+        self.collections: dict[str, CollectionRouting] = {}
+        self.statistics = RoutingStatistics()
+
+    @may_run_in_reactor
+    async def database(self, name: str, *, create: bool = False, primary: str | None = None) -> DatabaseRouting:
+        """The routing of a database.
+
+        Args:
+            name: the database.
+            create: make it if it does not exist.
+            primary: the shard on which it is made; None lets the config servers choose.
+
+        Raises:
+            CommandError: NamespaceNotFound, there is no such database; InvalidNamespace; ShardNotFound, there are no
+                shards to create it on; or the config servers did not answer.
+        """
+        known = self.databases.get(name)
+        if known is not None:
+            return known
+        check_database_name(name)
+        try:
+            return await self._database_loads.run(name, lambda: self._load_database(name))
+        except CommandError as error:
+            if not create or error.code != ErrorCode.NamespaceNotFound:
+                raise
+        await self._create_database(name, primary)
+        return await self._database_loads.run(name, lambda: self._load_database(name))
+
+    @may_run_in_reactor
+    async def collection(
+        self, namespace: str, *, create_database: bool = False, primary: str | None = None
+    ) -> CollectionRouting:
+        """The routing of a collection, which need not exist: then it would be on the primary shard.
+
+        Args:
+            namespace: ``db.collection``.
+            create_database: make its database if that does not exist.
+            primary: as `database`.
+
+        Raises:
+            CommandError: as `database`.
+        """
+        known = self.collections.get(namespace)
+        if known is not None:
+            return known
+        if create_database:
+            await self.database(namespace.partition(".")[0], create=True, primary=primary)
+        return await self._collection_loads.run(namespace, lambda: self._load_collection(namespace))
+
+    @may_run_in_reactor
+    async def latest(self, routing: CollectionRouting) -> CollectionRouting:
+        """The routing of a collection as the catalog has it now, for what is decided without a shard's check.
+
+        The read begins after this call. Of a collection that is not sharded, the database is read too. The routing of a
+        sharded collection has the very table that is known if nothing has changed.
+
+        Raises:
+            CommandError: as `collection`.
+        """
+        namespace, database = routing.namespace, routing.database
+        if not routing.is_sharded and database.version is not None:
+            self.forget_database(database.name)
+            await self._database_loads.run_after_now(database.name, lambda: self._load_database(database.name))
+        return await self._collection_loads.run_after_now(namespace, lambda: self._load_collection(namespace))
+
+    @may_run_in_reactor
+    async def latest_if_readable(self, routing: CollectionRouting) -> CollectionRouting:
+        """As `latest`, but ``routing`` itself while the config servers do not answer."""
+        if self._catalog.client.monitor.select(PRIMARY) is None:
+            return routing
+        try:
+            return await self.latest(routing)
+        except CommandError as error:
+            logger.warning("The placement could not be read again", extra={"error": str(error)})
+            return routing
+
+    def invalidate(self, routing: CollectionRouting) -> None:
+        """A shard refused an operation that was routed by ``routing``: have it read again."""
+        self.statistics.stale_config_errors += 1
+        if self.collections.get(routing.namespace) is routing:
+            self.forget_collection(routing.namespace)
+
+    def invalidate_database(self, routing: DatabaseRouting) -> None:
+        """A shard refused an operation that was routed by ``routing``: have it, and its collections, read again."""
+        if routing.version is not None and self.databases.get(routing.name) is routing:
+            self.forget_database(routing.name)
+
+    def forget_collection(self, namespace: str) -> None:
+        """Have a collection read again when it is next used; its table is kept to be brought up to date."""
+        routing = self.collections.pop(namespace, None)
+        if routing is not None and routing.table is not None:
+            self._old_tables[namespace] = routing.table
+
+    def forget_database(self, name: str) -> None:
+        """Have a database and its collections read again when they are next used."""
+        if name in _FIXED_DATABASES:
+            return
+        self.databases.pop(name, None)
+        prefix = name + "."
+        for namespace in [each for each in self.collections if each.startswith(prefix)]:
+            self.forget_collection(namespace)
+
+    def forget_all(self) -> None:
+        """Have everything read again, tables from their first chunk."""
+        for name in list(self.databases):
+            self.forget_database(name)
+        self._old_tables.clear()
+
+    @may_run_in_reactor
+    async def _create_database(self, name: str, primary: str | None) -> None:
+        creation: dict[str, Any] = {"_configsvrCreateDatabase": name, "writeConcern": {"w": "majority"}}
+        if primary is not None:
+            creation["primaryShardId"] = primary
+        try:
+            await self._catalog.command(creation)
+        except CommandError as error:
+            if error.code == ErrorCode.NamespaceExists:
+                return  # somebody else was faster, and has chosen another shard
+            message = f"Database {name} could not be created :: caused by :: {error.message}"
+            raise CommandError(error.code, message, labels=error.labels, extra=error.extra) from error
+
+    async def _load_database(self, name: str) -> DatabaseRouting:
+        entry = await self._catalog.read(read_database(name))
+        if entry is None:
+            raise CommandError(ErrorCode.NamespaceNotFound, f"database {name} not found")
+        config_time = self._catalog.clock.time.config_time
+        routing = self.databases[name] = DatabaseRouting(name, entry.primary, entry.version, config_time)
+        return routing
+
+    async def _load_collection(self, namespace: str) -> CollectionRouting:
+        database = await self.database(namespace.partition(".")[0])
+        started = perf_counter()
+        current = self.collections.get(namespace)
+        known = self._old_tables.get(namespace) if current is None else current.table
+        try:
+            table = await self._read_table(namespace, known)
+        except CommandError:
+            self.statistics.failed_refreshes += 1
+            raise
+        finally:
+            self.statistics.refresh_seconds += perf_counter() - started
+        self._old_tables.pop(namespace, None)
+        config_time = self._catalog.clock.time.config_time
+        routing = CollectionRouting(namespace, database, table, config_time)
+        if current is not None and current.table is table and current.database is database:
+            routing = current  # so that those who hold it may still say that it is out of date
+        if self.databases.get(database.name) is database:
+            self.collections[namespace] = routing
+        return routing
+
+    async def _read_table(self, namespace: str, known: RoutingTable | None) -> RoutingTable | None:
+        if namespace.partition(".")[0] in _FIXED_DATABASES and namespace != "config.system.sessions":
+            return None
+        table = await self._catalog.read(read_routing(namespace, known))
+        if table is not None and known is not None and table.collection.timestamp == known.collection.timestamp:
+            self.statistics.incremental_refreshes += 1
+        else:
+            self.statistics.full_refreshes += 1
+        return table

@@ -1,0 +1,188 @@
+"""The shards of the cluster: their names, hosts and who is primary in each."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import trio
+
+from shardwright.daemon.single_flight import SingleFlight
+from shardwright.router.routing.catalog_client import CatalogClient
+from shardwright.sharding.catalog.reads import read_shards
+from shardwright.sharding.catalog.shard_entry import ShardEntry, topology_time
+from shardwright.sharding.clock import VectorClock
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.read_preference import PRIMARY, ReadPreference
+from shardwright.wire.transport.monitor import ReplicaSetMonitor
+from shardwright.wire.transport.pools import ConnectionPools
+from shardwright.wire.transport.replica_set import ReplicaSetClient
+from shardwright.wire.transport.request_loop import may_run_in_reactor
+
+CONFIG_SHARD: Final = "config"
+"""The name by which the config servers are addressed as if they were a shard."""
+
+RELOAD_SECONDS: Final = 30.0
+"""As mongos's ``ShardRegistry``: the list is read again this often, and whenever it is seen to be out of date."""
+
+_FIRST_READ_RETRY_SECONDS: Final = 0.5
+
+
+class Shard:
+    """One shard: its catalog document, and a client that finds its members."""
+
+    __slots__ = ("_scope", "client", "id")
+
+    def __init__(self, shard_id: str, client: ReplicaSetClient, scope: trio.CancelScope) -> None:
+        self.id = shard_id
+        self.client = client
+        self._scope = scope
+
+    @property
+    def connection_string(self) -> str:
+        """``set/host:port,…`` of the members known now."""
+        return self.client.monitor.connection_string
+
+    def stop(self) -> None:
+        """Stop following the members."""
+        self._scope.cancel()
+
+
+class ShardRegistry:
+    """All shards by name. `run` must be running while it is used.
+
+    Attributes:
+        topology_time: when a shard was last added or removed, as of the list that was read; packed, see
+            `pack_timestamp`.
+        is_known: whether the list was ever read.
+    """
+
+    def __init__(
+        self,
+        catalog: CatalogClient,
+        pools: ConnectionPools,
+        handshake: Callable[[], Mapping[str, Any]],
+        nursery: trio.Nursery,
+        clock: VectorClock,
+    ) -> None:
+        self._catalog = catalog
+        self._pools = pools
+        self._handshake = handshake
+        self._nursery = nursery
+        self._clock = clock
+        self._loads: SingleFlight[str, None] = SingleFlight(nursery)
+        self._config = Shard(CONFIG_SHARD, catalog.client, trio.CancelScope())
+        self._shards: dict[str, Shard] = {}
+        self.topology_time = 0
+        self.is_known = False
+
+    async def run(self) -> None:
+        """Read the list at once and again from time to time, until cancelled.
+
+        A read that fails is made up for by the next; the first one, before which nothing can be routed, by one that
+        follows soon.
+        """
+        while True:
+            await self._catalog.attempt(self.reload)
+            await trio.sleep(RELOAD_SECONDS if self.is_known else _FIRST_READ_RETRY_SECONDS)
+
+    @may_run_in_reactor
+    async def reload(self) -> None:
+        """Read the list of shards as it is now; concurrent callers share one read.
+
+        Raises:
+            CommandError: the config servers did not answer.
+        """
+        await self._loads.run_after_now("shards", self._load)
+
+    @may_run_in_reactor
+    async def get(self, shard_id: str) -> Shard:
+        """The shard of a name, reading the list again if it is not known.
+
+        Raises:
+            CommandError: ShardNotFound, or the config servers did not answer.
+        """
+        shard = self.get_known(shard_id)
+        if shard is None:
+            await self.reload()
+            shard = self.get_known(shard_id)
+        if shard is None:
+            raise CommandError(ErrorCode.ShardNotFound, f"Shard {shard_id} not found")
+        return shard
+
+    async def understands(self, shard_id: str, extension: str, preference: ReadPreference) -> bool:
+        """Whether the members of a shard say in their hello that they understand a field that MongoDB does not have.
+
+        Raises:
+            CommandError: ShardNotFound; FailedToSatisfyReadPreference, no member was suitable in time.
+        """
+        client = (await self.get(shard_id)).client
+        address = await client.select(preference)
+        member = client.monitor.members.get(address)
+        return member is not None and extension in member.extensions
+
+    def get_known(self, shard_id: str) -> Shard | None:
+        """The shard of a name, if it is known."""
+        return self._config if shard_id == CONFIG_SHARD else self._shards.get(shard_id)
+
+    def find(self, identifier: str) -> Shard | None:
+        """The known shard that goes by a name, a connection string ``set/host:port,…`` or a member ``host:port``."""
+        if identifier in self._shards:
+            return self._shards[identifier]
+        set_name, slash, hosts = identifier.rpartition("/")
+        wanted = set(hosts.split(","))
+        for shard in self._shards.values():
+            monitor = shard.client.monitor
+            if (not slash or set_name == monitor.set_name) and wanted <= set(monitor.members):
+                return shard
+        return None
+
+    async def all_ids(self) -> tuple[str, ...]:
+        """The names of all shards in order, without the config servers, as the catalog has them now.
+
+        While there is no primary config server, or it does not answer, those that are known.
+
+        Raises:
+            CommandError: none is known, or shards have told of others, and the config servers do not answer.
+        """
+        if self._config.client.monitor.select(PRIMARY) is not None:
+            await self._catalog.attempt(self.reload)
+        return await self.ids_as_told()
+
+    @may_run_in_reactor
+    async def ids_as_told(self) -> tuple[str, ...]:
+        """The names of all shards in order, without the config servers, as of the latest change that shards told of.
+
+        That takes no time, unless there was one since the list was read.
+
+        Raises:
+            CommandError: there was, and the config servers do not answer.
+        """
+        if not self._shards or self._clock.time.topology_time > self.topology_time:
+            await self.reload()
+        return tuple(sorted(self._shards))
+
+    def known(self) -> tuple[Shard, ...]:
+        """All shards that are known now, the config servers too."""
+        return (self._config, *self._shards.values())
+
+    async def _load(self) -> None:
+        entries = {entry.id: entry for entry in await self._catalog.read(read_shards())}
+        for shard_id in [known for known in self._shards if known not in entries]:
+            self._shards.pop(shard_id).stop()
+        for shard_id, entry in entries.items():
+            if shard_id not in self._shards:
+                self._shards[shard_id] = self._start(entry)
+        self.topology_time = topology_time(entries.values())
+        self.is_known = True
+
+    def _start(self, entry: ShardEntry) -> Shard:
+        set_name, _, hosts = entry.host.partition("/")
+        monitor = ReplicaSetMonitor(set_name, hosts.split(","), self._handshake, self._pools)
+        scope = trio.CancelScope()
+
+        async def follow() -> None:
+            with scope:
+                await monitor.run()
+
+        self._nursery.start_soon(follow)
+        return Shard(entry.id, ReplicaSetClient(monitor, self._pools), scope)

@@ -1,0 +1,52 @@
+"""Keys at which a range of a collection could be split, found by the shard that has its documents."""
+
+from typing import Any
+
+import bson
+
+from shardwright.router.operation import Operation
+from shardwright.router.sending.scatter import send_to_one
+from shardwright.router.sending.shard_reply import StaleRoutingError
+from shardwright.sharding.routing_table import RoutingTable
+from shardwright.wire.message import next_request_id, op_msg
+from shardwright.wire.rawbson import append, encode_document, raw_document
+
+
+async def split_vector(
+    operation: Operation,
+    table: RoutingTable,
+    shard_id: str,
+    low: bytes,
+    high: bytes,
+    **how: Any,  # noqa: ANN401 - options of the command
+) -> list[bytes]:
+    """What the shard's ``splitVector`` finds between two bounds: shard keys in order.
+
+    Args:
+        operation: on whose behalf.
+        table: the routing table by which the shard was chosen.
+        shard_id: it owns the range.
+        low, high: bounds of the range, shard key documents.
+        how: ``force: True`` for one key in the middle, or ``maxChunkSizeBytes`` for keys half that size apart.
+
+    Raises:
+        CommandError: StaleConfig; what the shard answers.
+    """
+    question = bson.encode(
+        {
+            "splitVector": str(table.namespace),
+            "keyPattern": raw_document(table.key_pattern.document),
+            "min": raw_document(low),
+            "max": raw_document(high),
+            **how,
+            "$db": "admin",
+        }
+    )
+    frame = op_msg(append(question, table.shard_version_element(shard_id)), request_id=next_request_id())
+    try:
+        reply = await send_to_one(operation, shard_id, frame, may_repeat=True)
+    except StaleRoutingError as stale:  # the chunk was changed at this very moment
+        raise stale.error from stale
+    reply.raise_for_error()
+    keys: list[dict[str, Any]] = reply.get(b"splitKeys", [])
+    return [encode_document(key) for key in keys]

@@ -1,0 +1,1 @@
+"""One request to one or several shards, and what their replies say."""

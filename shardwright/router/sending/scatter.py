@@ -1,0 +1,106 @@
+"""One operation on several shards at once."""
+
+from collections.abc import Iterable, Mapping
+
+import trio
+
+from shardwright.router.operation import Operation
+from shardwright.router.sending.shard_reply import ShardReply
+from shardwright.wire.error_codes import Category, has_category
+from shardwright.wire.errors import CommandError
+from shardwright.wire.message import op_msg
+from shardwright.wire.rawbson import append
+from shardwright.wire.read_preference import PRIMARY, ReadPreference
+from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+
+
+def forwarded(operation: Operation, elements: bytes, body: bytes | None = None) -> bytes:
+    """The frame of a request to a shard: the client's message with elements added to its body.
+
+    It keeps the client's request id, so that the shard's reply answers the client's request as it is, and the client's
+    document sequences.
+
+    Args:
+        operation: whose request it is.
+        elements: what to add, for example the version elements.
+        body: in place of the client's own body.
+    """
+    message = operation.request.message
+    return op_msg(
+        append(message.body if body is None else body, elements),
+        request_id=message.request_id,
+        sections=b"".join([sequence.section() for sequence in message.sequences]) if message.sequences else b"",
+    )
+
+
+@may_run_in_reactor
+async def send_to_one(
+    operation: Operation,
+    shard_id: str,
+    frame: bytes,
+    *,
+    preference: ReadPreference = PRIMARY,
+    may_repeat: bool = False,
+) -> ShardReply:
+    """Send one request to one shard and return its reply if it is not about a stale version, or a view.
+
+    Raises:
+        StaleRoutingError: the shard refused the versions.
+        ShardedViewError: it was asked to read a view that it cannot run alone.
+        CommandError: the shard could not be talked to.
+    """
+    operation.targeted = (shard_id,)
+    reply = await operation.router.send(shard_id, frame, preference=preference, may_repeat=may_repeat)
+    if reply.error is not None:
+        reply.raise_if_stale()
+        reply.raise_if_view()
+    return reply
+
+
+@may_run_in_reactor
+async def scatter(
+    operation: Operation,
+    requests: Mapping[str, bytes],
+    *,
+    preference: ReadPreference = PRIMARY,
+    may_repeat: bool = False,
+) -> list[ShardReply]:
+    """Send requests to several shards at once and wait for all of them.
+
+    Every shard's outcome is in the result, an error in place of a reply where there was none, so that no failure hides
+    another. In the order of ``requests``.
+    """
+    await in_own_task()
+    operation.targeted = tuple(requests)
+    replies: dict[str, ShardReply] = {}
+
+    async def send(shard_id: str, frame: bytes) -> None:
+        try:
+            replies[shard_id] = await operation.router.send(
+                shard_id, frame, preference=preference, may_repeat=may_repeat
+            )
+        except CommandError as error:
+            replies[shard_id] = ShardReply.failed(shard_id, error)
+
+    async with trio.open_nursery() as nursery:
+        for shard_id, frame in requests.items():
+            nursery.start_soon(send, shard_id, frame)
+    return [replies[shard_id] for shard_id in requests]
+
+
+def raise_worst(replies: Iterable[ShardReply]) -> None:
+    """Raise the error that says most of several shards': one about stale versions first, then the first of the others.
+
+    Raises:
+        StaleRoutingError: some shard refused the versions.
+        ShardedViewError: it was asked to read a view that it cannot run alone.
+        CommandError: some shard failed.
+    """
+    failed = [reply for reply in replies if reply.error is not None]
+    for reply in failed:
+        reply.raise_if_stale()
+        reply.raise_if_view()
+    # A host that went away says less than a shard that answered why it would not.
+    failed.sort(key=lambda reply: reply.error is not None and has_category(reply.error.code, Category.NETWORK))
+    for reply in failed:
+        reply.raise_for_error()

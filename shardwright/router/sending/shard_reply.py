@@ -1,0 +1,177 @@
+"""What came back from one shard: a reply, or the reason why there is none."""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from shardwright.router.sending.usual_reply import cluster_time_of_usual
+from shardwright.sharding.clock import VectorClock
+from shardwright.wire.error_codes import Category, ErrorCode, has_category
+from shardwright.wire.errors import CommandError, RemoteProtocolError
+from shardwright.wire.message import Header, OpMsg, op_msg
+from shardwright.wire.rawbson import InvalidBSONError, Span, decode_document, decode_value, index, without_spans
+
+if TYPE_CHECKING:
+    from shardwright.router.routing.routing_cache import CollectionRouting
+
+INTERNAL_REPLY_FIELDS: Final = frozenset(
+    {
+        b"$configTime",
+        b"$topologyTime",
+        b"$configServerState",
+        b"$gleStats",
+        b"$oplogQueryData",
+        b"$replData",
+        b"lastCommittedOpTime",
+        b"readOnly",
+    }
+)
+"""What shards and config servers tell each other in replies and clients never see."""
+
+
+class StaleRoutingError(Exception):
+    """A shard refused an operation because the router's knowledge of where data is was out of date (or its own).
+
+    Attributes:
+        error: the shard's StaleConfig, StaleDbVersion, StaleEpoch or the like.
+        involved: the routings of further collections that were used.
+    """
+
+    def __init__(self, error: CommandError) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.involved: tuple[CollectionRouting, ...] = ()
+
+
+class ShardedViewError(Exception):
+    """A shard cannot run a read of a view alone; it says what the view stands for (see `router.resolved_view`).
+
+    Attributes:
+        error: what it answered.
+        body: the raw reply.
+    """
+
+    def __init__(self, error: CommandError, body: bytes) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.body = body
+
+
+class ShardReply:
+    """The reply of one shard.
+
+    Attributes:
+        shard_id: the shard.
+        address: the member that answered; empty when none did.
+        frame: the reply as it came; empty when there is none.
+        error: set if the reply says ``ok: 0``, or in place of a reply.
+    """
+
+    __slots__ = ("_body", "_fields", "_usual_cluster_time", "address", "error", "frame", "shard_id")
+
+    def __init__(self, shard_id: str, address: str, frame: bytes) -> None:
+        """Read the top level of a reply.
+
+        Raises:
+            RemoteProtocolError: the frame is no reply.
+        """
+        self.shard_id = shard_id
+        self.address = address
+        self.frame = frame
+        self.error: CommandError | None = None
+        self._body: bytes | None = None
+        self._fields: dict[bytes, Span] | None = None
+        self._usual_cluster_time = cluster_time_of_usual(frame)
+        if not self._usual_cluster_time:
+            ok = self.fields.get(b"ok")
+            if ok is None or not decode_value(self.body, ok):
+                self.error = CommandError.from_reply(self.document)
+
+    @classmethod
+    def failed(cls, shard_id: str, error: CommandError) -> "ShardReply":
+        """Stands for the reply that a shard did not give."""
+        reply = object.__new__(cls)
+        reply.shard_id = shard_id
+        reply.address = ""
+        reply.frame = reply._body = b""
+        reply._fields = {}
+        reply._usual_cluster_time = 0
+        reply.error = error
+        return reply
+
+    @property
+    def body(self) -> bytes:
+        """The raw reply document."""
+        if self._body is None:
+            self._body = OpMsg(self.frame).body
+        return self._body
+
+    @property
+    def fields(self) -> dict[bytes, Span]:
+        """Where the top-level elements of the body are."""
+        if self._fields is None:
+            try:
+                self._fields = index(self.body)
+            except InvalidBSONError as error:
+                raise RemoteProtocolError(f"reply of {self.shard_id}: {error}") from error
+        return self._fields
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether the reply ends as those of mongods do, and so holds nothing that clients do not see."""
+        return bool(self._usual_cluster_time)
+
+    def tell(self, clock: VectorClock) -> None:
+        """Have a clock take in the times that the shard gossips.
+
+        Raises:
+            CommandError: TypeMismatch or NoSuchKey, they are malformed.
+        """
+        if self._usual_cluster_time:
+            clock.observe_cluster_time(self._usual_cluster_time)
+        else:
+            clock.observe(self.body, self.fields)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The whole reply, decoded."""
+        return decode_document(self.body)
+
+    def get(self, name: bytes, default: Any = None) -> Any:  # noqa: ANN401 - a BSON value can be anything
+        """The decoded value of one top-level field."""
+        span = self.fields.get(name)
+        return default if span is None else decode_value(self.body, span)
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the shard refused because of a routing version."""
+        return self.error is not None and has_category(self.error.code, Category.STALE_ROUTING)
+
+    def raise_if_stale(self) -> None:
+        """Raise `StaleRoutingError` if the shard refused because of a routing version."""
+        if self.error is not None and has_category(self.error.code, Category.STALE_ROUTING):
+            raise StaleRoutingError(self.error)
+
+    def raise_if_view(self) -> None:
+        """Raise `ShardedViewError` if the shard was asked to read a view that it cannot run alone."""
+        if self.error is not None and self.error.code == ErrorCode.CommandOnShardedViewNotSupportedOnMongod:
+            raise ShardedViewError(self.error, self.body)
+
+    def raise_for_error(self) -> None:
+        """Raise the shard's error: `StaleRoutingError` for a routing version, else a `CommandError`."""
+        if self.error is not None:
+            self.raise_if_stale()
+            raise self.error
+
+    def for_client(self, hidden: frozenset[bytes] = INTERNAL_REPLY_FIELDS) -> bytes:
+        """The frame of this reply, less what clients do not see; the very bytes that came if there is nothing to hide.
+
+        Args:
+            hidden: the fields to take out.
+        """
+        if self._usual_cluster_time and hidden is INTERNAL_REPLY_FIELDS:
+            return self.frame
+        found = [span for name, span in self.fields.items() if name in hidden]
+        if not found:
+            return self.frame
+        header = Header(self.frame)
+        body = without_spans(self.body, found)
+        return op_msg(body, request_id=header.request_id, response_to=header.response_to)

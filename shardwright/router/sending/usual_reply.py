@@ -1,0 +1,46 @@
+"""Nearly every reply of a mongod ends in the same way: ``ok: 1``, ``$clusterTime``, ``operationTime``.
+
+All three have a fixed length, so a few comparisons tell such a reply, and where its cluster time is, without a walk
+over its fields. It says three things at once: the command succeeded, there is no field that clients must not see (a
+genuine shard puts those between ``ok`` and ``$clusterTime``), and the body is the only section.
+"""
+
+from struct import Struct
+from typing import Final
+
+from shardwright.wire.message import OP_MSG
+from shardwright.wire.rawbson import OBJECT, TIMESTAMP, element, encode_elements
+
+_unpack_uint64: Final = Struct("<Q").unpack_from
+
+# From the opcode on: OP_MSG, no flags, first a body.
+_PLAIN: Final = OP_MSG.to_bytes(4, "little") + bytes(5)
+_PLAIN_AT: Final = 12
+
+_TIME: Final = bytes(8)
+_SIGNATURE: Final = encode_elements({"signature": {"hash": bytes(20), "keyId": 0x7FFF_FFFF_FFFF}})
+_CLUSTER_TIME_BYTES: Final = 4 + len(element(b"clusterTime", TIMESTAMP, _TIME)) + len(_SIGNATURE) + 1
+
+_BEFORE_TIME: Final = (
+    encode_elements({"ok": 1.0})
+    + element(b"$clusterTime", OBJECT, _CLUSTER_TIME_BYTES.to_bytes(4, "little"))
+    + element(b"clusterTime", TIMESTAMP, b"")
+)
+_OPERATION_TIME: Final = element(b"operationTime", TIMESTAMP, b"")
+
+# Counted from the end of the frame.
+_OPERATION_TIME_FROM_END: Final = len(_OPERATION_TIME) + len(_TIME) + 1
+_TIME_FROM_END: Final = _OPERATION_TIME_FROM_END + 1 + len(_SIGNATURE) + len(_TIME)
+_TAIL_BYTES: Final = _TIME_FROM_END + len(_BEFORE_TIME)
+
+
+def cluster_time_of_usual(frame: bytes) -> int:
+    """The packed ``$clusterTime`` of a reply that ends in the usual way; 0 for any other."""
+    length = len(frame)
+    if (
+        frame.startswith(_BEFORE_TIME, length - _TAIL_BYTES)
+        and frame.startswith(_OPERATION_TIME, length - _OPERATION_TIME_FROM_END)
+        and frame.startswith(_PLAIN, _PLAIN_AT)
+    ):
+        return int(_unpack_uint64(frame, length - _TIME_FROM_END)[0])
+    return 0

@@ -1,0 +1,93 @@
+"""The router as a daemon: the dispatcher with the life cycle and the metrics around it."""
+
+import trio
+
+from shardwright.daemon.connection_metrics import measure_connections
+from shardwright.daemon.metrics import Metrics
+from shardwright.router.dispatcher import Dispatcher
+from shardwright.router.mongos_registration import MongosRegistration
+from shardwright.router.options import RouterOptions
+from shardwright.router.processes.workers import end_with_supervisor
+from shardwright.router.registry import COMMANDS
+from shardwright.router.router import Router
+from shardwright.wire.transport.client_connection import ClientConnection
+from shardwright.wire.transport.server import Server
+
+
+class RouterService:
+    """What `daemon.run` runs for ``shardwright-router``.
+
+    Attributes:
+        handle: answers a request, see `Dispatcher.handle`.
+    """
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        self.handle = Dispatcher(router).handle
+
+    @classmethod
+    async def start(cls, options: RouterOptions, nursery: trio.Nursery) -> "RouterService":
+        """Make the router and begin its background work."""
+        router = Router(options, Metrics("router", [command.name for command in COMMANDS.values()]), nursery)
+        await nursery.start(router.run)
+        nursery.start_soon(MongosRegistration(router).run)
+        if options.worker_sockets:
+            nursery.start_soon(end_with_supervisor)
+        return cls(router)
+
+    @property
+    def metrics(self) -> Metrics:
+        """What ``/metrics`` shows."""
+        return self._router.metrics
+
+    @property
+    def shutdown_seconds(self) -> float:
+        """How long running operations may go on after the signal to end."""
+        return self._router.shutdown_seconds
+
+    def not_ready_reason(self) -> str | None:
+        """The router can serve once it knows the shards, until it shuts down.
+
+        It does not matter whether the config servers have a primary: what is known goes on being routed without them,
+        and a load balancer that took all routers away would make an outage out of it. That has a metric of its own.
+        """
+        if self._router.is_shutting_down:
+            return "shutting down"
+        return None if self._router.shards.is_known else "the shards of the cluster are not known yet"
+
+    def serving(self, server: Server) -> None:
+        """Show the server's connections and the caches in the metrics."""
+        router, metrics = self._router, self._router.metrics
+        router.server = server
+        measure_connections(metrics, server, router.pools)
+        config_servers = router.catalog.client.monitor
+        metrics.gauge(
+            "config_primary_known",
+            "Whether the config servers have a primary; without one, only what is known already can be used",
+            lambda: config_servers.primary is not None,
+        )
+        metrics.gauge(
+            "open_cursors_of_closed_connections",
+            "Open client cursors last read on a connection that is closed by now",
+            lambda: router.cursors.statistics().open_of_closed_connections,
+        )
+        metrics.gauge("open_cursors", "Open client cursors", lambda: router.cursors.statistics().open_total)
+        routing = router.routing.statistics
+        metrics.gauge("full_refreshes", "Routing tables read as a whole", lambda: routing.full_refreshes)
+        metrics.gauge(
+            "incremental_refreshes", "Routing tables brought up to date", lambda: routing.incremental_refreshes
+        )
+        metrics.gauge("failed_refreshes", "Routing tables that could not be read", lambda: routing.failed_refreshes)
+        metrics.gauge(
+            "stale_config_errors", "Refusals by shards for stale versions", lambda: routing.stale_config_errors
+        )
+
+    def begin_shutdown(self) -> None:
+        """Tell clients that wait on hello, before their connections are closed."""
+        self._router.begin_shutdown()
+
+    def connection_opened(self, client: ClientConnection) -> None:
+        """A client has connected."""
+
+    def connection_closed(self, client: ClientConnection) -> None:
+        """A client has gone."""

@@ -1,0 +1,129 @@
+"""The sessions that a command names, read with the errors of MongoDB's own parser of these commands."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.field_errors import missing_field, unknown_field, wrong_type
+from shardwright.wire.rawbson import ARRAY, BINARY, OBJECT, STRING, InvalidBSONError, Span, index, spans
+from shardwright.wire.request import Request
+from shardwright.wire.type_names import type_name
+
+_UUID: Final = 4
+_BINARY_SUBTYPES: Final = {
+    0: "general",
+    1: "function",
+    2: "byteArrayDeprecated",
+    3: "UUIDDeprecated",
+    _UUID: "UUID",
+    5: "MD5",
+    6: "encrypt",
+}
+_UUID_BYTES: Final = 16
+
+_SESSION_FIELDS: Final = {b"id": BINARY, b"uid": BINARY}
+_PATTERN_FIELDS: Final = {b"lsid": OBJECT, b"uid": BINARY, b"users": ARRAY, b"roles": ARRAY}
+_USER_FIELDS: Final = {b"user": STRING, b"db": STRING}
+
+_Fields = Mapping[bytes, Span]
+
+
+def sessions(request: Request) -> set[bytes]:
+    """The UUIDs of the sessions in the array that is the command's argument, as raw bytes.
+
+    Raises:
+        CommandError: TypeMismatch; 40414, a session has no id; 40415, it has a field of another meaning.
+    """
+    name = request.name
+    # As MongoDB's definitions of these commands call themselves and the elements of the array.
+    array, elements = (
+        (f"KillSessionsCmd.{name}", f"KillSessionsCmd.{name}")
+        if name == "killSessions"
+        else (f"{name}.{name}", f"{name}.{name}FromClient")
+    )
+    found = _objects(request, array, elements)
+    for fields in found:
+        _check_fields(fields, _SESSION_FIELDS, elements)
+    return {_uuid(request.body, fields, elements) for fields in found}
+
+
+def users(request: Request) -> int:
+    """How many users the argument of ``killAllSessions`` names.
+
+    Raises:
+        CommandError: TypeMismatch, 40414 or 40415.
+    """
+    path = f"KillAllSessionsCmd.{request.name}"
+    found = _objects(request, path, path)
+    for fields in found:
+        _check_fields(fields, _USER_FIELDS, path)
+        for name in _USER_FIELDS:
+            _required(fields, name, path)
+    return len(found)
+
+
+def patterns(request: Request) -> set[bytes] | None:
+    """The sessions that the patterns of ``killAllSessionsByPattern`` name, by id; None if they may match others.
+
+    Raises:
+        CommandError: TypeMismatch, 40414 or 40415.
+    """
+    path = f"KillAllSessionsByPatternCmd.{request.name}"
+    found = _objects(request, path, path)
+    named: set[bytes] = set()
+    for fields in found:
+        _check_fields(fields, _PATTERN_FIELDS, path)
+        if b"lsid" in fields:
+            session = index(request.body, fields[b"lsid"][2])
+            _check_fields(session, _SESSION_FIELDS, f"{path}.lsid")
+            named.add(_uuid(request.body, session, f"{path}.lsid"))
+            _required(session, b"uid", f"{path}.lsid")
+    return named if found and all(b"lsid" in fields for fields in found) else None
+
+
+def _objects(request: Request, array: str, elements: str) -> list[dict[bytes, Span]]:
+    """The fields of each document in the array that is the command's argument."""
+    body = request.body
+    argument = next(iter(request.fields.values()))
+    if argument[0] != ARRAY:
+        raise wrong_type(array, argument[0], type_name(ARRAY))
+    found = []
+    try:
+        for position, element in spans(body, argument[2]):
+            if element[0] != OBJECT:
+                raise wrong_type(f"{elements}.{position.decode(errors='replace')}", element[0], type_name(OBJECT))
+            found.append(index(body, element[2]))
+    except InvalidBSONError as error:
+        raise CommandError(ErrorCode.InvalidBSON, str(error)) from error
+    return found
+
+
+def _check_fields(fields: _Fields, known: Mapping[bytes, int], path: str) -> None:
+    for name, span in fields.items():
+        field = f"{path}.{name.decode(errors='replace')}"
+        if name not in known:
+            raise unknown_field(field)
+        if span[0] != known[name]:
+            raise wrong_type(field, span[0], type_name(known[name]))
+
+
+def _required(fields: _Fields, name: bytes, path: str) -> Span:
+    if name not in fields:
+        raise missing_field(f"{path}.{name.decode(errors='replace')}")
+    return fields[name]
+
+
+def _uuid(body: bytes, fields: _Fields, path: str) -> bytes:
+    _, _, start, end = _required(fields, b"id", path)
+    # int32 length, subtype, bytes
+    subtype, value = body[start + 4], body[start + 5 : end]
+    if subtype != _UUID:
+        raise CommandError(
+            ErrorCode.TypeMismatch,
+            f"BSON field '{path}.id' is the wrong binData type '{_BINARY_SUBTYPES.get(subtype, 'unknown')}', "
+            "expected type 'UUID'",
+        )
+    if len(value) != _UUID_BYTES:
+        raise CommandError(ErrorCode.InvalidUUID, "uuid must be a 16-byte binary field with UUID (4) subtype")
+    return value

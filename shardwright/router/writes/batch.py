@@ -1,0 +1,152 @@
+"""A write command as its client sent it: what it asks for, and its statements as slices of the message."""
+
+from typing import Any, Final
+
+from bson.int64 import Int64
+
+from shardwright.router.writes.kind import WriteKind
+from shardwright.wire.arguments import Arguments, Strictness
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.limits import MESSAGE_BYTES_MAX, WRITE_BATCH_OPERATIONS_MAX
+from shardwright.wire.rawbson import OBJECT, append, decode_value, encode_elements, without
+from shardwright.wire.request import Request
+
+_WRITE_CONCERN: Final = b"writeConcern"
+_STATEMENT_IDS: Final = frozenset({b"stmtId", b"stmtIds"})
+
+STATEMENT_ID_BYTES_MAX: Final = 11
+"""What one statement id adds to a ``stmtIds`` array: type, a name of at most five digits and a NUL, an int32."""
+
+_COMMAND_BYTES_RESERVED: Final = 1_024
+"""Room in a message for what the router adds: versions, the names and lengths of sections and of ``stmtIds``."""
+
+
+class WriteBatch:
+    """An insert, update or delete command.
+
+    Attributes:
+        kind: which of them.
+        request: the command as it came.
+        is_ordered: statements are executed in turn, and the first error ends the batch.
+        is_retryable: the shards remember its statements, so that it can be sent again.
+        is_unacknowledged: the client asked for ``w: 0`` and does not learn the outcome.
+        body: the command as shards get it. They have to answer, if only about versions: ``w: 0`` is raised to 1.
+        has_own_statements: a statement was replaced, so that the client's message cannot be sent as it is.
+    """
+
+    __slots__ = (
+        "_divided_body",
+        "_statement_ids",
+        "_statements",
+        "body",
+        "has_own_statements",
+        "is_ordered",
+        "is_retryable",
+        "is_unacknowledged",
+        "kind",
+        "request",
+    )
+
+    def __init__(self, kind: WriteKind, request: Request) -> None:
+        """Read what concerns the batch as a whole.
+
+        Raises:
+            CommandError: TypeMismatch, ``ordered`` is no bool.
+        """
+        self.kind = kind
+        self.request = request
+        self.is_ordered = Arguments.of(request).boolean(b"ordered", True, Strictness.BOOL)
+        self.is_retryable = b"txnNumber" in request.fields
+        write_concern = _unacknowledged_write_concern(request)
+        self.is_unacknowledged = write_concern is not None
+        self.body = request.body
+        if write_concern is not None:
+            acknowledged = encode_elements({"writeConcern": {**write_concern, "w": 1}})
+            self.body = append(without(request.body, (_WRITE_CONCERN,)), acknowledged)
+        self.has_own_statements = False
+        self._statements: list[bytes] | None = None
+        self._statement_ids: list[int] | None = None
+        self._divided_body: bytes | None = None
+
+    @property
+    def statements(self) -> list[bytes]:
+        """The documents to insert, or the update or delete statements, each as its own bytes.
+
+        Raises:
+            CommandError: the argument is missing or no array of documents; InvalidLength, there are none or too many.
+        """
+        if self._statements is None:
+            statements = self.request.documents(self.kind.field)
+            if not 1 <= len(statements) <= WRITE_BATCH_OPERATIONS_MAX:
+                raise CommandError(
+                    ErrorCode.InvalidLength,
+                    f"Write batch sizes must be between 1 and {WRITE_BATCH_OPERATIONS_MAX}. "
+                    f"Got {len(statements)} operations.",
+                )
+            self._statements = statements
+        return self._statements
+
+    def replace_statements(self, statements: list[bytes]) -> None:
+        """Send these in place of what the client sent."""
+        self._statements = statements
+        self.has_own_statements = True
+
+    @property
+    def divided_body(self) -> bytes:
+        """The command without its statements and their ids, to go with some of them."""
+        if self._divided_body is None:
+            self._divided_body = without(self.body, _STATEMENT_IDS | {self.kind.field})
+        return self._divided_body
+
+    @property
+    def fits_with_versions(self) -> bool:
+        """Whether the client's message leaves room for the version elements."""
+        return len(self.request.message.frame) + _COMMAND_BYTES_RESERVED <= MESSAGE_BYTES_MAX
+
+    @property
+    def statement_bytes_max(self) -> int:
+        """How many bytes of statements fit in a message to a shard."""
+        return MESSAGE_BYTES_MAX - len(self.divided_body) - _COMMAND_BYTES_RESERVED
+
+    def size_of(self, position: int) -> int:
+        """How many bytes a statement takes of these."""
+        return len(self.statements[position]) + STATEMENT_ID_BYTES_MAX
+
+    def statement_ids(self) -> list[int]:
+        """The number by which the shards remember each statement of a retryable write.
+
+        Raises:
+            CommandError: InvalidOptions or InvalidLength, the client numbered them inconsistently.
+        """
+        if self._statement_ids is None:
+            self._statement_ids = _statement_ids(self.request, len(self.statements))
+        return self._statement_ids
+
+
+def _unacknowledged_write_concern(request: Request) -> dict[str, Any] | None:
+    """The write concern of the command if it is ``w: 0``."""
+    span = request.fields.get(_WRITE_CONCERN)
+    if span is None or span[0] != OBJECT:
+        return None
+    write_concern: dict[str, Any] = decode_value(request.body, span)
+    w = write_concern.get("w")
+    if isinstance(w, int | float | Int64) and not isinstance(w, bool) and w == 0 and not write_concern.get("j"):
+        return write_concern
+    return None
+
+
+def _statement_ids(request: Request, count: int) -> list[int]:
+    explicit = request.get(b"stmtIds")
+    first = request.get(b"stmtId")
+    if explicit is None:
+        return list(range(first or 0, (first or 0) + count))
+    if first is not None:
+        raise CommandError(ErrorCode.InvalidOptions, "May not specify both stmtId and stmtIds in write command")
+    if len(explicit) != count:
+        raise CommandError(
+            ErrorCode.InvalidLength,
+            f"Number of statement ids must match the number of batch entries. Got {len(explicit)} statement ids "
+            f"but {count} operations.",
+        )
+    return list(explicit)

@@ -1,0 +1,256 @@
+"""Executing a batch: routing it, sending it, and sending again what shards refused because the routing was stale."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from shardwright.router.operation import Operation
+from shardwright.router.registry import Reply
+from shardwright.router.routing.routing_cache import CollectionRouting
+from shardwright.router.sending.scatter import scatter
+from shardwright.router.sending.shard_reply import INTERNAL_REPLY_FIELDS, ShardReply
+from shardwright.router.writes.batch import WriteBatch
+from shardwright.router.writes.kind import WriteKind
+from shardwright.router.writes.messages import broadcast_elements, message_with_versions, shard_message
+from shardwright.router.writes.reply import CLIENT_HIDDEN_FIELDS, WriteReply
+from shardwright.router.writes.run import WriteRun, is_routing_refusal
+from shardwright.router.writes.shard_batch import ShardBatch
+from shardwright.router.writes.targeting import Destinations, target_batch
+from shardwright.wire.error_codes import Category, ErrorCode, has_category
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import InvalidBSONError, decode_document
+from shardwright.wire.transport.request_loop import may_run_in_reactor
+
+if TYPE_CHECKING:
+    from shardwright.sharding.routing_table import RoutingTable
+
+HIDDEN_FIELDS: Final = INTERNAL_REPLY_FIELDS | CLIENT_HIDDEN_FIELDS
+"""What is taken out of a shard's reply to a write before the client gets it."""
+
+
+@may_run_in_reactor
+async def execute(operation: Operation, kind: WriteKind) -> Reply:
+    """Run an insert, update or delete command and return the reply.
+
+    A batch whose statements all go to one shard is passed on in the client's own bytes, and the shard's reply in its.
+
+    Raises:
+        CommandError: the command is malformed; the database cannot be created; all shards that it went to first, or,
+            if it can be sent again, any shard, failed as a whole. Other failures are reported for each statement.
+    """
+    try:
+        return await _Execution(operation, WriteBatch(kind, operation.request)).run()
+    except InvalidBSONError as error:
+        raise CommandError(ErrorCode.InvalidBSON, str(error)) from error
+
+
+class _Execution:
+    """One batch under way."""
+
+    def __init__(self, operation: Operation, batch: WriteBatch) -> None:
+        self._operation = operation
+        self._router = operation.router
+        self._namespace = operation.namespace
+        self._batch = batch
+        self._destinations: Destinations | None = None
+        self._has_checked_errors = False
+        self._placement: RoutingTable | None = None
+
+    @may_run_in_reactor
+    async def run(self) -> Reply:
+        routing = await self._route()
+        shard = self._only_shard(routing)
+        if shard is None:
+            return await self._finish(WriteRun(self._batch), routing)
+        self._operation.targeted = (shard,)
+        message = message_with_versions(self._batch.request.message, routing.versions_for(shard), body=self._batch.body)
+        try:
+            reply = await self._router.send(shard, message, may_repeat=self._batch.is_retryable)
+        except CommandError as error:
+            if not is_routing_refusal(error.code):
+                raise
+            reply = ShardReply.failed(shard, error)
+        if _can_pass(reply):
+            return {} if self._batch.is_unacknowledged else reply.for_client(HIDDEN_FIELDS)
+        run = WriteRun(self._batch)
+        self._record(run, run.whole_round(shard), reply)
+        run.end_round(self._namespace, ())
+        return await self._finish(run, routing)
+
+    @may_run_in_reactor
+    async def _finish(self, run: WriteRun, routing: CollectionRouting) -> Reply:
+        """Do rounds until every statement has succeeded or failed."""
+        while not run.is_finished:
+            if run.refusals:
+                self._invalidate(routing, run.refusals)
+                try:
+                    routing = await self._route()
+                except CommandError as error:
+                    if not run.settled:
+                        raise
+                    run.fail_rest(error)
+                    break
+            routing = await self._round(run, routing)
+        return run.reply()
+
+    @may_run_in_reactor
+    async def _round(self, run: WriteRun, routing: CollectionRouting) -> CollectionRouting:
+        """Send what can be sent now, and draw the conclusions; returns the routing to go on with."""
+        destinations = self._targets(routing)
+        registry = self._router.shards
+        was_broadcast = run.has_broadcasts
+        try:
+            all_shards = await registry.ids_as_told() if destinations.has_broadcasts or was_broadcast else ()
+        except CommandError as error:
+            if not run.settled and not was_broadcast:
+                raise
+            run.fail_rest(error)
+            return routing
+        if not run.has_pending_broadcasts:
+            self._placement = routing.table
+        parts = {part.shard: part for part in run.next_round(destinations.by_statement, all_shards)}
+        messages = {
+            shard: shard_message(self._batch, part, self._elements_for(part, routing)) for shard, part in parts.items()
+        }
+        replies = await self._send(messages)
+        if not run.settled and not was_broadcast:
+            _raise_if_refused_as_a_whole(replies)
+        for reply in replies:
+            self._record(run, parts[reply.shard_id], reply)
+        if any(part.is_broadcast for part in parts.values()):
+            # A shard that was added meanwhile may have got documents which were not changed where they came from.
+            try:
+                all_shards = await registry.ids_as_told()
+            except CommandError as error:
+                run.record_missed_shards(error)
+            if run.may_have_missed(all_shards):
+                routing = await self._repeat_if_placement_changed(run, routing)
+        run.end_round(self._namespace, all_shards)
+        return routing
+
+    def _elements_for(self, part: ShardBatch, routing: CollectionRouting) -> bytes:
+        """What goes with the statements for a shard: its versions, or what takes their place."""
+        if part.is_broadcast:
+            return broadcast_elements(self._router.shards.topology_time, self._router.clock.time.config_time)
+        return routing.versions_for(part.shard)
+
+    @may_run_in_reactor
+    async def _send(self, messages: Mapping[str, bytes]) -> list[ShardReply]:
+        """The replies to the messages of a round.
+
+        A single one, as of ordered batches, takes no task: it costs what a write of one document costs.
+        """
+        may_repeat = self._batch.is_retryable
+        if len(messages) != 1:
+            return await scatter(self._operation, messages, may_repeat=may_repeat)
+        ((shard, message),) = messages.items()
+        self._operation.targeted = (shard,)
+        try:
+            return [await self._router.send(shard, message, may_repeat=may_repeat)]
+        except CommandError as error:
+            return [ShardReply.failed(shard, error)]
+
+    @may_run_in_reactor
+    async def _repeat_if_placement_changed(self, run: WriteRun, routing: CollectionRouting) -> CollectionRouting:
+        """Have broadcasts sent again if their documents may have moved since; returns the routing as it is now."""
+        fresh = await self._router.routing.latest_if_readable(routing)
+        if fresh.table is not self._placement:
+            run.repeat_broadcasts()
+            self._placement = fresh.table
+        if fresh is not routing:
+            self._operation.retries += 1
+            self._destinations = None
+        return fresh
+
+    def _record(self, run: WriteRun, part: ShardBatch, reply: ShardReply) -> None:
+        """Take note of what came from a shard.
+
+        Raises:
+            CommandError: the shard cannot be reached or its primary stepped down, and the client will send the batch
+                again. Drivers look for that at the top of a reply only, where a mongod that steps down reports it as
+                the error of one statement; statements that were executed are not executed twice.
+        """
+        if reply.error is not None:
+            self._raise_if_repeatable(reply.error)
+            run.record_failure(part, reply.error)
+            return
+        written = WriteReply.read(reply.body, reply.fields)
+        for each in written.errors:
+            if has_category(each.code, Category.NOT_PRIMARY):
+                self._raise_if_repeatable(CommandError.from_reply(decode_document(each.document)))
+        run.record(part, written)
+
+    def _raise_if_repeatable(self, error: CommandError) -> None:
+        if self._batch.is_retryable and has_category(error.code, Category.RETRYABLE):
+            raise error
+
+    def _only_shard(self, routing: CollectionRouting) -> str | None:
+        """The shard that can be sent the client's message as it is, if there is one."""
+        if not self._batch.fits_with_versions:
+            return None
+        if routing.table is None:
+            return routing.primary
+        destinations = self._targets(routing).by_statement
+        first = destinations[0]
+        if self._batch.has_own_statements or not isinstance(first, str):
+            return None
+        return first if destinations.count(first) == len(destinations) else None
+
+    @may_run_in_reactor
+    async def _route(self) -> CollectionRouting:
+        """The routing of the collection, made again once if statements cannot be targeted with what is known.
+
+        Such a statement may be right for the collection as it is now: it may have been dropped and sharded by another
+        key since this router last looked.
+        """
+        routing = await self._read_routing()
+        self._destinations = None
+        if routing.table is not None and not self._has_checked_errors and self._targets(routing).has_errors:
+            self._has_checked_errors = True
+            if self._router.routing.collections.get(self._namespace) is routing:
+                self._router.routing.forget_collection(self._namespace)
+            self._destinations = None
+            routing = await self._read_routing()
+        return routing
+
+    @may_run_in_reactor
+    async def _read_routing(self) -> CollectionRouting:
+        cache = self._router.routing
+        return cache.collections.get(self._namespace) or await cache.collection(self._namespace, create_database=True)
+
+    def _targets(self, routing: CollectionRouting) -> Destinations:
+        if self._destinations is None:
+            self._destinations = target_batch(self._batch, routing.table, routing.primary)
+        return self._destinations
+
+    def _invalidate(self, routing: CollectionRouting, refusals: set[int]) -> None:
+        self._operation.retries += 1
+        if ErrorCode.StaleDbVersion in refusals:
+            self._router.routing.invalidate_database(routing.database)
+        self._router.routing.invalidate(routing)
+
+
+def _can_pass(reply: ShardReply) -> bool:
+    """Whether a shard's reply to the whole batch is what the client has to be told."""
+    if reply.error is not None:
+        return not _is_for_router(reply.error.code)
+    if b"writeConcernError" in reply.fields:
+        return False
+    if b"writeErrors" not in reply.fields:
+        return True
+    errors = WriteReply.read(reply.body, reply.fields).errors
+    return not any(_is_for_router(each.code) or has_category(each.code, Category.NOT_PRIMARY) for each in errors)
+
+
+def _raise_if_refused_as_a_whole(replies: list[ShardReply]) -> None:
+    """Let the command fail as it would on one server, if all that it was sent to refused it, as for a wrong argument.
+
+    Raises:
+        CommandError: the first refusal.
+    """
+    errors = [reply.error for reply in replies if reply.error is not None and not _is_for_router(reply.error.code)]
+    if errors and len(errors) == len(replies):
+        raise errors[0]
+
+
+def _is_for_router(code: int) -> bool:
+    return code == ErrorCode.WouldChangeOwningShard or is_routing_refusal(code)

@@ -1,0 +1,70 @@
+"""The messages in which statements of a batch go to shards."""
+
+from struct import Struct
+from typing import Final
+
+from shardwright.router.writes.batch import WriteBatch
+from shardwright.router.writes.shard_batch import ShardBatch
+from shardwright.sharding.clock import config_time_element, topology_time_element
+from shardwright.sharding.versions import IGNORED, shard_version_element
+from shardwright.wire.message import CHECKSUM_PRESENT, OpMsg, encode_sequence, op_msg
+from shardwright.wire.rawbson import ARRAY, INT32, append, element, from_elements
+
+_IGNORED_VERSION_ELEMENT: Final = shard_version_element(IGNORED)
+
+_BODY_FIRST: Final = 0
+_INT32_TYPE: Final = bytes((INT32,))
+_pack_int32 = Struct("<i").pack
+
+
+def message_with_versions(message: OpMsg, versions: bytes, body: bytes | None = None) -> bytes:
+    """A client's message with version elements added to the body; its sections are copied as they lie.
+
+    Args:
+        message: what the client sent.
+        versions: the elements.
+        body: in place of the client's own body.
+    """
+    frame = message.frame
+    if not message.sequences:
+        sections = b""
+    elif frame[20] == _BODY_FIRST and not message.flags & CHECKSUM_PRESENT:
+        sections = frame[21 + len(message.body) :]
+    else:
+        sections = b"".join([sequence.section() for sequence in message.sequences])
+    return op_msg(append(body or message.body, versions), request_id=message.request_id, sections=sections)
+
+
+def broadcast_elements(topology_time: int, config_time: int) -> bytes:
+    """What goes with statements that all shards get, in place of versions: each may own matches or not, so none checks.
+
+    Args:
+        topology_time: of the shards that get them, packed, 0 if unknown; one that knows of a later change of that set
+            tells in its reply.
+        config_time: up to which this router knows the catalog, packed, 0 if unknown.
+    """
+    gossip = config_time_element(config_time) if config_time else b""
+    return gossip + _IGNORED_VERSION_ELEMENT + topology_time_element(topology_time)
+
+
+def shard_message(batch: WriteBatch, part: ShardBatch, versions: bytes) -> bytes:
+    """A message with some of the statements.
+
+    Those of a retryable write carry the ids that they have in the client's batch, so that a shard knows them again
+    however the batch is divided.
+    """
+    elements = versions
+    if batch.is_retryable:
+        ids = batch.statement_ids()
+        elements = _statement_ids([ids[position] for position in part.positions]) + versions
+    statements = batch.statements
+    return op_msg(
+        append(batch.divided_body, elements),
+        request_id=batch.request.message.request_id,
+        sections=encode_sequence(batch.kind.field, [statements[position] for position in part.positions]),
+    )
+
+
+def _statement_ids(ids: list[int]) -> bytes:
+    entries = [b"%b%d\0%b" % (_INT32_TYPE, index, _pack_int32(each)) for index, each in enumerate(ids)]
+    return element(b"stmtIds", ARRAY, from_elements(b"".join(entries)))

@@ -1,0 +1,257 @@
+"""The course of one batch over the shards: what is sent in each round, and what became of every statement.
+
+A batch runs in rounds. A round has at most one message for each shard, all sent at once. Ordered batches send, round by
+round, the longest run of statements for one shard, and end with the first error; unordered ones send all they can. A
+statement that a shard refused because its version was out of date stays open for a later round. No I/O is done here.
+"""
+
+from collections import deque
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+from shardwright.router.writes.batch import STATEMENT_ID_BYTES_MAX, WriteBatch
+from shardwright.router.writes.broadcasts import Broadcasts
+from shardwright.router.writes.merge import error_document
+from shardwright.router.writes.outcome import BatchOutcome
+from shardwright.router.writes.owning_shard import move_refused
+from shardwright.router.writes.reply import WriteReply
+from shardwright.router.writes.shard_batch import ShardBatch
+from shardwright.router.writes.targeting import ALL_SHARDS, Destination
+from shardwright.wire.error_codes import Category, ErrorCode, has_category
+from shardwright.wire.errors import CommandError
+
+ROUNDS_WITHOUT_PROGRESS_MAX: Final = 5
+"""As MongoDB's ``kMaxRoundsWithoutProgress``."""
+
+
+class WriteRun:
+    """The state of a batch between its rounds.
+
+    Attributes:
+        refusals: the codes with which shards refused statements in the last round because of routing.
+        settled: how many statements have succeeded or failed.
+    """
+
+    def __init__(self, batch: WriteBatch) -> None:
+        self._batch = batch
+        self._open = deque(range(len(batch.statements)))
+        self._is_stopped = False
+        self._broadcasts = Broadcasts(batch)
+        self._outcome = BatchOutcome(batch)
+        self._reopened: list[int] = []
+        self._rounds = 0
+        self._rounds_without_progress = 0
+        self._settled_before = 0
+        self.settled = 0
+        self.refusals: set[int] = set()
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing is left to be sent."""
+        return self._is_stopped or not self._open
+
+    @property
+    def has_broadcasts(self) -> bool:
+        """Whether a statement was sent to all shards.
+
+        It stays such a one: a shard that has executed it does not get it again only because it would be the only one.
+        """
+        return self._broadcasts.has_any
+
+    @property
+    def has_pending_broadcasts(self) -> bool:
+        """Whether a statement was sent to all shards and is not settled."""
+        return self._broadcasts.has_pending
+
+    # What to send
+
+    def next_round(self, destinations: Sequence[Destination], all_shards: Collection[str]) -> list[ShardBatch]:
+        """Take the statements that can be sent now; none if those that could be were not to be targeted.
+
+        Args:
+            destinations: where each statement of the batch goes.
+            all_shards: every shard of the cluster.
+        """
+        self._rounds += 1
+        self.refusals = set()
+        return (
+            self._ordered_round(destinations, all_shards)
+            if self._batch.is_ordered
+            else self._unordered_round(destinations, all_shards)
+        )
+
+    def whole_round(self, shard: str) -> ShardBatch:
+        """Take all statements for one shard, which gets them in the client's own message."""
+        self._rounds += 1
+        batch = ShardBatch(shard, is_broadcast=False, positions=self._open)
+        self._open.clear()
+        return batch
+
+    def _ordered_round(self, destinations: Sequence[Destination], all_shards: Collection[str]) -> list[ShardBatch]:
+        """The longest run of statements for the shard of the first; a statement for several shards goes alone."""
+        first = self._destination(self._open[0], destinations)
+        if isinstance(first, CommandError):
+            self._fail(self._open.popleft(), error_document(first))
+            return []
+        if not isinstance(first, str):
+            return self._broadcasts.send(deque([self._open.popleft()]), all_shards)
+        batch = ShardBatch(first, is_broadcast=False)
+        room = self._batch.statement_bytes_max
+        waiting = self._open
+        while waiting and self._destination(waiting[0], destinations) == first:
+            room -= self._batch.size_of(waiting[0])
+            if room < 0 and batch.positions:
+                break
+            batch.positions.append(waiting.popleft())
+        return [batch]
+
+    def _unordered_round(self, destinations: Sequence[Destination], all_shards: Collection[str]) -> list[ShardBatch]:
+        """All statements for one shard, or, when there are none left, those for all shards."""
+        batches: dict[str, ShardBatch] = {}
+        rooms: dict[str, int] = {}
+        broadcasts: deque[int] = deque()
+        waiting: deque[int] = deque()
+        statements = self._batch.statements
+        for position in self._open:
+            destination = self._destination(position, destinations)
+            if isinstance(destination, str):
+                batch = batches.get(destination)
+                if batch is None:
+                    batch = batches[destination] = ShardBatch(destination, is_broadcast=False)
+                    rooms[destination] = self._batch.statement_bytes_max
+                size = len(statements[position]) + STATEMENT_ID_BYTES_MAX
+                if size > rooms[destination] and batch.positions:
+                    rooms[destination] = 0  # nothing overtakes what had no room
+                    waiting.append(position)
+                else:
+                    rooms[destination] -= size
+                    batch.positions.append(position)
+            elif isinstance(destination, CommandError):
+                self._fail(position, error_document(destination))
+            else:
+                broadcasts.append(position)
+        found = list(batches.values()) or self._broadcasts.send(broadcasts, all_shards)
+        self._open = waiting
+        self._open.extend(broadcasts)
+        return found
+
+    def _destination(self, position: int, destinations: Sequence[Destination]) -> Destination:
+        return ALL_SHARDS if position in self._broadcasts else destinations[position]
+
+    # What came of it
+
+    def record(self, batch: ShardBatch, reply: WriteReply) -> None:
+        """Take note of a shard's reply."""
+        counts = self._broadcasts if batch.is_broadcast else self._outcome
+        counts.add(batch.shard, batch.positions, reply)
+        if not reply.errors and not batch.is_broadcast:
+            self.settled += len(batch.positions)
+            return
+        failed = {error.index: error for error in reply.errors}
+        executed = batch.positions
+        if self._batch.is_ordered and failed:
+            first = min(failed)
+            executed = executed[: first + 1]
+            if is_routing_refusal(failed[first].code):
+                self._reopened += batch.positions[first + 1 :]
+        for index, position in enumerate(executed):
+            error = failed.get(index)
+            if error is None:
+                self._note_success(batch, position)
+            elif is_routing_refusal(error.code):
+                self._note_refusal(batch, position, error.code)
+            else:
+                self._note_error(batch, position, error.code, error.document)
+
+    def record_failure(self, batch: ShardBatch, error: CommandError) -> None:
+        """Take note that a shard did not execute, or may not have executed, any of what it was sent."""
+        if is_routing_refusal(error.code):
+            for position in batch.positions:
+                self._note_refusal(batch, position, error.code)
+            return
+        document = error_document(error)
+        for position in batch.positions[:1] if self._batch.is_ordered else batch.positions:
+            self._note_error(batch, position, error.code, document)
+
+    def record_missed_shards(self, error: CommandError) -> None:
+        """Take note that the statements which all shards have just got may concern others, which are not known."""
+        self._broadcasts.fail_all_sent(error_document(error))
+
+    def may_have_missed(self, all_shards: Collection[str]) -> bool:
+        """Whether statements that all shards have executed by now found less than they might have.
+
+        They did if the placement has not changed since they were sent. Otherwise, see `repeat_broadcasts`.
+        """
+        return self._broadcasts.may_have_missed(all_shards)
+
+    def repeat_broadcasts(self) -> None:
+        """Have the statements that all shards have executed by now sent to them again."""
+        self._broadcasts.repeat()
+
+    def end_round(self, namespace: str, all_shards: Collection[str]) -> None:
+        """Draw the conclusions once all shards of a round have answered.
+
+        Args:
+            namespace: of the batch, for the error if there has been no progress for too long.
+            all_shards: every shard of the cluster as it is known now; of no concern if the round had no broadcasts.
+        """
+        conclusion = self._broadcasts.conclude(all_shards)
+        for position, document in conclusion.failed:
+            self._fail(position, document)
+        self._reopened += conclusion.reopened
+        if not conclusion.reopened:
+            self.settled += self._broadcasts.settle(self._outcome)
+        self._open.extendleft(sorted(self._reopened, reverse=True))
+        self._reopened = []
+        self._rounds_without_progress = 0 if self.settled > self._settled_before else self._rounds_without_progress + 1
+        self._settled_before = self.settled
+        if self._rounds_without_progress > ROUNDS_WITHOUT_PROGRESS_MAX and not self.is_finished:
+            self.fail_rest(
+                CommandError(
+                    ErrorCode.NoProgressMade,
+                    f"no progress was made executing batch write op in {namespace} after "
+                    f"{ROUNDS_WITHOUT_PROGRESS_MAX} rounds ({self.settled} ops completed in {self._rounds} "
+                    "rounds total)",
+                )
+            )
+
+    def reply(self) -> dict[str, Any]:
+        """The reply of the finished batch, less what every reply has."""
+        self._broadcasts.settle(self._outcome)
+        return self._outcome.reply()
+
+    def fail_rest(self, error: CommandError) -> None:
+        """Give up the statements that are still open."""
+        document = error_document(error)
+        while self._open and not self._is_stopped:
+            self._fail(self._open.popleft(), document)
+
+    def _note_success(self, batch: ShardBatch, position: int) -> None:
+        if batch.is_broadcast:
+            self._broadcasts.note_success(batch.shard, position)
+        else:
+            self.settled += 1
+
+    def _note_refusal(self, batch: ShardBatch, position: int, code: int) -> None:
+        self.refusals.add(code)
+        if not batch.is_broadcast:
+            self._reopened.append(position)
+
+    def _note_error(self, batch: ShardBatch, position: int, code: int, document: bytes) -> None:
+        if code == ErrorCode.WouldChangeOwningShard:
+            document = error_document(move_refused(len(self._batch.statements)))
+        if batch.is_broadcast:
+            self._broadcasts.note_error(position, document)
+        else:
+            self._fail(position, document)
+
+    def _fail(self, position: int, document: bytes) -> None:
+        self.settled += 1
+        self._outcome.errors[position] = document
+        if self._batch.is_ordered:
+            self._is_stopped = True
+
+
+def is_routing_refusal(code: int) -> bool:
+    """Whether an error says that the router's idea of where data is has to be renewed, and nothing was executed."""
+    return code == ErrorCode.ShardNotFound or has_category(code, Category.STALE_ROUTING)

@@ -1,0 +1,216 @@
+"""One statement of an update or a delete: its fields where they lie, checked as MongoDB's own parser does.
+
+Only what decides where the statement goes is decoded. The whole batch is refused for one malformed statement before any
+of it is executed, as MongoDB does; what a filter or an update means is for the shards to judge.
+"""
+
+import math
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, Final
+
+from shardwright.sharding.bson_text import value_text
+from shardwright.wire import rawbson
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.field_errors import duplicate_field, missing_field, unknown_field, wrong_type
+from shardwright.wire.rawbson import ARRAY, BOOL, NULL, OBJECT, STRING, Span
+from shardwright.wire.type_names import type_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+# In the order in which MongoDB writes a statement into a message.
+_UPDATE_FIELDS: Final = (
+    b"q",
+    b"u",
+    b"c",
+    b"arrayFilters",
+    b"hint",
+    b"multi",
+    b"upsert",
+    b"upsertSupplied",
+    b"collation",
+)
+_DELETE_FIELDS: Final = (b"q", b"limit", b"hint", b"collation")
+_NUMBERS: Final = frozenset({rawbson.INT32, rawbson.INT64, rawbson.DOUBLE, rawbson.DECIMAL128})
+_INT64_LIMIT: Final = 2.0**63
+
+
+class UpdateStyle(Enum):
+    """What the ``u`` of an update is."""
+
+    OPERATORS = auto()
+    REPLACEMENT = auto()
+    PIPELINE = auto()
+    MIXED = auto()
+    """Operators and plain fields in one document, which nothing can be done with."""
+
+
+class _Statement:
+    """What updates and deletes have in common.
+
+    Attributes:
+        document: the statement's bytes.
+        fields: where its fields are.
+        filter: the bytes of ``q``.
+        collation: what the statement names, decoded; None if it names none.
+    """
+
+    __slots__ = ("collation", "document", "fields", "filter")
+
+    def __init__(self, document: bytes, name: str, known: tuple[bytes, ...]) -> None:
+        self.document = document
+        self.fields = fields = _read_fields(document, name, known)
+        query = fields.get(b"q")
+        if query is None or query[0] == NULL:
+            raise missing_field(f"{name}.q")
+        _check_type(f"{name}.q", query, OBJECT)
+        self.filter = document[query[2] : query[3]]
+        self.collation: Mapping[str, Any] | None = None
+        collation = fields.get(b"collation")
+        if collation is not None and collation[0] != NULL:
+            _check_type(f"{name}.collation", collation, OBJECT)
+            self.collation = rawbson.decode_value(document, collation)
+        hint = fields.get(b"hint")
+        if hint is not None and hint[0] not in (OBJECT, STRING):
+            raise CommandError(ErrorCode.FailedToParse, "Hint must be a string or an object")
+
+    def _text(self, name: bytes) -> str | None:
+        """One field as MongoDB shows it in messages, where a hint by name is an object."""
+        span = self.fields.get(name)
+        if span is None or span[0] == NULL:
+            return None
+        shown = value_text(self.document, span)
+        if name == b"hint" and span[0] == STRING:
+            shown = f"{{ $hint: {shown} }}"
+        return f"{name.decode(errors='replace')}: {shown}"
+
+
+class UpdateStatement(_Statement):
+    """``{q, u, multi, upsert, …}``.
+
+    Attributes:
+        style: what ``u`` is.
+        is_multi: all matches are updated, not one.
+        is_upsert: a document is inserted if none matches.
+    """
+
+    __slots__ = ("is_multi", "is_upsert", "style")
+
+    def __init__(self, document: bytes) -> None:
+        """Parse a statement.
+
+        Raises:
+            CommandError: a field is missing (40414), unknown (40415), there twice (40413) or of the wrong type.
+        """
+        super().__init__(document, "update.updates", _UPDATE_FIELDS)
+        self.is_multi = self._flag(b"multi")
+        self.is_upsert = self._flag(b"upsert")
+        update = self.fields.get(b"u")
+        if update is None:
+            raise missing_field("update.updates.u")
+        self.style = _style(document, update)
+        filters = self.fields.get(b"arrayFilters")
+        if filters is not None and filters[0] != NULL:
+            _check_type("update.updates.arrayFilters", filters, ARRAY)
+
+    @property
+    def replacement(self) -> bytes:
+        """The bytes of ``u``."""
+        span = self.fields[b"u"]
+        return self.document[span[2] : span[3]]
+
+    def __str__(self) -> str:
+        shown = {name: self._text(name) for name in _UPDATE_FIELDS}
+        shown[b"multi"] = f"multi: {str(self.is_multi).lower()}"
+        shown[b"upsert"] = f"upsert: {str(self.is_upsert).lower()}"
+        return f"{{ {', '.join(text for text in shown.values() if text)} }}"
+
+    def _flag(self, name: bytes) -> bool:
+        span = self.fields.get(name)
+        if span is None or span[0] == NULL:
+            return False
+        _check_type(f"update.updates.{name.decode(errors='replace')}", span, BOOL)
+        return self.document[span[2]] != 0
+
+
+class DeleteStatement(_Statement):
+    """``{q, limit, …}``.
+
+    Attributes:
+        is_single: one match is deleted (``limit: 1``), not all.
+    """
+
+    __slots__ = ("is_single",)
+
+    def __init__(self, document: bytes) -> None:
+        """Parse a statement.
+
+        Raises:
+            CommandError: a field is missing (40414), unknown (40415), there twice (40413) or of the wrong type;
+                FailedToParse, the limit is neither 0 nor 1.
+        """
+        super().__init__(document, "delete.deletes", _DELETE_FIELDS)
+        span = self.fields.get(b"limit")
+        if span is None:
+            raise missing_field("delete.deletes.limit")
+        limit = _limit(document, span)
+        if limit not in (0, 1):
+            raise CommandError(
+                ErrorCode.FailedToParse, f"The limit field in delete objects must be 0 or 1. Got {limit}"
+            )
+        self.is_single = limit == 1
+
+    def __str__(self) -> str:
+        shown = {name: self._text(name) for name in _DELETE_FIELDS}
+        shown[b"limit"] = f"limit: {int(self.is_single)}"
+        return f"{{ {', '.join(text for text in shown.values() if text)} }}"
+
+
+def _read_fields(document: bytes, name: str, known: tuple[bytes, ...]) -> dict[bytes, Span]:
+    fields: dict[bytes, Span] = {}
+    for field, span in rawbson.spans(document):
+        if field not in known:
+            raise unknown_field(f"{name}.{field.decode(errors='replace')}")
+        if field in fields:
+            raise duplicate_field(f"{name}.{field.decode(errors='replace')}")
+        fields[field] = span
+    return fields
+
+
+def _style(document: bytes, span: Span) -> UpdateStyle:
+    """What an update is by the names of its fields; an empty document replaces.
+
+    Raises:
+        CommandError: FailedToParse, neither object nor array; TypeMismatch, a pipeline with a stage that is no object.
+    """
+    if span[0] == ARRAY:
+        if any(stage[0] != OBJECT for _, stage in rawbson.spans(document, span[2])):
+            raise CommandError(ErrorCode.TypeMismatch, "Each element of the 'pipeline' array must be an object")
+        return UpdateStyle.PIPELINE
+    if span[0] != OBJECT:
+        raise CommandError(ErrorCode.FailedToParse, "Update argument must be either an object or an array")
+    style: UpdateStyle | None = None
+    for name, _ in rawbson.spans(document, span[2]):
+        this = UpdateStyle.OPERATORS if name.startswith(b"$") else UpdateStyle.REPLACEMENT
+        if style is not None and style is not this:
+            return UpdateStyle.MIXED
+        style = this
+    return style or UpdateStyle.REPLACEMENT
+
+
+def _limit(document: bytes, span: Span) -> int:
+    """As MongoDB reads it: what is no number is 0."""
+    if span[0] not in _NUMBERS:
+        return 0
+    value = rawbson.decode_value(document, span)
+    number = float(value.to_decimal() if span[0] == rawbson.DECIMAL128 else value)
+    if math.isnan(number):
+        return 0
+    return int(max(-_INT64_LIMIT, min(number, _INT64_LIMIT)))
+
+
+def _check_type(name: str, span: Span, expected: int) -> None:
+    if span[0] != expected:
+        raise wrong_type(name, span[0], type_name(expected))

@@ -1,0 +1,31 @@
+"""Arguments of internal commands that MongoDB takes without its command parser."""
+
+import math
+
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.request import Request
+from shardwright.wire.type_names import type_name
+
+
+def migration_session_argument(request: Request) -> str:
+    """The ``sessionId`` of a migration.
+
+    Raises:
+        CommandError: NoSuchKey or TypeMismatch.
+    """
+    span = request.fields.get(b"sessionId")
+    if span is None:
+        raise CommandError(ErrorCode.NoSuchKey, 'Missing expected field "sessionId"')
+    value = request.get(b"sessionId")
+    if not isinstance(value, str):
+        raise CommandError(
+            ErrorCode.TypeMismatch, f'"sessionId" had the wrong type. Expected string, found {type_name(span[0])}'
+        )
+    return value
+
+
+def seconds_allowed(request: Request) -> float:
+    """How long a request may take by its ``maxTimeMS``; for ever without one."""
+    max_time_ms = request.get(b"maxTimeMS")
+    return max_time_ms / 1000 if isinstance(max_time_ms, int | float) and max_time_ms > 0 else math.inf

@@ -1,0 +1,71 @@
+"""Which shard of which cluster this is: the document ``shardIdentity`` of ``admin.system.version``."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bson.objectid import ObjectId
+
+from shardwright.daemon.options import HostList, parse_host_list
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+IDENTITY_ID = "shardIdentity"
+
+
+@dataclass(frozen=True, slots=True)
+class ShardIdentity:
+    """What makes a replica set a shard.
+
+    Attributes:
+        shard_name: id of the shard.
+        cluster_id: of the cluster it belongs to.
+        config_string: the config servers, ``set/host:port,…``.
+    """
+
+    shard_name: str
+    cluster_id: ObjectId
+    config_string: str
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> "ShardIdentity":
+        """Read the document, with or without its ``_id``.
+
+        Raises:
+            CommandError: NoSuchKey or FailedToParse, something is missing or malformed.
+        """
+        try:
+            identity = cls(document["shardName"], document["clusterId"], document["configsvrConnectionString"])
+        except KeyError as error:
+            raise CommandError(ErrorCode.NoSuchKey, f"missing {error} in a shard identity") from error
+        identity.config_hosts  # noqa: B018 - parses, and so checks
+        return identity
+
+    @property
+    def config_hosts(self) -> HostList:
+        """The config servers.
+
+        Raises:
+            CommandError: FailedToParse.
+        """
+        try:
+            return parse_host_list(self.config_string)
+        except ValueError as error:
+            raise CommandError(ErrorCode.FailedToParse, f"invalid configsvrConnectionString: {error}") from error
+
+    def to_document(self) -> dict[str, Any]:
+        """The document as MongoDB writes it."""
+        return {
+            "_id": IDENTITY_ID,
+            "shardName": self.shard_name,
+            "clusterId": self.cluster_id,
+            "configsvrConnectionString": self.config_string,
+        }
+
+    def is_same_shard(self, other: "ShardIdentity") -> bool:
+        """Whether both name the same shard of the same cluster, whatever is known of the config servers' hosts."""
+        return (self.shard_name, self.cluster_id, self.config_hosts.set_name) == (
+            other.shard_name,
+            other.cluster_id,
+            other.config_hosts.set_name,
+        )

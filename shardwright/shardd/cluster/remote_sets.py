@@ -1,0 +1,38 @@
+"""Clients of the replica sets that a shard talks to: the config servers and the other shards."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import trio
+
+from shardwright.wire.transport.monitor import ReplicaSetMonitor
+from shardwright.wire.transport.pools import ConnectionPools
+from shardwright.wire.transport.replica_set import ReplicaSetClient
+
+
+class RemoteSets:
+    """One client for each replica set, found by its name; the hosts are those of whoever named it first.
+
+    Args:
+        pools: connections to their members.
+        handshake: makes the hello to greet members with.
+        nursery: in which they are followed.
+    """
+
+    def __init__(
+        self, pools: ConnectionPools, handshake: Callable[[], Mapping[str, Any]], nursery: trio.Nursery
+    ) -> None:
+        self._pools = pools
+        self._handshake = handshake
+        self._nursery = nursery
+        self._clients: dict[str, ReplicaSetClient] = {}
+
+    def __getitem__(self, connection_string: str) -> ReplicaSetClient:
+        """The client for a connection string ``set/host:port,…``."""
+        set_name, _, hosts = connection_string.partition("/")
+        client = self._clients.get(set_name)
+        if client is None:
+            monitor = ReplicaSetMonitor(set_name, hosts.split(","), self._handshake, self._pools)
+            self._nursery.start_soon(monitor.run)
+            client = self._clients[set_name] = ReplicaSetClient(monitor, self._pools)
+        return client

@@ -1,0 +1,24 @@
+"""``shardwright-shardd``: the daemon in front of one mongod of a shard."""
+
+import argparse
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from shardwright.daemon.options import add_daemon_options
+from shardwright.daemon.run import run_daemon
+from shardwright.shardd.options import ShardOptions, add_shard_options
+from shardwright.shardd.service import ShardService
+
+DEFAULT_PORT: Final = 27018
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run a shard daemon until it is asked to end; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="shardwright-shardd", description="The daemon of a shard, one in front of each of its mongods."
+    )
+    add_daemon_options(parser, default_port=DEFAULT_PORT)
+    add_shard_options(parser)
+    parsed = parser.parse_args(arguments)
+    return run_daemon(parser.prog, parsed, partial(ShardService.start, ShardOptions.of(parsed)))

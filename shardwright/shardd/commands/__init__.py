@@ -1,0 +1,37 @@
+"""The commands of the shard daemon, one module for each or for a small family.
+
+Owns their arguments and replies; importing the package registers all of them.
+May import `arguments`, `cluster`, `context`, `ddl`, `local_mongod`, `metadata`, `migration` and `operations`.
+"""
+
+from shardwright.shardd.commands import (
+    chunk_commands,
+    cleanup_orphaned_command,
+    ddl_commands,
+    fail_point_commands,
+    identity_commands,
+    migration_recipient_commands,
+    migration_source_commands,
+    move_range_command,
+    operation_commands,
+    parameter_commands,
+    participant_commands,
+    session_mods_command,
+    version_commands,
+)
+
+__all__ = [
+    "chunk_commands",
+    "cleanup_orphaned_command",
+    "ddl_commands",
+    "fail_point_commands",
+    "identity_commands",
+    "migration_recipient_commands",
+    "migration_source_commands",
+    "move_range_command",
+    "operation_commands",
+    "parameter_commands",
+    "participant_commands",
+    "session_mods_command",
+    "version_commands",
+]

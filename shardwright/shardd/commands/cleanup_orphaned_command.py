@@ -1,0 +1,38 @@
+"""``cleanupOrphaned``: waiting until nothing is left to be deleted."""
+
+from typing import Any
+
+from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.operations.command_registry import command
+from shardwright.sharding.arguments import full_namespace
+from shardwright.sharding.bson_text import document_text
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import EMPTY_DOCUMENT
+from shardwright.wire.request import Request
+
+
+@command("cleanupOrphaned", admin_only=True, is_interruptible=True)
+async def cleanup_orphaned(shard: Shard, request: Request) -> dict[str, Any]:
+    """Return when all ranges of a collection that this shard gave away, or failed to get, are deleted.
+
+    The range deleter goes its own pace; since MongoDB 4.4 there is nothing to clean up beside it, and nowhere to stop.
+
+    Raises:
+        CommandError: OrphanedRangeCleanUpFailed, ``startingFromKey`` is no shard key; or why a range is not deleted.
+    """
+    namespace = str(full_namespace(request))
+    start = request.raw_object(b"startingFromKey") or EMPTY_DOCUMENT
+    state = shard.namespace(namespace)
+    await shard.refresher.reread_collection(state)
+    if state.table is None:  # not sharded
+        return {}
+    pattern = state.table.key_pattern
+    if start != EMPTY_DOCUMENT and pattern.normalize(start) is None:
+        raise CommandError(
+            ErrorCode.OrphanedRangeCleanUpFailed,
+            f"could not cleanup orphaned data, start key {document_text(start)} does not match shard key pattern "
+            f"{pattern}",
+        )
+    await shard.range_deletions.wait_all_deleted(namespace)
+    return {}

@@ -1,0 +1,46 @@
+"""``configureFailPoint`` and ``waitForFailPoint``; fail points that are not the daemon's are its mongod's."""
+
+from typing import Any
+
+from shardwright.shardd.arguments import seconds_allowed
+from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.operations.command_registry import command
+from shardwright.wire.arguments import Arguments
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.request import Request
+
+
+@command("configureFailPoint", admin_only=True, primary_only=False, needs_identity=False)
+async def configure_fail_point(shard: Shard, request: Request) -> dict[str, Any]:
+    """Turn a fail point on or off; ``count`` is how often it had been entered.
+
+    Raises:
+        CommandError: BadValue, the mode is none; what the mongod answers about a fail point of its own.
+    """
+    name = Arguments.of(request).string(b"configureFailPoint")
+    mode, data = Arguments.of(request).required_value(b"mode"), request.get(b"data", {})
+    if name not in shard.fail_points.names:
+        return await shard.mongod.command("admin", {"configureFailPoint": name, "mode": mode, "data": data})
+    return {"count": shard.fail_points.configure(name, mode, data)}
+
+
+@command("waitForFailPoint", admin_only=True, primary_only=False, needs_identity=False, is_interruptible=True)
+async def wait_for_fail_point(shard: Shard, request: Request) -> dict[str, Any]:
+    """Return once a fail point has been entered ``timesEntered`` times; a ``maxTimeMS`` is demanded, as by MongoDB.
+
+    Raises:
+        CommandError: InvalidOptions without ``maxTimeMS``; what the mongod answers about a fail point of its own.
+    """
+    name, times = (
+        Arguments.of(request).string(b"waitForFailPoint"),
+        Arguments.of(request).required_value(b"timesEntered"),
+    )
+    if seconds_allowed(request) == float("inf"):
+        raise CommandError(ErrorCode.InvalidOptions, "Missing required maxTimeMS")
+    if name not in shard.fail_points.names:
+        return await shard.mongod.command(
+            "admin", {"waitForFailPoint": name, "timesEntered": times, "maxTimeMS": request.get(b"maxTimeMS")}
+        )
+    await shard.fail_points.wait_entered(name, times)
+    return {}

@@ -1,0 +1,138 @@
+"""What a donor has the recipient of its migration do: the ``_recvChunk`` commands and two of our own."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from shardwright.shardd.arguments import migration_session_argument
+from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.migration.documents import ABORTED, COMMITTED
+from shardwright.shardd.migration.recipient.migration import not_steady
+from shardwright.shardd.migration.recipient.request import ReceiveRequest
+from shardwright.shardd.migration.recipient.service import RecipientService
+from shardwright.shardd.migration.source.digest import digest
+from shardwright.shardd.operations.command_registry import command
+from shardwright.sharding.arguments import full_namespace
+from shardwright.sharding.chunks import ChunkRange
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.wire.arguments import Arguments
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.request import Request
+
+
+@command("_recvChunkStart", admin_only=True)
+async def recv_chunk_start(shard: Shard, request: Request) -> dict[str, Any]:
+    """Begin to receive a range. The same order again is fine.
+
+    Beside the genuine fields it takes ``collectionUUID`` and ``attempts``, what the donor remembers of this migration.
+    If that agrees with what is remembered here, the reply tells with ``resumeFrom: {key, position}`` from where on
+    documents and changes are still wanted.
+
+    Raises:
+        CommandError: ConflictingOperationInProgress, another migration is under way on this shard.
+    """
+    recipient = await _recovered(shard)
+    return await recipient.start(ReceiveRequest.from_request(request))
+
+
+@command("_recvChunkStatus", admin_only=True)
+async def recv_chunk_status(shard: Shard, request: Request) -> dict[str, Any]:
+    """Tell how far this shard has come with the range that it receives, or received last."""
+    status = (await _recovered(shard)).status
+    if not Arguments.of(request).boolean(b"waitForSteadyOrDone", False):
+        return status.report()
+    await status.wait_steady_or_done()
+    return {"waited": True, **status.report()}
+
+
+@command("_recvChunkCommit", admin_only=True)
+async def recv_chunk_commit(shard: Shard, request: Request) -> dict[str, Any]:
+    """Apply the last changes, and let nobody in until the donor tells that it is decided whose the range is.
+
+    Raises:
+        CommandError: CommandFailed, the migration is not steady, or cannot be completed.
+    """
+    session_id = migration_session_argument(request)
+    recipient = await _recovered(shard)
+    migration = recipient.of_session(session_id)
+    if migration is None:
+        raise not_steady(session_id, recipient.active)
+    await migration.commit()
+    return migration.status.report()
+
+
+@command("_recvChunkReleaseCritSec", admin_only=True)
+async def recv_chunk_release_critical_section(shard: Shard, request: Request) -> dict[str, Any]:
+    """It is decided whose the range is: let operations go on. Repeated, it does nothing.
+
+    Raises:
+        CommandError: InvalidOptions, without majority write concern.
+    """
+    session_id = migration_session_argument(request)
+    _require_majority(request)
+    migration = (await _recovered(shard)).of_session(session_id)
+    if migration is not None:
+        await migration.release()
+    return {}
+
+
+@command("_recvChunkAbort", admin_only=True)
+async def recv_chunk_abort(shard: Shard, request: Request) -> dict[str, Any]:
+    """Give a migration up, unless its critical section has begun. Repeated, it does nothing."""
+    session_id = migration_session_argument(request)
+    recipient = await _recovered(shard)
+    migration = recipient.of_session(session_id)
+    if migration is not None:
+        await migration.abort()
+    return recipient.status.report()
+
+
+@command("_shardsvrFinishRangeDeletion", admin_only=True)
+async def finish_range_deletion(shard: Shard, request: Request) -> dict[str, Any]:
+    """What has become of a migration to this shard, by its ``migrationId``: ``committed`` or ``aborted``.
+
+    MongoDB's donors change ``config.rangeDeletions`` of the recipient themselves. Repeated, it does nothing.
+
+    Raises:
+        CommandError: BadValue, no such decision.
+    """
+    migration_id = Arguments.of(request).uuid(b"migrationId")
+    decision = Arguments.of(request).string(b"decision")
+    if decision not in (COMMITTED, ABORTED):
+        raise CommandError(ErrorCode.BadValue, f"'{decision}' is no decision about a migration")
+    await (await _recovered(shard)).finish(migration_id, decision)
+    return {}
+
+
+@command("_shardsvrDigestRange", admin_only=True)
+async def digest_range(shard: Shard, request: Request) -> dict[str, Any]:
+    """A digest of the documents of a range, for the donor to compare with its own.
+
+    Raises:
+        CommandError: CollectionUUIDMismatch, the collection is another one; IndexNotFound.
+    """
+    namespace = full_namespace(request)
+    uuid = Arguments.of(request).uuid(b"collectionUUID")
+    pattern = ShardKeyPattern.from_bson(Arguments.of(request).raw(b"shardKeyPattern"))
+    wanted = ChunkRange.of(pattern, Arguments.of(request).raw(b"min"), Arguments.of(request).raw(b"max"))
+    return (await digest(shard.mongod, namespace, uuid, pattern, wanted)).to_document()
+
+
+async def _recovered(shard: Shard) -> RecipientService:
+    """The recipient, once it knows of the critical section of a former primary: nothing is to be denied before that.
+
+    Raises:
+        CommandError: NotWritablePrimary.
+    """
+    await shard.recovery_gate.wait_open()
+    return shard.migrations.recipient
+
+
+def _require_majority(request: Request) -> None:
+    write_concern = request.get(b"writeConcern")
+    if isinstance(write_concern, Mapping) and write_concern.get("w") == "majority":
+        return
+    got = '{ w: 1, wtimeout: 0, provenance: "implicitDefault" }' if write_concern is None else write_concern
+    raise CommandError(
+        ErrorCode.InvalidOptions, f'"{request.name}" must be called with majority writeConcern, got: {got} '
+    )

@@ -1,0 +1,44 @@
+"""``currentOp`` and ``killOp``: the operations of the mongod and those of the daemon."""
+
+from typing import Any, Final
+
+from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.operations.command_registry import command
+from shardwright.shardd.operations.current_op import own_operations, union_with
+from shardwright.wire.request import Request
+
+_GENERIC: Final = frozenset({"lsid", "maxTimeMS", "comment", "apiVersion", "apiStrict", "apiDeprecationErrors"})
+
+
+@command("currentOp", admin_only=True, primary_only=False, needs_identity=False, is_interruptible=True)
+async def current_op(shard: Shard, request: Request) -> dict[str, Any]:
+    """The operations that match the fields of the command, as mongod's own ``currentOp`` makes a pipeline of them."""
+    arguments = request.document
+    stage = {
+        "allUsers": not arguments.get("$ownOps"),
+        "idleConnections": bool(arguments.get("$all")),
+        "truncateOps": True,
+    }
+    wanted = {
+        name: value
+        for position, (name, value) in enumerate(arguments.items())
+        if position and not name.startswith("$") and name not in _GENERIC
+    }
+    operations = own_operations(shard)
+    pipeline = [{"$currentOp": stage}, *([union_with(operations)] if operations else []), {"$match": wanted}]
+    reply = await shard.mongod.command("admin", {"aggregate": 1, "pipeline": pipeline, "cursor": {}})
+    return {"inprog": reply["cursor"]["firstBatch"]}
+
+
+@command("killOp", admin_only=True, primary_only=False, needs_identity=False)
+async def kill_op(shard: Shard, request: Request) -> dict[str, Any]:
+    """End an operation: a migration that the daemon shows, or one of its mongod.
+
+    Raises:
+        CommandError: what the mongod answers.
+    """
+    opid = request.get(b"op")
+    if isinstance(opid, int) and shard.migrations.kill(opid):
+        return {"info": "attempting to kill op"}
+    named = {} if opid is None else {"op": opid}
+    return await shard.mongod.command("admin", {"killOp": 1, **named})

@@ -1,0 +1,57 @@
+"""``setParameter`` and ``getParameter``: the daemon's own parameters and its mongod's, in one command if need be."""
+
+from typing import Any, Final
+
+from shardwright.shardd.commands.server_parameters import PARAMETERS, get_parameter, set_parameter
+from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.operations.command_registry import command
+from shardwright.wire.request import Request
+
+_GENERIC: Final = frozenset({"lsid", "maxTimeMS", "comment", "apiVersion", "apiStrict", "apiDeprecationErrors"})
+
+
+@command("setParameter", admin_only=True, primary_only=False, needs_identity=False)
+async def set_parameters(shard: Shard, request: Request) -> dict[str, Any]:
+    """Change parameters; ``was`` tells what the first of them was.
+
+    Raises:
+        CommandError: BadValue; what the mongod answers about parameters of its own.
+    """
+    given = _arguments(request)
+    of_mongod = {name: value for name, value in given.items() if name not in PARAMETERS}
+    reply = {}
+    if of_mongod or not given:
+        reply = await shard.mongod.command("admin", {"setParameter": 1, **of_mongod})
+    for name, value in given.items():
+        if name in PARAMETERS:
+            reply.setdefault("was", set_parameter(shard.migrations.parameters, name, value))
+    return reply
+
+
+@command("getParameter", admin_only=True, primary_only=False, needs_identity=False)
+async def get_parameters(shard: Shard, request: Request) -> dict[str, Any]:
+    """The values of the named parameters, or of all with ``getParameter: "*"`` or ``{allParameters: true}``.
+
+    Raises:
+        CommandError: what the mongod answers about parameters of its own.
+    """
+    what, given = request.get(b"getParameter"), _arguments(request)
+    wants_all = what == "*" or (isinstance(what, dict) and bool(what.get("allParameters")))
+    shows_details = isinstance(what, dict) and bool(what.get("showDetails"))
+    of_mongod = {name: value for name, value in given.items() if name not in PARAMETERS}
+    reply = {}
+    if of_mongod or wants_all or not given:
+        reply = await shard.mongod.command("admin", {"getParameter": what, **of_mongod})
+    for name in PARAMETERS if wants_all else [name for name in given if name in PARAMETERS]:
+        value = get_parameter(shard.migrations.parameters, name)
+        details = {"value": value, "settableAtRuntime": True, "settableAtStartup": True}
+        reply[name] = details if shows_details else value
+    return reply
+
+
+def _arguments(request: Request) -> dict[str, Any]:
+    return {
+        name: value
+        for position, (name, value) in enumerate(request.document.items())
+        if position and not name.startswith("$") and name not in _GENERIC
+    }

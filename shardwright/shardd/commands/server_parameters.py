@@ -1,0 +1,83 @@
+"""The server parameters that a shard daemon has itself. All others are its mongod's."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from shardwright.shardd.migration.parameters import MigrationParameters
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter.
+
+    Attributes:
+        attribute: of `MigrationParameters`, where it is kept.
+        check: returns the value to keep for one that a client gave.
+        parse: reads the text of a command line.
+    """
+
+    attribute: str
+    check: Callable[[Any], Any]
+    parse: Callable[[str], Any]
+
+
+def _boolean(value: Any) -> bool:  # noqa: ANN401 - whatever a client sent
+    if not isinstance(value, bool | int | float):
+        raise CommandError(ErrorCode.BadValue, f"expected a boolean, got {value!r}")
+    return bool(value)
+
+
+def _parse_boolean(text: str) -> bool:
+    found = {"true": True, "1": True, "false": False, "0": False}.get(text.lower())
+    if found is None:
+        raise ValueError(f"{text!r} is neither true nor false")
+    return found
+
+
+def _seconds(value: Any) -> float:  # noqa: ANN401 - whatever a client sent
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        raise CommandError(ErrorCode.BadValue, f"expected a number of seconds, got {value!r}")
+    return float(value)
+
+
+PARAMETERS: Final[Mapping[str, Parameter]] = {
+    "verifyMigrations": Parameter("verify", _boolean, _parse_boolean),
+    "migrationCatchUpTimeoutSecs": Parameter("catch_up_seconds_max", _seconds, float),
+}
+"""The parameters by name."""
+
+
+def get_parameter(parameters: MigrationParameters, name: str) -> Any:  # noqa: ANN401 - parameters are of all types
+    """The value of a parameter."""
+    return getattr(parameters, PARAMETERS[name].attribute)
+
+
+def set_parameter(parameters: MigrationParameters, name: str, value: Any) -> Any:  # noqa: ANN401 - see above
+    """Change a parameter; returns its old value.
+
+    Raises:
+        CommandError: BadValue.
+    """
+    parameter = PARAMETERS[name]
+    old = getattr(parameters, parameter.attribute)
+    setattr(parameters, parameter.attribute, parameter.check(value))
+    return old
+
+
+def parse_parameter(text: str) -> tuple[str, Any]:
+    """Name and value of ``NAME=VALUE`` as a command line has it.
+
+    Raises:
+        ValueError: no such parameter, or a value that it cannot have, with a message for the user.
+    """
+    name, equals, value = text.partition("=")
+    if not equals or name not in PARAMETERS:
+        raise ValueError(f"{text!r} is not NAME=VALUE with one of the parameters {', '.join(PARAMETERS)}")
+    parameter = PARAMETERS[name]
+    try:
+        return name, parameter.check(parameter.parse(value))
+    except CommandError as error:
+        raise ValueError(error.message) from error

@@ -1,0 +1,29 @@
+"""``_getNextSessionMods``: what the recipient of a migration learns of executed retryable writes."""
+
+from shardwright.shardd.arguments import migration_session_argument
+from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.operations.command_registry import RawReply, command
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import ARRAY, array_of_documents, element
+from shardwright.wire.request import Request
+
+
+@command("_getNextSessionMods", admin_only=True)
+async def get_next_session_mods(shard: Shard, request: Request) -> RawReply:
+    """The next batch of the migration's session history as ``oplog``, empty if there is no more at the moment.
+
+    Our own field ``number`` numbers the batches from 0, so that one whose reply was lost can be asked for again.
+
+    Raises:
+        CommandError: NotYetInitialized, this shard gives no range; IllegalOperation, or in another migration session;
+            BadValue, the number is neither that of the last batch nor the next.
+    """
+    session_id = migration_session_argument(request)
+    donor = shard.migrations.donor
+    if donor is None:
+        raise CommandError(ErrorCode.NotYetInitialized, "No active migrations were found")
+    history = await donor.wait_history(session_id)
+    number = request.get(b"number")
+    batch = await history.next_batch(None if number is None else int(number))
+    return RawReply([element(b"oplog", ARRAY, array_of_documents(batch))])

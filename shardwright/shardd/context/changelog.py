@@ -1,0 +1,35 @@
+"""Telling the cluster's changelog what this shard has changed."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from bson.objectid import ObjectId
+
+from shardwright.daemon.logs import get_logger
+from shardwright.shardd.context.shard import Shard
+from shardwright.sharding.catalog.changelog_entry import ChangeLogEntry
+from shardwright.wire.errors import CommandError
+
+logger = get_logger("shardd.changelog")
+
+
+async def log_change(shard: Shard, what: str, namespace: str, details: Mapping[str, Any] | None = None) -> None:
+    """Insert an entry into ``config.changelog``. The change itself does not depend on it: a failure is logged only."""
+    now = datetime.now(UTC).replace(tzinfo=None)
+    entry = ChangeLogEntry(
+        id=ChangeLogEntry.make_id(shard.options.address, now, ObjectId()),
+        server=shard.options.address,
+        shard=shard.require_identity().shard_name,
+        client_address="",
+        time=now,
+        what=what,
+        namespace=namespace,
+        details=details or {},
+    )
+    logger.info("Changing the cluster", what=what, namespace=namespace)
+    try:
+        catalog = await shard.catalog()
+        await catalog.command({"insert": "changelog", "documents": [entry.to_document()]}, db="config")
+    except CommandError as error:
+        logger.warning("Could not write to the changelog", what=what, namespace=namespace, error=str(error))

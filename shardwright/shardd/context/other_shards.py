@@ -1,0 +1,60 @@
+"""Sending commands to shards, this one included, as the coordinator of a change does."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import trio
+
+from shardwright.shardd.context.shard import Shard
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import BackendError, CommandError
+
+
+async def send_to_shard(shard: Shard, shard_id: str, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
+    """Run a command, which may be repeated, on the primary of a shard.
+
+    Raises:
+        CommandError: HostUnreachable, ShardNotFound, or what the shard answered.
+    """
+    client = await shard.shard_client(shard_id)
+    try:
+        return await client.command(db, {**command, **shard.config_times.gossip()})
+    except BackendError as error:
+        raise CommandError(ErrorCode.HostUnreachable, f"could not reach shard {shard_id}: {error}") from error
+
+
+async def send_to_shards(
+    shard: Shard, shard_ids: Iterable[str], db: str, command: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Run a command on several shards at the same time; returns the replies by shard id.
+
+    Raises:
+        CommandError: the error of the first shard, in the order of their ids, that failed; all have been asked.
+    """
+    replies: dict[str, dict[str, Any]] = {}
+    errors: dict[str, CommandError] = {}
+
+    async def send(shard_id: str) -> None:
+        try:
+            replies[shard_id] = await send_to_shard(shard, shard_id, db, command)
+        except CommandError as error:
+            errors[shard_id] = error
+
+    async with trio.open_nursery() as nursery:
+        for shard_id in shard_ids:
+            nursery.start_soon(send, shard_id)
+    for shard_id in sorted(errors):
+        raise errors[shard_id]
+    return replies
+
+
+async def send_to_other_shards(shard: Shard, db: str, command: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Run a command on all shards of the cluster but this one; see `send_to_shards`."""
+    me = shard.require_identity().shard_name
+    return await send_to_shards(shard, [each for each in await all_shard_ids(shard) if each != me], db, command)
+
+
+async def all_shard_ids(shard: Shard) -> list[str]:
+    """The ids of all shards of the cluster, in order."""
+    catalog = await shard.catalog()
+    return sorted(await catalog.shards())

@@ -1,0 +1,63 @@
+"""Running one coordinator until its change is made or given up.
+
+As in MongoDB, the end removes the document, also the end with an error. What has passed the point of no return does not
+end with an error: it is tried again until it is done, or until the term is over and the next primary goes on with it.
+"""
+
+from itertools import count
+from typing import Any, Final
+
+import trio
+
+from shardwright.daemon.logs import get_logger
+from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import BackendError, CommandError
+
+logger = get_logger("shardd.coordinators")
+
+RETRY_SECONDS: Final = 0.5
+"""How long a change waits before it is tried again for the first time; from then on twice as long each time."""
+
+RETRY_SECONDS_MAX: Final = 10.0
+
+
+async def run_to_its_end(coordinator: Coordinator) -> dict[str, Any]:
+    """Run a coordinator, again and again if it must finish, and remove its document; returns the reply.
+
+    Raises:
+        CommandError: the change could not be made, and nothing of it remains to be done; or mongod refuses to remove
+            the document, as after a step-down.
+        BackendError: mongod does not answer when the document is to be removed.
+    """
+    for attempt in count():
+        try:
+            reply = await coordinator.run()
+            await _remove_document(coordinator)
+        except Exception as error:
+            failure = _as_command_error(coordinator, error)
+        else:
+            return reply
+        if not coordinator.must_finish:
+            await _remove_document(coordinator)
+            raise failure
+        # Half done is worse than late.
+        pause = min(RETRY_SECONDS * 2 ** min(attempt, 10), RETRY_SECONDS_MAX)
+        failed = {"attempt": attempt + 1, "code": failure.code, "error": str(failure)}
+        logger.warning("A change has to be tried again", id=coordinator.id, **failed, retry_seconds=pause)
+        await trio.sleep(pause)
+    raise AssertionError("attempts do not run out")
+
+
+async def _remove_document(coordinator: Coordinator) -> None:
+    if coordinator.phase is not None:
+        await coordinator.remove_document()
+
+
+def _as_command_error(coordinator: Coordinator, error: Exception) -> CommandError:
+    if isinstance(error, CommandError):
+        return error
+    if isinstance(error, BackendError):
+        return CommandError(ErrorCode.HostUnreachable, str(error))
+    logger.exception("A change failed for a reason that is our fault", id=coordinator.id)
+    return CommandError(ErrorCode.InternalError, f"{type(error).__name__}: {error}")

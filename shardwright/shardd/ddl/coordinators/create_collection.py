@@ -1,0 +1,233 @@
+"""Sharding a collection (``_shardsvrCreateCollection``), existing or not.
+
+The collection and its shard key index are made ready on this shard behind a critical section, then on the other shards
+that get chunks, then the config servers are told; that commit is the one step that makes it sharded. MongoDB's order.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+from uuid import UUID
+
+from bson.binary import Binary
+from bson.objectid import ObjectId
+
+from shardwright.shardd.context.changelog import log_change
+from shardwright.shardd.context.other_shards import send_to_shards
+from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
+from shardwright.shardd.ddl.initial_placement import plan_initial_chunks
+from shardwright.shardd.local_mongod import local_collections
+from shardwright.shardd.local_mongod.local_collections import LocalCollection
+from shardwright.shardd.local_mongod.shard_key_index import ensure_shard_key_index
+from shardwright.shardd.metadata.critical_sections import held_exclusively
+from shardwright.sharding.bson_text import document_text
+from shardwright.sharding.catalog.collection_entry import CollectionEntry
+from shardwright.sharding.catalog.reads import read_routing
+from shardwright.sharding.initial_chunks import PlannedChunk, make_initial_chunks
+from shardwright.sharding.routing_table import RoutingTable
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.sharding.versions import ChunkVersion
+from shardwright.wire import rawbson
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+COMMIT = "commit"
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The collection as it is on this shard, ready to be sharded."""
+
+    local: LocalCollection
+    is_empty: bool
+    plan: Sequence[PlannedChunk]
+
+    @property
+    def uuid(self) -> UUID:
+        """Its UUID, which it is to have on every shard."""
+        assert self.local.uuid is not None
+        return self.local.uuid
+
+
+class CreateCollection(Coordinator):
+    """The arguments are the fields of the request: ``shardKey``, ``unique``, ``numInitialChunks`` and so on."""
+
+    operation_type: ClassVar[str] = "createCollection_V2"
+
+    async def run(self) -> dict[str, Any]:
+        """Shard the collection.
+
+        Raises:
+            CommandError: AlreadyInitialized, it is sharded in another way; InvalidOptions, BadValue, IllegalOperation
+                and others, it can't be sharded as asked for.
+        """
+        pattern = ShardKeyPattern.from_mapping(self.arguments["shardKey"])
+        self._check_arguments(pattern)
+        table = await self._read_routing()
+        if table is None:
+            self.must_finish = False
+            table = await self._shard_it(pattern)
+        else:
+            self._check_same(table, pattern)
+            if self.phase is not None:
+                await self._publish(table)
+        return {"collectionUUID": Binary.from_uuid(table.collection.uuid), "collectionVersion": _version(table)}
+
+    @property
+    def _unique(self) -> bool:
+        return bool(self.arguments.get("unique", False))
+
+    async def _shard_it(self, pattern: ShardKeyPattern) -> RoutingTable:
+        shard, namespace = self.shard, self.namespace
+        me = shard.require_identity().shard_name
+        details = {"shardKey": self.arguments["shardKey"], "collection": str(namespace), "primary": me}
+        await log_change(shard, "shardCollection.start", str(namespace), details)
+        state = shard.namespace(str(namespace))
+        async with held_exclusively(state, {"command": "createCollection", "ns": str(namespace)}):
+            prepared = await self._prepare(pattern)
+            await self.enter_phase(COMMIT)
+            await self._prepare_other_shards(prepared)
+            with self.point_of_no_return():
+                await self._commit(pattern, prepared)
+            state.forget()
+            table = await self._read_routing()
+            if table is None:
+                raise CommandError(
+                    ErrorCode.ConflictingOperationInProgress, f"the collection {namespace} was dropped meanwhile"
+                )
+            await self._publish(table)
+        uuid = Binary.from_uuid(prepared.uuid)
+        version, count = str(table.collection_version), table.chunk_count
+        end = {"uuid": uuid, "version": version, "empty": prepared.is_empty, "numChunks": count}
+        await log_change(shard, "shardCollection.end", str(namespace), end)
+        return table
+
+    def _check_arguments(self, pattern: ShardKeyPattern) -> None:
+        """Refuse what can be refused without a look at the collection."""
+        arguments, namespace = self.arguments, self.namespace
+        if namespace.is_internal and not namespace.is_logical_sessions:
+            raise CommandError(ErrorCode.IllegalOperation, f"can't shard collections in the {namespace.db} database")
+        if namespace.is_system and not namespace.is_logical_sessions:
+            raise CommandError(ErrorCode.IllegalOperation, "can't shard system namespaces")
+        namespace.check_shardable()
+        if arguments.get("timeseries") is not None:
+            raise CommandError(ErrorCode.CommandNotSupported, "sharding a time-series collection is not supported")
+        if self._unique and pattern.hashed_field is not None:
+            raise CommandError(
+                ErrorCode.InvalidOptions,
+                "Hashed shard keys cannot be declared unique. It's possible to ensure uniqueness on the hashed field "
+                "by declaring an additional (non-hashed) unique index on the field.",
+            )
+        collation = arguments.get("collation")
+        if collation is not None and collation != {"locale": "simple"}:
+            raise CommandError(
+                ErrorCode.BadValue,
+                f"The collation for shardCollection must be {{locale: 'simple'}}, but found: {_text(collation)}",
+            )
+
+    def _check_same(self, table: RoutingTable, pattern: ShardKeyPattern) -> None:
+        """A collection that is sharded already is fine, if it is sharded in the way asked for."""
+        collection = table.collection
+        if collection.key_pattern.document == pattern.document and collection.unique == self._unique:
+            return
+        raise CommandError(ErrorCode.AlreadyInitialized, f"sharding already enabled for collection {self.namespace}")
+
+    async def _prepare(self, pattern: ShardKeyPattern) -> Prepared:
+        """See to it that the collection exists here with its index, and plan its chunks."""
+        mongod, namespace, arguments = self.shard.mongod, self.namespace, self.arguments
+        local = await local_collections.describe(mongod, namespace)
+        if local is None:
+            await local_collections.create(mongod, namespace)
+            local = await local_collections.describe(mongod, namespace)
+        self._check_local(local)
+        assert local is not None
+        await ensure_shard_key_index(
+            mongod,
+            namespace,
+            pattern,
+            unique=self._unique and bool(arguments.get("enforceUniquenessCheck", True)),
+            is_declared_unique=self._unique,
+            has_default_collation="collation" in local.options,
+            may_create=bool(arguments.get("implicitlyCreateIndex", True)),
+        )
+        is_empty = await local_collections.is_empty(mongod, namespace)
+        plan = await plan_initial_chunks(self.shard, namespace, pattern, arguments, is_empty=is_empty)
+        return Prepared(local, is_empty, plan)
+
+    def _check_local(self, local: LocalCollection | None) -> None:
+        if local is None or local.kind == "view":
+            raise CommandError(
+                ErrorCode.CommandNotSupportedOnView, f"Namespace {self.namespace} already exists as a view"
+            )
+        if local.kind != "collection":
+            raise CommandError(ErrorCode.CommandNotSupported, "sharding a time-series collection is not supported")
+        if local.options.get("capped"):
+            raise CommandError(ErrorCode.InvalidOptions, "can't shard a capped collection")
+        if "collation" in local.options and self.arguments.get("collation") is None:
+            raise CommandError(
+                ErrorCode.BadValue,
+                f"Collection has default collation: {_text(local.options['collation'])}. "
+                "Must specify collation {locale: 'simple'}",
+            )
+
+    async def _prepare_other_shards(self, prepared: Prepared) -> None:
+        me = self.shard.require_identity().shard_name
+        others = {each.shard for each in prepared.plan} - {me}
+        if not others:
+            return
+        indexes = await local_collections.list_indexes(self.shard.mongod, self.namespace)
+        participate = {
+            "_shardsvrCreateCollectionParticipant": self.namespace.collection,
+            "options": dict(prepared.local.options),
+            "indexes": [index for index in indexes if index["name"] != "_id_"],
+            "collectionUUID": Binary.from_uuid(prepared.uuid),
+            "idIndex": prepared.local.id_index,
+            **self.session,
+        }
+        await send_to_shards(self.shard, others, self.namespace.db, participate)
+
+    async def _commit(self, pattern: ShardKeyPattern, prepared: Prepared) -> None:
+        catalog = await self.shard.catalog()
+        epoch = ObjectId()
+        timestamp = await catalog.new_timestamp()
+        entry = CollectionEntry(
+            namespace=self.namespace,
+            uuid=prepared.uuid,
+            epoch=epoch,
+            timestamp=timestamp,
+            lastmod=datetime.now(UTC).replace(tzinfo=None),
+            key=pattern,
+            unique=self._unique,
+            default_collation=prepared.local.options.get("collation"),
+        )
+        first_version = ChunkVersion(1, 0, epoch, timestamp)
+        chunks = make_initial_chunks(prepared.plan, uuid=prepared.uuid, first_version=first_version, new_id=ObjectId)
+        await catalog.commit(
+            {
+                "_configsvrCommitCreateCollection": str(self.namespace),
+                "collection": entry.to_document(),
+                "chunks": [chunk.to_document() for chunk in chunks],
+            }
+        )
+
+    async def _publish(self, table: RoutingTable) -> None:
+        """Let all shards with chunks, this one first, know and persist what has been committed."""
+        shard, name = self.shard, str(self.namespace)
+        await shard.refresher.refresh_collection(shard.namespace(name))
+        await shard.writer.wait_collection_saved(name)
+        others = set(table.shards) - {shard.require_identity().shard_name}
+        flush = {"_flushRoutingTableCacheUpdatesWithWriteConcern": name, "syncFromConfig": True}
+        await send_to_shards(shard, others, "admin", flush)
+
+    async def _read_routing(self) -> RoutingTable | None:
+        catalog = await self.shard.catalog()
+        return await catalog.read(read_routing(str(self.namespace)))
+
+
+def _version(table: RoutingTable) -> Mapping[str, Any]:
+    return table.collection_version.to_document()
+
+
+def _text(document: Mapping[str, Any]) -> str:
+    return document_text(rawbson.encode_document(document))

@@ -1,0 +1,62 @@
+"""Dropping a collection, sharded or not (``_shardsvrDropCollection``).
+
+Its chunks are kept where they are first, then it leaves the catalog, then the shards: what is still on a shard then
+belongs to nobody. Operations on this shard wait meanwhile, since a new collection of the same name would live here.
+"""
+
+from typing import Any, ClassVar, Final
+from uuid import UUID
+
+from bson.binary import Binary
+
+from shardwright.shardd.context.changelog import log_change
+from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
+from shardwright.shardd.ddl.coordinators.drop_everywhere import dropped_everywhere
+from shardwright.sharding.catalog.reads import read_routing
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+DROP: Final = "dropCollection"
+
+
+class DropCollection(Coordinator):
+    """It has no arguments; once begun, ``collInfo`` holds the UUID of a sharded collection."""
+
+    operation_type: ClassVar[str] = "dropCollection"
+
+    async def run(self) -> dict[str, Any]:
+        """Drop the collection; one that does not exist is fine.
+
+        Raises:
+            CommandError: IllegalOperation, a collection of the cluster's own; of an unsharded collection also what a
+                shard answers, or that one could not be reached.
+        """
+        shard, namespace = self.shard, self.namespace
+        if namespace.is_internal:
+            raise CommandError(ErrorCode.IllegalOperation, f"can't drop collections of the {namespace.db} database")
+        uuid = await self._sharded_uuid()
+        collection = {} if uuid is None else {"uuid": Binary.from_uuid(uuid)}
+        await log_change(
+            shard, "dropCollection.start", str(namespace), {"collectionUUID": collection} if collection else {}
+        )
+        await self.enter_phase(DROP, **({"collInfo": collection} if collection else {}))
+        # From here on chunks of it do not move, and it may be out of the catalog.
+        self.must_finish = self.must_finish or uuid is not None
+        try:
+            async with dropped_everywhere(self, namespace, uuid):
+                await log_change(shard, "dropCollection", str(namespace))
+                await self.remove_document()
+        except CommandError as error:
+            # As in MongoDB: what writes under way keep from being dropped is tried until they have ended.
+            self.must_finish = self.must_finish or error.code == ErrorCode.LockBusy
+            raise
+        return {}
+
+    async def _sharded_uuid(self) -> UUID | None:
+        """The UUID of the collection if it is sharded, or was when the drop began."""
+        persisted = self.arguments.get("collInfo")
+        if persisted is not None:
+            return UUID(bytes=bytes(persisted["uuid"]))
+        catalog = await self.shard.catalog()
+        table = await catalog.read(read_routing(str(self.namespace)))
+        return None if table is None else table.collection.uuid

@@ -1,0 +1,61 @@
+"""Dropping a database with all its collections, sharded or not (``_shardsvrDropDatabase``)."""
+
+from typing import Any, ClassVar, Final
+
+from shardwright.shardd.context.changelog import log_change
+from shardwright.shardd.context.other_shards import send_to_other_shards
+from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
+from shardwright.shardd.ddl.coordinators.drop_everywhere import dropped_everywhere
+from shardwright.shardd.ddl.database_sections import database_closed
+from shardwright.shardd.ddl.dropping import drop_database_here
+from shardwright.sharding.catalog.collection_entry import CollectionEntry
+from shardwright.sharding.catalog.reads import read_database
+from shardwright.sharding.versions import DatabaseVersion
+from shardwright.wire.rawbson import decode_document
+
+DROP: Final = "drop"
+
+
+class DropDatabase(Coordinator):
+    """Its argument is the ``databaseVersion`` that the request came with."""
+
+    operation_type: ClassVar[str] = "dropDatabase"
+
+    async def run(self) -> dict[str, Any]:
+        """Drop the sharded collections one by one, then what is left of the database on every shard, then its entry."""
+        shard, db = self.shard, self.namespace.db
+        await self.enter_phase(DROP)
+        if await self._is_dropped():
+            return {"dropped": db}
+        await log_change(shard, "dropDatabase.start", db)
+        self.must_finish = True
+        for collection in await self._sharded_collections():
+            async with dropped_everywhere(self, collection.namespace, collection.uuid):
+                # Participants execute what has one number once: the next order needs another one.
+                await self.enter_phase(DROP)
+        async with database_closed(shard, db, {"command": "dropDatabase", "db": db}):
+            # This shard first: as long as it has collections, the database is there.
+            await drop_database_here(shard, db, is_primary_shard=True)
+            version = {"databaseVersion": self.arguments["databaseVersion"]}
+            participate = {"_shardsvrDropDatabaseParticipant": 1, **version, **self.session}
+            await send_to_other_shards(shard, db, participate)
+            catalog = await shard.catalog()
+            await catalog.commit({"_configsvrCommitDropDatabase": db, **version})
+        await log_change(shard, "dropDatabase", db)
+        return {"dropped": db}
+
+    async def _is_dropped(self) -> bool:
+        """Whether an earlier attempt has come to its end, so that a database of that name is another one."""
+        catalog = await self.shard.catalog()
+        entry = await catalog.read(read_database(self.namespace.db))
+        return entry is None or not entry.version.matches(DatabaseVersion.from_value(self.arguments["databaseVersion"]))
+
+    async def _sharded_collections(self) -> list[CollectionEntry]:
+        catalog = await self.shard.catalog()
+        prefix = f"{self.namespace.db}."
+        # The first name after all names with the prefix is that with the next character for the dot.
+        documents = await catalog.find(
+            "collections", {"_id": {"$gte": prefix, "$lt": f"{self.namespace.db}/"}}, sort={"_id": 1}
+        )
+        decoded: list[dict[str, Any]] = [decode_document(document) for document in documents]
+        return [CollectionEntry.from_document(document) for document in decoded]

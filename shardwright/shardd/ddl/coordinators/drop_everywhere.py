@@ -1,0 +1,71 @@
+"""Dropping one collection on all shards: the part that the drops of collections and of databases have in common."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID
+
+from bson.binary import Binary
+
+from shardwright.shardd.context.other_shards import send_to_other_shards
+from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.ddl.coordinators.allow_migrations import allow_migrations
+from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
+from shardwright.shardd.ddl.dropping import drop_here
+from shardwright.shardd.metadata.critical_sections import closed
+from shardwright.sharding.namespace import Namespace
+
+
+@asynccontextmanager
+async def dropped_everywhere(coordinator: Coordinator, namespace: Namespace, uuid: UUID | None) -> AsyncIterator[None]:
+    """Drop a collection in the catalog, then on all other shards, then here, where operations wait for the block's end.
+
+    In the block the coordinator notes how far it has come. If it did so later, and died before, the next primary would
+    repeat the drop and take a collection that was created since. MongoDB's order. All shards are visited for an
+    unsharded collection too: what an earlier drop, or a migration, has left behind goes with it. May be repeated.
+
+    Args:
+        coordinator: the drop, which has persisted a number for its participants.
+        namespace: the collection.
+        uuid: of a sharded one.
+
+    Raises:
+        CommandError: the config servers or a shard refused or could not be reached.
+    """
+    shard = coordinator.shard
+    if uuid is not None:
+        await allow_migrations(shard, namespace, uuid, allow=False)
+    await shard.migrations.end_all(str(namespace), "Collection is being dropped")
+    reason = {"command": "dropCollection", "ns": str(namespace)}
+    async with closed(shard.namespace(str(namespace)), reason):
+        await _drop_in_catalog(coordinator, namespace, uuid)
+        participate = {
+            "_shardsvrDropCollectionParticipant": namespace.collection,
+            "fromMigrate": True,
+            **coordinator.session,
+        }
+        await send_to_other_shards(shard, namespace.db, participate)
+        await drop_here(shard, namespace)
+        await _learn(shard, namespace)
+        yield
+
+
+async def _drop_in_catalog(coordinator: Coordinator, namespace: Namespace, uuid: UUID | None) -> None:
+    catalog = await coordinator.shard.catalog()
+    if uuid is None:
+        # Zones can be given to a collection before it is sharded, or even exists.
+        await catalog.commit({"_configsvrRemoveTags": str(namespace), **coordinator.session})
+        return
+    drop: dict[str, Any] = {
+        "_configsvrCommitDropCollection": str(namespace),
+        "collectionUUID": {"uuid": Binary.from_uuid(uuid)},
+    }
+    await catalog.commit(drop)
+
+
+async def _learn(shard: Shard, namespace: Namespace) -> None:
+    """Learn and persist that the collection is not sharded."""
+    state = shard.namespace(str(namespace))
+    state.forget()
+    await shard.refresher.refresh_collection(state)
+    await shard.writer.wait_collection_saved(state.namespace)

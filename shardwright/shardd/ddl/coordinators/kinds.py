@@ -1,0 +1,24 @@
+"""All kinds of coordinators, by the name under which they are persisted."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
+from shardwright.shardd.ddl.coordinators.create_collection import CreateCollection
+from shardwright.shardd.ddl.coordinators.drop_collection import DropCollection
+from shardwright.shardd.ddl.coordinators.drop_database import DropDatabase
+from shardwright.shardd.ddl.coordinators.modify_collection import ModifyCollection
+from shardwright.shardd.ddl.coordinators.rename_collection import RenameCollection
+from shardwright.shardd.ddl.coordinators.set_allow_migrations import SetAllowMigrations
+
+COORDINATORS: Final[Mapping[str, type[Coordinator]]] = {
+    kind.operation_type: kind
+    for kind in (
+        CreateCollection,
+        DropCollection,
+        DropDatabase,
+        ModifyCollection,
+        RenameCollection,
+        SetAllowMigrations,
+    )
+}

@@ -1,0 +1,29 @@
+"""Coordinators that a former primary has left behind, made from their documents."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from shardwright.daemon.logs import get_logger
+from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
+from shardwright.shardd.ddl.coordinators.kinds import COORDINATORS
+from shardwright.sharding.namespace import Namespace
+
+logger = get_logger("shardd.coordinators")
+
+_NOT_ARGUMENTS: Final = frozenset({"_id", "recoveredFromDisk", "forwardableOpMetadata", "phase"})
+
+
+def left_behind(shard: Shard, document: Mapping[str, Any]) -> Coordinator | None:
+    """The coordinator of a document; None if this version of the program does not know what it stands for.
+
+    Such a document stays: the version that wrote it may come back, and all other changes go on meanwhile.
+    """
+    identity, phase = document["_id"], document.get("phase")
+    kind = COORDINATORS.get(str(identity.get("operationType"))) if isinstance(identity, Mapping) else None
+    if kind is None or not isinstance(identity.get("namespace"), str) or not isinstance(phase, str):
+        logger.error("Cannot resume a change of an unknown kind", document=str(document))
+        return None
+    logger.info("Resuming a change", id=identity, phase=phase)
+    arguments = {name: value for name, value in document.items() if name not in _NOT_ARGUMENTS}
+    return kind(shard, Namespace.parse(identity["namespace"]), arguments, phase)

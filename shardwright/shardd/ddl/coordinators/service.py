@@ -1,0 +1,99 @@
+"""Running coordinators on a primary: those asked for now, and those a former primary has left behind."""
+
+from contextlib import AsyncExitStack
+from typing import Any
+
+import trio
+
+from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.ddl.coordinators.attempts import run_to_its_end
+from shardwright.shardd.ddl.coordinators.coordinator import Coordinator, coordinator_documents
+from shardwright.shardd.ddl.coordinators.left_behind import left_behind
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import BackendError, CommandError
+
+
+class _Run:
+    """A coordinator under way, for those who wait for its end."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self.arguments = dict(coordinator.arguments)
+        self.ended = trio.Event()
+        self.reply: dict[str, Any] = {}
+        self.error: CommandError | None = None
+
+
+class CoordinatorService:
+    """The coordinators of one shard daemon."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self._nursery: trio.Nursery | None = None
+        self._runs: dict[tuple[str, str], _Run] = {}
+
+    async def begin_term(self, nursery: trio.Nursery) -> None:
+        """Start what was left behind; only then are new changes taken.
+
+        Args:
+            nursery: of the term, in which coordinators run until step-down.
+        """
+        for document in await coordinator_documents(self._shard).all():
+            coordinator = left_behind(self._shard, document)
+            if coordinator is not None:
+                self._start(coordinator, nursery)
+        self._nursery = nursery
+
+    def end_term(self) -> None:
+        """The coordinators have been cancelled with their nursery; the next primary goes on with them."""
+        self._nursery = None
+
+    async def run(self, coordinator: Coordinator) -> dict[str, Any]:
+        """Make a change, or wait for the end of the same one if it is under way.
+
+        Raises:
+            CommandError: it failed; NotWritablePrimary, the daemon is not (yet) recovered as primary;
+                ConflictingOperationInProgress, a similar change with other arguments is under way.
+        """
+        if self._nursery is None:
+            raise CommandError(ErrorCode.NotWritablePrimary, "not primary")
+        run = self._runs.get(_key(coordinator))
+        if run is None:
+            run = self._start(coordinator, self._nursery)
+        elif {name: run.arguments.get(name) for name in coordinator.arguments} != coordinator.arguments:
+            raise CommandError(
+                ErrorCode.ConflictingOperationInProgress,
+                f"Another {coordinator.operation_type} for namespace {coordinator.namespace} is being executed "
+                "with different parameters",
+            )
+        await run.ended.wait()
+        if run.error is not None:
+            raise run.error
+        return dict(run.reply)
+
+    def _start(self, coordinator: Coordinator, nursery: trio.Nursery) -> _Run:
+        run = self._runs[_key(coordinator)] = _Run(coordinator)
+        nursery.start_soon(self._execute, coordinator, run)
+        return run
+
+    async def _execute(self, coordinator: Coordinator, run: _Run) -> None:
+        try:
+            async with AsyncExitStack() as locks:
+                for name in coordinator.locks:
+                    await locks.enter_async_context(self._shard.ddl_locks.hold(name))
+                run.reply = await run_to_its_end(coordinator)
+        except CommandError as error:
+            run.error = error
+        except BackendError as error:
+            run.error = CommandError(ErrorCode.HostUnreachable, str(error))
+        except BaseException:
+            run.error = CommandError(
+                ErrorCode.InterruptedDueToReplStateChange, "operation was interrupted because the primary stepped down"
+            )
+            raise
+        finally:
+            del self._runs[_key(coordinator)]
+            run.ended.set()
+
+
+def _key(coordinator: Coordinator) -> tuple[str, str]:
+    return coordinator.id["namespace"], coordinator.operation_type

@@ -1,0 +1,51 @@
+"""Forbidding the chunks of a collection to move, or allowing it again (``_shardsvrSetAllowMigrations``)."""
+
+from typing import Any, ClassVar
+
+from shardwright.shardd.context.other_shards import send_to_shards
+from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
+from shardwright.shardd.local_mongod.write_concern import MAJORITY
+from shardwright.sharding.catalog.reads import read_routing
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+
+class SetAllowMigrations(Coordinator):
+    """The argument ``allowMigrations`` says which. There is one write, so there is nothing to persist.
+
+    As in MongoDB 6.0 it is ``permitMigrations`` of the collection's entry that a user sets, and ``allowMigrations``
+    that changes of the collection set (``_configsvrSetAllowMigrations``). The shards are told here too: a donor aborts
+    the migration that it has not begun to commit, and answers once that is done.
+    """
+
+    operation_type: ClassVar[str] = "setAllowMigrations"
+
+    async def run(self) -> dict[str, Any]:
+        """Change the collection's entry and have the shards that own chunks refresh.
+
+        Raises:
+            CommandError: NamespaceNotSharded; what a shard answers, when the change itself has been made.
+        """
+        shard, namespace = self.shard, str(self.namespace)
+        catalog = await shard.catalog()
+        change = (
+            {"$unset": {"permitMigrations": True}}
+            if self.arguments["allowMigrations"]
+            else {"$set": {"permitMigrations": False}}
+        )
+        update = {
+            "update": "collections",
+            "updates": [{"q": {"_id": namespace}, "u": change}],
+            "writeConcern": MAJORITY,
+        }
+        reply = await catalog.command(update, "config")
+        table = await catalog.read(read_routing(namespace)) if reply["n"] else None
+        if table is None:
+            raise CommandError(ErrorCode.NamespaceNotSharded, "Collection must be sharded so migrations can be blocked")
+        flush = {
+            "_flushRoutingTableCacheUpdatesWithWriteConcern": namespace,
+            "syncFromConfig": True,
+            "writeConcern": MAJORITY,
+        }
+        await send_to_shards(shard, table.shards, "admin", flush)
+        return {}

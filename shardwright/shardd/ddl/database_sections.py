@@ -1,0 +1,39 @@
+"""Closing a whole database for its drop."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+
+from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.metadata.critical_section import CriticalSection
+from shardwright.shardd.metadata.critical_sections import HOLD_SECONDS_MAX
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+
+@asynccontextmanager
+async def database_closed(shard: Shard, db: str, reason: Mapping[str, Any]) -> AsyncIterator[None]:
+    """Block operations routed by the version of a database until the block ends; those under way go on.
+
+    What is known of the database and its collections is thrown away at the end.
+
+    Raises:
+        CommandError: LockBusy, another such section was on all the time.
+    """
+    state = shard.database(db)
+    with trio.move_on_after(HOLD_SECONDS_MAX) as patience:
+        while (other := state.critical_section) is not None:
+            await other.wait_released()
+    if patience.cancelled_caught:
+        raise CommandError(ErrorCode.LockBusy, f"Failed to acquire the critical section of the database {db}")
+    section = state.critical_section = CriticalSection(reason)
+    section.blocks_reads = True
+    try:
+        yield
+    finally:
+        shard.forget_database(db)
+        if state.critical_section is section:
+            state.critical_section = None
+        section.release()

@@ -1,0 +1,66 @@
+"""``dropIndexes`` on all shards that have a collection (``_shardsvrDropIndexes``)."""
+
+from typing import Any
+
+import trio
+
+from shardwright.shardd.context.other_shards import send_to_shard
+from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.local_mongod.local_collections import change
+from shardwright.sharding.catalog.reads import read_routing
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.routing_table import RoutingTable
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+
+async def drop_indexes_everywhere(shard: Shard, namespace: Namespace, index: object) -> dict[str, Any]:
+    """Drop them on every shard that owns chunks; one that does not have them is fine if another has.
+
+    Args:
+        shard: the primary shard of the database.
+        namespace: the collection.
+        index: what ``dropIndexes`` takes: a name, a key, a list of names, or ``*``.
+
+    Raises:
+        CommandError: IndexNotFound, no shard has them; or what a shard answered.
+    """
+    async with shard.ddl_locks.hold(namespace.db):
+        catalog = await shard.catalog()
+        table = await catalog.read(read_routing(str(namespace)))
+        drop = {"dropIndexes": namespace.collection, "index": index}
+        shards = await catalog.shards()
+        if table is None:
+            me = shard.require_identity().shard_name
+            return {"raw": {shards[me].host: _plain(await change(shard.mongod, namespace, drop))}}
+        replies = await _drop_on_owners(shard, namespace, drop, table)
+    return {"raw": {shards[shard_id].host: reply for shard_id, reply in sorted(replies.items())}}
+
+
+async def _drop_on_owners(
+    shard: Shard, namespace: Namespace, drop: dict[str, Any], table: RoutingTable
+) -> dict[str, dict[str, Any]]:
+    replies: dict[str, dict[str, Any]] = {}
+    errors: dict[str, CommandError] = {}
+
+    async def send(shard_id: str) -> None:
+        versioned = {**drop, "shardVersion": table.shard_version(shard_id).to_document()}
+        try:
+            replies[shard_id] = _plain(await send_to_shard(shard, shard_id, namespace.db, versioned))
+        except CommandError as error:
+            errors[shard_id] = error
+            replies[shard_id] = error.reply()
+
+    async with trio.open_nursery() as nursery:
+        for shard_id in table.shards:
+            nursery.start_soon(send, shard_id)
+    for shard_id in sorted(errors):
+        error = errors[shard_id]
+        if error.code != ErrorCode.IndexNotFound or len(errors) == len(table.shards):
+            raise error
+    return replies
+
+
+def _plain(reply: dict[str, Any]) -> dict[str, Any]:
+    """A reply without the times that are gossiped with it."""
+    return {name: value for name, value in reply.items() if name not in ("$clusterTime", "operationTime")}

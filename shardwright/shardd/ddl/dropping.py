@@ -1,0 +1,87 @@
+"""Dropping what this shard has of a collection or a database.
+
+The namespace, or the database, is closed to new operations meanwhile. Those under way are not waited for: as in MongoDB
+the drop ends them, index builds are aborted and updates end where they next yield. But an insert that was let in before
+may reach mongod after the drop, and would create the collection again. So it is dropped until nobody is left who could.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import trio
+
+from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.local_mongod import local_collections
+from shardwright.shardd.local_mongod.write_concern import MAJORITY
+from shardwright.shardd.metadata.namespace_state import NamespaceState
+from shardwright.sharding.namespace import Namespace
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+_DRAIN_SECONDS: Final = 0.25
+"""How long writes under way may take before they are ended, and between one time and the next."""
+
+DROP_SECONDS_MAX: Final = 5.0
+"""How long operations wait for a drop that some write stands up to; then they are let in, and it is tried again."""
+
+
+async def drop_here(shard: Shard, namespace: Namespace) -> None:
+    """Drop whatever has a name, of whatever UUID, while its namespace is closed.
+
+    Raises:
+        CommandError: LockBusy, a write under way did not end; what mongod answers.
+        BackendError: mongod does not answer.
+    """
+
+    async def drop() -> None:
+        await local_collections.drop(shard.mongod, namespace)
+
+    await _drop_until_drained([shard.namespace(str(namespace))], drop, str(namespace))
+    shard.views.forget()
+
+
+async def drop_database_here(shard: Shard, db: str, *, is_primary_shard: bool) -> None:
+    """Drop all that there is of a database while it is closed.
+
+    Collections are dropped by UUID, so that a command that reaches mongod late spares those of a database that was
+    created again. ``dropDatabase`` itself takes what is left, and on the primary shard it is an event for change
+    streams.
+
+    Args:
+        shard: this shard.
+        db: the database.
+        is_primary_shard: whether this is the primary shard of the database.
+
+    Raises:
+        CommandError: LockBusy, a write under way did not end; what mongod answers.
+        BackendError: mongod does not answer.
+    """
+
+    async def drop() -> None:
+        for namespace in await local_collections.list_collections(shard.mongod, db):
+            await local_collections.drop(shard.mongod, namespace)
+
+    states = [state for state in shard.namespaces if state.namespace.partition(".")[0] == db]
+    await _drop_until_drained(states, drop, db)
+    if is_primary_shard or await local_collections.has_collections(shard.mongod, db):
+        await shard.mongod.command(db, {"dropDatabase": 1, "writeConcern": MAJORITY})
+    shard.views.forget()
+
+
+async def _drop_until_drained(states: Sequence[NamespaceState], drop: Callable[[], Awaitable[None]], name: str) -> None:
+    with trio.move_on_after(DROP_SECONDS_MAX):
+        is_drained = False
+        while not is_drained:
+            is_drained = await _wait_drained(states)
+            await drop()
+        return
+    raise CommandError(ErrorCode.LockBusy, f"writes under way kept {name} from being dropped")
+
+
+async def _wait_drained(states: Sequence[NamespaceState]) -> bool:
+    """Wait a short time for the writes under way; whether they have ended."""
+    with trio.move_on_after(_DRAIN_SECONDS):
+        for state in states:
+            await state.wait_writers_gone()
+        return True
+    return False

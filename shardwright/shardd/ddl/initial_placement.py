@@ -1,0 +1,42 @@
+"""Gathering what decides about the first chunks of a collection; the decision itself is `sharding.initial_chunks`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shardwright.shardd.context.shard import Shard
+from shardwright.sharding import initial_chunks
+from shardwright.sharding.catalog.tag_entry import TagEntry
+from shardwright.sharding.initial_chunks import InitialPlacement, PlannedChunk
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.wire.rawbson import decode_document, encode_document
+
+
+async def plan_initial_chunks(
+    shard: Shard, namespace: Namespace, pattern: ShardKeyPattern, arguments: Mapping[str, Any], *, is_empty: bool
+) -> Sequence[PlannedChunk]:
+    """The first chunks of a collection that this shard, as its database's primary, is about to shard.
+
+    Raises:
+        CommandError: InvalidOptions and others, the options do not go together or with the zones.
+    """
+    catalog = await shard.catalog()
+    shards = await catalog.shards()
+    tags = await catalog.find("tags", {"ns": str(namespace)}, sort={"min": 1})
+    shards_of_zone: dict[str, list[str]] = {}
+    for shard_id, entry in shards.items():
+        for zone in entry.tags:
+            shards_of_zone.setdefault(zone, []).append(shard_id)
+    points = arguments.get("initialSplitPoints")
+    placement = InitialPlacement(
+        pattern=pattern,
+        primary_shard=shard.require_identity().shard_name,
+        shards=[shard_id for shard_id, entry in shards.items() if not entry.is_draining],
+        is_empty=is_empty,
+        zones=[TagEntry.from_document(decode_document(tag)).zone_range(pattern) for tag in tags],
+        shards_of_zone=shards_of_zone,
+        num_initial_chunks=int(arguments.get("numInitialChunks") or 0),
+        presplit_hashed_zones=bool(arguments.get("presplitHashedZones", False)),
+        split_points=None if points is None else [encode_document(point) for point in points],
+    )
+    return initial_chunks.plan_initial_chunks(placement)

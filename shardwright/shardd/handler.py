@@ -1,0 +1,261 @@
+"""What becomes of each request: answered here, checked and passed on, or passed on as it is.
+
+Most requests are versioned operations; what is done for one of them is `_run_versioned` and no more.
+"""
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import shardwright.shardd.commands  # noqa: F401 - registers the commands
+from shardwright.daemon.logs import get_logger
+from shardwright.daemon.metrics import LabelledCounter
+from shardwright.daemon.namespaces import namespace_of as logged_namespace_of
+from shardwright.daemon.sidecar.handler import SidecarHandler
+from shardwright.daemon.sidecar.log_rotation import LOG_ROTATE, rotate_both_logs
+from shardwright.daemon.sidecar.noop_writer import READ_CONCERN
+from shardwright.daemon.sidecar.upstream import Upstream
+from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.exchange.term_exchange import TermExchange, is_linearizable
+from shardwright.shardd.local_mongod.raw_replies import is_ok
+from shardwright.shardd.metadata.causal_reads import CausalReads
+from shardwright.shardd.metadata.namespace_state import NamespaceState
+from shardwright.shardd.metadata.stale_errors import StaleError, stale_reply
+from shardwright.shardd.metadata.views import CHANGES_OF_VIEWS
+from shardwright.shardd.operations.admission import NAMED_IN_FULL, Admission, Entry, is_read, namespace_of
+from shardwright.shardd.operations.command_registry import COMMANDS
+from shardwright.shardd.operations.command_runner import run_command
+from shardwright.shardd.operations.current_op import with_own_operations
+from shardwright.shardd.operations.involved_cursors import InvolvedCursors
+from shardwright.shardd.operations.involvement import InvolvementFinder, named_namespaces
+from shardwright.shardd.operations.retried_writes import TXN_NUMBER, answer_retried_write
+from shardwright.shardd.operations.sharded_operations import SHARDED_OPERATIONS, ShardedOperation
+from shardwright.shardd.operations.topology_gossip import is_for_all_shards, run_telling
+from shardwright.shardd.operations.writing_pipelines import executed_at_once, is_writing
+from shardwright.shardd.orphans.error_texts import in_clients_words
+from shardwright.shardd.orphans.filtered_commands import hiding_moves, without_orphans
+from shardwright.shardd.orphans.hidden_filters import shows_queries, without_filters
+from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
+from shardwright.shardd.orphans.unowned import unowned_filter
+from shardwright.shardd.range_deleter.older_readers import close_cursor
+from shardwright.shardd.range_deleter.past_ownership import ownership_at, snapshot_time
+from shardwright.sharding.involved_namespaces import INVOLVED_NAMESPACES
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.routing_table import RoutingTable
+from shardwright.sharding.versions import DATABASE_VERSION, SHARD_VERSION
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.hello import HELLO_NAMES
+from shardwright.wire.message import reply_document
+from shardwright.wire.request import Request
+from shardwright.wire.transport.client import response_body
+from shardwright.wire.transport.client_connection import ClientConnection
+from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+logger = get_logger("shardd.operations")
+
+_BEGIN_IN_REACTOR: Final = frozenset({"delete", "find", "getMore", "insert", "update"})
+"""Commands that hardly ever wait for more than mongod; where they do, they call `in_own_task`."""
+
+REPEATABLE_READS: Final = frozenset({"aggregate", "count", "distinct", "find"})
+"""Reads of documents. Until they are answered they can be run again."""
+
+_NAMED_IN_FULL: Final = NAMED_IN_FULL.union(command.name for command in COMMANDS.values() if command.admin_only)
+"""Commands whose argument is ``db.collection``, or a database, rather than a collection of the command's database."""
+
+
+class ShardHandler(SidecarHandler):
+    """Handles the requests of all clients of a shard daemon (see `wire.transport.server.Handler`)."""
+
+    def __init__(self, shard: Shard, stale_errors: LabelledCounter) -> None:
+        self._shard = shard
+        self._admission = Admission(
+            shard.namespace,
+            shard.database,
+            shard.refresher,
+            shard.recovery_gate,
+            InvolvementFinder(shard.namespace, shard.database, shard.refresher, shard.views),
+            shard.sidecar.certainty,
+        )
+        self._involved_cursors = InvolvedCursors(self._admission)
+        self._causal_reads = CausalReads(shard.mongod)
+        self._stale_errors = stale_errors
+        super().__init__(shard.sidecar, shard.metrics, shard.options.slow_ms, logger)
+
+    def namespace_of(self, request: Request) -> str:
+        """What a request is about, for the log."""
+        return logged_namespace_of(request, in_full=_NAMED_IN_FULL)
+
+    @may_run_in_reactor
+    async def dispatch(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
+        """Find out what a request is and answer it (see `SidecarHandler.dispatch`)."""
+        if request.name not in _BEGIN_IN_REACTOR:
+            await in_own_task()
+        fields = request.fields
+        command = COMMANDS.get(request.name)
+        if command is not None:
+            await in_own_task()
+            return await run_command(command, self._shard, client, request)
+        if request.name == "aggregate":
+            request = hiding_moves(request)
+        if SHARD_VERSION in fields or DATABASE_VERSION in fields or INVOLVED_NAMESPACES in fields:
+            if is_for_all_shards(request):
+                await in_own_task()
+                run = partial(self._run_versioned, client, upstream, request, is_whole=True)
+                return await run_telling(self._shard, request, run)
+            if shows_queries(request):
+                return without_filters(await self._run_versioned(client, upstream, request, is_whole=True))
+            return await self._run_versioned(client, upstream, request)
+        if request.name in HELLO_NAMES:
+            await in_own_task()
+            return await self._shard.sidecar.answer_hello(client, upstream, request)
+        if request.name == LOG_ROTATE:
+            await in_own_task()
+            return await rotate_both_logs(upstream, request)
+        # A direct connection. Mongod itself ends what is useless without its client.
+        client.allow_interruption()
+        cursor_id = self._involved_cursors.find(request)
+        if cursor_id:
+            return await self._involved_cursors.get_more(upstream, request, cursor_id)
+        await self._shard.sidecar.prepare(request)
+        flags = request.message.flags
+        if request.name == "getMore":
+            return await self._get_more(upstream, request)
+        if shows_queries(request):
+            return without_filters(await upstream.forward(with_own_operations(self._shard, request), flags))
+        try:
+            return await upstream.pass_on(request.message.frame, flags)
+        finally:
+            if request.name in CHANGES_OF_VIEWS:
+                self._shard.views.forget()
+
+    @may_run_in_reactor
+    async def _run_versioned(
+        self, client: ClientConnection, upstream: Upstream, request: Request, *, is_whole: bool = False
+    ) -> bytes | None:
+        is_write = must_tell_term = not is_read(request)
+        if self._shard.identity is None:
+            await self._shard.load_identity()
+        if is_writing(request):
+            must_tell_term = True
+            request = executed_at_once(request)
+        elif not is_write:
+            client.allow_interruption()
+        if READ_CONCERN in request.fields:
+            # The time that it waits for comes before versions are compared, as on a genuine shard: what is known of the
+            # placement has to be as young as that.
+            must_tell_term = must_tell_term or is_linearizable(request)
+            await self._shard.sidecar.prepare(request)
+            if not self._shard.is_primary:
+                for name in (namespace_of(request), *named_namespaces(request)):
+                    await self._causal_reads.prepare(request, self._shard.namespace(name))
+        admission = self._admission
+        involved: Sequence[Entry] = ()
+        state = admission.try_admit(request, is_write=is_write)
+        if state is None:
+            self._shard.config_times.observe(request)
+            try:
+                state, involved = await admission.admit(request, is_write=is_write)
+            except StaleError as error:
+                self._stale_errors.add(error.code_name)
+                reply_body = stale_reply(request, error, self._shard.config_times.gossip())
+                return reply_document(request.message.request_id, reply_body)
+        # What is true at the moment of admission is true for the whole operation.
+        operations, orphans, table = state.operations, state.orphans, state.table
+        is_whole = is_whole or bool(involved)  # the reply tells the cursor
+        exchange = TermExchange(
+            self._shard.sidecar, upstream, operations, must_tell_term=must_tell_term, is_whole=is_whole
+        )
+        # A write is not left before the mongod has answered, even if its client leaves: a critical section that
+        # waits for it must not go on while it may still be at work.
+        try:
+            if TXN_NUMBER in request.fields and self._shard.history_table.sessions:
+                await in_own_task()
+                run = partial(self._run_admitted, exchange, state, orphans)
+                reply = await answer_retried_write(self._shard, request, run)
+                if reply is not None:
+                    return reply
+            reply = await self._run_admitted(exchange, state, orphans, request)
+            if operations.is_superseded and reply is not None and table is not None:
+                reply = await self._read_again(exchange, state.namespace, table, request, reply)
+            if involved:
+                self._involved_cursors.observe(reply, involved)
+            return reply
+        finally:
+            state.exit(operations, is_write=is_write)
+            for entry in involved:
+                entry.leave()
+            if request.name in CHANGES_OF_VIEWS:
+                self._shard.views.forget()
+
+    @may_run_in_reactor
+    async def _read_again(
+        self, exchange: TermExchange, name: str, table: RoutingTable, request: Request, frame: bytes
+    ) -> bytes | None:
+        """Answer a read as if it had been filtered: a range may have come in while it was under way.
+
+        The filter hides all that the shard did not own when the read was let in, so once is enough.
+        """
+        await in_own_task()
+        body = response_body(frame)
+        if request.name not in REPEATABLE_READS or is_writing(request) or snapshot_time(request) or not is_ok(body):
+            return frame
+        namespace = Namespace.parse(name)
+        await close_cursor(self._shard, namespace, body)
+        logger.info("Reads again since a range comes in", namespace=name, command=request.name)
+        ownership = unowned_filter(table, self._shard.require_identity().shard_name)
+        if ownership is None:
+            raise CommandError(ErrorCode.QueryPlanKilled, "a range came in while the operation was under way")
+        return await exchange.run(await without_orphans(request, self._shard.mongod, namespace, ownership))
+
+    @may_run_in_reactor
+    async def _get_more(self, upstream: Upstream, request: Request) -> bytes | None:
+        """The next batch of a cursor, less what is hidden from it if it is older than a range that came in."""
+        older, former = self._shard.older_cursors, self._shard.former_cursors
+        if not former.are_gone:
+            await in_own_task()
+            await former.wait_gone(request)
+        span = request.fields[b"getMore"]
+        cursor_id = request.body[span[2] : span[3]]
+        frame, flags = request.message.frame, request.message.flags
+        while True:
+            reply = await upstream.pass_on(frame, flags, lambda: cursor_id not in older)
+            if reply is None or cursor_id not in older:
+                return reply
+            await in_own_task()
+            reply, is_wanting = older.without_hidden(cursor_id, reply)
+            if not is_wanting:
+                return reply
+
+    @may_run_in_reactor
+    async def _run_admitted(
+        self, exchange: TermExchange, state: NamespaceState, orphans: OwnershipFilter | None, request: Request
+    ) -> bytes | None:
+        table = state.table
+        if table is not None:
+            if READ_CONCERN in request.fields and (time := snapshot_time(request)) is not None:
+                await in_own_task()
+                orphans = await ownership_at(self._shard.range_deletions, table, state.shard, time)
+            if orphans is not None:
+                await in_own_task()
+                run = partial(self._run_without_orphans, exchange, state, orphans, request)
+                return await in_clients_words(self._shard.mongod, request, run)
+        return await self._run_filtered(exchange, state, request)
+
+    async def _run_without_orphans(
+        self, exchange: TermExchange, state: NamespaceState, orphans: OwnershipFilter, request: Request
+    ) -> bytes | None:
+        request = await without_orphans(request, self._shard.mongod, Namespace.parse(state.namespace), orphans)
+        return await self._run_filtered(exchange, state, request)
+
+    @may_run_in_reactor
+    async def _run_filtered(self, exchange: TermExchange, state: NamespaceState, request: Request) -> bytes | None:
+        special = None if state.table is None else SHARDED_OPERATIONS.get(request.name)
+        if special is not None:
+            reply = await special(ShardedOperation(self._shard, exchange, request, state))
+            if reply is not None:
+                await exchange.confirm()
+                return reply
+        return await exchange.run(request)

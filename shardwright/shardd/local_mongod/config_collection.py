@@ -1,0 +1,67 @@
+"""Collections of ``config`` that are one shard's own: what the next primary has to know of what was under way."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from bson.int64 import Int64
+from bson.timestamp import Timestamp
+
+from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.shardd.local_mongod.write_concern import MAJORITY
+
+_CONFIG: Final = "config"
+
+
+class ConfigCollection:
+    """Documents of one such collection, each found by its ``_id``. Every write waits for a majority.
+
+    All of its methods raise a CommandError when mongod refuses or is not primary, and a BackendError when it is gone.
+
+    Args:
+        mongod: the local mongod.
+        name: of the collection.
+    """
+
+    def __init__(self, mongod: LocalMongod, name: str) -> None:
+        self._mongod = mongod
+        self._name = name
+
+    async def all(self, *, may_be_secondary: bool = False) -> list[dict[str, Any]]:
+        """All documents; with ``may_be_secondary`` those that the local mongod has, whatever its role."""
+        command: dict[str, Any] = {"find": self._name}
+        if may_be_secondary:
+            command["$readPreference"] = {"mode": "nearest"}
+        return await self._read(command)
+
+    async def all_at(self, time: Timestamp, query: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The documents that matched a query at a cluster time, of the local mongod, whatever its role."""
+        concern = {"level": "snapshot", "atClusterTime": time}
+        preference = {"mode": "nearest"}
+        return await self._read(
+            {"find": self._name, "filter": query, "readConcern": concern, "$readPreference": preference}
+        )
+
+    async def _read(self, command: dict[str, Any]) -> list[dict[str, Any]]:
+        documents: list[dict[str, Any]] = []
+        while True:
+            cursor = (await self._mongod.command(_CONFIG, command))["cursor"]
+            documents += cursor.get("firstBatch") or cursor.get("nextBatch") or ()
+            if not cursor["id"]:
+                return documents
+            command = {"getMore": Int64(cursor["id"]), "collection": self._name}
+
+    async def get(self, identity: object) -> dict[str, Any] | None:
+        """The document of an ``_id``, None if there is none."""
+        find = {"find": self._name, "filter": {"_id": identity}, "singleBatch": True}
+        found: list[dict[str, Any]] = (await self._mongod.command(_CONFIG, find))["cursor"]["firstBatch"]
+        return found[0] if found else None
+
+    async def save(self, document: Mapping[str, Any]) -> None:
+        """Write a document, in the place of the one with its ``_id`` if there is one."""
+        update = {"q": {"_id": document["_id"]}, "u": document, "upsert": True}
+        await self._mongod.write(_CONFIG, {"update": self._name, "updates": [update], "writeConcern": MAJORITY})
+
+    async def remove(self, identity: object) -> None:
+        """Remove the document of an ``_id``, if it is there."""
+        delete = {"q": {"_id": identity}, "limit": 1}
+        await self._mongod.write(_CONFIG, {"delete": self._name, "deletes": [delete], "writeConcern": MAJORITY})

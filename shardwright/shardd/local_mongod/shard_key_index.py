@@ -1,0 +1,104 @@
+"""The index that a sharded collection needs: finding it among those that are there, or creating it.
+
+The rules are those of MongoDB 6.0's ``shardCollection``.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.shardd.local_mongod.local_collections import create_indexes, is_empty, list_indexes
+from shardwright.sharding.bson_text import document_text
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import decode_document, encode_document
+
+
+async def ensure_shard_key_index(
+    mongod: LocalMongod,
+    namespace: Namespace,
+    pattern: ShardKeyPattern,
+    *,
+    unique: bool,
+    is_declared_unique: bool,
+    has_default_collation: bool,
+    may_create: bool,
+) -> None:
+    """See to it that ranges of the shard key can be read through an index.
+
+    Args:
+        mongod: the local mongod.
+        namespace: an existing collection.
+        pattern: its shard key to be.
+        unique: an index that is there has to be on just the key and unique.
+        is_declared_unique: an index that is created is to be unique.
+        has_default_collation: the collection's strings are not ordered as the shard key's are.
+        may_create: create the index if it is missing and the collection is empty.
+
+    Raises:
+        CommandError: InvalidOptions, an index is in the way, or missing and may not be created.
+    """
+    indexes = await list_indexes(mongod, namespace)
+    if has_supporting_index(namespace, pattern, indexes, unique=unique):
+        # Whether it is multikey, which its description does not tell, is for mongod to say.
+        await mongod.command(
+            namespace.db, {"checkShardingIndex": str(namespace), "keyPattern": decode_document(pattern.document)}
+        )
+        return
+    if not may_create:
+        raise CommandError(ErrorCode.InvalidOptions, "Must have an index compatible with the proposed shard key")
+    if not await is_empty(mongod, namespace):
+        raise CommandError(
+            ErrorCode.InvalidOptions,
+            "Please create an index that starts with the proposed shard key before sharding the collection",
+        )
+    await create_indexes(
+        mongod,
+        namespace,
+        [index_specification(pattern, unique=is_declared_unique, has_default_collation=has_default_collation)],
+    )
+
+
+def has_supporting_index(
+    namespace: Namespace, pattern: ShardKeyPattern, indexes: Sequence[Mapping[str, Any]], *, unique: bool
+) -> bool:
+    """Whether one of ``indexes`` supports the shard key.
+
+    Raises:
+        CommandError: InvalidOptions, an index that no shard could keep unique by itself, or a shard key index that is
+            not unique though it has to be.
+    """
+    for index in indexes:
+        if index.get("unique") and not pattern.is_unique_index_compatible(index["key"]):
+            raise CommandError(
+                ErrorCode.InvalidOptions,
+                f"can't shard collection '{namespace}' with unique index on "
+                f"{document_text(encode_document(index['key']))} and proposed shard key {pattern}. "
+                "Uniqueness can't be maintained unless shard key is a prefix",
+            )
+    if not any(pattern.is_supported_by_index(index) for index in indexes):
+        return False
+    if not unique:
+        return True
+    exact = [index for index in indexes if encode_document(index["key"]) == pattern.document]
+    for index in exact:
+        if not index.get("unique") and next(iter(index["key"])) != "_id":
+            raise CommandError(
+                ErrorCode.InvalidOptions,
+                f"can't shard collection {namespace}, {pattern} index not unique, "
+                "and unique index explicitly specified",
+            )
+    return bool(exact)
+
+
+def index_specification(pattern: ShardKeyPattern, *, unique: bool, has_default_collation: bool) -> dict[str, Any]:
+    """The index on just the shard key."""
+    key = decode_document(pattern.document)
+    specification: dict[str, Any] = {"key": key, "name": "_".join(f"{name}_{value}" for name, value in key.items())}
+    if unique:
+        specification["unique"] = True
+    if has_default_collation:
+        specification["collation"] = {"locale": "simple"}
+    return specification

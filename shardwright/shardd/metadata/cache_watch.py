@@ -1,0 +1,124 @@
+"""Noticing, on a secondary, that the primary has learnt something new about the catalog.
+
+What the primary persists in ``config.cache.*``, and which ranges may hold orphans, arrives by replication. Until then a
+secondary may serve routers by what it knew before, which is what its data is like, too; afterwards it must not. The
+server's change streams do not cover the config database, so the oplog itself is followed, with a filter that mongod
+applies.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import bson
+import trio
+
+from shardwright.daemon.logs import get_logger
+from shardwright.daemon.sidecar.hello_mirror import HelloMirror
+from shardwright.shardd.orphans.range_deletion_task import RANGE_DELETIONS
+from shardwright.sharding.catalog.cache import CACHE_COLLECTIONS, CACHE_DATABASES
+from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.transport.client import Connection
+
+logger = get_logger("shardd.cache_watch")
+
+_AWAIT_MS: Final = 5_000
+_RETRY_SECONDS: Final = 0.5
+
+
+class CacheWatch:
+    """Follows the local mongod's oplog while it is a secondary.
+
+    Args:
+        mirror: tells the role of the mongod.
+        open_connection: makes a connection to the mongod.
+        on_collection: called with a namespace whose cached entry changed.
+        on_database: called with a database whose cached entry changed.
+        on_range_deletion: called with an oplog entry of ``config.rangeDeletions``.
+        on_gap: called when changes may have been missed.
+    """
+
+    def __init__(
+        self,
+        mirror: HelloMirror,
+        open_connection: Callable[[], Awaitable[Connection]],
+        *,
+        on_collection: Callable[[str], None],
+        on_database: Callable[[str], None],
+        on_range_deletion: Callable[[Mapping[str, Any]], None],
+        on_gap: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._mirror = mirror
+        self._open_connection = open_connection
+        self._on_change: Mapping[str, Callable[[Mapping[str, Any]], None]] = {
+            str(CACHE_COLLECTIONS): lambda entry: on_collection(_changed_id(entry)),
+            str(CACHE_DATABASES): lambda entry: on_database(_changed_id(entry)),
+            f"config.{RANGE_DELETIONS}": on_range_deletion,
+        }
+        self._on_gap = on_gap
+
+    async def run(self) -> None:
+        """Follow whenever there is something to follow, until cancelled."""
+        while True:
+            while not self._is_secondary:
+                await self._mirror.wait_for_change()
+            with trio.CancelScope() as scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._follow_again_and_again)
+                    while self._is_secondary:
+                        await self._mirror.wait_for_change()
+                    scope.cancel()
+
+    @property
+    def _is_secondary(self) -> bool:
+        hello = self._mirror.hello
+        return hello is not None and bool(hello.get("secondary"))
+
+    async def _follow_again_and_again(self) -> None:
+        while True:
+            try:
+                await self._follow()
+            except (BackendError, CommandError) as error:
+                logger.info("Has to follow the oplog again", error=str(error))
+            await trio.sleep(_RETRY_SECONDS)
+
+    async def _follow(self) -> None:
+        """Follow the oplog from its present end; returns when the cursor does not live any longer."""
+        connection = await self._open_connection()
+        try:
+            last = await connection.command(
+                "local",
+                {"find": "oplog.rs", "sort": {"$natural": -1}, "limit": 1, "singleBatch": True, **_ON_A_SECONDARY},
+            )
+            since = last["cursor"]["firstBatch"][0]["ts"]
+            reply = await connection.command(
+                "local",
+                {
+                    "find": "oplog.rs",
+                    "filter": {"ts": {"$gt": since}, "ns": {"$in": list(self._on_change)}},
+                    "tailable": True,
+                    "awaitData": True,
+                    **_ON_A_SECONDARY,
+                },
+            )
+            # From here on nothing is missed; what happened before may have been.
+            await self._on_gap()
+            while True:
+                cursor = reply["cursor"]
+                for entry in cursor.get("firstBatch") or cursor.get("nextBatch") or ():
+                    self._on_change[entry["ns"]](entry)
+                if not cursor["id"]:
+                    return
+                reply = await connection.command(
+                    "local",
+                    {"getMore": bson.Int64(cursor["id"]), "collection": "oplog.rs", "maxTimeMS": _AWAIT_MS},
+                )
+        finally:
+            connection.close()
+
+
+def _changed_id(entry: Mapping[str, Any]) -> str:
+    changed: str = (entry.get("o2") or entry["o"])["_id"]
+    return changed
+
+
+_ON_A_SECONDARY: Final = {"$readPreference": {"mode": "nearest"}}

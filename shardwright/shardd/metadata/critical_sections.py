@@ -1,0 +1,107 @@
+"""Holding a namespace for a change that nobody may see half made.
+
+A write under way may take minutes: an index build, an update of all documents, a write concern that cannot be met.
+Others must not wait that long for a change that waits for it, so every wait here is bounded. MongoDB waits five minutes
+for a lock of DDL, and then answers LockBusy.
+"""
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Final
+
+import trio
+
+from shardwright.daemon.logs import get_logger
+from shardwright.shardd.metadata.namespace_state import NamespaceState
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+logger = get_logger("shardd.critical_sections")
+
+DRAIN_SECONDS_MAX: Final = 0.5
+"""How long new writes wait for one under way before they are let in again."""
+
+HOLD_SECONDS_MAX: Final = 300.0
+"""How long it is tried."""
+
+_PAUSE_SECONDS: Final = 0.1
+_PAUSE_SECONDS_MAX: Final = 10.0
+
+
+@asynccontextmanager
+async def held_exclusively(state: NamespaceState, reason: Mapping[str, Any]) -> AsyncIterator[None]:
+    """Block writes, wait for those under way, then block reads, until the block ends.
+
+    If the writes under way do not end soon, new ones are let in again, and all of it is tried later. What is known of
+    the namespace is thrown away at the end unless it was learnt inside: operations that waited look at what is true
+    then.
+
+    Raises:
+        CommandError: LockBusy, some write did not end.
+    """
+    pause = _PAUSE_SECONDS
+    with trio.move_on_after(HOLD_SECONDS_MAX) as patience:
+        while not await _try_block_writes(state, reason):
+            logger.info("Writes under way keep a change waiting", namespace=state.namespace, writers=state.writers)
+            await trio.sleep(pause)
+            pause = min(2 * pause, _PAUSE_SECONDS_MAX)
+    if patience.cancelled_caught:
+        raise _busy(state)
+    with _closed(state):
+        yield
+
+
+@asynccontextmanager
+async def closed(state: NamespaceState, reason: Mapping[str, Any]) -> AsyncIterator[None]:
+    """Block writes and reads until the block ends, without waiting for those under way.
+
+    This is for a drop, which ends them itself (see `shardd.ddl.dropping.drop_here`).
+
+    Raises:
+        CommandError: LockBusy, another critical section was on all the time.
+    """
+    with trio.move_on_after(HOLD_SECONDS_MAX) as patience:
+        await state.enter_section(reason)
+    if patience.cancelled_caught:
+        raise _busy(state)
+    with _closed(state):
+        yield
+
+
+async def _try_block_writes(state: NamespaceState, reason: Mapping[str, Any]) -> bool:
+    """Begin a critical section and wait a short time for writes under way; it is on only if they have ended."""
+    is_drained = False
+    try:
+        with trio.move_on_after(DRAIN_SECONDS_MAX):
+            await state.block_writes(reason)
+            is_drained = True
+    finally:
+        section = state.critical_section
+        if not is_drained and section is not None and section.reason == reason:
+            state.release()
+    return is_drained
+
+
+@contextmanager
+def _closed(state: NamespaceState) -> Iterator[None]:
+    """Block reads, too, in the critical section that is on, and end it after the block."""
+    try:
+        state.block_reads()
+        generation = state.generation
+        yield
+    except BaseException:
+        state.forget()
+        raise
+    else:
+        if state.generation == generation:
+            state.forget()
+    finally:
+        state.release()
+
+
+def _busy(state: NamespaceState) -> CommandError:
+    return CommandError(
+        ErrorCode.LockBusy,
+        f"Failed to acquire the critical section of {state.namespace} within {HOLD_SECONDS_MAX:g} seconds: "
+        f"{state.writers} writes are under way",
+    )

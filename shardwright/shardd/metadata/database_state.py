@@ -1,0 +1,63 @@
+"""What a shard knows of one database: which version of its entry is in force."""
+
+from typing import TYPE_CHECKING, Final
+
+from shardwright.shardd.metadata.stale_errors import stale_database
+from shardwright.sharding.catalog.database_entry import DatabaseEntry
+from shardwright.sharding.versions import DatabaseVersion
+
+if TYPE_CHECKING:
+    from shardwright.shardd.metadata.critical_section import CriticalSection
+
+_ACCEPTED_MAX: Final = 256
+
+
+class DatabaseState:
+    """The state of one database on this shard.
+
+    Attributes:
+        name: of the database.
+        entry: its entry in the catalog, None while it is not known (or there is none).
+        accepted: raw ``databaseVersion`` values that are known to match.
+        critical_section: the one that is on.
+        generation: rises whenever the entry is thrown away, so that a refresh begun before can be told.
+    """
+
+    __slots__ = ("__weakref__", "accepted", "critical_section", "entry", "generation", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.entry: DatabaseEntry | None = None
+        self.accepted: set[bytes] = set()
+        self.critical_section: CriticalSection | None = None
+        self.generation = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is lost when the state is made again."""
+        return self.entry is None and self.critical_section is None
+
+    def learn(self, entry: DatabaseEntry | None) -> None:
+        """What the catalog says became known."""
+        self.entry = entry
+        self.accepted = set() if entry is None else {entry.version.raw}
+
+    def forget(self) -> None:
+        """What is known is no longer to be trusted."""
+        self.generation += 1
+        self.entry = None
+        self.accepted = set()
+
+    def check(self, raw: bytes, received: DatabaseVersion) -> None:
+        """Refuse a version that does not match, and remember the bytes of one that does.
+
+        Raises:
+            StaleError: StaleDbVersion.
+        """
+        wanted = None if self.entry is None else self.entry.version
+        if wanted is None or not received.matches(wanted):
+            stale = wanted is None or wanted.is_older_than(received)
+            raise stale_database(self.name, received, wanted, may_shard_be_stale=stale)
+        if len(self.accepted) >= _ACCEPTED_MAX:
+            self.accepted = {wanted.raw}
+        self.accepted.add(raw)

@@ -1,0 +1,220 @@
+"""What this shard knows of the catalog, persisted in ``config.cache.*`` of its own mongod.
+
+The primary writes it, so that secondaries have it by replication and a restart has something to begin with. Chunks of a
+collection are being written while its entry says ``refreshing``; whoever reads them meanwhile has to read again.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
+from typing import Any, Final, TypeVar
+
+import bson
+from bson.timestamp import Timestamp
+
+from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.sharding.catalog.cache import (
+    CACHE_COLLECTIONS,
+    CACHE_DATABASES,
+    CachedCollection,
+    CachedDatabase,
+    cache_chunks_namespace,
+    cached_placement_document,
+    read_cached_chunk,
+)
+from shardwright.sharding.catalog.database_entry import DatabaseEntry
+from shardwright.sharding.chunks import ChunkPlacement
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.routing_table import RoutingTable
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.message import next_request_id, op_msg
+from shardwright.wire.rawbson import array_documents, decode_document, index
+from shardwright.wire.transport.client import response_body
+
+_CONFIG: Final = "config"
+_CHUNKS_PER_WRITE: Final = 1_000
+_READ_ATTEMPTS_MAX: Final = 10
+
+Item = TypeVar("Item")
+
+
+class MetadataStore:
+    """Reads and writes the cache collections of the local mongod."""
+
+    def __init__(self, mongod: LocalMongod) -> None:
+        self._mongod = mongod
+        # What is on disk, as far as this process has written or read it as primary: only differences are written, and
+        # secondaries are not made to look at what has not changed.
+        self._persisted: dict[str, RoutingTable | None] = {}
+        self._persisted_databases: dict[str, DatabaseEntry | None] = {}
+
+    def forget(self) -> None:
+        """Another primary may have written in the meantime."""
+        self._persisted.clear()
+        self._persisted_databases.clear()
+
+    async def load_collection(self, namespace: str, after: Timestamp | None = None) -> RoutingTable | None:
+        """The persisted routing table of a collection, None if there is none.
+
+        Args:
+            namespace: the collection.
+            after: an operation time to be read after, as of the primary's last write.
+
+        Raises:
+            CommandError: ConflictingOperationInProgress, it is being written all the time.
+        """
+        for _ in range(_READ_ATTEMPTS_MAX):
+            before = await self._entry(namespace, after)
+            if before is None:
+                return None
+            chunks = await self._chunks(before.namespace, after)
+            if not before.refreshing and await self._entry(namespace, after) == before:
+                table = RoutingTable.build(before.for_routing(), chunks)
+                self._persisted[namespace] = table
+                return table
+        raise CommandError(
+            ErrorCode.ConflictingOperationInProgress, f"the cached chunks of {namespace} are being written"
+        )
+
+    async def load_own_collection(self, namespace: str) -> RoutingTable | None:
+        """As `load_collection`, for the primary, which alone writes: what a former one left half written is nothing.
+
+        Raises:
+            CommandError: mongod refuses.
+        """
+        entry = await self._entry(namespace, None)
+        return None if entry is None or entry.refreshing else await self.load_collection(namespace)
+
+    async def save_collection(self, namespace: str, table: RoutingTable | None) -> None:
+        """Persist what is known of a collection, None for one that is not sharded."""
+        if namespace in self._persisted and _is_same(self._persisted[namespace], table):
+            return
+        chunks = cache_chunks_namespace(Namespace.parse(namespace)).collection
+        before = self._persisted.pop(namespace, None)
+        if table is None:
+            await self._delete(CACHE_COLLECTIONS.collection, {"_id": namespace})
+            await self._drop(chunks)
+            self._persisted[namespace] = None
+            return
+        if before is not None and before.collection.timestamp != table.collection.timestamp:
+            before = None
+        cached = CachedCollection.from_collection(table.collection, refreshing=True)
+        await self._replace(CACHE_COLLECTIONS.collection, cached.to_document())
+        if before is None:
+            await self._drop(chunks)
+            await self._command({"create": chunks})
+            await self._command({"createIndexes": chunks, "indexes": [{"key": {"lastmod": 1}, "name": "lastmod_1"}]})
+        for batch in _batches(table.placements_since(before), _CHUNKS_PER_WRITE):
+            if before is not None:
+                await self._delete_overlapping(chunks, batch)
+            await self._write({"insert": chunks, "documents": [cached_placement_document(each) for each in batch]})
+        done = replace(cached, refreshing=False, last_refreshed_version=table.collection_version.lastmod)
+        await self._replace(CACHE_COLLECTIONS.collection, done.to_document())
+        self._persisted[namespace] = table
+
+    async def count_critical_section(self, namespace: str) -> None:
+        """Change the entry of a collection, if there is one, so that secondaries see that its placement may change."""
+        update = {"q": {"_id": namespace}, "u": {"$inc": {"enterCriticalSectionCounter": 1}}}
+        await self._write({"update": CACHE_COLLECTIONS.collection, "updates": [update], "writeConcern": {"w": 1}})
+
+    async def load_database(self, db: str, after: Timestamp | None = None) -> DatabaseEntry | None:
+        """The persisted entry of a database, None if there is none."""
+        documents = await self._find(CACHE_DATABASES.collection, {"_id": db}, after)
+        if not documents:
+            return None
+        cached = CachedDatabase.from_document(_decode(documents[0]))
+        return DatabaseEntry(cached.id, cached.primary, cached.version)
+
+    async def save_database(self, db: str, entry: DatabaseEntry | None) -> None:
+        """Persist the entry of a database, None for one that does not exist."""
+        if db in self._persisted_databases and self._persisted_databases[db] == entry:
+            return
+        self._persisted_databases.pop(db, None)
+        if entry is None:
+            await self._delete(CACHE_DATABASES.collection, {"_id": db})
+        else:
+            cached = CachedDatabase(entry.name, entry.primary, entry.version)
+            await self._replace(CACHE_DATABASES.collection, cached.to_document())
+        self._persisted_databases[db] = entry
+
+    async def _entry(self, namespace: str, after: Timestamp | None) -> CachedCollection | None:
+        documents = await self._find(CACHE_COLLECTIONS.collection, {"_id": namespace}, after)
+        return CachedCollection.from_document(_decode(documents[0])) if documents else None
+
+    async def _chunks(self, namespace: Namespace, after: Timestamp | None) -> list[ChunkPlacement]:
+        documents = await self._find(cache_chunks_namespace(namespace).collection, {}, after)
+        return [read_cached_chunk(document) for document in documents]
+
+    async def _find(self, collection: str, query: Mapping[str, Any], after: Timestamp | None) -> list[bytes]:
+        """All documents a query gives on the local mongod, whatever its role."""
+        command: dict[str, Any] = {
+            "find": collection,
+            "filter": query,
+            "$readPreference": {"mode": "nearest"},
+            "$db": _CONFIG,
+        }
+        if after is not None:
+            command["readConcern"] = {"level": "local", "afterClusterTime": after}
+        documents: list[bytes] = []
+        while True:
+            frame = op_msg(bson.encode(command), request_id=next_request_id())
+            reply = response_body(await self._mongod.pool.exchange(frame))
+            fields = index(reply)
+            if b"cursor" not in fields:
+                raise CommandError.from_reply(_decode(reply))
+            cursor = index(reply, fields[b"cursor"][2])
+            documents += array_documents(reply, cursor.get(b"firstBatch") or cursor[b"nextBatch"])
+            cursor_id = int.from_bytes(reply[cursor[b"id"][2] : cursor[b"id"][3]], "little")
+            if not cursor_id:
+                return documents
+            command = {"getMore": bson.Int64(cursor_id), "collection": collection, "$db": _CONFIG}
+
+    async def _replace(self, collection: str, document: Mapping[str, Any]) -> None:
+        update = {"q": {"_id": document["_id"]}, "u": document, "upsert": True}
+        await self._write({"update": collection, "updates": [update]})
+
+    async def _delete(self, collection: str, query: Mapping[str, Any]) -> None:
+        await self._write({"delete": collection, "deletes": [{"q": query, "limit": 1}]})
+
+    async def _delete_overlapping(self, collection: str, batch: list[ChunkPlacement]) -> None:
+        """Delete the cached chunks that changed ones have taken the place of, whose lower bounds lie in these."""
+        # One by one: mongod can refuse that if it comes late, in another term (`daemon.sidecar.term_fence`).
+        deletes = []
+        for chunk in batch:
+            bounds = {"$gte": bson.raw_bson.RawBSONDocument(chunk.min), "$lt": bson.raw_bson.RawBSONDocument(chunk.max)}
+            for raw in await self._find(collection, {"_id": bounds}, None):
+                start, end = index(raw)[b"_id"][2:]
+                deletes.append({"q": {"_id": bson.raw_bson.RawBSONDocument(raw[start:end])}, "limit": 1})
+        if deletes:
+            await self._write({"delete": collection, "deletes": deletes})
+
+    async def _drop(self, collection: str) -> None:
+        try:
+            await self._command({"drop": collection})
+        except CommandError as error:
+            if error.code != ErrorCode.NamespaceNotFound:
+                raise
+
+    async def _write(self, command: Mapping[str, Any]) -> None:
+        await self._mongod.write(_CONFIG, command)
+
+    async def _command(self, command: Mapping[str, Any]) -> dict[str, Any]:
+        return await self._mongod.command(_CONFIG, command)
+
+
+def _is_same(before: RoutingTable | None, after: RoutingTable | None) -> bool:
+    """Whether both would be written as the same documents."""
+    if before is None or after is None:
+        return before is after
+    return before.collection == after.collection and before.collection_version == after.collection_version
+
+
+def _decode(document: bytes) -> dict[str, Any]:
+    decoded: dict[str, Any] = decode_document(document)
+    return decoded
+
+
+def _batches(items: Iterator[Item], size: int) -> Iterator[list[Item]]:
+    while batch := list(islice(items, size)):
+        yield batch

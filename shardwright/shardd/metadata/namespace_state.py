@@ -1,0 +1,244 @@
+"""What a shard knows of one namespace, and who is working in it.
+
+The metadata is a routing table for a sharded collection, nothing for an unsharded one, or not known at all: then the
+first operation has it read. Operations are counted in and out, so that a critical section knows when those that began
+before it have ended.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from shardwright.shardd.exchange.operation_generation import OperationGeneration
+from shardwright.shardd.metadata.critical_section import CriticalSection
+from shardwright.shardd.metadata.mutable_key import mutable_part
+from shardwright.shardd.metadata.stale_errors import StaleError, stale_config
+from shardwright.shardd.orphans.orphan_ranges import orphan_ranges
+from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
+from shardwright.sharding.routing_table import RoutingTable
+from shardwright.sharding.versions import IGNORED, UNSHARDED, ChunkVersion
+
+if TYPE_CHECKING:
+    from shardwright.shardd.orphans.range_deletion_task import RangeDeletionTask
+    from shardwright.sharding.shard_key import ShardKeyPattern
+
+_ACCEPTED_MAX: Final = 256
+
+
+class NamespaceState:
+    """The state of one namespace on this shard.
+
+    Attributes:
+        namespace: its name.
+        shard: id of this shard.
+        is_known: whether the metadata is known; if so, ``table`` says it.
+        table: the routing table of a sharded collection.
+        mutable_key: the part of a sharded collection's shard key that updates could change.
+        last_table: the last one that was known, from which a refresh reads on.
+        accepted: raw ``shardVersion`` values that are known to match; comparing bytes is all that most operations need.
+        critical_section: the one that is on.
+        generation: rises whenever the metadata is thrown away, so that a refresh begun before can be told.
+        operations: those that begin now, among them those under way since the last `wait_earlier_operations`.
+        orphans: hides documents that other shards own from operations; None while there can be none.
+        writers: writes under way.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_drained",
+        "_earlier_operations",
+        "_range_deletions",
+        "accepted",
+        "critical_section",
+        "generation",
+        "is_known",
+        "last_table",
+        "mutable_key",
+        "namespace",
+        "operations",
+        "orphans",
+        "shard",
+        "table",
+        "writers",
+    )
+
+    def __init__(self, namespace: str, shard: str) -> None:
+        self.namespace = namespace
+        self.shard = shard
+        self.is_known = False
+        self.table: RoutingTable | None = None
+        self.last_table: RoutingTable | None = None
+        self.mutable_key: ShardKeyPattern | None = None
+        self.accepted: set[bytes] = set()
+        self.critical_section: CriticalSection | None = None
+        self.generation = 0
+        self.orphans: OwnershipFilter | None = None
+        self._range_deletions: Sequence[RangeDeletionTask] = ()
+        self.operations = OperationGeneration()
+        self._earlier_operations: list[OperationGeneration] = []
+        self.writers = 0
+        self._drained = trio.lowlevel.ParkingLot()
+
+    # Metadata
+
+    def learn(self, table: RoutingTable | None) -> None:
+        """The metadata became known: a routing table, or None for an unsharded collection."""
+        self.table = self.last_table = table
+        self.mutable_key = None if table is None else mutable_part(table.key_pattern)
+        self.is_known = True
+        self.accepted = self._always_accepted()
+        self._find_orphans()
+
+    def set_range_deletions(self, tasks: "Sequence[RangeDeletionTask]") -> None:
+        """The range deletions of the namespace came to be known, or have changed."""
+        self._range_deletions = tasks
+        self._find_orphans()
+
+    def forget(self) -> None:
+        """The metadata is no longer to be trusted."""
+        self.generation += 1
+        self.is_known = False
+        self.table = None
+        self.accepted = set()
+
+    @property
+    def wanted(self) -> ChunkVersion | None:
+        """The version that requests must have, None while the metadata is not known."""
+        if not self.is_known:
+            return None
+        return UNSHARDED if self.table is None else self.table.shard_version(self.shard)
+
+    def check(self, raw: bytes, received: ChunkVersion) -> None:
+        """Refuse a version that does not match, and remember the bytes of one that does.
+
+        Raises:
+            StaleError: StaleConfig.
+        """
+        wanted = self.wanted
+        if wanted is None:
+            raise self._stale(
+                received,
+                f"sharding status of collection {self.namespace} is not currently known and needs to be recovered",
+            )
+        if received.timestamp != IGNORED.timestamp and not received.is_write_compatible_with(wanted):
+            raise self._stale(received, _mismatch(self.namespace, received, wanted))
+        if len(self.accepted) >= _ACCEPTED_MAX:
+            self.accepted = self._always_accepted()
+        self.accepted.add(raw)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is lost when the state is made again: what is known is at most that it is not sharded."""
+        is_quiet = not self.writers and self.operations.is_over and not self._earlier_operations
+        return is_quiet and self.table is None and self.critical_section is None and not self._range_deletions
+
+    # Operations under way
+
+    def enter(self, *, is_write: bool) -> None:
+        """Count an operation in; no critical section may block it."""
+        self.operations.enter(is_write=is_write)
+        if is_write:
+            self.writers += 1
+
+    def exit(self, operations: OperationGeneration, *, is_write: bool) -> None:
+        """Count an operation out.
+
+        Args:
+            operations: what the attribute of that name was when the operation was counted in.
+            is_write: as then.
+        """
+        operations.exit(is_write=is_write)
+        if not is_write:
+            return
+        self.writers -= 1
+        if not self.writers and self._drained:
+            self._drained.unpark_all()
+
+    async def wait_earlier_operations(self) -> None:
+        """Return when all operations that are under way now have ended; those that begin meanwhile do not count."""
+        if not self.operations.is_over:
+            self._earlier_operations.append(self.operations)
+            self.operations = OperationGeneration()
+        for earlier in tuple(self._earlier_operations):
+            await earlier.wait_over()
+        self._earlier_operations = [each for each in self._earlier_operations if not each.is_over]
+
+    async def wait_earlier_writes(self) -> None:
+        """Return when of the operations that `wait_earlier_operations` was last called for none writes any more."""
+        for earlier in tuple(self._earlier_operations):
+            await earlier.wait_writes_over()
+
+    def supersede_earlier_reads(self) -> None:
+        """Of the operations that `wait_earlier_operations` was last called for, have reads under way begin again."""
+        for earlier in self._earlier_operations:
+            earlier.is_superseded = True
+
+    async def block_writes(self, reason: Mapping[str, Any]) -> CriticalSection:
+        """Begin a critical section, or return the one of the same reason, and wait until no write is under way."""
+        section = await self.enter_section(reason)
+        await self.wait_writers_gone()
+        return section
+
+    async def enter_section(self, reason: Mapping[str, Any]) -> CriticalSection:
+        """Begin a critical section as soon as no other is on, or return the one of the same reason.
+
+        New writes wait from then on; those under way go on.
+        """
+        section = self.critical_section
+        while section is not None and section.reason != reason:
+            await section.wait_released()
+            section = self.critical_section
+        if section is None:
+            section = self.critical_section = CriticalSection(reason)
+        return section
+
+    async def wait_section_over(self) -> None:
+        """Return when no critical section is on."""
+        while self.critical_section is not None:
+            await self.critical_section.wait_released()
+
+    async def wait_writers_gone(self) -> None:
+        """Return when no write is under way; a critical section, here or of the database, keeps new ones out."""
+        while self.writers:
+            await self._drained.park()
+
+    def block_reads(self) -> None:
+        """The second phase: reads that begin now wait; those under way see what was there before, which is right."""
+        assert self.critical_section is not None
+        self.critical_section.blocks_reads = True
+
+    def release(self) -> None:
+        """End the critical section, if one is on."""
+        section, self.critical_section = self.critical_section, None
+        if section is not None:
+            section.release()
+
+    def _find_orphans(self) -> None:
+        table = self.table
+        ranges = orphan_ranges(self._range_deletions, table, self.shard) if table and self._range_deletions else ()
+        self.orphans = None
+        if table is not None and ranges:
+            self.orphans = OwnershipFilter(table.key_pattern, ranges, table.collection.default_collation)
+
+    def _always_accepted(self) -> set[bytes]:
+        wanted = self.wanted
+        assert wanted is not None
+        return {wanted.raw, IGNORED.raw}
+
+    def _stale(self, received: ChunkVersion, message: str) -> StaleError:
+        wanted = self.wanted
+        may_shard_be_stale = wanted is None or not received.is_older_or_equal(wanted)
+        return stale_config(
+            self.namespace, received, wanted, self.shard, message, may_shard_be_stale=may_shard_be_stale
+        )
+
+
+def _mismatch(namespace: str, received: ChunkVersion, wanted: ChunkVersion) -> str:
+    if not received.is_same_collection(wanted):
+        return f"timestamp mismatch detected for {namespace}"
+    if received.is_set and not wanted.is_set:
+        return f"this shard no longer contains chunks for {namespace}, the collection may have been dropped"
+    if wanted.is_set and not received.is_set:
+        return f"this shard contains chunks for {namespace}, but the client expects unsharded collection"
+    return f"version mismatch detected for {namespace}"

@@ -1,0 +1,195 @@
+"""Bringing what the shard knows up to date: on the primary from the config servers, on a secondary from its primary.
+
+Concurrent refreshes of the same thing are one. A refresh that began before the state was thrown away reads again, so a
+critical section that forgets what was known can rely on nobody bringing it back.
+"""
+
+from collections.abc import Awaitable
+from typing import Any, Final, Protocol
+
+import trio
+from bson.timestamp import Timestamp
+
+from shardwright.daemon.logs import get_logger
+from shardwright.daemon.metrics import LabelledCounter
+from shardwright.daemon.single_flight import SingleFlight
+from shardwright.shardd.cluster.catalog import Catalog
+from shardwright.shardd.cluster.network import as_command_error
+from shardwright.shardd.metadata.database_state import DatabaseState
+from shardwright.shardd.metadata.metadata_store import MetadataStore
+from shardwright.shardd.metadata.metadata_writer import MetadataWriter
+from shardwright.shardd.metadata.namespace_state import NamespaceState
+from shardwright.shardd.metadata.recovery_gate import RecoveryGate
+from shardwright.sharding.catalog.reads import read_database, read_routing
+from shardwright.sharding.routing_table import RoutingTable
+from shardwright.sharding.timestamps import unpack_timestamp
+from shardwright.wire.errors import BackendError
+
+logger = get_logger("shardd.refresh")
+
+AFTER_SECTION: Final = "afterCriticalSection"
+"""Our own argument of flushes: wait first for the end of a critical section in which placement is changing."""
+
+
+class KnownRanges(Protocol):
+    """Which ranges may hold orphans."""
+
+    async def wait_loaded(self) -> None:
+        """Return once they are known."""
+
+
+class Sources(Protocol):
+    """Where a refresh reads from."""
+
+    @property
+    def is_primary(self) -> bool:
+        """Whether the local mongod is primary."""
+
+    @property
+    def term(self) -> int | None:
+        """The term in which the local mongod is primary, None when it is not."""
+
+    @property
+    def recovery_gate(self) -> RecoveryGate:
+        """Closed until critical sections are on that a former primary had begun."""
+
+    @property
+    def range_deletions(self) -> KnownRanges:
+        """Which ranges may hold orphans."""
+
+    async def catalog(self) -> Catalog:
+        """The config servers."""
+
+    async def advance_cluster_time(self, time: Timestamp) -> None:
+        """Have the local mongod give what it writes from now on later times than this one."""
+
+    async def ask_primary(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Run an admin command on the daemon of its set's primary."""
+
+
+class MetadataRefresher:
+    """Refreshes the states of namespaces and databases.
+
+    Args:
+        sources: where to read.
+        store: what has been persisted.
+        writer: persists what was read.
+        nursery: in which refreshes run, so that they outlive those who asked for them.
+        counter: counts refreshes by kind.
+    """
+
+    def __init__(
+        self,
+        sources: Sources,
+        store: MetadataStore,
+        writer: MetadataWriter,
+        nursery: trio.Nursery,
+        counter: LabelledCounter,
+    ) -> None:
+        self._sources = sources
+        self._store = store
+        self._writer = writer
+        # One that began in another role may wait for a member that waits for this one, and is not joined.
+        self._flights: SingleFlight[tuple[str, str, int | None], None] = SingleFlight(nursery)
+        self._counter = counter
+        self._placed_at = 0
+
+    async def refresh_collection(self, state: NamespaceState) -> None:
+        """Make the metadata of a namespace known, by a refresh that is under way if there is one.
+
+        Raises:
+            CommandError: it could not be read.
+        """
+        key = ("collection", state.namespace, self._sources.term)
+        await self._flights.run(key, lambda: _answering(self._refresh_collection(state)))
+
+    async def reread_collection(self, state: NamespaceState) -> None:
+        """Make the metadata of a namespace known as it is now: what a read finds that begins after this call.
+
+        Raises:
+            CommandError: it could not be read.
+        """
+        key = ("collection", state.namespace, self._sources.term)
+        await self._flights.run_after_now(key, lambda: _answering(self._refresh_collection(state)))
+
+    async def refresh_database(self, state: DatabaseState) -> None:
+        """Make the entry of a database known as it is now.
+
+        Raises:
+            CommandError: it could not be read.
+        """
+        key = ("database", state.name, self._sources.term)
+        await self._flights.run(key, lambda: _answering(self._refresh_database(state)))
+
+    async def _refresh_collection(self, state: NamespaceState) -> None:
+        self._counter.add("collection")
+        while True:
+            generation, term = state.generation, self._sources.term
+            table = await self._read_collection(state)
+            if table is not None:
+                await self._hear_of_placement(table)
+            if state.generation == generation and self._sources.term == term:
+                break
+        if term is not None:
+            self._writer.save_collection(state.namespace, table)
+        state.learn(table)
+        version = None if table is None else str(table.collection_version)
+        logger.info("Refreshed a collection", namespace=state.namespace, version=version)
+
+    async def _read_collection(self, state: NamespaceState) -> RoutingTable | None:
+        namespace = state.namespace
+        if not self._sources.is_primary:
+            await self._sources.range_deletions.wait_loaded()
+            after = await self._flush_on_primary({"_flushRoutingTableCacheUpdates": namespace, AFTER_SECTION: True})
+            return await self._store.load_collection(namespace, after)
+        await self._sources.recovery_gate.wait_open()
+        known = state.last_table or await self._store.load_own_collection(namespace)
+        catalog = await self._sources.catalog()
+        return await catalog.read(read_routing(namespace, known))
+
+    async def _hear_of_placement(self, table: RoutingTable) -> None:
+        """Advance mongod's clock to the time since which the placement counts.
+
+        A write that this shard takes as the new owner must not get an earlier time: a snapshot of that time is read
+        from the former owner.
+        """
+        placed_at = table.newest_valid_after
+        if placed_at > self._placed_at and self._sources.is_primary:
+            await self._sources.advance_cluster_time(unpack_timestamp(placed_at))
+            self._placed_at = placed_at
+
+    async def _refresh_database(self, state: DatabaseState) -> None:
+        self._counter.add("database")
+        while True:
+            generation, term = state.generation, self._sources.term
+            if term is not None:
+                await self._sources.recovery_gate.wait_open()
+                catalog = await self._sources.catalog()
+                entry = await catalog.read(read_database(state.name))
+            else:
+                after = await self._flush_on_primary({"_flushDatabaseCacheUpdates": state.name})
+                entry = await self._store.load_database(state.name, after)
+            if state.generation == generation and self._sources.term == term:
+                break
+        if term is not None:
+            self._writer.save_database(state.name, entry)
+        state.learn(entry)
+        logger.info("Refreshed a database", db=state.name, version=str(entry.version) if entry else None)
+
+    async def _flush_on_primary(self, command: dict[str, Any]) -> Timestamp | None:
+        """Have the primary refresh and persist; returns the time after which the local mongod has what it wrote."""
+        reply = await self._sources.ask_primary(command)
+        written: Timestamp | None = reply.get("operationTime")
+        return written
+
+
+async def _answering(refresh: Awaitable[None]) -> None:
+    """Do a refresh; a mongod that breaks the connection is an error like others to those who wait for it.
+
+    Raises:
+        CommandError: HostUnreachable, or what the refresh raises.
+    """
+    try:
+        await refresh
+    except BackendError as error:
+        raise as_command_error(error) from error

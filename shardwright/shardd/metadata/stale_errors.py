@@ -1,0 +1,103 @@
+"""The errors that tell a router its routing is stale, in the shapes of MongoDB 6.0's shards.
+
+A command that reads fails with the error as its reply. A write command succeeds and names it in ``writeErrors``, with
+the extra fields inline. In a transaction any command fails, and the transaction may be tried again as a whole.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from shardwright.sharding.versions import ChunkVersion, DatabaseVersion
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.request import Request
+
+WRITE_ITEMS: Final[Mapping[str, bytes]] = {"insert": b"documents", "update": b"updates", "delete": b"deletes"}
+"""The write commands whose items fail one by one, and the argument that holds the items."""
+
+_TRANSIENT: Final = ("TransientTransactionError",)
+
+
+class StaleError(CommandError):
+    """Routing and shard do not agree.
+
+    Attributes:
+        subject: the namespace or the database.
+        may_shard_be_stale: the shard has reason to refresh before it answers so.
+    """
+
+    def __init__(self, code: int, message: str, extra: Mapping[str, Any], *, may_shard_be_stale: bool) -> None:
+        super().__init__(code, message, extra=extra)
+        self.subject: str = extra["ns"] if "ns" in extra else extra["db"]
+        self.may_shard_be_stale = may_shard_be_stale
+
+
+def stale_config(
+    namespace: str,
+    received: ChunkVersion,
+    wanted: ChunkVersion | None,
+    shard: str,
+    message: str,
+    *,
+    may_shard_be_stale: bool,
+) -> StaleError:
+    """StaleConfig (13388) for a collection.
+
+    Args:
+        namespace: the collection.
+        received: the version that came with the request.
+        wanted: the version of the shard, None when it does not know.
+        shard: the shard's id.
+        message: what is wrong, ``errmsg``.
+        may_shard_be_stale: see `StaleError`.
+    """
+    extra: dict[str, Any] = {"ns": namespace, "vReceived": received.to_document()}
+    if wanted is not None:
+        extra["vWanted"] = wanted.to_document()
+    extra["shardId"] = shard
+    return StaleError(ErrorCode.StaleConfig, message, extra, may_shard_be_stale=may_shard_be_stale)
+
+
+def stale_database(
+    db: str, received: DatabaseVersion, wanted: DatabaseVersion | None, *, may_shard_be_stale: bool
+) -> StaleError:
+    """StaleDbVersion (249) for a database; ``wanted`` is None when the shard does not know its version."""
+    extra: dict[str, Any] = {"db": db, "vReceived": received.to_document()}
+    if wanted is None:
+        message = f"No cached info for the database {db}"
+    else:
+        extra["vWanted"] = wanted.to_document()
+        message = f"dbVersion mismatch for database {db}"
+    return StaleError(ErrorCode.StaleDbVersion, message, extra, may_shard_be_stale=may_shard_be_stale)
+
+
+def stale_reply(request: Request, error: StaleError, gossip: Mapping[str, Any]) -> dict[str, Any]:
+    """The body that answers ``request``: failed items for a write outside transactions, otherwise a failed command.
+
+    Args:
+        request: what was refused.
+        error: why.
+        gossip: times as of which the router has to read the catalog, so that it finds what the shard knows.
+
+    Raises:
+        CommandError: the same error for whatever has no items, with the label it needs in a transaction.
+    """
+    items = WRITE_ITEMS.get(request.name)
+    if b"autocommit" in request.fields:
+        raise CommandError(error.code, error.message, labels=_TRANSIENT, extra={**error.extra, **gossip})
+    if items is None:
+        raise CommandError(error.code, error.message, extra={**error.extra, **gossip})
+    count = len(request.documents(items))
+    if request.get(b"ordered", True):
+        count = min(count, 1)
+    reply: dict[str, Any] = {"n": 0, "writeErrors": [write_error(index, error) for index in range(count)]}
+    if request.name == "update":
+        reply["nModified"] = 0
+    reply["ok"] = 1.0
+    reply.update(gossip)
+    return reply
+
+
+def write_error(index: int, error: CommandError) -> dict[str, Any]:
+    """One item of ``writeErrors``; only the first of a run of equal ones carries the text."""
+    return {"index": index, "code": error.code, "errmsg": "" if index else error.message, **error.extra}

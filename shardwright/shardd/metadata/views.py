@@ -1,0 +1,150 @@
+"""Views: what they stand for, and which collections a read of one involves.
+
+A view on unsharded collections lives on the same shard as they do, where mongod runs it by itself. One that needs more
+than this shard has is for the router, which gets the definition of the view. Definitions are remembered on the
+primary, through whose daemon every change of one passes; a secondary looks each time.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.shardd.local_mongod.local_collections import read_options
+from shardwright.sharding.involved_namespaces import involved_namespaces
+from shardwright.sharding.namespace import Namespace
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import array_documents, decode_value, encode_document, index, raw_document
+
+READS_OF_VIEWS: Final = frozenset({"find", "aggregate", "count", "distinct", "explain"})
+CHANGES_OF_VIEWS: Final = frozenset({"create", "collMod", "drop", "dropDatabase", "renameCollection"})
+
+_SIMPLE: Final = encode_document({"locale": "simple"})
+_NESTING_MAX: Final = 20
+"""As mongod's limit for views on views."""
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """One definition.
+
+    Attributes:
+        on: the collection or view it stands on.
+        pipeline: its stages, raw.
+        collation: its own, raw; the simple one if it names none.
+        named: the other collections that its stages name.
+    """
+
+    on: Namespace
+    pipeline: tuple[bytes, ...]
+    collation: bytes
+    named: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedView:
+    """What a view stands for, once all views that it stands on are resolved.
+
+    Attributes:
+        on: the collection at the bottom.
+        pipeline: the stages of all of them, raw.
+        collation: the view's, raw.
+        involved: all namespaces that a read of the view involves but the view's own: those below it, and those that
+            the stages name.
+    """
+
+    on: Namespace
+    pipeline: tuple[bytes, ...]
+    collation: bytes
+    involved: tuple[str, ...]
+
+    def error(self) -> CommandError:
+        """CommandOnShardedViewNotSupportedOnMongod, by which a router learns what the view stands for."""
+        return CommandError(
+            ErrorCode.CommandOnShardedViewNotSupportedOnMongod,
+            "Resolved views on sharded collections must be executed by mongos",
+            extra={
+                "resolvedView": {
+                    "ns": str(self.on),
+                    "pipeline": [raw_document(stage) for stage in self.pipeline],
+                    "collation": raw_document(self.collation),
+                }
+            },
+        )
+
+
+class Views:
+    """The views of the shard's mongod.
+
+    Args:
+        mongod: where they are defined.
+        is_primary: whether it is primary.
+
+    Attributes:
+        generation: rises whenever some definition may have changed.
+    """
+
+    def __init__(self, mongod: LocalMongod, is_primary: Callable[[], bool]) -> None:
+        self._mongod = mongod
+        self._is_primary = is_primary
+        self._known: dict[str, _View | None] = {}
+        self.generation = 0
+
+    def forget(self) -> None:
+        """Some definition may have changed."""
+        self.generation += 1
+        self._known.clear()
+
+    def is_known_collection(self, namespace: str) -> bool:
+        """Whether a namespace is known not to be a view, which is all that most reads have to ask."""
+        return namespace in self._known and self._known[namespace] is None
+
+    async def resolve(self, namespace: str) -> ResolvedView | None:
+        """What a namespace stands for if it is a view, None if it is none."""
+        pipeline: list[bytes] = []
+        involved: list[str] = []
+        view = top = await self._definition(Namespace.parse(namespace))
+        while view is not None and len(involved) <= _NESTING_MAX:
+            pipeline[:0] = view.pipeline
+            involved += (str(view.on), *view.named)
+            below = view
+            view = await self._definition(view.on)
+        if top is None:
+            return None
+        return ResolvedView(below.on, tuple(pipeline), top.collation, tuple(involved))
+
+    async def check_collation(self, namespace: Namespace, collation: Mapping[str, Any]) -> None:
+        """Refuse a read that names another collation than the view's; mongod itself compares them.
+
+        Raises:
+            CommandError: OptionNotSupportedOnView; BadValue and others, it is none.
+        """
+        aggregate = {"aggregate": namespace.collection, "pipeline": [], "cursor": {}, "collation": dict(collation)}
+        explain = {"explain": aggregate, "verbosity": "queryPlanner", "$readPreference": {"mode": "nearest"}}
+        await self._mongod.command(namespace.db, explain)
+
+    async def _definition(self, namespace: Namespace) -> _View | None:
+        name = str(namespace)
+        if name in self._known:
+            return self._known[name]
+        generation = self.generation
+        found = await read_options(self._mongod, namespace)
+        view = None
+        if found is not None and found[0] == "view":
+            view = _view(namespace, found[1])
+        # Without the collection there is nothing whose change could be noticed.
+        if found is not None and self._is_primary() and generation == self.generation:
+            self._known[name] = view
+        return view
+
+
+def _view(namespace: Namespace, options: bytes) -> _View:
+    fields = index(options)
+    pipeline, collation = fields.get(b"pipeline"), fields.get(b"collation")
+    return _View(
+        namespace.with_collection(decode_value(options, fields[b"viewOn"])),
+        () if pipeline is None else tuple(array_documents(options, pipeline)),
+        _SIMPLE if collation is None else options[collation[2] : collation[3]],
+        () if pipeline is None else tuple(involved_namespaces(options, namespace.db, pipeline[2])),
+    )

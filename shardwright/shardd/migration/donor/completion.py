@@ -1,0 +1,150 @@
+"""What is left to do when a migration has been decided, on both sides, repeated until it is done.
+
+MongoDB's ``MigrationCoordinator::completeMigration``: the side that has lost the range gets its range deletion made
+ready, the other one's is removed, the recipient's critical section ends, and the coordinator's document goes last.
+"""
+
+from dataclasses import replace
+from typing import Any, Final
+
+import trio
+from bson.binary import Binary
+
+from shardwright.daemon.logs import get_logger
+from shardwright.shardd.cluster.network import is_transient
+from shardwright.shardd.context.fail_point_names import AFTER_ABORT, AFTER_COMMIT
+from shardwright.shardd.context.other_shards import send_to_shard
+from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.local_mongod.write_concern import MAJORITY
+from shardwright.shardd.migration.documents import ABORTED, COMMITTED, MigrationCoordinatorDocument
+from shardwright.shardd.migration.donor.store import DonorStore
+from shardwright.shardd.orphans.range_deletion_task import CLEAN_DELAYED, CLEAN_NOW
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import BackendError, CommandError
+
+logger = get_logger("shardd.migration.donor")
+
+_PATIENCE_SECONDS: Final = 5.0
+"""How long whoever asked for a migration waits for a recipient that does not answer; the rest is done without them."""
+
+_RETRY_SECONDS_MIN: Final = 0.1
+_RETRY_SECONDS_MAX: Final = 5.0
+
+
+async def decide(
+    shard: Shard, coordinator: MigrationCoordinatorDocument, *, is_committed: bool
+) -> MigrationCoordinatorDocument:
+    """Persist what has become of a migration, as often as it takes; returns its document with the decision."""
+    await shard.fail_points.hang_while((AFTER_COMMIT if is_committed else AFTER_ABORT).before_making_decision_durable)
+    decided = replace(coordinator, decision=COMMITTED if is_committed else ABORTED)
+    store, pause = DonorStore(shard.mongod), _RETRY_SECONDS_MIN
+    while True:
+        try:
+            await store.save_coordinator(decided)
+            return decided
+        except (CommandError, BackendError) as error:
+            logger.warning("Could not persist a decision", migration=str(coordinator.id), error=str(error))
+        await trio.sleep(pause)
+        pause = min(pause * 2, _RETRY_SECONDS_MAX)
+
+
+class Completion:
+    """The completion of one migration.
+
+    Args:
+        shard: this shard.
+        coordinator: its document with the decision, which is persisted.
+        session_id: of the last attempt.
+        waits_for_delete: whether somebody waits for the deletion of the donor's documents.
+    """
+
+    def __init__(
+        self, shard: Shard, coordinator: MigrationCoordinatorDocument, session_id: str, *, waits_for_delete: bool
+    ) -> None:
+        assert coordinator.decision is not None
+        self._shard = shard
+        self._coordinator = coordinator
+        self._session_id = session_id
+        self._when = CLEAN_NOW if waits_for_delete else CLEAN_DELAYED
+        self._store = DonorStore(shard.mongod)
+        self._places = AFTER_COMMIT if coordinator.decision == COMMITTED else AFTER_ABORT
+
+    async def run(self, nursery: trio.Nursery) -> None:
+        """Do it; what does not succeed within reasonable time goes on in ``nursery``."""
+        is_done = False
+        with trio.move_on_after(_PATIENCE_SECONDS):
+            is_done = await self._try()
+        if not is_done:
+            nursery.start_soon(self.run_until_done)
+
+    async def run_until_done(self) -> None:
+        """Do it, however long the recipient is away."""
+        pause = _RETRY_SECONDS_MIN
+        while not await self._try():
+            await trio.sleep(pause)
+            pause = min(pause * 2, _RETRY_SECONDS_MAX)
+
+    async def _try(self) -> bool:
+        fail_points = self._shard.fail_points
+        try:
+            await self._complete_here()
+            await fail_points.hang_while(self._places.before_sending_decision)
+            await self._complete_on_recipient()
+            await fail_points.hang_while(self._places.before_forgetting_migration)
+            await self._store.forget(self._coordinator.id)
+        except (CommandError, BackendError) as error:
+            logger.warning("Could not complete a migration", error=str(error), **self._about)
+            return False
+        logger.info("Completed a migration", **self._about)
+        return True
+
+    async def _complete_here(self) -> None:
+        deletions, migration_id = self._shard.range_deletions, self._coordinator.id
+        if self._coordinator.decision == COMMITTED:
+            await deletions.mark_ready(migration_id, when=self._when)
+        else:
+            await deletions.remove(migration_id)
+
+    async def _complete_on_recipient(self) -> None:
+        coordinator, session_id = self._coordinator, self._session_id
+        namespace = coordinator.namespace
+        try:
+            if coordinator.decision != COMMITTED:
+                await self._abort_recipient()
+            release = {"_recvChunkReleaseCritSec": namespace, "sessionId": session_id, "writeConcern": MAJORITY}
+            await self._tell(release)
+            await self._tell(
+                {
+                    "_shardsvrFinishRangeDeletion": namespace,
+                    "migrationId": Binary.from_uuid(coordinator.id),
+                    "decision": coordinator.decision,
+                    "writeConcern": MAJORITY,
+                }
+            )
+        except CommandError as error:
+            # A shard that has left the cluster has nothing that could be in anybody's way.
+            if error.code != ErrorCode.ShardNotFound:
+                raise
+            logger.info("The recipient is no shard any more", **self._about)
+
+    async def _abort_recipient(self) -> None:
+        try:
+            await self._tell({"_recvChunkAbort": self._coordinator.namespace, "sessionId": self._session_id})
+        except CommandError as error:
+            if is_transient(error) or error.code == ErrorCode.ShardNotFound:
+                raise
+            logger.info("The recipient had nothing to abort", error=str(error), **self._about)
+
+    async def _tell(self, command: dict[str, Any]) -> None:
+        await send_to_shard(self._shard, self._coordinator.recipient, "admin", command)
+
+    @property
+    def _about(self) -> dict[str, Any]:
+        """What the log says of it."""
+        return {
+            "namespace": self._coordinator.namespace,
+            "migration": str(self._coordinator.id),
+            "session": self._session_id,
+            "recipient": self._coordinator.recipient,
+            "decision": self._coordinator.decision,
+        }

@@ -1,0 +1,344 @@
+"""One migration of this shard as donor, from the first attempt at the clone to its outcome.
+
+What is persisted before and after is the work of `donations` and `completion`. The steps and their order are those of
+MongoDB's ``MigrationSourceManager``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import trio
+
+from shardwright.daemon.logs import get_logger
+from shardwright.shardd.cluster.network import as_command_error
+from shardwright.shardd.context.fail_point_names import (
+    FAIL_MIGRATION_COMMIT,
+    HANG_AFTER_BLOCKING_WRITES,
+    HANG_BEFORE_LEAVING_CRITICAL_SECTION,
+)
+from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.migration.documents import MigrationCoordinatorDocument, new_session_id
+from shardwright.shardd.migration.donor.attempts import MigrationAttempts
+from shardwright.shardd.migration.donor.backlog import BacklogLimit
+from shardwright.shardd.migration.donor.critical_section import DonorCriticalSection
+from shardwright.shardd.migration.donor.outcome import commit_on_config, wait_outcome
+from shardwright.shardd.migration.donor.plan import MovePlan
+from shardwright.shardd.migration.donor.progress import progress_fields
+from shardwright.shardd.migration.donor.recipient_link import RecipientLink, RecipientLostError, RecipientStatus
+from shardwright.shardd.migration.donor.steps import Steps
+from shardwright.shardd.migration.donor.store import DonorStore
+from shardwright.shardd.migration.donor.verification import verify_range
+from shardwright.shardd.migration.source.clone_source import CloneSource
+from shardwright.shardd.session_history.donor_history import DonorHistory
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.rawbson import encode_document
+
+logger = get_logger("shardd.migration.donor")
+
+ATTEMPTS_MAX: Final = 5
+"""How often a clone is begun or resumed before the migration is given up."""
+
+COMMIT_SECONDS_MAX: Final = 30.0
+"""How long the recipient may take for what is left while writes wait, as in MongoDB."""
+
+PROGRESS_SECONDS: Final = 10.0
+"""How often the log tells of a clone or catching up that takes long."""
+
+_POLL_SECONDS_MIN: Final = 0.001
+_POLL_SECONDS_MAX: Final = 1.024
+_DRAIN_RETRY_SECONDS: Final = 0.5
+_RELEASE_SECONDS_MAX: Final = 5.0
+_STEADY: Final = "steady"
+
+
+@dataclass
+class Outcome:
+    """How a migration ended.
+
+    Attributes:
+        error: why it was aborted; None if it was committed.
+        counts: what the recipient has counted.
+    """
+
+    error: CommandError | None = None
+    counts: Mapping[str, Any] = field(default_factory=dict)
+
+
+class DonorMigration:
+    """One migration under way.
+
+    Args:
+        shard: this shard.
+        plan: what moves.
+        coordinator: its persisted document.
+        attempts: the attempts that former primaries have made.
+        steps: where the times of its steps go.
+        nursery: of the term.
+
+    Attributes:
+        plan: see above.
+        coordinator: see above.
+        attempts: those up to now.
+        steps: see above.
+        recipient: the shard that gets the range.
+        session_id: of the attempt under way.
+        source: what the recipient pulls documents from in this attempt; None while there is nothing to be pulled.
+        history: likewise for the history of sessions.
+        documents_estimated: about how many documents there were to clone.
+        status: the recipient's last answer.
+        is_committing: whether the point has been passed from which it can't be aborted.
+        critical_section_seconds: how long operations had to wait, once they do no more.
+    """
+
+    def __init__(
+        self,
+        shard: Shard,
+        plan: MovePlan,
+        coordinator: MigrationCoordinatorDocument,
+        attempts: MigrationAttempts,
+        steps: Steps,
+        nursery: trio.Nursery,
+    ) -> None:
+        self.plan = plan
+        self.coordinator = coordinator
+        self.attempts = attempts
+        self.steps = steps
+        self.recipient = RecipientLink(shard, coordinator, plan)
+        self.session_id = coordinator.session_id
+        self.source: CloneSource | None = None
+        self.history: DonorHistory | None = None
+        self.documents_estimated = 0
+        self.status: RecipientStatus | None = None
+        self.is_committing = False
+        self.critical_section_seconds = 0.0
+        self._shard = shard
+        self._nursery = nursery
+        self._store = DonorStore(shard.mongod)
+        self._abortable = trio.CancelScope()
+        self._abort_reason: CommandError | None = None
+        self._source_changed = trio.lowlevel.ParkingLot()
+        self._is_over = False
+        self._cloned = (0, 0)
+        self._next_progress = trio.current_time() + PROGRESS_SECONDS
+
+    # For others
+
+    def abort(self, error: CommandError) -> None:
+        """End it with an error, unless it commits already."""
+        if not self.is_committing and self._abort_reason is None:
+            logger.info("Aborting a migration", error=str(error), **self._about)
+            self._abort_reason = error
+            self._abortable.cancel()
+
+    async def wait_source(self, session_id: str) -> CloneSource:
+        """What the recipient pulls from in an attempt, as soon as there is something to be pulled.
+
+        Raises:
+            CommandError: IllegalOperation, another attempt is under way; NotYetInitialized, none is any more.
+        """
+        while session_id == self.session_id and not self._is_over:
+            if self.source is not None:
+                return self.source
+            await self._source_changed.park()
+        if self._is_over:
+            raise CommandError(ErrorCode.NotYetInitialized, "No active migrations were found")
+        raise CommandError(
+            ErrorCode.IllegalOperation,
+            f"Requested migration session id {session_id} does not match active session id {self.session_id}",
+        )
+
+    async def wait_history(self, session_id: str) -> DonorHistory:
+        """As `wait_source`, for the history of sessions."""
+        await self.wait_source(session_id)
+        assert self.history is not None
+        return self.history
+
+    # From the first attempt to the outcome
+
+    async def run(self) -> Outcome:
+        """Move the range. Operations go on when this returns.
+
+        They do not if it is cancelled: whatever comes after has to put an end to their waiting.
+        """
+        section = DonorCriticalSection(self._shard, self.coordinator)
+        outcome = Outcome()
+        try:
+            with self._abortable:
+                await self._catch_up_and_block(section)
+                # Nothing waits between here and the commit, so that an abort either came before or comes too late.
+                self.is_committing = self._abort_reason is None
+            if self._abort_reason is not None:
+                raise self._abort_reason
+            assert self.status is not None
+            outcome.counts = self.status.counts
+            outcome.error = await self._commit(section, self.status)
+        except (CommandError, BackendError) as error:
+            outcome.error = as_command_error(error)
+        finally:
+            self._is_over = True
+            self._set_source(None)
+        section.leave()
+        self.critical_section_seconds = section.seconds
+        if outcome.error is None:
+            self._log_success(section, outcome)
+        return outcome
+
+    async def _catch_up_and_block(self, section: DonorCriticalSection) -> None:
+        """All that comes before the config servers are told."""
+        with trio.move_on_after(self._shard.migrations.parameters.catch_up_seconds_max):
+            while not await self._attempt(section):
+                continue
+            return
+        raise CommandError(ErrorCode.ExceededTimeLimit, "Timed out waiting for the cloner to catch up")
+
+    async def _attempt(self, section: DonorCriticalSection) -> bool:
+        """Clone, or go on cloning, up to the commit; False if the recipient was lost on the way."""
+        if len(self.attempts.attempts) >= ATTEMPTS_MAX:
+            raise CommandError(ErrorCode.OperationFailed, f"the clone was interrupted {ATTEMPTS_MAX} times")
+        await self._begin_attempt()
+        try:
+            source = await self._start_source()
+            await self._finish_step(3)
+            await self._wait_caught_up(source)
+            await self._finish_step(4)
+            await self._block_writes(section, source)
+            await self._finish_step(5)
+        except RecipientLostError as lost:
+            logger.warning("Lost the recipient of a migration", reason=str(lost), **self._about)
+            return False
+        finally:
+            self._set_source(None)
+        return True
+
+    async def _begin_attempt(self) -> None:
+        """Persist that there is another attempt."""
+        if self.attempts.attempts:
+            documents, size = self._cloned
+            self.attempts = self.attempts.with_progress(documents, size)
+            self.session_id = new_session_id(self.coordinator.donor, self.coordinator.recipient)
+        now = datetime.now(UTC)
+        self.attempts = self.attempts.with_new(self.session_id, now)
+        await self._store.save_attempts(self.attempts)
+
+    async def _start_source(self) -> CloneSource:
+        """Have the recipient start, and begin to give where it wants to begin."""
+        reply = await self.recipient.start(self.attempts)
+        history = self.plan.new_history(self._shard)
+        source = self.plan.new_source(self._shard, self.session_id, history.observe)
+        resume = reply.get("resumeFrom")
+        if resume is None:
+            await source.start()
+        else:
+            logger.info("Resuming a migration", position=str(resume["position"]), **self._about)
+            key = resume.get("key")
+            await source.start(position=resume["position"], from_key=None if key is None else encode_document(key))
+        self._nursery.start_soon(self._follow, source)
+        self._set_source(source, history)
+        return source
+
+    async def _follow(self, source: CloneSource) -> None:
+        """Run a source; what ends it ends the migration."""
+        try:
+            await source.run()
+        except (CommandError, BackendError) as error:
+            self.abort(as_command_error(error))
+
+    async def _wait_caught_up(self, source: CloneSource) -> None:
+        """Poll the recipient until next to nothing is left."""
+        limit, pause = BacklogLimit(), _POLL_SECONDS_MIN
+        while True:
+            asked = trio.current_time()
+            self.status = await self.recipient.status(self.session_id)
+            if self.status.state == _STEADY and limit.is_met(source):
+                return
+            self._maybe_log_progress()
+            # The answer may have come late because the recipient waited for news, which is as good as a pause here.
+            await trio.sleep(max(asked + pause - trio.current_time(), _POLL_SECONDS_MIN))
+            pause = min(pause * 2, _POLL_SECONDS_MAX)
+
+    async def _block_writes(self, section: DonorCriticalSection, source: CloneSource) -> None:
+        """Begin the critical section and have the recipient take over what is left."""
+        self.attempts = self.attempts.with_critical_section()
+        await self._store.save_attempts(self.attempts)
+        while not await section.try_block_writes():
+            # Some write takes long. Others must not wait for it, and neither must those of the recipient pile up.
+            logger.info("Writes under way keep a migration from its critical section", **self._about)
+            await trio.sleep(_DRAIN_RETRY_SECONDS)
+            await self._wait_caught_up(source)
+        with trio.move_on_after(COMMIT_SECONDS_MAX):
+            await section.tell_secondaries()
+            await self._shard.fail_points.hang_while(HANG_AFTER_BLOCKING_WRITES)
+            await source.wait_followed(await section.last_write_time())
+            section.finish("follow")
+            self.status = await self.recipient.commit(self.session_id)
+            section.finish("recipient")
+            self._shard.fail_points.fail_if_on(FAIL_MIGRATION_COMMIT)
+            if self._shard.migrations.parameters.verify:
+                await verify_range(self._shard, self.coordinator, self.plan)
+                section.finish("verify")
+            return
+        raise CommandError(ErrorCode.ExceededTimeLimit, "the recipient did not catch up in the critical section")
+
+    async def _commit(self, section: DonorCriticalSection, status: RecipientStatus) -> CommandError | None:
+        """Have the config servers decide; why they did not commit, or None if they did."""
+        section.block_reads()
+        failure: CommandError | None = None
+        try:
+            await commit_on_config(self._shard, self.plan, status.cluster_time)
+        except (CommandError, BackendError) as error:
+            logger.warning("It is open whether a migration was committed", error=str(error), **self._about)
+            if not await wait_outcome(self._shard, self.coordinator):
+                failure = as_command_error(error)
+        section.finish("commit")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._release_recipient)
+            await section.refresh()
+            section.finish("refresh")
+            await self._shard.fail_points.hang_while(HANG_BEFORE_LEAVING_CRITICAL_SECTION)
+            section.leave()
+        if failure is None:
+            await self._finish_step(6)
+        return failure
+
+    async def _release_recipient(self) -> None:
+        """Let the recipient's operations go on. If it cannot be told now, it is told again after the decision."""
+        try:
+            with trio.move_on_after(_RELEASE_SECONDS_MAX):
+                await self.recipient.release(self.session_id)
+        except CommandError as error:
+            logger.warning("Could not release the recipient", error=str(error), **self._about)
+
+    async def _finish_step(self, step: int) -> None:
+        await self.steps.finish(step, **self._about, **progress_fields(self))
+
+    def _maybe_log_progress(self) -> None:
+        """Tell the log how far it is, unless it has been told a moment ago."""
+        now = trio.current_time()
+        if now >= self._next_progress:
+            self._next_progress = now + PROGRESS_SECONDS
+            logger.info("A migration is under way", **self._about, **progress_fields(self))
+
+    def _log_success(self, section: DonorCriticalSection, outcome: Outcome) -> None:
+        counts = {name: int(count) for name, count in outcome.counts.items()}
+        blocked_ms = round(section.seconds * 1000, 1)
+        logger.info("Gave a range to another shard", blocked_ms=blocked_ms, **section.phases, **counts, **self._about)
+
+    def _set_source(self, source: CloneSource | None, history: DonorHistory | None = None) -> None:
+        if self.source is not None:
+            self._cloned = (self.source.documents_cloned, self.source.bytes_cloned)
+            self.source.close()
+        self.source, self.history = source, history
+        self._source_changed.unpark_all()
+
+    @property
+    def _about(self) -> dict[str, Any]:
+        """What the log says of it."""
+        return {
+            "namespace": self.coordinator.namespace,
+            "session": self.session_id,
+            "recipient": self.coordinator.recipient,
+            "range": str(self.plan.range),
+        }

@@ -1,0 +1,106 @@
+"""Committing a migration on the config servers, and learning from them whether it was committed.
+
+An answer that was lost says nothing. Before the donor looks, it makes sure that a commit which still may be on its way
+comes too late: the chunk's version is raised, and config servers refuse to commit for an older one.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import trio
+from bson.binary import Binary
+
+from shardwright.daemon.logs import get_logger
+from shardwright.shardd.cluster.catalog import Catalog
+from shardwright.shardd.context.fail_point_names import MIGRATION_COMMIT_NETWORK_ERROR, MIGRATION_COMMIT_VERSION_ERROR
+from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.migration.documents import MigrationCoordinatorDocument
+from shardwright.shardd.migration.donor.plan import MovePlan
+from shardwright.sharding.catalog.reads import read_routing
+from shardwright.sharding.routing_table import RoutedChunk, RoutingTable
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.rawbson import raw_document
+
+logger = get_logger("shardd.migration.donor")
+
+_RETRY_SECONDS_MIN: Final = 0.05
+_RETRY_SECONDS_MAX: Final = 2.0
+
+
+async def commit_on_config(shard: Shard, plan: MovePlan, cluster_time: Mapping[str, Any] | None) -> None:
+    """Have the config servers give the range to the recipient.
+
+    Args:
+        shard: this shard.
+        plan: what moves.
+        cluster_time: the recipient's ``$clusterTime`` after its last write. The new placement counts from after it.
+
+    Raises:
+        CommandError: it was refused, or nobody knows.
+    """
+    shard.fail_points.fail_if_on(MIGRATION_COMMIT_VERSION_ERROR, ErrorCode.StaleEpoch)
+    catalog = await shard.catalog()
+    valid_after = await shard.placement_time(cluster_time)
+    await catalog.commit(
+        {
+            "_configsvrCommitChunkMigration": str(plan.request.namespace),
+            "fromShard": shard.require_identity().shard_name,
+            "toShard": plan.request.recipient,
+            "migratedChunk": {**plan.range.to_document(), "lastmod": plan.chunk_version.to_document()},
+            "fromShardCollectionVersion": plan.table.collection_version.to_document(),
+            "validAfter": valid_after,
+        }
+    )
+    shard.fail_points.fail_if_on(MIGRATION_COMMIT_NETWORK_ERROR)
+
+
+async def wait_outcome(shard: Shard, coordinator: MigrationCoordinatorDocument) -> bool:
+    """Whether the config servers have committed a migration, for good; as often as it takes to learn it."""
+    pause = _RETRY_SECONDS_MIN
+    while True:
+        try:
+            outcome = await _find_outcome(shard, coordinator)
+            await shard.config_times.wait_durable()
+        except (CommandError, BackendError) as error:
+            logger.warning(
+                "Could not learn what became of a migration",
+                namespace=coordinator.namespace,
+                migration=str(coordinator.id),
+                error=str(error),
+            )
+        else:
+            if outcome is not None:
+                return outcome
+        await trio.sleep(pause)
+        pause = min(pause * 2, _RETRY_SECONDS_MAX)
+
+
+async def _find_outcome(shard: Shard, coordinator: MigrationCoordinatorDocument) -> bool | None:
+    """Whether it was committed, None if the chunks changed while they were looked at."""
+    catalog = await shard.catalog()
+    chunk = await _chunk_of_donor(catalog, coordinator)
+    if isinstance(chunk, bool):
+        return chunk
+    await catalog.commit(
+        {
+            "_configsvrEnsureChunkVersionIsGreaterThan": coordinator.namespace,
+            "minKey": raw_document(chunk.min),
+            "maxKey": raw_document(chunk.max),
+            "version": coordinator.chunk_version.to_document(),
+            "collectionUUID": Binary.from_uuid(coordinator.collection_uuid),
+        }
+    )
+    chunk = await _chunk_of_donor(catalog, coordinator)
+    if isinstance(chunk, bool):
+        return chunk
+    return False if chunk.version > coordinator.chunk_version.packed else None
+
+
+async def _chunk_of_donor(catalog: Catalog, coordinator: MigrationCoordinatorDocument) -> RoutedChunk | bool:
+    """The donor's chunk in which the range begins; if there is none, whether that is because the range has moved."""
+    table: RoutingTable | None = await catalog.read(read_routing(coordinator.namespace))
+    if table is None or table.collection.uuid != coordinator.collection_uuid:
+        return False  # the collection is no more, and the range of nobody
+    chunk = table.chunk_for_key(table.key_pattern.key_bytes(coordinator.range.min))
+    return chunk if chunk.shard == coordinator.donor else True

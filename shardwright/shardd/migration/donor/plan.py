@@ -1,0 +1,174 @@
+"""Deciding whether and what to move: the checks before a migration begins.
+
+The rules are those of MongoDB 6.0's ``MigrationSourceManager`` and of its ``_shardsvrMoveRange``.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from bson.int64 import Int64
+
+from shardwright.shardd.context.routing import refreshed_table
+from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.local_mongod import local_collections
+from shardwright.shardd.migration.donor.request import DO_NOT_FORCE_JUMBO, MoveRangeRequest
+from shardwright.shardd.migration.source.clone_source import CloneSource
+from shardwright.shardd.orphans.range_deletion_task import KeyRange
+from shardwright.shardd.session_history.donor_history import DonorHistory
+from shardwright.sharding.bson_text import document_text
+from shardwright.sharding.chunks import ChunkRange
+from shardwright.sharding.routing_table import RoutedChunk, RoutingTable
+from shardwright.sharding.versions import ChunkVersion
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import encode_document, raw_document
+
+_SLACK: Final = 2
+"""MongoDB 6.0.5 takes a range for too big if it holds twice as many documents as the limit says. How many that are does
+not count: it moves 260,000 of 22 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class MovePlan:
+    """A move that may be made.
+
+    Attributes:
+        request: what was asked for.
+        table: the routing table by which it was checked.
+        chunk: the chunk in which the range lies.
+        range: what is to move.
+    """
+
+    request: MoveRangeRequest
+    table: RoutingTable
+    chunk: RoutedChunk
+    range: ChunkRange
+
+    @property
+    def key_range(self) -> KeyRange:
+        """The range as it is persisted."""
+        return KeyRange(self.range.min, self.range.max)
+
+    @property
+    def chunk_version(self) -> ChunkVersion:
+        """The version of the chunk."""
+        return self.table.collection.version(self.chunk.version)
+
+    def new_source(
+        self, shard: Shard, session_id: str, observe: Callable[[bytes], None] = lambda entry: None
+    ) -> CloneSource:
+        """The documents of the range, for an attempt of that session; ``observe`` is told of oplog entries."""
+        collection = self.table.collection
+        namespace, pattern = collection.namespace, collection.key_pattern
+        return CloneSource(shard.mongod, namespace, collection.uuid, pattern, self.range, session_id, observe=observe)
+
+    def new_history(self, shard: Shard) -> DonorHistory:
+        """The retryable writes in the range, for one attempt."""
+        collection = self.table.collection
+        return DonorHistory(shard.mongod, collection.namespace, collection.uuid, collection.key_pattern, self.range)
+
+
+async def plan_move(shard: Shard, request: MoveRangeRequest) -> MovePlan | None:
+    """Check that a range can be moved, with a fresh routing table; None if it is where it shall be.
+
+    Raises:
+        CommandError: InvalidOptions, the recipient is this shard; StaleConfig, another incarnation of the collection,
+            or the range is on another shard; ConflictingOperationInProgress, chunks must not move;
+            IncompatibleShardingMetadata, the range is no part of one chunk; IndexNotFound, no index supports the
+            shard key; InvalidUUID, the collection here is another one.
+    """
+    me = shard.require_identity().shard_name
+    if request.recipient == me:
+        raise CommandError(ErrorCode.InvalidOptions, "Destination shard cannot be the same as source")
+    await shard.shard_client(request.recipient)
+    table = await refreshed_table(shard, request.namespace, request.epoch)
+    if not table.collection.allow_migrations:
+        raise CommandError(
+            ErrorCode.ConflictingOperationInProgress,
+            f"Collection {request.namespace} is undergoing changes so moveChunk is not allowed.",
+        )
+    chunk = _chunk_of(table, request)
+    low = chunk.min if request.min is None else request.min
+    high = await _upper_bound(shard, table, chunk, low, request) if request.max is None else request.max
+    moved = ChunkRange.of(table.key_pattern, low, high)
+    if chunk.shard == request.recipient and moved.max_key <= chunk.max_key:
+        return None
+    if chunk.shard != me or moved.max_key > chunk.max_key:
+        raise CommandError(
+            ErrorCode.IncompatibleShardingMetadata,
+            f"cannot move range {moved} of {request.namespace}: it is not contained within a chunk of shard {me}",
+        )
+    await _check_collection(shard, table)
+    return MovePlan(request, table, chunk, moved)
+
+
+async def check_size(shard: Shard, plan: MovePlan) -> int:
+    """Refuse a range that is too big for a chunk, unless it has to be moved all the same.
+
+    Returns:
+        About how many documents it has.
+
+    Raises:
+        CommandError: ChunkTooBig.
+        BackendError: the local mongod does not answer.
+    """
+    limit = plan.request.max_chunk_bytes
+    estimate = await plan.new_source(shard, "").estimate()
+    if limit is None or plan.request.force_jumbo != DO_NOT_FORCE_JUMBO or not estimate.average_bytes:
+        return estimate.documents
+    documents_max = _SLACK * (limit // estimate.average_bytes)
+    if estimate.documents > documents_max:
+        raise CommandError(
+            ErrorCode.ChunkTooBig,
+            f"Cannot move chunk: the maximum number of documents for a chunk is {documents_max}, the maximum chunk "
+            f"size is {limit}, average document size is {estimate.average_bytes}. Found {estimate.documents} documents "
+            f"in chunk ns: {plan.request.namespace} {document_text(plan.range.min)} -> {document_text(plan.range.max)}",
+        )
+    return estimate.documents
+
+
+def _chunk_of(table: RoutingTable, request: MoveRangeRequest) -> RoutedChunk:
+    """The chunk in which the range begins or, given only its end, the one that it ends."""
+    encode = table.key_pattern.key_bytes
+    if request.min is not None:
+        return table.chunk_for_key(encode(request.min))
+    assert request.max is not None
+    return table.chunk_before_key(encode(request.max))
+
+
+async def _upper_bound(
+    shard: Shard, table: RoutingTable, chunk: RoutedChunk, low: bytes, request: MoveRangeRequest
+) -> bytes:
+    """Where a range ends whose beginning alone was given: where it is as big as a chunk may be, or with its chunk."""
+    if request.max_chunk_bytes is None or chunk.shard == request.recipient:
+        return chunk.max
+    namespace = request.namespace
+    # MongoDB asks autoSplitVector, which only members of sharded clusters have. splitVector makes pieces of half the
+    # size, so the second piece ends where the range does.
+    split = {
+        "splitVector": str(namespace),
+        "keyPattern": raw_document(table.key_pattern.document),
+        "min": raw_document(low),
+        "max": raw_document(chunk.max),
+        "maxChunkSizeBytes": Int64(request.max_chunk_bytes),
+        "maxSplitPoints": 2,
+    }
+    reply = await shard.mongod.command("admin", split)
+    keys = reply["splitKeys"]
+    return encode_document(keys[1]) if len(keys) == 2 else chunk.max
+
+
+async def _check_collection(shard: Shard, table: RoutingTable) -> None:
+    namespace, pattern = table.namespace, table.key_pattern
+    local = await local_collections.describe(shard.mongod, namespace)
+    if local is None or local.uuid != table.collection.uuid:
+        raise CommandError(
+            ErrorCode.InvalidUUID, f"{namespace} is not on this shard under the UUID {table.collection.uuid}"
+        )
+    indexes = await local_collections.list_indexes(shard.mongod, namespace)
+    if not any(pattern.is_supported_by_index(index) for index in indexes):
+        raise CommandError(
+            ErrorCode.IndexNotFound,
+            f"can't find index with prefix {pattern} in storeCurrentLocs for {namespace}",
+        )

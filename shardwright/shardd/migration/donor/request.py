@@ -1,0 +1,122 @@
+"""What ``_shardsvrMoveRange`` asks for, as it comes and as it is persisted for the next primary."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from bson.objectid import ObjectId
+
+from shardwright.shardd.migration.registry import DonationKey
+from shardwright.sharding.arguments import full_namespace
+from shardwright.sharding.catalog.fields import optional, required
+from shardwright.sharding.namespace import Namespace
+from shardwright.wire.arguments import Arguments
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.field_errors import missing_field
+from shardwright.wire.rawbson import encode_document, raw_document
+from shardwright.wire.request import Request
+
+DO_NOT_FORCE_JUMBO: Final = 0
+"""``forceJumbo`` of a move that is to be refused when the range is too big."""
+
+
+@dataclass(frozen=True, slots=True)
+class MoveRangeRequest:
+    """One order to give a range to another shard.
+
+    Attributes:
+        namespace: the collection.
+        min: lower bound, a shard key document; None to leave it to the donor.
+        max: upper bound, likewise. At least one of them is given.
+        recipient: id of the shard that is to have the range.
+        epoch: of the collection as the config server knows it.
+        max_chunk_bytes: how big a range may be; None without a limit.
+        force_jumbo: `DO_NOT_FORCE_JUMBO`, or 1 or 2 when a person or the balancer wants a bigger range moved too.
+        wait_for_delete: answer only when the donor's documents are deleted.
+        secondary_throttle: the recipient waits for its secondaries with every batch of documents.
+        write_concern: with which it does so; empty for a majority.
+    """
+
+    namespace: Namespace
+    min: bytes | None
+    max: bytes | None
+    recipient: str
+    epoch: ObjectId
+    max_chunk_bytes: int | None = None
+    force_jumbo: int = DO_NOT_FORCE_JUMBO
+    wait_for_delete: bool = False
+    secondary_throttle: bool = False
+    write_concern: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_request(cls, request: Request) -> "MoveRangeRequest":
+        """Read the command.
+
+        Raises:
+            CommandError: 40414, TypeMismatch, InvalidNamespace, BadValue.
+        """
+        low, high = request.raw_object(b"min"), request.raw_object(b"max")
+        if low is None and high is None:
+            raise missing_field("_shardsvrMoveRange.min")
+        epoch = Arguments.of(request).required_value(b"epoch")
+        if not isinstance(epoch, ObjectId):
+            raise CommandError(ErrorCode.TypeMismatch, "BSON field '_shardsvrMoveRange.epoch' is no objectId")
+        throttles = Arguments.of(request).boolean(b"secondaryThrottle", False)
+        limit = request.get(b"maxChunkSizeBytes")
+        return cls(
+            namespace=full_namespace(request),
+            min=low,
+            max=high,
+            recipient=Arguments.of(request).string(b"toShard"),
+            epoch=epoch,
+            max_chunk_bytes=int(limit) if isinstance(limit, int | float) and limit > 0 else None,
+            force_jumbo=int(request.get(b"forceJumbo", DO_NOT_FORCE_JUMBO)),
+            wait_for_delete=Arguments.of(request).boolean(b"waitForDelete", False),
+            secondary_throttle=throttles,
+            # As in MongoDB, the write concern of the command is that of the recipient's writes only if they throttle.
+            write_concern=dict(request.get(b"writeConcern") or {}) if throttles else {},
+        )
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> "MoveRangeRequest":
+        """Read the form in which it was persisted.
+
+        Raises:
+            CommandError: NoSuchKey or TypeMismatch.
+        """
+        low, high = optional(document, "min", Mapping), optional(document, "max", Mapping)
+        return cls(
+            namespace=Namespace.parse(required(document, "nss", str)),
+            min=None if low is None else encode_document(low),
+            max=None if high is None else encode_document(high),
+            recipient=required(document, "toShard", str),
+            epoch=required(document, "epoch", ObjectId),
+            max_chunk_bytes=optional(document, "maxChunkSizeBytes", int),
+            force_jumbo=required(document, "forceJumbo", int),
+            wait_for_delete=required(document, "waitForDelete", bool),
+            secondary_throttle=required(document, "secondaryThrottle", bool),
+            write_concern=required(document, "writeConcern", Mapping),
+        )
+
+    def to_document(self) -> dict[str, Any]:
+        """The form in which it is persisted."""
+        document: dict[str, Any] = {"nss": str(self.namespace)}
+        if self.min is not None:
+            document["min"] = raw_document(self.min)
+        if self.max is not None:
+            document["max"] = raw_document(self.max)
+        document |= {"toShard": self.recipient, "epoch": self.epoch}
+        if self.max_chunk_bytes is not None:
+            document["maxChunkSizeBytes"] = self.max_chunk_bytes
+        return document | {
+            "forceJumbo": self.force_jumbo,
+            "waitForDelete": self.wait_for_delete,
+            "secondaryThrottle": self.secondary_throttle,
+            "writeConcern": dict(self.write_concern),
+        }
+
+    @property
+    def key(self) -> DonationKey:
+        """What tells this move from others."""
+        return DonationKey(str(self.namespace), self.min, self.max, self.recipient)

@@ -1,0 +1,121 @@
+"""Having the collection of the donor here, with its UUID, its options and its indexes, before documents come.
+
+The rules, and what is refused, are those of MongoDB 6.0's ``MigrationDestinationManager``.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from shardwright.daemon.logs import get_logger
+from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.local_mongod import local_collections
+from shardwright.shardd.local_mongod.write_concern import MAJORITY
+from shardwright.shardd.migration.recipient.collection_options import align_options
+from shardwright.shardd.migration.recipient.donor_link import DonorLink
+from shardwright.sharding.namespace import Namespace
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import decode_document, encode_document
+
+logger = get_logger("shardd.migration.recipient")
+
+
+@dataclass(frozen=True, slots=True)
+class DonorCollection:
+    """The collection as it is on the donor.
+
+    Attributes:
+        uuid: its UUID.
+        options: those it was created with.
+        id_index: the specification of the ``_id`` index.
+        indexes: those of the others.
+    """
+
+    uuid: UUID
+    options: Mapping[str, Any]
+    id_index: Mapping[str, Any] | None
+    indexes: Sequence[Mapping[str, Any]]
+
+
+async def describe_on_donor(link: DonorLink) -> DonorCollection:
+    """Ask the donor for the collection.
+
+    Raises:
+        CommandError: NamespaceNotFound, it is not there; InvalidUUID, it is another one than the order to receive says;
+            or the donor could not be asked.
+    """
+    request = link.request
+    namespace = request.namespace
+    listing = {"listCollections": 1, "filter": {"name": namespace.collection}}
+    found = [_decoded(each) for each in await link.cursor_documents(namespace.db, listing)]
+    if not found or "uuid" not in found[0]["info"]:
+        raise CommandError(ErrorCode.NamespaceNotFound, f"donor shard has no collection {namespace}")
+    entry = found[0]
+    uuid = UUID(bytes=bytes(entry["info"]["uuid"]))
+    if request.collection_uuid not in (None, uuid):
+        raise CommandError(
+            ErrorCode.InvalidUUID,
+            f"the collection {namespace} of the donor has the UUID {uuid}, not {request.collection_uuid}",
+        )
+    specifications = await link.cursor_documents(namespace.db, {"listIndexes": namespace.collection})
+    indexes = [each for each in map(_decoded, specifications) if each["name"] != "_id_" and not each.get("clustered")]
+    return DonorCollection(uuid, entry["options"], entry.get("idIndex"), indexes)
+
+
+async def copy_collection(shard: Shard, namespace: Namespace, donor: DonorCollection) -> None:
+    """Create what is missing here of a collection, and bring what is there into line with the donor's.
+
+    Raises:
+        CommandError: InvalidUUID, another collection of that name exists; InvalidOptions, its options are others;
+            CannotCreateCollection, an index is missing and the collection has documents; or an index could not be
+            created.
+    """
+    mongod = shard.mongod
+    local = await local_collections.describe(mongod, namespace)
+    if local is None:
+        options = {name: value for name, value in donor.options.items() if name != "uuid"}
+        await local_collections.create_with_uuid(mongod, namespace, donor.uuid, options, donor.id_index)
+        shard.namespace(str(namespace)).forget()
+    else:
+        await local_collections.create_with_uuid(mongod, namespace, donor.uuid, {}, None)  # checks the UUID alone
+        state = shard.namespace(str(namespace))
+        if not state.is_known:
+            await shard.refresher.refresh_collection(state)
+        owns_chunks = state.table is not None and any(state.table.chunks_of_shard(state.shard))
+        await align_options(shard, namespace, local, donor.options, owns_chunks=owns_chunks)
+        if state.table is not None and not owns_chunks:
+            await _drop_foreign_indexes(shard, namespace, donor.indexes)
+    present = await local_collections.list_indexes(mongod, namespace)
+    missing = [each for each in donor.indexes if not any(_is_same(each, other) for other in present)]
+    if missing and not await local_collections.is_empty(mongod, namespace):
+        raise CommandError(
+            ErrorCode.CannotCreateCollection,
+            f"aborting, shard is missing {len(missing)} indexes and collection is not empty. "
+            "Non-trivial index creation should be scheduled manually",
+        )
+    if "collation" in donor.options:
+        # An index without a collation is one with the simple one; but it is created with the collection's by default.
+        missing = [{"collation": {"locale": "simple"}, **each} for each in missing]
+    await local_collections.create_indexes(mongod, namespace, missing)
+
+
+async def _drop_foreign_indexes(shard: Shard, namespace: Namespace, wanted: Sequence[Mapping[str, Any]]) -> None:
+    """Drop what a shard without chunks of the collection may have been left with, as its indexes are not kept up."""
+    for each in await local_collections.list_indexes(shard.mongod, namespace):
+        if each["name"] == "_id_" or each.get("clustered") or any(_is_same(each, other) for other in wanted):
+            continue
+        logger.info("Dropping an index that the donor does not have", namespace=str(namespace), index=each["name"])
+        drop = {"dropIndexes": namespace.collection, "index": each["name"], "writeConcern": MAJORITY}
+        await local_collections.change(shard.mongod, namespace, drop)
+
+
+def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two specifications describe the same index; the order of fields counts in its key alone."""
+    return dict(one) == dict(other) and encode_document(one["key"]) == encode_document(other["key"])
+
+
+def _decoded(document: bytes) -> dict[str, Any]:
+    decoded: dict[str, Any] = decode_document(document)
+    return decoded

@@ -1,0 +1,64 @@
+"""The options of a collection that a recipient already has: brought into line with the donor's, or in the way.
+
+A shard that owns no chunks of a collection may have missed changes of its options. One that owns some has not: there,
+different options are a sign of a ``collMod`` that failed half way, and nobody but the user can say which are right.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from shardwright.daemon.logs import get_logger
+from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.local_mongod.local_collections import LocalCollection, change
+from shardwright.shardd.local_mongod.write_concern import MAJORITY
+from shardwright.sharding.namespace import Namespace
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import encode_document
+
+logger = get_logger("shardd.migration.recipient")
+
+_MODIFIABLE: Final[Mapping[str, Any]] = {
+    "validator": {},
+    "validationLevel": "strict",
+    "validationAction": "error",
+    "changeStreamPreAndPostImages": {"enabled": False},
+}
+"""What ``collMod`` can change of a collection, with what holds where the options do not say."""
+
+
+async def align_options(
+    shard: Shard, namespace: Namespace, local: LocalCollection, wanted: Mapping[str, Any], *, owns_chunks: bool
+) -> None:
+    """Give a collection that is here the options that it has on the donor.
+
+    Args:
+        shard: this shard.
+        namespace: the collection.
+        local: it as it is here.
+        wanted: the options on the donor.
+        owns_chunks: whether this shard owns chunks of it.
+
+    Raises:
+        CommandError: InvalidOptions, they are different, and cannot be changed or must not be.
+    """
+    names = {*local.options, *wanted} - {"uuid"}
+    different = sorted(name for name in names if not _is_same(name, local.options, wanted))
+    if not different:
+        return
+    if owns_chunks or not _MODIFIABLE.keys() >= set(different):
+        raise CommandError(
+            ErrorCode.InvalidOptions,
+            f"the options {', '.join(different)} of the collection {namespace} are not those that it has on the donor",
+        )
+    logger.info("Changing options to those of the donor", namespace=str(namespace), options=different)
+    modify = {"collMod": namespace.collection, **{name: _value(name, wanted) for name in different}}
+    await change(shard.mongod, namespace, {**modify, "writeConcern": MAJORITY})
+
+
+def _is_same(name: str, options: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
+    return encode_document({name: _value(name, options)}) == encode_document({name: _value(name, others)})
+
+
+def _value(name: str, options: Mapping[str, Any]) -> object:
+    return options.get(name, _MODIFIABLE.get(name))

@@ -1,0 +1,231 @@
+"""What the recipient asks of the donor, and how it bears a network that fails.
+
+Batches are numbered: the same number again gives the same batch, so a reply that was lost costs nothing. MongoDB's
+donors know no numbers and pass them over.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import bson
+from bson.timestamp import Timestamp
+
+from shardwright.daemon.logs import get_logger
+from shardwright.shardd.cluster.network import repeated
+from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.local_mongod.raw_replies import check_reply, required_array
+from shardwright.shardd.migration.recipient.request import ReceiveRequest
+from shardwright.wire.error_codes import Category, ErrorCode, has_category
+from shardwright.wire.errors import BackendError, CommandError, RemoteProtocolError
+from shardwright.wire.message import next_request_id, op_msg
+from shardwright.wire.rawbson import TIMESTAMP, Span, array_documents, decode_value, find
+from shardwright.wire.transport.client import Connection, handshake_document, response_body
+from shardwright.wire.transport.replica_set import ReplicaSetClient
+
+logger = get_logger("shardd.migration.recipient")
+
+
+@dataclass(frozen=True, slots=True)
+class CloneBatch:
+    """One batch of cloned documents.
+
+    Attributes:
+        reply: the donor's reply.
+        objects: where the array of documents is in it.
+        position: the time after which the donor follows its oplog; None if it does not tell.
+        is_donor_busy: whether clients keep the donor busy.
+    """
+
+    reply: bytes
+    objects: Span
+    position: Timestamp | None
+    is_donor_busy: bool = False
+
+    @property
+    def is_last(self) -> bool:
+        """Whether it is the empty batch that ends the clone."""
+        return self.objects[3] - self.objects[2] <= 5  # what an empty array takes
+
+
+@dataclass(frozen=True, slots=True)
+class Modifications:
+    """One batch of what has changed since the clone began.
+
+    Attributes:
+        deleted: raw ``{_id}`` of documents that are not in the range any more.
+        reload: raw documents as they are now.
+        position: everything up to this time has been handed out; None if the donor does not tell.
+    """
+
+    deleted: list[bytes]
+    reload: list[bytes]
+    position: Timestamp | None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is waiting at the moment."""
+        return not self.deleted and not self.reload
+
+
+class DonorConnection:
+    """One connection to the primary of the donor, made again when it breaks. One task uses it at a time.
+
+    Args:
+        shard: this shard.
+        request: what is received.
+    """
+
+    def __init__(self, shard: Shard, request: ReceiveRequest) -> None:
+        self._shard = shard
+        self._request = request
+        self._connection: Connection | None = None
+
+    async def command(self, db: str, command: Mapping[str, Any]) -> bytes:
+        """Run a command that may be repeated; returns the raw body of its reply.
+
+        Failures of the network, and of a donor that is not primary yet, are followed by pauses and further tries.
+
+        Raises:
+            CommandError: the donor refused, or could not be reached for long.
+        """
+        body = bson.encode({**command, "$db": db})
+
+        async def ask() -> bytes:
+            try:
+                return await self._exchange(body)
+            except BackendError as error:
+                message = f"could not reach shard {self._request.donor}: {error}"
+                raise CommandError(ErrorCode.HostUnreachable, message) from error
+
+        def log(error: CommandError) -> None:
+            logger.warning(
+                "Could not reach the donor",
+                namespace=str(self._request.namespace),
+                shard=self._request.donor,
+                session=self._request.session_id,
+                command=next(iter(command)),
+                error=str(error),
+            )
+
+        return await repeated(ask, log)
+
+    def close(self) -> None:
+        """Close the connection; what is under way on it fails."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    async def _exchange(self, body: bytes) -> bytes:
+        client = await self._shard.shard_client(self._request.donor)
+        connection = self._connection
+        if connection is None or connection.is_closed:
+            connection = self._connection = await _open(client)
+        try:
+            reply = response_body(await connection.exchange(op_msg(body, request_id=next_request_id())))
+            check_reply(reply)
+        except (BackendError, RemoteProtocolError) as error:
+            self._lose(client, connection, error)
+            raise
+        except CommandError as error:
+            if has_category(error.code, Category.NOT_PRIMARY):
+                self._lose(client, connection, error)
+            raise
+        return reply
+
+    def _lose(
+        self,
+        client: ReplicaSetClient,
+        connection: Connection,
+        error: BackendError | CommandError | RemoteProtocolError,
+    ) -> None:
+        """What it is connected to is not, or no longer, the donor's primary."""
+        client.on_failure(connection.address, error)
+        self.close()
+
+
+class DonorLink:
+    """The donor of one migration, as its recipient sees it.
+
+    Documents, and everything else, come on connections of their own, so that neither waits for the other.
+
+    Args:
+        shard: this shard.
+        request: what is received.
+
+    Attributes:
+        request: see above.
+        history: the connection for the history of sessions.
+    """
+
+    def __init__(self, shard: Shard, request: ReceiveRequest) -> None:
+        self.request = request
+        self._documents = DonorConnection(shard, request)
+        self._others = DonorConnection(shard, request)
+        self.history = DonorConnection(shard, request)
+        self._mods_number = 0
+
+    async def clone_batch(self, number: int) -> CloneBatch:
+        """A batch of the clone.
+
+        Args:
+            number: which, from 0: that of the last one asked for, or the next.
+
+        Raises:
+            CommandError: see `DonorConnection.command`.
+        """
+        reply = await self._documents.command("admin", self._command("_migrateClone", number))
+        busy = find(reply, b"busy")
+        is_busy = busy is not None and bool(decode_value(reply, busy))
+        return CloneBatch(reply, required_array(reply, b"objects"), _position(reply), is_busy)
+
+    async def modifications(self) -> Modifications:
+        """The next batch of modifications; asking for it says that the last one has been applied.
+
+        Raises:
+            CommandError: see `DonorConnection.command`.
+        """
+        reply = await self._others.command("admin", self._command("_transferMods", self._mods_number))
+        self._mods_number += 1
+        deleted, reload = (array_documents(reply, required_array(reply, name)) for name in (b"deleted", b"reload"))
+        return Modifications(deleted, reload, _position(reply))
+
+    async def cursor_documents(self, db: str, command: Mapping[str, Any]) -> list[bytes]:
+        """The raw documents of a command whose cursor has a single batch, as listings of one collection have.
+
+        Raises:
+            CommandError: see `DonorConnection.command`.
+        """
+        reply = await self._others.command(db, command)
+        cursor = find(reply, b"cursor")
+        if cursor is None:
+            raise CommandError(ErrorCode.FailedToParse, f"the donor's reply to {next(iter(command))} has no cursor")
+        batch = find(reply, b"firstBatch", cursor[2])
+        if batch is None:
+            raise CommandError(ErrorCode.FailedToParse, f"the donor's reply to {next(iter(command))} has no batch")
+        return array_documents(reply, batch)
+
+    def close(self) -> None:
+        """Close the connections."""
+        for connection in (self._documents, self._others, self.history):
+            connection.close()
+
+    def _command(self, name: str, number: int) -> dict[str, Any]:
+        return {name: str(self.request.namespace), "sessionId": self.request.session_id, "number": number}
+
+
+async def _open(client: ReplicaSetClient) -> Connection:
+    address = await client.select()
+    try:
+        return await Connection.open(address, handshake=handshake_document("shardwright-shardd-migration"))
+    except BackendError as error:
+        client.on_failure(address, error)
+        raise
+
+
+def _position(reply: bytes) -> Timestamp | None:
+    span = find(reply, b"position")
+    if span is None or span[0] != TIMESTAMP:
+        return None
+    position: Timestamp = decode_value(reply, span)
+    return position

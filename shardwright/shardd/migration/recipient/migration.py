@@ -1,0 +1,401 @@
+"""One attempt of this shard to receive a range, from ``_recvChunkStart`` to the end of its critical section.
+
+The steps and their order are those of MongoDB's ``MigrationDestinationManager``.
+"""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+from uuid import UUID
+
+import trio
+
+from shardwright.daemon.logs import get_logger
+from shardwright.shardd.cluster.network import as_command_error
+from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.local_mongod.range_contents import is_range_empty
+from shardwright.shardd.migration.documents import MigrationRecipientDocument
+from shardwright.shardd.migration.recipient.catch_up import Modifier
+from shardwright.shardd.migration.recipient.clone import Cloner
+from shardwright.shardd.migration.recipient.collection_copy import DonorCollection, copy_collection, describe_on_donor
+from shardwright.shardd.migration.recipient.critical_section import RecipientCriticalSection
+from shardwright.shardd.migration.recipient.donor_link import CloneBatch, DonorLink
+from shardwright.shardd.migration.recipient.progress import Progress
+from shardwright.shardd.migration.recipient.range_writer import RangeWriter
+from shardwright.shardd.migration.recipient.received_range import delete_received, wait_range_free
+from shardwright.shardd.migration.recipient.request import ReceiveRequest
+from shardwright.shardd.migration.recipient.status import ReceiveState, ReceiveStatus
+from shardwright.shardd.migration.recipient.steps import STEPS, Steps
+from shardwright.shardd.migration.recipient.together import run_together
+from shardwright.shardd.migration.recipient.write_concern import effective_write_concern
+from shardwright.shardd.migration.registry import new_opid
+from shardwright.shardd.orphans.range_deletion_task import CLEAN_NOW, RangeDeletionTask
+from shardwright.shardd.session_history.pull import HistoryPull
+from shardwright.sharding.chunks import ChunkRange
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import BackendError, CommandError, RemoteProtocolError
+from shardwright.wire.rawbson import raw_document
+
+logger = get_logger("shardd.migration.recipient")
+
+COMMIT_SECONDS_MAX: Final = 30.0
+"""How long the last modifications may take, and before them the catching up, when the donor wants to commit."""
+
+_STEADY_POLL_SECONDS: Final = 0.02
+"""How long the donor is left alone when it had no modifications."""
+
+_LEAVE_RETRY_SECONDS: Final = 0.2
+
+_BEFORE_COMMIT: Final = frozenset({ReceiveState.READY, ReceiveState.CLONE, ReceiveState.CATCHUP, ReceiveState.STEADY})
+_COMMITTING: Final = frozenset({ReceiveState.STEADY, ReceiveState.COMMIT_START})
+_IN_CRITICAL_SECTION: Final = frozenset({ReceiveState.COMMIT_START, ReceiveState.ENTERED_CRITICAL_SECTION})
+_PREPARED: Final = frozenset({ReceiveState.ENTERED_CRITICAL_SECTION, ReceiveState.DONE})
+
+
+class RecipientMigration:
+    """One attempt. Somebody else keeps other migrations from this shard as long as it is under way.
+
+    Args:
+        shard: this shard.
+        request: what is received.
+        on_end: called when it is over.
+
+    Attributes:
+        request: see above.
+        status: how far it has come.
+        steps: which of them are done.
+        opid: the number under which ``currentOp`` shows it and ``killOp`` takes it.
+        began: when.
+    """
+
+    def __init__(self, shard: Shard, request: ReceiveRequest, on_end: Callable[[], None]) -> None:
+        self.request = request
+        self.status = ReceiveStatus(request)
+        self.steps = Steps(shard, request)
+        self.opid = new_opid()
+        self.began = datetime.now(UTC)
+        self._shard = shard
+        self._on_end = on_end
+        self._link = DonorLink(shard, request)
+        self._progress = Progress(shard, request, self.status)
+        self._section = RecipientCriticalSection(shard, _recipient_document(request))
+        self._scope = trio.CancelScope()
+        self._stop_reason: CommandError | None = None
+        self._loaded = trio.Event()
+        self._commit_requested = trio.Event()
+        self._release_requested = trio.Event()
+        self._ended = trio.Event()
+
+    def kill(self) -> None:
+        """Somebody wants it to end: it fails, unless its critical section is on, and its donor finds out."""
+        if self.status.state is not ReceiveState.ENTERED_CRITICAL_SECTION:
+            self._stop(CommandError(ErrorCode.Interrupted, "operation was interrupted"))
+
+    # For the donor's commands
+
+    async def wait_started(self) -> dict[str, Any]:
+        """The reply to ``_recvChunkStart``.
+
+        Raises:
+            CommandError: it has failed before anything was known.
+        """
+        await self._loaded.wait()
+        if self.status.error is not None and not self.steps.done:
+            raise self.status.error
+        reply: dict[str, Any] = {"started": True}
+        resumed = self._progress.resumed
+        if resumed is not None:
+            assert resumed.cloned_up_to is not None
+            reply["resumeFrom"] = {"key": raw_document(resumed.cloned_up_to), "position": resumed.position}
+        return reply
+
+    async def commit(self) -> None:
+        """Apply the last modifications, which the donor lets nobody add to, and enter the critical section.
+
+        Raises:
+            CommandError: CommandFailed, it is not steady, or could not do it in time.
+        """
+        status = self.status
+        with trio.move_on_after(COMMIT_SECONDS_MAX) as patience:
+            # The donor may want to commit while the last batch before steady is still being applied.
+            await status.wait(lambda state: state is not ReceiveState.CATCHUP)
+        if patience.cancelled_caught:
+            raise CommandError(ErrorCode.CommandFailed, "startCommit timed out waiting for the catch up completion")
+        if status.state not in _COMMITTING | _PREPARED:
+            raise not_steady(self.request.session_id, self)
+        self._commit_requested.set()
+        with trio.move_on_after(COMMIT_SECONDS_MAX) as patience:
+            await status.wait(lambda state: state not in _COMMITTING)
+        if patience.cancelled_caught:
+            error = CommandError(ErrorCode.CommandFailed, "startCommit timed out waiting for the last modifications")
+            self._stop(error)
+            raise error
+        if status.state not in _PREPARED:
+            raise CommandError(ErrorCode.CommandFailed, "startCommit failed, final data failed to transfer")
+
+    async def release(self) -> None:
+        """The decision is made: leave the critical section, if it is on; returns when it is not any more.
+
+        Raises:
+            CommandError: InterruptedDueToReplStateChange, it is for the next primary to leave it.
+        """
+        if self.status.state in _IN_CRITICAL_SECTION or self._section.has_begun:
+            self._release_requested.set()
+            await self._ended.wait()
+        if self._section.has_begun:
+            raise CommandError(
+                ErrorCode.InterruptedDueToReplStateChange,
+                "operation was interrupted because the primary stepped down",
+            )
+
+    async def abort(self) -> None:
+        """Give up, unless the critical section is on: from then on it is not for this side to say what becomes of it.
+
+        What has been received stays until the donor has it deleted.
+        """
+        if self.status.state is not ReceiveState.ENTERED_CRITICAL_SECTION:
+            self._stop(None)
+            await self._ended.wait()
+
+    async def wait_ended(self) -> None:
+        """Return when it is over."""
+        await self._ended.wait()
+
+    def can_be_replaced(self) -> bool:
+        """Whether another attempt at the same migration may take the place of this one."""
+        return self.status.state in _BEFORE_COMMIT
+
+    # From the beginning to the end
+
+    async def run(self) -> None:
+        """Receive the range."""
+        await self._run(self._receive)
+
+    async def run_recovered(self, *, is_prepared: bool) -> None:
+        """Go on with a critical section that has been restored, until the donor tells that the decision is made.
+
+        Args:
+            is_prepared: whether all of the range is here for sure, so that the donor may be told so again.
+        """
+        if is_prepared:
+            self.status.enter(ReceiveState.ENTERED_CRITICAL_SECTION)
+        else:
+            self._stop_reason = CommandError(
+                ErrorCode.InterruptedDueToReplStateChange, "the recipient's primary changed before all was received"
+            )
+            self.status.fail(self._stop_reason)
+        self._loaded.set()
+        await self._run(self._wait_release)
+
+    def discard(self) -> None:
+        """It is not going to be run."""
+        self._on_end()
+
+    async def restore_section(self) -> bool:
+        """Put back the critical section of a former primary; see `RecipientCriticalSection.restore`."""
+        return await self._section.restore()
+
+    async def _run(self, work: Callable[[], Any]) -> None:
+        error: CommandError | None = None
+        try:
+            with self._scope:
+                try:
+                    await work()
+                except (CommandError, BackendError, RemoteProtocolError) as failure:
+                    error = as_command_error(failure)
+                except Exception as failure:
+                    logger.exception("Receiving a range failed for a reason that is our fault", **self._about)
+                    error = CommandError(ErrorCode.InternalError, f"{type(failure).__name__}: {failure}")
+            if self._section.has_begun:
+                await self._leave_section()
+            self._conclude(error or self._stop_reason)
+        finally:
+            self._loaded.set()
+            self._link.close()
+            self.status.end()
+            self._on_end()
+            self._ended.set()
+        await self.steps.log(is_success=self.status.state is ReceiveState.DONE)
+
+    def _conclude(self, error: CommandError | None) -> None:
+        if error is not None:
+            logger.warning("Could not receive a range", error=str(error), **self._about)
+            self.status.fail(error)
+        elif self._scope.cancelled_caught:
+            logger.info("Gave up receiving a range", **self._about)
+            self.status.enter(ReceiveState.ABORT)
+        else:
+            logger.info("Received a range", documents=self.status.cloned, **self._about)
+            self.status.enter(ReceiveState.DONE)
+
+    async def _receive(self) -> None:
+        await self._progress.load()
+        self._loaded.set()
+        write_concern = effective_write_concern(self._shard, self.request)
+        writer = RangeWriter(self._shard, self.request, write_concern)
+        donor, first = await self._prepare()
+        history = HistoryPull(self._shard.history_table, self._link.history.command, self.request.session_id)
+
+        async def meanwhile() -> None:
+            await run_together(self._progress.keep, history.follow)
+
+        async def transfer() -> None:
+            await self._clone(writer, first)
+            modifier = Modifier(self._shard, self.request, writer, donor.options.get("collation"))
+            await self._catch_up(modifier, writer, history)
+            await self._finish_transfer(modifier, writer, history)
+
+        await run_together(transfer, meanwhile=meanwhile)
+        self.status.enter(ReceiveState.ENTERED_CRITICAL_SECTION)
+        await self._wait_release()
+        await self.steps.finish(STEPS)
+
+    async def _prepare(self) -> tuple[DonorCollection, CloneBatch]:
+        """Everything before the first document is written: steps 1 to 3."""
+        shard, request = self._shard, self.request
+        donor = await describe_on_donor(self._link)
+        await wait_range_free(shard, request, donor.uuid)
+        await self.steps.finish(1)
+        # Only a donor that has this migration under way hands out documents; so an order that was long under way
+        # leaves nothing behind. From here on the donor follows its oplog, and ends the migration where options or
+        # indexes change; what changed before is seen only now.
+        first = await self._link.clone_batch(0)
+        donor = await describe_on_donor(self._link)
+        await copy_collection(shard, request.namespace, donor)
+        await self.steps.finish(2)
+        if self._progress.resumed is None:
+            self._progress.position = first.position
+        await self._progress.begin(donor.uuid)
+        await self._make_room()
+        await self._register(donor.uuid)
+        await self.steps.finish(3)
+        return donor, first
+
+    async def _make_room(self) -> None:
+        """See to it that the range holds no documents here but those that are relied on."""
+        shard, request, resumed = self._shard, self.request, self._progress.resumed
+        if self._progress.has_predecessor:
+            low = request.range.min if resumed is None else resumed.cloned_up_to
+            assert low is not None
+            unreliable = ChunkRange.of(request.pattern, low, request.range.max)
+            await delete_received(shard, request.namespace, request.pattern, unreliable)
+        elif not await is_range_empty(shard.mongod, request.namespace, request.pattern, request.range):
+            raise CommandError(
+                ErrorCode.OperationFailed,
+                f"cannot receive range {request.range} of {request.namespace}: this shard holds documents in it",
+            )
+
+    async def _register(self, collection_uuid: UUID) -> None:
+        request = self.request
+        pong = await self._shard.mongod.command("admin", {"ping": 1})
+        await self._shard.range_deletions.register(
+            RangeDeletionTask(
+                id=request.migration_id,
+                namespace=str(request.namespace),
+                collection_uuid=collection_uuid,
+                donor=request.donor,
+                range=request.key_range,
+                pending=True,
+                when=CLEAN_NOW,
+                timestamp=pong["operationTime"],
+            )
+        )
+
+    async def _clone(self, writer: RangeWriter, first: CloneBatch) -> None:
+        """Step 4."""
+        self.status.enter(ReceiveState.CLONE)
+        load = self._shard.migrations.client_load
+        cloner = Cloner(self._link, self._shard.reserved_sessions, writer, self.status, self._progress.prefix, load)
+        await cloner.run(first)
+        await self._progress.save()
+        await self.steps.finish(4)
+
+    async def _catch_up(self, modifier: Modifier, writer: RangeWriter, history: HistoryPull) -> None:
+        """Step 5, and on until the donor wants to commit."""
+        status = self.status
+        status.enter(ReceiveState.CATCHUP)
+        while count := await self._apply_next(modifier, writer):
+            status.catchup += count
+        # As in MongoDB, writes are not made to wait while there is much of the history still to come.
+        await run_together(self._shard.wait_majority, history.drain)
+        await self.steps.finish(5)
+        status.enter(ReceiveState.STEADY)
+        while not self._commit_requested.is_set():
+            count = await self._apply_next(modifier, writer)
+            status.steady += count
+            if not count:
+                with trio.move_on_after(_STEADY_POLL_SECONDS):
+                    await self._commit_requested.wait()
+
+    async def _finish_transfer(self, modifier: Modifier, writer: RangeWriter, history: HistoryPull) -> None:
+        """Steps 6 and 7, and the critical section. Writes wait on the donor meanwhile, so nothing waits in turn."""
+        self.status.enter(ReceiveState.COMMIT_START)
+
+        async def drain() -> None:
+            while count := await self._apply_next(modifier, writer):
+                self.status.steady += count
+            await modifier.complete()
+            await self.steps.finish(6)
+
+        await run_together(drain, history.drain, self._section.begin)
+        await self.steps.finish(7)
+        await self._section.complete()
+
+    async def _apply_next(self, modifier: Modifier, writer: RangeWriter) -> int:
+        """Apply the next batch of modifications; of how many documents it was."""
+        modifications = await self._link.modifications()
+        count = 0 if modifications.is_empty else await modifier.apply(modifications)
+        if modifications.position is not None and not writer.has_postponed:
+            self._progress.position = modifications.position
+        return count
+
+    async def _wait_release(self) -> None:
+        await self._release_requested.wait()
+        await self._leave_section()
+
+    async def _leave_section(self) -> None:
+        """Leave the critical section, however often it has to be tried; the next primary goes on trying."""
+        while self._section.has_begun:
+            try:
+                await self._section.leave()
+            except (CommandError, BackendError) as error:
+                logger.warning("Could not leave the critical section", error=str(error), **self._about)
+                await trio.sleep(_LEAVE_RETRY_SECONDS)
+
+    def _stop(self, reason: CommandError | None) -> None:
+        self._stop_reason = self._stop_reason or reason
+        self._scope.cancel()
+
+    @property
+    def _about(self) -> dict[str, Any]:
+        """What the log says of it."""
+        request = self.request
+        return {
+            "namespace": str(request.namespace),
+            "session": request.session_id,
+            "donor": request.donor,
+            "range": str(request.range),
+        }
+
+
+def not_steady(session_id: str, active: RecipientMigration | None) -> CommandError:
+    """What MongoDB answers to a commit for which it is not the time."""
+    current = "No active session on this shard."
+    if active is not None and active.status.is_active:
+        current = f"Current session is {active.request.session_id}"
+    return CommandError(
+        ErrorCode.CommandFailed,
+        f"Migration startCommit attempted when not in STEADY state. Sender's session is {session_id}. {current}",
+    )
+
+
+def _recipient_document(request: ReceiveRequest) -> MigrationRecipientDocument:
+    return MigrationRecipientDocument(
+        id=request.migration_id,
+        session_id=request.session_id,
+        namespace=str(request.namespace),
+        range=request.key_range,
+        donor=request.donor,
+        lsid=request.lsid,
+        txn_number=request.txn_number,
+    )

@@ -1,0 +1,38 @@
+"""What ``currentOp`` shows of a range that is being received."""
+
+from typing import TYPE_CHECKING, Any
+
+from shardwright.shardd.migration.operation import migration_operation
+
+if TYPE_CHECKING:
+    from shardwright.shardd.migration.recipient.migration import RecipientMigration
+
+
+def recipient_operation(migration: "RecipientMigration", address: str) -> dict[str, Any]:
+    """An attempt to receive a range, in the form in which donors show theirs.
+
+    Args:
+        migration: the attempt under way.
+        address: ``host:port`` of this daemon.
+    """
+    request, status = migration.request, migration.status
+    details = {
+        "ns": str(request.namespace),
+        "command": {
+            "_recvChunkStart": str(request.namespace),
+            **request.range.to_document(),
+            "fromShard": request.donor,
+            "toShard": request.recipient,
+            "sessionId": request.session_id,
+        },
+        "msg": migration.steps.text,
+        "progress": {"done": status.cloned, "total": status.cloned},
+        "migration": {
+            "state": str(status.state),
+            "attempt": max(len(request.attempts), 1),
+            "documentsCloned": status.cloned,
+            "bytesCloned": status.cloned_bytes,
+            "counts": status.counts(),
+        },
+    }
+    return migration_operation("migrateThread", address, migration.opid, migration.began, details)

@@ -1,0 +1,139 @@
+"""Inserting the documents of a range that change on the donor while they come.
+
+What comes is not of one moment. A document may arrive with a unique value that another one had when *it* was read, or
+for a second time, with another shard key. It is put aside, because the modifications that are still to come make room
+for it or replace it; whoever has applied the last of them tries again. What can't be made room for is the ``_id`` of a
+document of another range, which may be this shard's own: that ends the migration, as in MongoDB.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from shardwright.daemon.logs import get_logger
+from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.local_mongod.pooled_cursor import PooledCursor
+from shardwright.shardd.local_mongod.reserved_sessions import LOCAL_WRITE_CONCERN, ReservedSession
+from shardwright.shardd.migration.recipient.received_range import RangeMembership
+from shardwright.shardd.migration.recipient.request import ReceiveRequest
+from shardwright.sharding.bson_text import document_text
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import OBJECT, find, raw_document, wrap_value
+
+logger = get_logger("shardd.migration.recipient")
+
+_POSTPONED_BYTES_MAX: Final = 64 * 1024 * 1024
+
+
+class RangeWriter:
+    """Inserts documents of one migration.
+
+    Args:
+        shard: this shard.
+        request: what is received.
+        write_concern: of every transaction.
+    """
+
+    def __init__(self, shard: Shard, request: ReceiveRequest, write_concern: Mapping[str, Any] | None = None) -> None:
+        self._shard = shard
+        self._namespace = request.namespace
+        self._membership = RangeMembership(request.pattern, request.range)
+        self._write_concern = write_concern or LOCAL_WRITE_CONCERN
+        self._postponed: dict[bytes, tuple[bytes, CommandError]] = {}
+        self._postponed_bytes = 0
+
+    @property
+    def has_postponed(self) -> bool:
+        """Whether documents have been put aside, so that not all is here that has come."""
+        return bool(self._postponed)
+
+    def is_member(self, document: bytes) -> bool:
+        """Whether a raw document belongs to the range."""
+        return self._membership.has(document)
+
+    async def insert(self, session: ReservedSession, documents: Sequence[bytes]) -> Sequence[bytes]:
+        """Insert documents in one transaction; returns them less those that were put aside.
+
+        Raises:
+            CommandError: DuplicateKey, a document of another range has the same ``_id``, or too many were put aside;
+                or whatever else an insert may fail with.
+            BackendError: mongod does not answer.
+        """
+        while documents:
+            try:
+                await session.insert(self._namespace, documents, write_concern=self._write_concern)
+            except CommandError as error:
+                if error.code == ErrorCode.WriteConcernFailed:
+                    # As in MongoDB, secondaries that are slow slow a migration down, but do not fail it.
+                    logger.warning("Secondaries are slow", namespace=str(self._namespace), error=str(error))
+                    return documents
+                position = error.extra.get("index")
+                if error.code != ErrorCode.DuplicateKey or not isinstance(position, int):
+                    raise
+                await self._postpone(documents[position], error)
+                documents = [*documents[:position], *documents[position + 1 :]]
+            else:
+                return documents
+        return ()
+
+    def replace(self, documents: Iterable[bytes]) -> None:
+        """Newer word has come of these documents: what was put aside of them is void."""
+        if self._postponed:
+            for document in documents:
+                postponed = self._postponed.pop(raw_id(document), None)
+                if postponed is not None:
+                    self._postponed_bytes -= len(postponed[0])
+
+    def take_postponed(self) -> list[bytes]:
+        """What was put aside, to be inserted again; what does not fit is put aside again."""
+        documents = [document for document, _ in self._postponed.values()]
+        self._postponed.clear()
+        self._postponed_bytes = 0
+        return documents
+
+    def check_complete(self) -> None:
+        """Everything has come, and been tried again: nothing may be left that was put aside.
+
+        Raises:
+            CommandError: DuplicateKey, something is.
+        """
+        for _, error in self._postponed.values():
+            raise error
+
+    async def _postpone(self, document: bytes, error: CommandError) -> None:
+        if error.extra.get("keyPattern") == {"_id": 1}:
+            other = await self._with_same_id(document)
+            if other is not None and not self._membership.has(other):
+                raise CommandError(
+                    ErrorCode.DuplicateKey,
+                    f"cannot migrate chunk, local document {document_text(other)} has same _id as cloned remote "
+                    f"document {document_text(wrap_value(*_id_of(document), b'_id'))}",
+                    extra=error.extra,
+                ) from error
+        logger.debug("Puts a document aside", namespace=str(self._namespace), error=str(error))
+        self._postponed[raw_id(document)] = (document, error)
+        self._postponed_bytes += len(document)
+        if self._postponed_bytes > _POSTPONED_BYTES_MAX:
+            raise error
+
+    async def _with_same_id(self, document: bytes) -> bytes | None:
+        """The document here that has the ``_id`` of another one, less its fields that do not matter."""
+        kind, value = _id_of(document)
+        filter_ = raw_document(wrap_value(OBJECT, wrap_value(kind, value, b"$eq"), b"_id"))
+        arguments = {"filter": filter_, "projection": self._membership.projection, "limit": 1, "singleBatch": True}
+        for found in await PooledCursor.find(self._shard.mongod, self._namespace, arguments).next_batch():
+            return found
+        return None
+
+
+def raw_id(document: bytes) -> bytes:
+    """The ``_id`` of a raw document, as bytes that are the same for the same value."""
+    kind, value = _id_of(document)
+    return bytes((kind,)) + value
+
+
+def _id_of(document: bytes) -> tuple[int, bytes]:
+    span = find(document, b"_id")
+    if span is None:
+        raise CommandError(ErrorCode.NoSuchKey, "a document without an _id came from the donor")
+    return span[0], document[span[2] : span[3]]

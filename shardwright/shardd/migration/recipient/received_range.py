@@ -1,0 +1,88 @@
+"""The range that is received: what belongs to it, whether it is free, and getting rid of what was received before."""
+
+from typing import Final
+from uuid import UUID
+
+import trio
+
+from shardwright.daemon.logs import get_logger
+from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.local_mongod.pooled_cursor import PooledCursor
+from shardwright.shardd.local_mongod.range_scan import ShardKeyIndex
+from shardwright.shardd.migration.recipient.request import ReceiveRequest
+from shardwright.sharding.chunks import ChunkRange
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import raw_document
+
+logger = get_logger("shardd.migration.recipient")
+
+_WAIT_PARAMETER: Final = "receiveChunkWaitForRangeDeleterTimeoutMS"
+_DELETED_AT_ONCE: Final = 1_000
+
+
+class RangeMembership:
+    """Tells the documents of a range from others.
+
+    Attributes:
+        projection: what of a document is needed to tell.
+    """
+
+    def __init__(self, pattern: ShardKeyPattern, wanted: ChunkRange) -> None:
+        self._key_bytes_of = pattern.key_bytes_of_document
+        self._range = wanted
+        # A key of nothing but MaxKey belongs to the last chunk, though it is not below its bound.
+        self.projection = {"_id": 1, **{each.path[0].decode(): 1 for each in pattern.fields}}
+        self._greatest = pattern.global_max_bytes() if wanted.max_key == pattern.global_max_bytes() else None
+
+    def has(self, document: bytes) -> bool:
+        """Whether a raw document, of which only the shard key may be there, belongs to the range."""
+        key = self._key_bytes_of(document)
+        return self._range.contains_key(key) or key == self._greatest
+
+
+async def wait_range_free(shard: Shard, request: ReceiveRequest, collection_uuid: UUID) -> None:
+    """Return when no other range overlaps that may hold orphans, or that is being deleted.
+
+    Raises:
+        CommandError: ExceededTimeLimit, there still is one after ``receiveChunkWaitForRangeDeleterTimeoutMS``, which is
+            a parameter of mongod.
+        BackendError: mongod does not answer.
+    """
+    namespace = str(request.namespace)
+    parameters = await shard.mongod.command("admin", {"getParameter": 1, _WAIT_PARAMETER: 1})
+    with trio.move_on_after(parameters[_WAIT_PARAMETER] / 1000):
+        await shard.range_deletions.wait_no_overlap(
+            namespace, collection_uuid, request.range, ignoring=request.migration_id
+        )
+        return
+    raise CommandError(
+        ErrorCode.ExceededTimeLimit,
+        f"Failed to delete orphaned {namespace} range {request.range} :: caused by :: operation exceeded time limit",
+    )
+
+
+async def delete_received(shard: Shard, namespace: Namespace, pattern: ShardKeyPattern, wanted: ChunkRange) -> int:
+    """Delete all documents of a range that this shard does not own, and never did; returns how many there were.
+
+    Raises:
+        CommandError: IndexNotFound, no index supports the shard key; or mongod refuses.
+        BackendError: mongod does not answer.
+    """
+    index = await ShardKeyIndex.find(shard.mongod, namespace, pattern)
+    deleted = 0
+    async with shard.reserved_sessions.session() as session:
+        for scan in index.scans(pattern, wanted):
+            arguments = {**scan, "projection": {"_id": 1}, "batchSize": _DELETED_AT_ONCE}
+            cursor = PooledCursor.find(shard.mongod, namespace, arguments)
+            while found := await cursor.next_batch():
+                for begin in range(0, len(found), _DELETED_AT_ONCE):
+                    batch = found[begin : begin + _DELETED_AT_ONCE]
+                    deleted += await session.delete(
+                        namespace, [{"q": raw_document(each), "limit": 1} for each in batch]
+                    )
+    if deleted:
+        logger.info("Deleted what a former attempt had received", namespace=str(namespace), documents=deleted)
+    return deleted

@@ -1,0 +1,99 @@
+"""What ``_recvChunkStart`` asks for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+from uuid import UUID
+
+from shardwright.shardd.arguments import migration_session_argument
+from shardwright.shardd.migration.documents import MigrationAttempt, attempts_from
+from shardwright.shardd.orphans.range_deletion_task import KeyRange
+from shardwright.sharding.arguments import full_namespace
+from shardwright.sharding.catalog.fields import optional, optional_uuid, required, required_uuid
+from shardwright.sharding.chunks import ChunkRange
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiveRequest:
+    """One order to receive a range.
+
+    Attributes:
+        migration_id: of the migration.
+        session_id: of this attempt at it.
+        namespace: the collection.
+        collection_uuid: its UUID on the donor; None if the order does not say.
+        pattern: its shard key.
+        range: what is to be received.
+        donor: id of the shard that gives it.
+        donor_connection_string: ``set/host:port,…`` of that shard.
+        recipient: id of this shard.
+        lsid: the session under which the donor's commands are sent.
+        txn_number: of them.
+        secondary_throttle: wait for secondaries with every batch of documents.
+        write_concern: with which to wait; empty for the default.
+        attempts: the attempts as the donor remembers them, this one being the last.
+    """
+
+    migration_id: UUID
+    session_id: str
+    namespace: Namespace
+    collection_uuid: UUID | None
+    pattern: ShardKeyPattern
+    range: ChunkRange
+    donor: str
+    donor_connection_string: str
+    recipient: str
+    lsid: Mapping[str, Any]
+    txn_number: int
+    secondary_throttle: bool
+    write_concern: Mapping[str, Any]
+    attempts: tuple[MigrationAttempt, ...] = ()
+
+    @classmethod
+    def from_request(cls, request: Request) -> Self:
+        """Read the command.
+
+        Raises:
+            CommandError: NoSuchKey or TypeMismatch, a field is missing or no such thing; InvalidNamespace; InvalidUUID;
+                BadValue.
+        """
+        document = request.document
+        namespace = full_namespace(request)
+        connection_string = required(document, "from", str)
+        session_id = migration_session_argument(request)
+        pattern = ShardKeyPattern.from_bson(_raw(request, b"shardKeyPattern"))
+        throttle = document.get("secondaryThrottle", False)
+        return cls(
+            migration_id=required_uuid(document, "uuid"),
+            session_id=session_id,
+            namespace=namespace,
+            collection_uuid=optional_uuid(document, "collectionUUID"),
+            pattern=pattern,
+            range=ChunkRange.of(pattern, _raw(request, b"min"), _raw(request, b"max")),
+            donor=required(document, "fromShardName", str),
+            donor_connection_string=connection_string,
+            recipient=required(document, "toShardName", str),
+            lsid=required(document, "lsid", Mapping),
+            txn_number=required(document, "txnNumber", int),
+            secondary_throttle=bool(throttle),
+            write_concern=optional(document, "writeConcern", Mapping) or {},
+            attempts=attempts_from(optional(document, "attempts", list) or ()),
+        )
+
+    @property
+    def key_range(self) -> KeyRange:
+        """The range as it is persisted."""
+        return KeyRange(self.range.min, self.range.max)
+
+
+def _raw(request: Request, name: bytes) -> bytes:
+    """A document argument as it came, its fields in their order."""
+    value = request.raw_object(name)
+    if value is None:
+        raise CommandError(ErrorCode.NoSuchKey, f'Missing expected field "{name.decode(errors="replace")}"')
+    return value

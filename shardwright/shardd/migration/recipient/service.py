@@ -1,0 +1,172 @@
+"""The receiving side of one shard daemon: at most one range at a time, and what is known of the last one."""
+
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, Final
+from uuid import UUID
+
+import trio
+
+from shardwright.daemon.logs import get_logger
+from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.migration.documents import COMMITTED, MigrationRecipientDocument
+from shardwright.shardd.migration.recipient.checkpoint import CheckpointStore
+from shardwright.shardd.migration.recipient.critical_section import recipients_left_behind
+from shardwright.shardd.migration.recipient.migration import RecipientMigration
+from shardwright.shardd.migration.recipient.request import ReceiveRequest
+from shardwright.shardd.migration.recipient.status import ReceiveStatus
+from shardwright.shardd.migration.registry import MigrationRegistry
+from shardwright.shardd.orphans.range_deletion_task import CLEAN_NOW
+from shardwright.sharding.chunks import ChunkRange
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import encode_document, spans
+
+logger = get_logger("shardd.migration.recipient")
+
+DECISION_SECONDS_MAX: Final = 30.0
+"""How long the end of a migration waits for a donor to say what became of it."""
+
+
+class RecipientService:
+    """Receives ranges.
+
+    Args:
+        shard: this shard.
+        registry: lets one migration be under way at a time.
+
+    Attributes:
+        last: the attempt that was begun last, under way or over; None if there was none since step-up.
+    """
+
+    def __init__(self, shard: Shard, registry: MigrationRegistry) -> None:
+        self.last: RecipientMigration | None = None
+        self._shard = shard
+        self._registry = registry
+        self._nursery: trio.Nursery | None = None
+
+    @property
+    def active(self) -> RecipientMigration | None:
+        """The attempt under way."""
+        return self.last if self.last is not None and self.last.status.is_active else None
+
+    @property
+    def status(self) -> ReceiveStatus:
+        """How far the last attempt has come."""
+        return ReceiveStatus(None) if self.last is None else self.last.status
+
+    def of_session(self, session_id: str) -> RecipientMigration | None:
+        """The attempt under way if it is that of a session."""
+        active = self.active
+        return active if active is not None and active.request.session_id == session_id else None
+
+    async def begin_term(self, nursery: trio.Nursery) -> None:
+        """Put back the critical sections of the last primary; they are on when this returns.
+
+        Raises:
+            CommandError: mongod refuses.
+            BackendError: mongod does not answer.
+        """
+        self.last = None
+        for document in await recipients_left_behind(self._shard):
+            request = _recovered(document, self._shard.require_identity().shard_name)
+            migration = self._make(request)
+            try:
+                is_prepared = await migration.restore_section()
+            except BaseException:
+                migration.discard()
+                raise
+            logger.info("Recovered a critical section", namespace=document.namespace, session=document.session_id)
+            nursery.start_soon(partial(migration.run_recovered, is_prepared=is_prepared))
+        self._nursery = nursery
+
+    def end_term(self) -> None:
+        """The attempt has been cancelled with its nursery; it is for the next primary to say what was."""
+        self._nursery = None
+        self.last = None
+
+    async def start(self, request: ReceiveRequest) -> dict[str, Any]:
+        """Begin to receive a range, or go on with what an earlier attempt has received; returns the reply.
+
+        The same order again joins the attempt under way. An attempt at the same migration in another session ends
+        first, as its donor has restarted.
+
+        Raises:
+            CommandError: ConflictingOperationInProgress, another migration is under way here; NotWritablePrimary.
+        """
+        active = self.of_session(request.session_id)
+        if active is None:
+            former = self.active
+            if former is not None and former.request.migration_id == request.migration_id and former.can_be_replaced():
+                await former.abort()
+            if self._nursery is None:
+                raise CommandError(ErrorCode.NotWritablePrimary, "not primary")
+            active = self._make(request)
+            self._nursery.start_soon(active.run)
+        return await active.wait_started()
+
+    async def finish(self, migration_id: UUID, decision: str) -> None:
+        """The donor tells what has become of a migration: the range is this shard's, or is to be deleted.
+
+        Repeated, it does nothing.
+
+        Raises:
+            CommandError: mongod refuses.
+            BackendError: mongod does not answer.
+        """
+        active = self.active
+        if active is not None and active.request.migration_id == migration_id:
+            await active.abort()
+            await active.release()
+        if decision == COMMITTED:
+            await self._shard.range_deletions.remove(migration_id)
+        else:
+            await self._shard.range_deletions.mark_ready(migration_id, when=CLEAN_NOW)
+        await CheckpointStore(self._shard.mongod).remove(migration_id)
+
+    async def end(self, namespace: str) -> None:
+        """Give up what is received of a collection, and wait for its end.
+
+        Raises:
+            CommandError: ConflictingOperationInProgress, all is here and it is for the donor to say what becomes of it.
+        """
+        active = self.active
+        if active is None or str(active.request.namespace) != namespace:
+            return
+        with trio.move_on_after(DECISION_SECONDS_MAX) as patience:
+            await active.abort()
+            await active.wait_ended()
+        if patience.cancelled_caught:
+            raise CommandError(
+                ErrorCode.ConflictingOperationInProgress,
+                f"a range of {namespace} that was received from {active.request.donor} waits for the donor's decision",
+            )
+
+    def _make(self, request: ReceiveRequest) -> RecipientMigration:
+        stack = ExitStack()
+        stack.enter_context(self._registry.receiving(str(request.namespace), str(request.range), request.donor))
+        self.last = RecipientMigration(self._shard, request, stack.close)
+        return self.last
+
+
+def _recovered(document: MigrationRecipientDocument, recipient: str) -> ReceiveRequest:
+    """What can be told of the order to receive from what is left of it."""
+    low, high = document.range.min, document.range.max
+    pattern = ShardKeyPattern.from_bson(encode_document({name.decode(): 1 for name, _ in spans(low)}))
+    return ReceiveRequest(
+        migration_id=document.id,
+        session_id=document.session_id,
+        namespace=Namespace.parse(document.namespace),
+        collection_uuid=None,
+        pattern=pattern,
+        range=ChunkRange.of(pattern, low, high),
+        donor=document.donor,
+        donor_connection_string="",
+        recipient=recipient,
+        lsid=document.lsid,
+        txn_number=document.txn_number,
+        secondary_throttle=False,
+        write_concern={},
+    )

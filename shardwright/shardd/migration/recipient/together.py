@@ -1,0 +1,42 @@
+"""Several pieces of work of one migration at the same time."""
+
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+import trio
+
+from shardwright.wire.errors import BackendError, CommandError, RemoteProtocolError
+
+Work: TypeAlias = Callable[[], Awaitable[None]]
+
+
+async def run_together(*works: Work, meanwhile: Work | None = None) -> None:
+    """Run all ``works`` to their ends.
+
+    Args:
+        works: each a function without arguments.
+        meanwhile: runs beside them and is cancelled when they have ended.
+
+    Raises:
+        CommandError: the first of them to fail did so; the others have been cancelled.
+        BackendError: likewise.
+        RemoteProtocolError: likewise.
+    """
+    failures: list[Exception] = []
+
+    async def run(work: Work) -> None:
+        try:
+            await work()
+        except (CommandError, BackendError, RemoteProtocolError) as error:
+            failures.append(error)
+            everything.cancel_scope.cancel()
+
+    async with trio.open_nursery() as everything:
+        if meanwhile is not None:
+            everything.start_soon(run, meanwhile)
+        async with trio.open_nursery() as nursery:
+            for work in works:
+                nursery.start_soon(run, work)
+        everything.cancel_scope.cancel()
+    for failure in failures:
+        raise failure

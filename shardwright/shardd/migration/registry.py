@@ -1,0 +1,188 @@
+"""The migrations under way on this shard: one at a time, whether it gives a range or receives one.
+
+As MongoDB's ``ActiveMigrationsRegistry``: the request for a migration that is under way joins it and gets its result.
+That splits and merges of the same collection wait for it, and it for them, is the work of `DDLLocks.chunk_change`.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import count
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from shardwright.sharding.bson_text import document_text
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+_OPID_FIRST: Final = 2_000_000_000
+"""Mongod counts its operations from 1, so that its numbers and these do not meet."""
+
+_opids = count(_OPID_FIRST)
+
+
+def new_opid() -> int:
+    """A number under which ``currentOp`` shows a migration and ``killOp`` takes it."""
+    return next(_opids)
+
+
+@dataclass(frozen=True, slots=True)
+class DonationKey:
+    """What tells one donation from another.
+
+    Attributes:
+        namespace: the collection.
+        min: lower bound of the range, a shard key document; None if only the upper one was asked for.
+        max: upper bound, likewise.
+        recipient: id of the shard that is to have the range.
+    """
+
+    namespace: str
+    min: bytes | None
+    max: bytes | None
+    recipient: str
+
+    def __str__(self) -> str:
+        low, high = ("?" if bound is None else document_text(bound) for bound in (self.min, self.max))
+        return f"[{low}, {high}) for namespace {self.namespace} to {self.recipient}"
+
+
+class Donation:
+    """A donation under way, for those who wait for its end or want to put an end to it.
+
+    Attributes:
+        key: which one.
+        opid: the number under which ``currentOp`` shows it and ``killOp`` takes it.
+        began: when.
+        migration_id: of the migration, once there is one.
+        message: what ``currentOp`` says of its progress.
+        abort_reason: why somebody wants it aborted, if so.
+        ended: set when it is over.
+        error: why it failed, once it has ended; None if it did not.
+    """
+
+    def __init__(self, key: DonationKey) -> None:
+        self.key = key
+        self.opid = new_opid()
+        self.began = datetime.now(UTC)
+        self.message = ""
+        self.migration_id: UUID | None = None
+        self.abort_reason: CommandError | None = None
+        self.ended = trio.Event()
+        self.error: CommandError | None = None
+        self._on_abort: Callable[[CommandError], None] | None = None
+
+    def abort(self, reason: CommandError) -> None:
+        """Have it aborted, at once or as soon as there is something to be aborted; the first reason counts."""
+        if self.abort_reason is None:
+            self.abort_reason = reason
+            if self._on_abort is not None:
+                self._on_abort(reason)
+
+    def set_on_abort(self, on_abort: Callable[[CommandError], None]) -> None:
+        """From now on ``on_abort`` can abort it, and does if that was asked for before."""
+        self._on_abort = on_abort
+        if self.abort_reason is not None:
+            on_abort(self.abort_reason)
+
+    @contextmanager
+    def abortable(self) -> Iterator[None]:
+        """What the block waits for is given up when somebody wants the donation aborted.
+
+        Raises:
+            CommandError: the reason.
+        """
+        with trio.CancelScope() as scope:
+            self.set_on_abort(lambda _: scope.cancel())
+            yield
+        self._on_abort = None
+        if self.abort_reason is not None:
+            raise self.abort_reason
+
+    async def wait_result(self) -> None:
+        """Return when the range has moved.
+
+        Raises:
+            CommandError: it has not.
+        """
+        await self.ended.wait()
+        if self.error is not None:
+            raise self.error
+
+
+class MigrationRegistry:
+    """The one migration of this shard, if there is one."""
+
+    def __init__(self) -> None:
+        self.donation: Donation | None = None
+        self._receiving: str | None = None
+
+    @property
+    def is_receiving(self) -> bool:
+        """Whether this shard is the recipient of a migration."""
+        return self._receiving is not None
+
+    def join_donation(self, key: DonationKey) -> Donation | None:
+        """The donation under way if it is the one asked for, None if the shard is free for it.
+
+        Raises:
+            CommandError: ConflictingOperationInProgress, the shard is busy with another migration.
+        """
+        if self.donation is not None and self.donation.key == key:
+            return self.donation
+        self._check_free()
+        return None
+
+    def begin_donation(self, key: DonationKey) -> Donation:
+        """This shard gives a range until `end_donation`.
+
+        Raises:
+            CommandError: ConflictingOperationInProgress.
+        """
+        self._check_free()
+        self.donation = Donation(key)
+        return self.donation
+
+    def end_donation(self, error: CommandError | None = None) -> None:
+        """The donation is over, successfully without an error."""
+        donation, self.donation = self.donation, None
+        assert donation is not None
+        donation.error = error
+        donation.ended.set()
+
+    @contextmanager
+    def receiving(self, namespace: str, range_text: str, donor: str) -> Iterator[None]:
+        """This shard receives a range until the block ends.
+
+        Args:
+            namespace: the collection.
+            range_text: the range as messages show it.
+            donor: id of the shard that gives it.
+
+        Raises:
+            CommandError: ConflictingOperationInProgress.
+        """
+        self._check_free()
+        self._receiving = f"receiving chunk {range_text} for namespace {namespace} from {donor}"
+        try:
+            yield
+        finally:
+            self._receiving = None
+
+    def _check_free(self) -> None:
+        if self.donation is not None:
+            raise _conflict(f"donating chunk {self.donation.key}")
+        if self._receiving is not None:
+            raise _conflict(self._receiving)
+
+
+def _conflict(what: str) -> CommandError:
+    return CommandError(
+        ErrorCode.ConflictingOperationInProgress,
+        f"Unable to start new balancer operation because this shard is currently {what}",
+    )

@@ -1,0 +1,292 @@
+"""The data of one migration as its recipient pulls it from the donor: first a clone, then modifications.
+
+The clone is a scan of the index that supports the shard key. The oplog is followed from before that scan began, and the
+ids of touched documents are queued; a batch of modifications is the newest version of some of them, or the word that
+they are gone. So the order in which anything is applied matters only where a batch says: deletions come first.
+
+Batches are numbered, so that a reply that was lost can be asked for again: the number that was asked for last gives the
+same clone batch, or modifications of at least the same ids; the next number says that the last one arrived.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+import trio
+from bson.timestamp import Timestamp
+
+from shardwright.daemon.logs import get_logger
+from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.shardd.local_mongod.range_scan import ShardKeyIndex
+from shardwright.shardd.migration.source.batch_numbers import BatchNumbers
+from shardwright.shardd.migration.source.changed_documents import ChangedDocuments
+from shardwright.shardd.migration.source.document_reader import DocumentBatch, DocumentReader
+from shardwright.shardd.migration.source.oplog_entries import WatchedCollection
+from shardwright.shardd.migration.source.oplog_follower import OplogFollower
+from shardwright.shardd.migration.source.range_estimate import Estimate, estimate_range
+from shardwright.shardd.migration.source.touched_ids import TouchedIds
+from shardwright.sharding.chunks import ChunkRange
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.sharding.timestamps import unpack_timestamp
+from shardwright.wire import rawbson
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import BackendError, CommandError
+
+__all__ = ["QUEUED_BYTES_MAX", "CloneSource", "Estimate", "TransferredMods"]
+
+logger = get_logger("shardd.migration.source")
+
+QUEUED_BYTES_MAX: Final = 500 * 1024 * 1024
+"""MongoDB's bound on what a donor keeps in memory for one migration."""
+
+_LOOKED_UP_MAX: Final = 8_000
+"""How many ids are looked up for one batch of modifications; documents of 2 kB make one answer of mongod then."""
+
+_LOOKED_UP_BYTES_MAX: Final = 1 << 20
+
+_NO_MORE: Final = DocumentBatch(memoryview(rawbson.EMPTY_DOCUMENT), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class TransferredMods:
+    """One batch of modifications; to be applied deletions first.
+
+    Attributes:
+        deleted: documents ``{_id}``, raw, that are not in the range any longer, or not there at all.
+        reload: the newest versions of changed documents that are, raw.
+        size: bytes of both; 0 says that nothing is queued at the moment.
+        position: every change with a time up to this one has been handed out, in this batch or before. A source that
+            starts from here misses nothing.
+    """
+
+    deleted: list[bytes]
+    reload: list[bytes]
+    size: int
+    position: Timestamp
+
+
+class CloneSource:
+    """The data of one migration.
+
+    Args:
+        mongod: the donor's own mongod, which is primary.
+        namespace: the collection.
+        collection_uuid: its UUID; a collection of another UUID under that name is another one.
+        pattern: its shard key.
+        range: what is to be moved.
+        session_id: of the migration.
+        observe: called with raw oplog entries, in the order in which they took effect, of what makes the history of
+            sessions: writes and no-ops of the collection, of which some may be outside of the range, and the
+            ``applyOps`` entries with writes to it of transactions, once they have committed, with the entry that
+            commits them.
+        queued_bytes_max: how much memory queued ids may take.
+
+    Attributes:
+        session_id: see above.
+        collection_uuid: see above.
+        documents_cloned: how many documents the clone batches that were asked for held.
+        bytes_cloned: and how many bytes.
+        is_clone_exhausted: whether the empty last batch of the clone has been asked for.
+        position: the time after which the oplog is followed, once `start` has returned.
+    """
+
+    def __init__(
+        self,
+        mongod: LocalMongod,
+        namespace: Namespace,
+        collection_uuid: UUID,
+        pattern: ShardKeyPattern,
+        range: ChunkRange,
+        session_id: str,
+        *,
+        observe: Callable[[bytes], None] = lambda entry: None,
+        queued_bytes_max: int = QUEUED_BYTES_MAX,
+    ) -> None:
+        self.session_id = session_id
+        self.documents_cloned = 0
+        self.bytes_cloned = 0
+        self.is_clone_exhausted = False
+        self.position = Timestamp(0, 0)
+        self._mongod = mongod
+        self._namespace = namespace
+        self.collection_uuid = collection_uuid
+        self._pattern = pattern
+        self._range = range
+        self._touched = TouchedIds(queued_bytes_max)
+        watched = WatchedCollection(namespace, collection_uuid, pattern, range, session_id)
+        self._follower = OplogFollower(mongod, watched, self._touched, session_id, observe)
+        self._changes = ChangedDocuments(mongod, namespace, collection_uuid, pattern, range)
+        self._reader: DocumentReader | None = None
+        self._clone_lock = trio.Lock()
+        self._clone_numbers = BatchNumbers("clone")
+        self._last_clone_batch = _NO_MORE
+        self._mods_lock = trio.Lock()
+        self._mods_numbers = BatchNumbers("modifications")
+        self._unacknowledged: dict[bytes, int] = {}
+        self._scope = trio.CancelScope()
+        self._failure: CommandError | BackendError | None = None
+
+    @property
+    def queued_ids(self) -> int:
+        """How many ids wait to be handed out."""
+        return len(self._touched)
+
+    @property
+    def queued_bytes(self) -> int:
+        """About how much memory they take."""
+        return self._touched.bytes
+
+    async def start(self, *, position: Timestamp | None = None, from_key: bytes | None = None) -> Timestamp:
+        """Open the cursor on the oplog, then the one on the documents. `run` has to follow, which also closes them.
+
+        Args:
+            position: the oplog is followed from after this time; by default from the present.
+            from_key: a shard key document from which on documents are cloned; by default all of the range.
+
+        Returns:
+            The time after which the oplog is followed.
+
+        Raises:
+            CommandError: CappedPositionLost, the oplog does not reach back to ``position``; IndexNotFound, no index
+                supports the shard key; CollectionUUIDMismatch, the collection is not there or is another one;
+                NotWritablePrimary.
+            BackendError: the mongod does not answer.
+        """
+        index = await ShardKeyIndex.find(self._mongod, self._namespace, self._pattern)
+        scans = index.scans(self._pattern, self._range, from_key)
+        self._reader = DocumentReader(self._mongod, self._namespace, self.collection_uuid, scans)
+        try:
+            self.position = await self._follower.open(position)
+            await self._reader.open()
+        except BaseException:
+            await self._release()
+            raise
+        return self.position
+
+    async def run(self) -> None:
+        """Follow the oplog and read ahead until `close`; the cursors are gone when this has returned or raised.
+
+        Raises:
+            CommandError: the migration cannot go on: ExceededMemoryLimit, CappedPositionLost, NamespaceNotFound when
+                the collection was dropped or renamed, Interrupted when its options or indexes change, or what mongod
+                said.
+            BackendError: the mongod has gone.
+        """
+        assert self._reader is not None, "started"
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    for task in (self._follower.run, self._reader.run, self._reader.keep_alive):
+                        nursery.start_soon(self._until_failure, task)
+        finally:
+            failure = self._failure
+            self._failure = failure or CommandError(ErrorCode.Interrupted, f"the migration {self.session_id} has ended")
+            await self._release()
+        if failure is not None:
+            raise failure
+
+    async def next_clone_batch(self, number: int | None = None) -> memoryview:
+        """The documents of the next clone batch, of some 8 MB, as a raw BSON array; empty when there are no more.
+
+        Args:
+            number: which one, from 0; None for the next.
+
+        Raises:
+            CommandError: BadValue, ``number`` is neither the last one nor the next; what ended `run`.
+        """
+        async with self._clone_lock:
+            self._check()
+            if not self._clone_numbers.is_repeated(number):
+                self._last_clone_batch = await self._read_clone_batch()
+                self._clone_numbers.advance()
+            return self._last_clone_batch.array
+
+    async def next_mods(self, number: int | None = None) -> TransferredMods:
+        """The next batch of modifications, of about 16 MB at the most.
+
+        Args:
+            number: which one, from 0, which says that all before have arrived; None for the next.
+
+        Raises:
+            CommandError: BadValue, ``number`` is neither the last one nor the next; what ended `run`.
+            BackendError: the mongod does not answer.
+        """
+        async with self._mods_lock:
+            self._check()
+            if self._mods_numbers.is_repeated(number):
+                self._touched.put_back(self._unacknowledged)
+                self._unacknowledged = {}
+                return await self._read_mods()
+            mods = await self._read_mods()
+            self._mods_numbers.advance()
+            return mods
+
+    async def wait_followed(self, time: Timestamp) -> None:
+        """Return when all changes up to ``time``, of which a majority need not know yet, have been queued.
+
+        Raises:
+            CommandError: what ended `run`, or NotWritablePrimary.
+        """
+        await self._follower.wait_followed(time, self._check)
+
+    async def estimate(self) -> Estimate:
+        """How much the range holds, by a count of index keys in mongod.
+
+        Raises:
+            CommandError: IndexNotFound, no index supports the shard key.
+        """
+        return await estimate_range(self._mongod, self._namespace, self._pattern, self._range)
+
+    def close(self) -> None:
+        """Let `run` end; whoever waits for batches gets Interrupted. Closing again is fine."""
+        self._scope.cancel()
+
+    async def _until_failure(self, task: Callable[[], Awaitable[None]]) -> None:
+        """Run one of the tasks; when one fails, all end. The first failure is the one that counts."""
+        try:
+            await task()
+        except (BackendError, CommandError) as error:
+            logger.info("Cannot go on", namespace=str(self._namespace), session_id=self.session_id, error=str(error))
+            self._failure = self._failure or error
+            self._scope.cancel()
+
+    async def _release(self) -> None:
+        await self._follower.close()
+        if self._reader is not None:
+            await self._reader.close()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    async def _read_clone_batch(self) -> DocumentBatch:
+        assert self._reader is not None, "started"
+        batch = await self._reader.next_batch()
+        if batch is None:
+            if not self._reader.is_exhausted:
+                self._check()
+            self.is_clone_exhausted = True
+            return _NO_MORE
+        self.documents_cloned += batch.documents
+        self.bytes_cloned += batch.bytes
+        return batch
+
+    async def _read_mods(self) -> TransferredMods:
+        followed = self._follower.followed
+        taken = self._touched.take(_LOOKED_UP_MAX, _LOOKED_UP_BYTES_MAX)
+        if not taken:
+            self._unacknowledged = {}
+            return TransferredMods([], [], 0, unpack_timestamp(followed))
+        try:
+            changes = await self._changes.read(taken)
+        except BaseException:
+            self._touched.put_back(taken)
+            raise
+        self._touched.put_back({element: time for element, time in taken.items() if element in changes.unread})
+        self._unacknowledged = {element: time for element, time in taken.items() if element not in changes.unread}
+        deleted = [rawbson.from_elements(element) for element in changes.deleted]
+        size = sum(map(len, deleted)) + sum(map(len, changes.reload))
+        position = unpack_timestamp(self._touched.handed_out(followed))
+        return TransferredMods(deleted, changes.reload, size, position)

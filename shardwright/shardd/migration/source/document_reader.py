@@ -1,0 +1,152 @@
+"""Reading the documents of a range, in the order of the index that supports the shard key, a batch ahead.
+
+The cursor belongs to a session, which is kept alive: mongod closes idle cursors after ten minutes unless they have a
+session, and sessions that were not used for thirty. So a recipient may take its time, and when this daemon dies its
+cursor does not stay for ever, as it would with ``noCursorTimeout``.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID, uuid4
+
+import trio
+from bson.binary import Binary
+
+from shardwright.daemon.logs import get_logger
+from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.shardd.local_mongod.raw_cursor import RawBatch, RawCursor
+from shardwright.sharding.namespace import Namespace
+from shardwright.wire.errors import BackendError, CommandError
+
+logger = get_logger("shardd.migration.documents")
+
+BATCH_BYTES: Final = 8 * 1024 * 1024
+"""How long batches are to be: long enough that what is done for each does not count, and several fit in memory."""
+
+_FIRST_BATCH_DOCUMENTS: Final = 1_000
+"""Before it is known how long the documents are."""
+
+_KEEP_ALIVE_SECONDS: Final = 300.0
+_CLEANUP_SECONDS_MAX: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentBatch:
+    """Some documents.
+
+    Attributes:
+        array: a raw BSON array.
+        documents: how many it holds.
+    """
+
+    array: memoryview
+    documents: int
+
+    @property
+    def bytes(self) -> int:
+        """Its length."""
+        return len(self.array)
+
+
+class DocumentReader:
+    """Reads scans, one after the other, into a channel that holds one batch.
+
+    Args:
+        mongod: the own one.
+        namespace: the collection.
+        collection_uuid: its UUID.
+        scans: arguments of ``find``.
+    """
+
+    def __init__(
+        self, mongod: LocalMongod, namespace: Namespace, collection_uuid: UUID, scans: Sequence[Mapping[str, Any]]
+    ) -> None:
+        self._mongod = mongod
+        self._namespace = namespace
+        self._collection_uuid = Binary.from_uuid(collection_uuid)
+        self._scans = list(scans)
+        self._lsid = {"id": Binary.from_uuid(uuid4())}
+        self._cursor: RawCursor | None = None
+        self._batch_documents = _FIRST_BATCH_DOCUMENTS
+        self._sender, self._receiver = trio.open_memory_channel[DocumentBatch](0)
+        self.is_exhausted = False
+
+    async def open(self) -> None:
+        """Open the cursor of the first scan, if there is one.
+
+        Raises:
+            CommandError: CollectionUUIDMismatch, or the index has gone.
+            BackendError: mongod does not answer.
+        """
+        connection = await self._mongod.pool.borrow()
+        self._cursor = RawCursor(self._mongod, connection, self._namespace, {"lsid": self._lsid})
+        for scan in self._scans[:1]:
+            await self._find(scan)
+
+    async def run(self) -> None:
+        """Read ahead to the end.
+
+        Raises:
+            CommandError: the cursor was killed, the collection dropped, or the mongod is not primary any longer.
+            BackendError: mongod does not answer.
+        """
+        cursor = self._cursor
+        assert cursor is not None, "opened"
+        async with self._sender:
+            for position, scan in enumerate(self._scans):
+                if position:
+                    await self._find(scan)
+                while cursor.id:
+                    await self._take(await cursor.more(batchSize=self._batch_documents))
+            self.is_exhausted = True
+
+    async def keep_alive(self) -> None:
+        """Use the session now and then until all has been read.
+
+        Raises:
+            BackendError: mongod does not answer.
+        """
+        while not self.is_exhausted:
+            await trio.sleep(_KEEP_ALIVE_SECONDS)
+            await self._mongod.command("admin", {"refreshSessions": [self._lsid]})
+
+    async def next_batch(self) -> DocumentBatch | None:
+        """The next batch; None when there are no more, or none will come, which `is_exhausted` tells apart."""
+        try:
+            return await self._receiver.receive()
+        except trio.EndOfChannel:
+            return None
+
+    async def close(self) -> None:
+        """End the cursor and the session, also when cancelled. Whoever waits for a batch gets none."""
+        self._sender.close()
+        cursor, self._cursor = self._cursor, None
+        if cursor is None:
+            return
+        await cursor.close()
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + _CLEANUP_SECONDS_MAX):
+            try:
+                await self._mongod.command("admin", {"endSessions": [self._lsid]})
+            except (BackendError, CommandError) as error:
+                # A session that is forgotten ends by itself.
+                logger.info("Could not end a session", namespace=str(self._namespace), error=str(error))
+
+    async def _find(self, scan: Mapping[str, Any]) -> None:
+        assert self._cursor is not None
+        await self._cursor.find(
+            {
+                **scan,
+                "collectionUUID": self._collection_uuid,
+                "batchSize": 0,
+                "readConcern": {"level": "majority"},
+            }
+        )
+
+    async def _take(self, batch: RawBatch) -> None:
+        if batch.is_empty:
+            return
+        documents = batch.count(self._batch_documents)
+        array = batch.array
+        self._batch_documents = max(1, BATCH_BYTES * documents // len(array))
+        await self._sender.send(DocumentBatch(array, documents))

@@ -1,0 +1,228 @@
+"""What entries of the oplog say about one collection. Pure: bytes in, values out.
+
+The forms are those that mongod 6.0 writes (each was looked at on 6.0.5):
+
+* ``i``, ``u``, ``d`` have ``ns`` and ``ui``; the id is ``o._id`` of an insert or a delete, ``o2._id`` of an update,
+  whose ``o`` may be no more than a difference. Only an insert tells the shard key, and so whether it is of interest.
+* An ``applyOps`` command that is atomic is one ``c`` entry on ``admin.$cmd`` with ``o.applyOps``, each with the ``ui``
+  that mongod adds; nested ones are logged flat. It has no ``prevOpTime``.
+* A transaction is such an entry too, with ``lsid``, ``txnNumber`` and a ``prevOpTime``, which is ``Timestamp(0, 0)`` in
+  its first or only entry. A long one is a chain: all entries but the last have ``partialTxn: true``, the last has
+  ``count``, and each points back at the one before; the last may well be without a write to the collection.
+* A prepared one has ``prepare: true`` in its last entry and nothing happens until ``{commitTransaction: 1,
+  commitTimestamp}``, whose ``prevOpTime`` points at that entry, or ``{abortTransaction: 1}``.
+* Transactions of retryable internal sessions look the same, with ``txnNumber`` and ``txnUUID`` in ``lsid`` and a
+  ``stmtId`` in each operation.
+* Commands on a collection are ``c`` entries on ``<db>.$cmd`` with its ``ui``: ``drop`` (dropDatabase logs one for each
+  collection), ``renameCollection``, ``collMod``, ``dropIndexes``, ``startIndexBuild`` and so on. A rename onto a
+  collection has the ``ui`` of the one renamed, and that of the one that goes in ``o.dropTarget``.
+* ``n`` entries with the collection's ``ns`` belong to the history of sessions alone.
+"""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from struct import Struct
+from typing import Any, Final
+from uuid import UUID
+
+from bson.binary import Binary
+
+from shardwright.shardd.local_mongod.reserved_sessions import RESERVED_SESSION_IDS
+from shardwright.sharding.chunks import ChunkRange
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.wire import rawbson
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import Span
+
+MARKER_FIELD: Final = "migrationFollower"
+"""The field of a no-op that a follower writes to see how far it has come; its value is the migration's session id."""
+
+_UUID_SUBTYPE: Final = b"\x10\x00\x00\x00\x04"
+_NO_TIME: Final = 0
+_OPERATION_AT: Final = 4
+"""A string's text lies behind its length."""
+
+_unpack_uint64 = Struct("<Q").unpack_from
+
+_LOST_WITH: Final = frozenset({b"drop", b"renameCollection"})
+
+
+class EntryKind(Enum):
+    """What is to be done about an entry.
+
+    Attributes:
+        WRITE: it is a write to the collection.
+        OPERATIONS: it holds writes in ``o.applyOps``, done with this entry.
+        COMMIT: it commits what the entries before it hold, beside its own ``o.applyOps`` if it has any.
+        NOOP: it changes no document, but belongs to the history of the collection's sessions.
+        OTHER: nothing.
+    """
+
+    WRITE = auto()
+    OPERATIONS = auto()
+    COMMIT = auto()
+    NOOP = auto()
+    OTHER = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class OplogEntry:
+    """One entry.
+
+    Attributes:
+        raw: its bytes.
+        fields: where its top-level elements are.
+        time: its time, packed.
+        kind: what is to be done about it.
+        previous: the time of the entry of the same transaction before it, packed; 0 when there is none.
+    """
+
+    raw: bytes
+    fields: dict[bytes, Span]
+    time: int
+    kind: EntryKind
+    previous: int
+
+
+class WatchedCollection:
+    """The collection whose entries are looked for, and the range of it that is of interest."""
+
+    def __init__(
+        self, namespace: Namespace, collection_uuid: UUID, pattern: ShardKeyPattern, range: ChunkRange, session_id: str
+    ) -> None:
+        self._namespace = str(namespace)
+        self._raw_namespace = self._namespace.encode()
+        self._uuid = Binary.from_uuid(collection_uuid)
+        self._raw_uuid = _UUID_SUBTYPE + collection_uuid.bytes
+        self._pattern = pattern
+        self._range = range
+        self._session_id = session_id
+
+    def filter(self) -> dict[str, Any]:
+        """What mongod need not even send, left out: most of the oplog, as a rule.
+
+        Only the last entry of a chain is asked for. The writes of reserved sessions are none of clients: what they
+        delete are orphans, of ranges that are not this one.
+        """
+        reserved = [Binary.from_uuid(session_id) for session_id in RESERVED_SESSION_IDS]
+        return {
+            "lsid.id": {"$nin": reserved},
+            "o.partialTxn": {"$ne": True},
+            "$or": [
+                {"ns": self._namespace},
+                {"ui": self._uuid},
+                {"op": "c", **self.operations_filter()},
+                {"op": "c", "o.count": {"$exists": True}},
+                {"op": "c", "o.commitTransaction": {"$exists": True}},
+                {"op": "c", "o.dropTarget": self._uuid},
+                {"op": "n", f"o.{MARKER_FIELD}": self._session_id},
+            ],
+        }
+
+    def operations_filter(self) -> dict[str, Any]:
+        """What an entry fulfils if its ``o.applyOps`` has writes to the collection."""
+        return {"o.applyOps.ui": self._uuid}
+
+    def read(self, raw: bytes) -> OplogEntry:
+        """Find out what an entry is about.
+
+        Raises:
+            CommandError: NamespaceNotFound, the collection was dropped or renamed; Interrupted, its options or indexes
+                are changed, as genuine donors have it.
+        """
+        fields = rawbson.index(raw)
+        time = int(_unpack_uint64(raw, fields[b"ts"][2])[0])
+        operation = raw[fields[b"op"][2] + _OPERATION_AT]
+        if operation in b"iud":
+            kind = EntryKind.WRITE if self._is_watched(raw, fields) else EntryKind.OTHER
+            return OplogEntry(raw, fields, time, kind, _NO_TIME)
+        if operation == ord("n"):
+            is_own = _text(raw, fields[b"ns"]) == self._raw_namespace
+            return OplogEntry(raw, fields, time, EntryKind.NOOP if is_own else EntryKind.OTHER, _NO_TIME)
+        return self._read_command(raw, fields, time)
+
+    def touched_by(self, entry: OplogEntry) -> list[bytes]:
+        """The ids of the documents that a write, or the operations of an entry, may have changed within the range.
+
+        Returns:
+            ``_id`` elements, as `shardd.migration.source.touched_ids.TouchedIds` takes them.
+
+        Raises:
+            CommandError: ShardKeyNotFound, an inserted document has an array for a shard key; or as `read`.
+        """
+        if entry.kind is EntryKind.WRITE:
+            touched = self._touched(entry.raw, entry.fields)
+            return [] if touched is None else [touched]
+        operations = rawbson.find(entry.raw, b"applyOps", entry.fields[b"o"][2])
+        if operations is None:
+            return []
+        found = []
+        for operation in rawbson.array_documents(entry.raw, operations):
+            fields = rawbson.index(operation)
+            if not self._is_watched(operation, fields):
+                continue
+            if operation[fields[b"op"][2] + _OPERATION_AT] == ord("c"):
+                self._refuse(operation, fields)
+            touched = self._touched(operation, fields)
+            if touched is not None:
+                found.append(touched)
+        return found
+
+    def _read_command(self, raw: bytes, fields: dict[bytes, Span], time: int) -> OplogEntry:
+        content = rawbson.index(raw, fields[b"o"][2])
+        name = next(iter(content))
+        previous = _previous_time(raw, fields)
+        if name == b"commitTransaction":
+            return OplogEntry(raw, fields, time, EntryKind.COMMIT, previous)
+        if name == b"applyOps":
+            if b"partialTxn" in content or b"prepare" in content:
+                return OplogEntry(raw, fields, time, EntryKind.OTHER, previous)
+            kind = EntryKind.COMMIT if previous else EntryKind.OPERATIONS
+            return OplogEntry(raw, fields, time, kind, previous)
+        if self._is_watched(raw, fields):
+            self._refuse(raw, fields)
+        target = content.get(b"dropTarget")
+        if target is not None and raw[target[2] : target[3]] == self._raw_uuid:
+            raise self._lost("another was renamed to its name")
+        return OplogEntry(raw, fields, time, EntryKind.OTHER, _NO_TIME)
+
+    def _refuse(self, raw: bytes, fields: dict[bytes, Span]) -> None:
+        name = next(iter(rawbson.spans(raw, fields[b"o"][2])))[0]
+        if name in _LOST_WITH:
+            raise self._lost(name.decode())
+        raise CommandError(
+            ErrorCode.Interrupted,
+            f"Migration of {self._namespace} aborted because its options or indexes change: {name.decode()}",
+        )
+
+    def _lost(self, how: str) -> CommandError:
+        return CommandError(
+            ErrorCode.NamespaceNotFound, f"Collection {self._namespace} went while it was being migrated: {how}"
+        )
+
+    def _is_watched(self, raw: bytes, fields: dict[bytes, Span]) -> bool:
+        uuid = fields.get(b"ui")
+        return uuid is not None and raw[uuid[2] : uuid[3]] == self._raw_uuid
+
+    def _touched(self, raw: bytes, fields: dict[bytes, Span]) -> bytes | None:
+        """The id of a written document; None if it was inserted outside of the range."""
+        operation = raw[fields[b"op"][2] + _OPERATION_AT]
+        _, _, start, end = fields[b"o2" if operation == ord("u") else b"o"]
+        document = raw[start:end]
+        if operation == ord("i") and not self._range.contains_key(self._pattern.key_bytes_of_document(document)):
+            return None
+        identity = rawbson.find(document, b"_id")
+        assert identity is not None, "mongod logs an _id with every write"
+        return document[identity[1] : identity[3]]
+
+
+def _previous_time(raw: bytes, fields: dict[bytes, Span]) -> int:
+    span = fields.get(b"prevOpTime")
+    time = None if span is None else rawbson.find(raw, b"ts", span[2])
+    return _NO_TIME if time is None else int(_unpack_uint64(raw, time[2])[0])
+
+
+def _text(raw: bytes, span: Span) -> bytes:
+    return raw[span[2] + 4 : span[3] - 1]

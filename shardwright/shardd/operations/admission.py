@@ -1,0 +1,283 @@
+"""Letting versioned operations in: versions are compared, critical sections waited for, operations counted.
+
+`try_admit` is the path of nearly every operation, two look-ups and a comparison of bytes. `admit` is for the rest: it
+finds out what does not match, has the shard refresh if it may be the stale one, and waits as long as the operation's
+``maxTimeMS`` allows.
+
+An operation that involves several namespaces is let in to all of them at once: it waits while any of them has a
+critical section that blocks it, holding none, and then is counted in everywhere without a pause in between. So no two
+operations and sections can wait for each other.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from shardwright.daemon.sidecar.role_certainty import RoleCertainty
+from shardwright.shardd.arguments import seconds_allowed
+from shardwright.shardd.exchange.operation_generation import OperationGeneration
+from shardwright.shardd.metadata.critical_section import CriticalSection
+from shardwright.shardd.metadata.database_state import DatabaseState
+from shardwright.shardd.metadata.namespace_state import NamespaceState
+from shardwright.shardd.metadata.recovery_gate import RecoveryGate
+from shardwright.shardd.metadata.refresh import MetadataRefresher
+from shardwright.shardd.metadata.stale_errors import StaleError
+from shardwright.shardd.operations.involvement import InvolvedNamespace, Involvement, InvolvementFinder
+from shardwright.sharding.versions import DATABASE_VERSION, IGNORED, SHARD_VERSION, ChunkVersion, DatabaseVersion
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import OBJECT, STRING, Span, spans
+from shardwright.wire.request import Request
+from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+
+NO_SHARD_VERSION: Final = 7032300
+IGNORED_FOR_READ: Final = 7032301
+"""MongoDB's numbers for reads of sharded collections that cannot be freed of orphans."""
+
+_READS: Final = frozenset(
+    {
+        "find",
+        "aggregate",
+        "count",
+        "distinct",
+        "explain",
+        "listIndexes",
+        "listCollections",
+        "collStats",
+        "collstats",
+        "dataSize",
+        "datasize",
+        "validate",
+        "planCacheListFilters",
+        "splitVector",
+    }
+)
+NAMED_IN_FULL: Final = frozenset({"dataSize", "datasize", "splitVector"})
+"""Versioned commands whose argument is ``db.collection`` rather than a collection of the command's database."""
+
+_FILTERED_READS: Final = frozenset({"find", "aggregate", "count", "distinct"})
+
+
+def is_read(request: Request) -> bool:
+    """Whether an operation only reads, so that it may go on in a critical section, and end with its client."""
+    return request.name in _READS
+
+
+def namespace_of(request: Request) -> str:
+    """The namespace that a versioned command is about; the database for one that names no collection."""
+    body = request.body
+    kind, _, start, end = next(iter(request.fields.values()))
+    if kind == OBJECT:  # explain: of the command inside
+        _, (kind, _, start, end) = next(iter(spans(body, start)), (b"", (0, 0, 0, 0)))
+    if kind != STRING:
+        return request.db
+    name = body[start + 4 : end - 1].decode(errors="replace")
+    return name if request.name in NAMED_IN_FULL else f"{request.db}.{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An operation that has been counted in to one more namespace than its own."""
+
+    involved: InvolvedNamespace
+    operations: OperationGeneration
+
+    @classmethod
+    def to(cls, involved: InvolvedNamespace) -> "Entry":
+        """Count it in; no critical section may block it."""
+        entry = cls(involved, involved.state.operations)
+        involved.state.enter(is_write=involved.is_written)
+        return entry
+
+    def leave(self) -> None:
+        """Count it out."""
+        self.involved.state.exit(self.operations, is_write=self.involved.is_written)
+
+
+class Admission:
+    """Compares the versions of operations with what the shard knows.
+
+    Args:
+        namespace: the state of a namespace, made when first asked for.
+        database: the state of a database, likewise.
+        refresher: brings states up to date.
+        gate: closed while critical sections are missing that a former primary had begun.
+        involvements: finds out which further namespaces an operation involves.
+        certainty: whether what is remembered belongs to the role that the mongod has now.
+    """
+
+    def __init__(
+        self,
+        namespace: Callable[[str], NamespaceState],
+        database: Callable[[str], DatabaseState],
+        refresher: MetadataRefresher,
+        gate: RecoveryGate,
+        involvements: InvolvementFinder,
+        certainty: RoleCertainty,
+    ) -> None:
+        self._namespace = namespace
+        self._database = database
+        self._refresher = refresher
+        self._gate = gate
+        self._involvements = involvements
+        self._certainty = certainty
+
+    def try_admit(self, request: Request, *, is_write: bool) -> NamespaceState | None:
+        """The state of the namespace with the operation counted in, None if there is more to be looked at."""
+        if not self._certainty.is_certain:
+            return None
+        body, fields = request.body, request.fields
+        state = self._namespace(namespace_of(request))
+        if state.critical_section is not None or (is_write and not self._gate.is_open):
+            return None
+        shard_version = fields.get(SHARD_VERSION)
+        if shard_version is None:
+            return None
+        raw = body[shard_version[2] : shard_version[3]]
+        if raw not in state.accepted or (raw == IGNORED.raw and not is_write):
+            return None
+        database_version = fields.get(DATABASE_VERSION)
+        if database_version is not None:
+            database = self._database(request.db)
+            if body[database_version[2] : database_version[3]] not in database.accepted:
+                return None
+            if database.critical_section is not None:
+                return None
+        if not is_write and self._involvements.is_needed(request, state):
+            return None
+        state.enter(is_write=is_write)
+        return state
+
+    @may_run_in_reactor
+    async def admit(self, request: Request, *, is_write: bool) -> tuple[NamespaceState, Sequence[Entry]]:
+        """As `try_admit`, doing whatever it takes; with the entries to the further namespaces that are involved.
+
+        Raises:
+            StaleError: the versions do not match.
+            CommandError: MaxTimeMSExpired, waiting took too long; TypeMismatch, a version is malformed;
+                NotWritablePrimary, a write on a secondary; CommandOnShardedViewNotSupportedOnMongod and
+                CommandNotSupported, what is involved is not all here; and what a refresh may raise.
+            BackendError: the mongod does not answer.
+        """
+        await in_own_task()
+        with trio.move_on_after(seconds_allowed(request)):
+            return await self._admit(request, is_write=is_write)
+        raise CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit")
+
+    async def admit_to(self, request: Request, namespaces: Sequence[InvolvedNamespace]) -> Sequence[Entry]:
+        """Let an operation in that has been let in before, to the further namespaces alone.
+
+        Raises:
+            CommandError: as `admit`.
+        """
+        refreshed: set[str] = set()
+        while True:
+            with self._certainty.while_role_lasts():
+                if not self._certainty.is_certain:
+                    await self._certainty.wait_certain()
+                section = next((each for each in map(_section_of, namespaces) if each is not None), None)
+                if section is not None:
+                    await section.wait_released()
+                    continue
+                try:
+                    for involved in namespaces:
+                        involved.check(request.body, involved.state.shard)
+                except StaleError as error:
+                    await self._refresh_once(error, refreshed)
+                    continue
+                return [Entry.to(each) for each in namespaces]
+
+    async def _refresh_once(self, error: StaleError, refreshed: set[str]) -> None:
+        """Refresh what does not match, unless that has been done or would be of no use.
+
+        Args:
+            error: says what does not match.
+            refreshed: what has been refreshed for the operation.
+
+        Raises:
+            StaleError: the given one: now it is the router's turn.
+        """
+        stale = error.subject
+        if not error.may_shard_be_stale or stale in refreshed:
+            raise error
+        refreshed.add(stale)
+        if error.code == ErrorCode.StaleDbVersion:
+            await self._refresher.refresh_database(self._database(stale))
+        else:
+            await self._refresher.refresh_collection(self._namespace(stale))
+
+    async def _admit(self, request: Request, *, is_write: bool) -> tuple[NamespaceState, Sequence[Entry]]:
+        state = self._namespace(namespace_of(request))
+        involvement = Involvement.none()
+        refreshed: set[str] = set()
+        while True:
+            # What is waited for may not come in another role; then everything is looked at again.
+            with self._certainty.while_role_lasts():
+                if not self._certainty.is_certain:
+                    await self._certainty.wait_certain()
+                if self._involvements.is_needed(request, state) and not self._involvements.is_current(involvement):
+                    involvement = await self._involvements.find(request, state)
+                    continue
+                if (is_write or involvement.writes) and not self._gate.is_open:
+                    await self._gate.wait_open()
+                    continue
+                section = self._blocking_section(request, state, involvement, is_write=is_write)
+                if section is not None:
+                    await section.wait_released()
+                    continue
+                try:
+                    self._check(request, state)
+                    for involved in involvement.namespaces:
+                        involved.check(request.body, state.shard)
+                except StaleError as error:
+                    await self._refresh_once(error, refreshed)
+                    continue
+                except CommandError as error:
+                    if error.code == ErrorCode.CommandOnShardedViewNotSupportedOnMongod:
+                        await self._involvements.check_collation(request, state)
+                    raise
+                state.enter(is_write=is_write)
+                return state, [Entry.to(each) for each in involvement.namespaces]
+
+    def _blocking_section(
+        self, request: Request, state: NamespaceState, involvement: Involvement, *, is_write: bool
+    ) -> CriticalSection | None:
+        """A critical section that an operation has to wait for, if there is one."""
+        sections = [state.critical_section]
+        if DATABASE_VERSION in request.fields:
+            sections.append(self._database(request.db).critical_section)
+        own = next((each for each in sections if each is not None and each.blocks(is_write=is_write)), None)
+        return own or next((each for each in map(_section_of, involvement.namespaces) if each is not None), None)
+
+    def _check(self, request: Request, state: NamespaceState) -> None:
+        """Compare both versions, the database's first, as it is taken first on a shard."""
+        body, fields = request.body, request.fields
+        database_span, shard_span = fields.get(DATABASE_VERSION), fields.get(SHARD_VERSION)
+        if database_span is not None:
+            received = DatabaseVersion.from_span(body, database_span)
+            self._database(request.db).check(body[database_span[2] : database_span[3]], received)
+        if shard_span is not None:
+            state.check(body[shard_span[2] : shard_span[3]], ChunkVersion.from_span(body, shard_span))
+        if state.table is not None and request.name in _FILTERED_READS:
+            _check_can_be_filtered(body, shard_span)
+
+
+def _section_of(involved: InvolvedNamespace) -> CriticalSection | None:
+    """A critical section that blocks an operation on one more namespace, if there is one."""
+    sections = (involved.state.critical_section, involved.database.critical_section)
+    return next((each for each in sections if each is not None and each.blocks(is_write=involved.is_written)), None)
+
+
+def _check_can_be_filtered(body: bytes, shard_version: Span | None) -> None:
+    """Refuse a read of a sharded collection that does not say by which version it was routed."""
+    if shard_version is None:
+        raise CommandError(
+            NO_SHARD_VERSION, "getOwnershipFilter called by operation that doesn't specify shard version"
+        )
+    if ChunkVersion.from_span(body, shard_version) == IGNORED:
+        raise CommandError(
+            IGNORED_FOR_READ,
+            "For sharded collections getOwnershipFilter cannot be relied on without a valid shard version",
+        )

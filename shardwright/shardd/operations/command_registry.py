@@ -1,0 +1,75 @@
+"""The table of commands that the shard daemon answers itself; all others go to its mongod.
+
+A command is registered by the decorator on its handler; `shardd.commands` imports all of them.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, TypeVar
+
+from shardwright.shardd.context.shard import Shard
+from shardwright.wire.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class RawReply:
+    """A reply that is BSON already: its elements less ``ok``, in pieces of any size."""
+
+    elements: Sequence[bytes | memoryview]
+
+
+CommandHandler: TypeAlias = Callable[[Shard, Request], Awaitable[dict[str, Any] | RawReply]]
+
+Handler = TypeVar("Handler", bound=CommandHandler)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command and what is checked before it runs.
+
+    Attributes:
+        name: as MongoDB spells it.
+        handler: the function that runs it.
+        admin_only: it runs on the admin database alone.
+        primary_only: only the daemon of the primary runs it.
+        needs_identity: the set must have been added to a cluster.
+        is_ddl: it changes collections of a database: the request must carry the database's version, and this shard
+            must be the database's primary shard.
+        is_interruptible: it may be cancelled when its client leaves.
+    """
+
+    name: str
+    handler: CommandHandler
+    admin_only: bool
+    primary_only: bool
+    needs_identity: bool
+    is_ddl: bool
+    is_interruptible: bool
+
+
+COMMANDS: Final[dict[str, Command]] = {}
+"""All commands by name."""
+
+
+def command(
+    name: str,
+    *,
+    admin_only: bool = False,
+    primary_only: bool = True,
+    needs_identity: bool = True,
+    is_ddl: bool = False,
+    is_interruptible: bool = False,
+) -> Callable[[Handler], Handler]:
+    """Register the decorated function as the handler of a command; see `Command` for the arguments.
+
+    Raises:
+        ValueError: the name is taken.
+    """
+
+    def register(handler: Handler) -> Handler:
+        if name in COMMANDS:
+            raise ValueError(f"two handlers for the command {name}")
+        COMMANDS[name] = Command(name, handler, admin_only, primary_only, needs_identity, is_ddl, is_interruptible)
+        return handler
+
+    return register

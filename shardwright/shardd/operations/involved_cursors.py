@@ -1,0 +1,98 @@
+"""Cursors that read further namespaces besides their own: each batch is a read of all of them.
+
+A ``getMore`` carries no version. That does no harm to a cursor on one collection, which continues with the documents it
+began with. But a pipeline opens the other collections that it names again for each document, by their names, and would
+miss what has moved to other shards since. So they are checked before each batch, and counted as being read during it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from bson import Int64
+
+from shardwright.daemon.sidecar.upstream import Upstream
+from shardwright.shardd.operations.admission import Admission, Entry
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.message import OpMsg
+from shardwright.wire.rawbson import INT64, OBJECT, decode_value, index
+from shardwright.wire.request import Request
+from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+
+if TYPE_CHECKING:
+    from shardwright.shardd.operations.involvement import InvolvedNamespace
+
+_KEPT_MAX: Final = 10_000
+"""More are open at once only if nobody reads them; mongod ends those after ten minutes, and tells nobody."""
+
+
+class InvolvedCursors:
+    """The open cursors of this kind.
+
+    Args:
+        admission: looks at the namespaces.
+    """
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+        self._namespaces: dict[int, tuple[InvolvedNamespace, ...]] = {}
+
+    def observe(self, reply: bytes | None, entries: Sequence[Entry]) -> None:
+        """Remember the cursor that an operation has opened, if it has."""
+        cursor_id = _cursor_id(reply)
+        if not cursor_id:
+            return
+        if len(self._namespaces) >= _KEPT_MAX:
+            del self._namespaces[next(iter(self._namespaces))]
+        # From now on it is this shard that says what they have to be.
+        self._namespaces[cursor_id] = tuple(replace(entry.involved, received=None, view=None) for entry in entries)
+
+    def find(self, request: Request) -> int:
+        """The id of the cursor that a request reads, if it is one of these; 0 for all others."""
+        if not self._namespaces or request.name != "getMore":
+            return 0
+        span = request.fields[b"getMore"]
+        cursor_id = int.from_bytes(request.body[span[2] : span[3]], "little", signed=True) if span[0] == INT64 else 0
+        return cursor_id if cursor_id in self._namespaces else 0
+
+    @may_run_in_reactor
+    async def get_more(self, upstream: Upstream, request: Request, cursor_id: int) -> bytes | None:
+        """Have mongod answer a ``getMore``.
+
+        Raises:
+            CommandError: QueryPlanKilled, a namespace has been sharded or has gone to another shard since; the cursor
+                is closed.
+            BackendError: mongod does not answer.
+        """
+        await in_own_task()
+        try:
+            entries = await self._admission.admit_to(request, self._namespaces[cursor_id])
+        except CommandError as error:
+            if error.code != ErrorCode.CommandNotSupported:
+                raise
+            await self._close(upstream, request, cursor_id)
+            raise CommandError(ErrorCode.QueryPlanKilled, f"the cursor cannot go on :: caused by :: {error}") from error
+        try:
+            reply = await upstream.forward(request.message.frame, request.message.flags)
+        finally:
+            for entry in entries:
+                entry.leave()
+        if not _cursor_id(reply):
+            self._namespaces.pop(cursor_id, None)
+        return reply
+
+    async def _close(self, upstream: Upstream, request: Request, cursor_id: int) -> None:
+        self._namespaces.pop(cursor_id, None)
+        collection = request.get(b"collection")
+        await upstream.command(request.db, {"killCursors": collection, "cursors": [Int64(cursor_id)]})
+
+
+def _cursor_id(reply: bytes | None) -> int:
+    """The id of the open cursor in a reply, 0 if there is none."""
+    if reply is None:
+        return 0
+    body = OpMsg(reply).body
+    cursor = index(body).get(b"cursor")
+    cursor_id = index(body, cursor[2]).get(b"id") if cursor is not None and cursor[0] == OBJECT else None
+    return 0 if cursor_id is None or cursor_id[0] != INT64 else int(decode_value(body, cursor_id))

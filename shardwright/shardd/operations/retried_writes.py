@@ -1,0 +1,156 @@
+"""Writes of sessions that migrated in: what other shards executed is answered, the rest goes to the local mongod.
+
+mongod knows nothing of it. So for such a session this is what mongod's session catalog is for all others: an older
+number is refused, of the newest each statement is executed once, and any newer one passes.
+"""
+
+from base64 import b64encode
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+from uuid import UUID
+
+from bson.int64 import Int64
+
+from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.operations.command_runner import gossip
+from shardwright.shardd.session_history.replies import batch_reply, find_and_modify_reply
+from shardwright.shardd.session_history.statement import INCOMPLETE_HISTORY, ExecutedStatement, SessionWrite, session_of
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.message import MORE_TO_COME, OpMsg, encode_sequence, op_msg, reply_document
+from shardwright.wire.rawbson import append, decode_document, encode_elements, index, raw_document, without
+from shardwright.wire.request import Request
+from shardwright.wire.transport.client import decode_reply
+
+TXN_NUMBER: Final = b"txnNumber"
+
+_STATEMENTS: Final = {"insert": b"documents", "update": b"updates", "delete": b"deletes"}
+_FIND_AND_MODIFY: Final = frozenset({"findAndModify", "findandmodify"})
+
+Run = Callable[[Request], Awaitable[bytes | None]]
+
+
+async def answer_retried_write(shard: Shard, request: Request, run: Run) -> bytes | None:
+    """The frame of the reply to a write that other shards have executed in part or as a whole, or None for others.
+
+    Args:
+        shard: this shard.
+        request: a command with a ``txnNumber``.
+        run: runs another request in its place and returns the frame of the reply.
+
+    Raises:
+        CommandError: TransactionTooOld, the session has gone on elsewhere; IncompleteTransactionHistory, it cannot be
+            known whether a statement was executed; or the request does not fit what was executed.
+    """
+    write = _session_write(shard, request)
+    if write is None or await _has_gone_on(shard, write):
+        return None
+    executed = await shard.history_table.lookup(write)
+    if not executed:
+        return None
+    if request.name in _FIND_AND_MODIFY:
+        statement = executed.get(int(request.get(b"stmtId", 0)))
+        if statement is not None:
+            return await _answer(shard, request, find_and_modify_reply(request.document, statement))
+        _check_complete(write, executed)
+        return None
+    statements = request.documents(_STATEMENTS[request.name])
+    ids = _statement_ids(request, len(statements))
+    if ids is None:
+        return None  # mongod says what is wrong
+    known = {position: executed[each] for position, each in enumerate(ids) if each in executed}
+    positions = [position for position in range(len(ids)) if position not in known]
+    if positions:
+        _check_complete(write, executed)
+    if not known:
+        return None
+    rest: Mapping[str, Any] | None = None
+    if positions:
+        frame = await run(_only(request, statements, ids, positions))
+        assert frame is not None
+        rest = decode_reply(frame)
+        if not rest.get("ok"):
+            return frame
+    is_ordered = bool(request.get(b"ordered", True))
+    return await _answer(shard, request, batch_reply(request.name, ids, known, positions, rest, is_ordered=is_ordered))
+
+
+def _session_write(shard: Shard, request: Request) -> SessionWrite | None:
+    """The write, if it is the newest of its session that other shards know of.
+
+    Raises:
+        CommandError: TransactionTooOld, it is older.
+    """
+    fields = request.fields
+    if request.name not in _STATEMENTS and request.name not in _FIND_AND_MODIFY:
+        return None
+    if b"lsid" not in fields or b"autocommit" in fields or request.message.flags & MORE_TO_COME:
+        return None
+    session = session_of(request.body, fields[b"lsid"])
+    newest = None if session is None else shard.history_table.sessions.get(session)
+    number = request.get(TXN_NUMBER)
+    if session is None or newest is None or not isinstance(number, Int64) or number > newest or number < 0:
+        return None  # a negative number is for mongod to refuse
+    if number < newest:
+        raise CommandError(
+            ErrorCode.TransactionTooOld,
+            f"Retryable write with txnNumber {number} is prohibited on session {_session_text(session)} because a "
+            f"newer retryable write with txnNumber {newest} has already started on this session.",
+        )
+    return SessionWrite(session, number)
+
+
+async def _has_gone_on(shard: Shard, write: SessionWrite) -> bool:
+    """Whether the local mongod knows of a newer write of the session, and so refuses this one by itself."""
+    newer = {"_id": raw_document(write.lsid), "txnNum": {"$gt": Int64(write.txn_number)}}
+    find = {"find": "transactions", "filter": newer, "limit": 1, "singleBatch": True}
+    reply = await shard.mongod.command("config", find)
+    return bool(reply["cursor"]["firstBatch"])
+
+
+def _check_complete(write: SessionWrite, executed: Mapping[int, ExecutedStatement]) -> None:
+    """Refuse statements that are not known if there are some that could not be told of.
+
+    Raises:
+        CommandError: IncompleteTransactionHistory.
+    """
+    if INCOMPLETE_HISTORY in executed:
+        raise CommandError(
+            ErrorCode.IncompleteTransactionHistory,
+            f"Incomplete history detected for transaction {write.txn_number} on session {_session_text(write.lsid)}",
+        )
+
+
+def _statement_ids(request: Request, count: int) -> list[int] | None:
+    """The id of each statement, None if the client gave them inconsistently."""
+    explicit, first = request.get(b"stmtIds"), request.get(b"stmtId")
+    if explicit is None:
+        return list(range(first or 0, (first or 0) + count)) if isinstance(first, int | None) else None
+    if first is not None or not isinstance(explicit, list) or len(explicit) != count:
+        return None
+    return explicit if all(isinstance(each, int) for each in explicit) else None
+
+
+def _only(request: Request, statements: list[bytes], ids: list[int], positions: list[int]) -> Request:
+    """The request with only the statements at some positions, which keep their ids."""
+    field = _STATEMENTS[request.name]
+    body = append(
+        without(request.body, {field, b"stmtId", b"stmtIds"}),
+        encode_elements({"stmtIds": [ids[position] for position in positions]}),
+    )
+    sections = encode_sequence(field, [statements[position] for position in positions])
+    return Request(OpMsg(op_msg(body, request_id=request.message.request_id, sections=sections)))
+
+
+async def _answer(shard: Shard, request: Request, reply: dict[str, Any]) -> bytes:
+    if "$clusterTime" not in reply:
+        reply |= await gossip(shard)
+    return reply_document(request.message.request_id, reply)
+
+
+def _session_text(lsid: bytes) -> str:
+    """A session as mongod's messages name it."""
+    fields = index(lsid)
+    session: dict[str, Any] = decode_document(lsid)
+    user = lsid[fields[b"uid"][3] - 32 : fields[b"uid"][3]]
+    return f"{UUID(bytes=bytes(session['id']))} - {b64encode(user).decode()} -  - "

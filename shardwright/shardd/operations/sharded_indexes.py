@@ -1,0 +1,78 @@
+"""What a sharded collection does not let happen to its indexes, of which mongod knows nothing."""
+
+from typing import Any, Final
+
+from shardwright.shardd.exchange.term_exchange import TermExchange
+from shardwright.sharding.bson_text import document_text
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.routing_table import RoutingTable
+from shardwright.sharding.versions import VERSION_FIELDS
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.message import op_msg
+from shardwright.wire.rawbson import append, decode_document, encode_document, encode_elements, without
+from shardwright.wire.request import Request
+
+_REPLACED: Final = VERSION_FIELDS | {b"index"}
+
+
+def check_created_indexes(request: Request, table: RoutingTable) -> None:
+    """Refuse unique indexes that no shard can keep unique by itself.
+
+    Raises:
+        CommandError: CannotCreateIndex.
+    """
+    for specification in request.documents(b"indexes"):
+        index = decode_document(specification)
+        key = index.get("key")
+        if index.get("unique") and isinstance(key, dict) and not table.key_pattern.is_unique_index_compatible(key):
+            raise CommandError(
+                ErrorCode.CannotCreateIndex,
+                "cannot create index with 'unique' or 'prepareUnique' option over "
+                f"{document_text(encode_document(key))} with shard key pattern {table.key_pattern}",
+            )
+
+
+async def check_dropped_indexes(
+    upstream: TermExchange, request: Request, namespace: Namespace, table: RoutingTable
+) -> None:
+    """Refuse to drop the last index that supports the shard key.
+
+    Raises:
+        CommandError: CannotDropShardKeyIndex.
+    """
+    dropped = request.get(b"index")
+    names = dropped if isinstance(dropped, list) else [dropped]
+    indexes = await _indexes(upstream, namespace)
+    kept = [index for index in indexes if index["name"] not in names and index["key"] not in names]
+    if len(kept) == len(indexes) or any(table.key_pattern.is_supported_by_index(index) for index in kept):
+        return
+    raise CommandError(
+        ErrorCode.CannotDropShardKeyIndex, "Cannot drop the only compatible index for this collection's shard key"
+    )
+
+
+async def drop_all_but_needed(
+    upstream: TermExchange, request: Request, namespace: Namespace, table: RoutingTable
+) -> bytes | None:
+    """Drop all indexes except that on ``_id`` and those that support the shard key: what ``*`` means here."""
+    indexes = await _indexes(upstream, namespace)
+    names = [
+        index["name"]
+        for index in indexes
+        if index["name"] != "_id_" and not table.key_pattern.is_supported_by_index(index)
+    ]
+    body = append(without(request.body, _REPLACED), encode_elements({"index": names}))
+    return await upstream.forward(op_msg(body, request_id=request.message.request_id), 0)
+
+
+async def _indexes(upstream: TermExchange, namespace: Namespace) -> list[dict[str, Any]]:
+    """The specifications of the indexes there are."""
+    try:
+        reply = await upstream.command(namespace.db, {"listIndexes": namespace.collection})
+    except CommandError as error:
+        if error.code != ErrorCode.NamespaceNotFound:
+            raise
+        return []
+    indexes: list[dict[str, Any]] = reply["cursor"]["firstBatch"]
+    return indexes

@@ -1,0 +1,140 @@
+"""What operations on a sharded collection need beyond being passed on, because mongod does not know that it is sharded.
+
+Each function here is asked after an operation has been admitted. It answers with the frame of a reply, or None when the
+request is to be passed on as any other.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.exchange.term_exchange import TermExchange
+from shardwright.shardd.metadata.namespace_state import NamespaceState
+from shardwright.shardd.operations.sharded_indexes import (
+    check_created_indexes,
+    check_dropped_indexes,
+    drop_all_but_needed,
+)
+from shardwright.shardd.shard_key_updates.detection import is_collated, may_change_shard_key
+from shardwright.shardd.shard_key_updates.key_changing_find_and_modify import key_changing_find_and_modify
+from shardwright.shardd.shard_key_updates.key_changing_request import KeyChangingRequest
+from shardwright.shardd.shard_key_updates.key_changing_updates import KeyChangingUpdates
+from shardwright.sharding.namespace import Namespace
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import EMPTY_DOCUMENT, OBJECT, index
+from shardwright.wire.request import Request
+from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+
+
+@dataclass(frozen=True, slots=True)
+class ShardedOperation:
+    """An operation that has been admitted to a sharded collection."""
+
+    shard: Shard
+    upstream: TermExchange
+    request: Request
+    state: NamespaceState
+
+    @property
+    def namespace(self) -> Namespace:
+        """Its collection."""
+        return Namespace.parse(self.state.namespace)
+
+    @property
+    def default_collation(self) -> Mapping[str, Any] | None:
+        """The collation of operations on the collection that name none."""
+        assert self.state.table is not None
+        return self.state.table.collection.default_collation
+
+
+@may_run_in_reactor
+async def update(operation: ShardedOperation) -> bytes | None:
+    """Updates that may change shard keys are made with care."""
+    pattern = operation.state.mutable_key
+    if pattern is None:
+        return None
+    for statement in operation.request.documents(b"updates"):
+        fields = index(statement)
+        query, modification = fields.get(b"q"), fields.get(b"u")
+        if query is None or modification is None or query[0] != OBJECT:
+            return None  # mongod says what is wrong
+        collated = is_collated(statement, fields.get(b"collation"), operation.default_collation)
+        if may_change_shard_key(statement[query[2] : query[3]], statement, modification, pattern, is_collated=collated):
+            await in_own_task()
+            return await KeyChangingUpdates(_key_changing(operation)).run()
+    return None
+
+
+@may_run_in_reactor
+async def find_and_modify(operation: ShardedOperation) -> bytes | None:
+    """Likewise."""
+    request, pattern = operation.request, operation.state.mutable_key
+    modification = request.fields.get(b"update")
+    if pattern is None or modification is None:
+        return None
+    query = request.raw_object(b"query") or EMPTY_DOCUMENT
+    collated = is_collated(request.body, request.fields.get(b"collation"), operation.default_collation)
+    if not may_change_shard_key(query, request.body, modification, pattern, is_collated=collated):
+        return None
+    await in_own_task()
+    return await key_changing_find_and_modify(_key_changing(operation))
+
+
+@may_run_in_reactor
+async def create_indexes(operation: ShardedOperation) -> bytes | None:
+    """Unique indexes have to begin with the shard key."""
+    assert operation.state.table is not None
+    check_created_indexes(operation.request, operation.state.table)
+    return None
+
+
+@may_run_in_reactor
+async def drop_indexes(operation: ShardedOperation) -> bytes | None:
+    """An index that supports the shard key has to stay."""
+    table = operation.state.table
+    assert table is not None
+    await in_own_task()
+    if operation.request.get(b"index") == "*":
+        return await drop_all_but_needed(operation.upstream, operation.request, operation.namespace, table)
+    await check_dropped_indexes(operation.upstream, operation.request, operation.namespace, table)
+    return None
+
+
+@may_run_in_reactor
+async def convert_to_capped(operation: ShardedOperation) -> bytes | None:
+    """Capped collections cannot be sharded.
+
+    Raises:
+        CommandError: IllegalOperation.
+    """
+    raise CommandError(ErrorCode.IllegalOperation, "You can't convertToCapped a sharded collection")
+
+
+def _key_changing(operation: ShardedOperation) -> KeyChangingRequest:
+    state = operation.state
+    assert state.table is not None
+    assert state.mutable_key is not None
+    return KeyChangingRequest(
+        operation.shard.previews,
+        operation.shard.mongod,
+        operation.upstream,
+        operation.request,
+        operation.namespace,
+        state.table,
+        state.mutable_key,
+        state.shard,
+    )
+
+
+SHARDED_OPERATIONS: Final[Mapping[str, Callable[[ShardedOperation], Awaitable[bytes | None]]]] = {
+    "update": update,
+    "findAndModify": find_and_modify,
+    "findandmodify": find_and_modify,
+    "createIndexes": create_indexes,
+    "dropIndexes": drop_indexes,
+    "deleteIndexes": drop_indexes,
+    "convertToCapped": convert_to_capped,
+}
+"""By the name of the command; all others are passed on at once."""

@@ -1,0 +1,41 @@
+"""How a shard daemon was started."""
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from shardwright.daemon.options import argument
+from shardwright.daemon.sidecar.options import SidecarOptions, add_sidecar_options
+from shardwright.shardd.commands.server_parameters import PARAMETERS, parse_parameter
+
+
+@dataclass(frozen=True, slots=True)
+class ShardOptions(SidecarOptions):
+    """The options of a sidecar, and those of a shard daemon alone.
+
+    Attributes:
+        parameters: server parameters that do not have their default to begin with.
+    """
+
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, parsed: argparse.Namespace) -> "ShardOptions":
+        """The options as they were parsed."""
+        common = SidecarOptions.of(parsed)
+        return cls(common.address, common.mongod_socket, common.mongod_address, common.slow_ms, dict(parsed.parameters))
+
+
+def add_shard_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a sidecar and ``--set-parameter``."""
+    add_sidecar_options(parser)
+    parser.add_argument(
+        "--set-parameter",
+        dest="parameters",
+        type=argument(parse_parameter),
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help=f"value of a server parameter at start: {', '.join(PARAMETERS)}",
+    )

@@ -1,0 +1,189 @@
+"""Commands that neither see nor touch orphans: the ownership filter in all queries that need it.
+
+Documents are not decoded; the command is copied with longer queries. Statements and commands whose query is pinned to
+one shard key that this shard owns stay as they are.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.shardd.orphans.filtered_pipelines import filtered_pipeline, opens_change_stream, without_moves
+from shardwright.shardd.orphans.filtered_queries import collation_of, is_pinned, with_filtered_query
+from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
+from shardwright.shardd.orphans.positional import is_positional, with_owned_ids
+from shardwright.sharding.namespace import Namespace
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.message import CHECKSUM_PRESENT, OpMsg, encode_sequence, op_msg
+from shardwright.wire.rawbson import (
+    ARRAY,
+    EMPTY_DOCUMENT,
+    OBJECT,
+    STRING,
+    array_documents,
+    array_of_documents,
+    decode_value,
+    find,
+    spans,
+    with_value,
+)
+from shardwright.wire.request import Request
+
+Filtering = Callable[[bytes, OwnershipFilter], bytes]
+
+_STATEMENTS: Final = {"update": b"updates", "delete": b"deletes"}
+
+
+async def without_orphans(
+    request: Request, mongod: LocalMongod, namespace: Namespace, ownership: OwnershipFilter
+) -> Request:
+    """A request that does what the given one does, but to no orphan.
+
+    Args:
+        request: an operation on a sharded collection.
+        mongod: the own one.
+        namespace: the collection.
+        ownership: what orphans are.
+
+    Raises:
+        CommandError: as `with_ownership` and `with_owned_ids`.
+        BackendError: mongod was asked for something and does not answer.
+    """
+    if is_positional(request) and not _reads_available(request.body):
+        return _with_body(request, await with_owned_ids(request, mongod, namespace, ownership), b"")
+    return with_ownership(request, ownership)
+
+
+def hiding_moves(request: Request) -> Request:
+    """The same request; but if it opens a change stream, one that does not show what migrations write."""
+    pipeline = request.fields.get(b"pipeline")
+    if pipeline is None or not opens_change_stream(request.body, pipeline):
+        return request
+    body = with_value(request.body, pipeline, without_moves(request.raw(pipeline)))
+    return _with_body(request, body, b"")
+
+
+def with_ownership(request: Request, ownership: OwnershipFilter) -> Request:
+    """A request that does what the given one does, but to no orphan.
+
+    Raises:
+        CommandError: ShardKeyNotFound, an upsert that may match one.
+        InvalidBSONError: it is not well-formed.
+    """
+    if request.name not in FILTERED or _reads_available(request.body):
+        return request
+    name = _STATEMENTS.get(request.name)
+    sequences = b"".join(
+        [
+            encode_sequence(each.name, [_filtered_statement(statement, ownership) for statement in each.documents])
+            if each.name == name
+            else each.section()
+            for each in request.message.sequences
+        ]
+    )
+    return _with_body(request, FILTERED[request.name](request.body, ownership), sequences)
+
+
+def _find(command: bytes, ownership: OwnershipFilter) -> bytes:
+    return with_filtered_query(command, b"filter", ownership, collation_of(command, ownership))
+
+
+def _query(command: bytes, ownership: OwnershipFilter) -> bytes:
+    return with_filtered_query(command, b"query", ownership, collation_of(command, ownership), may_be_null=True)
+
+
+def _find_and_modify(command: bytes, ownership: OwnershipFilter) -> bytes:
+    if _is_true(command, b"upsert"):
+        _require_pinned(command, b"query", ownership)
+        return command
+    return _query(command, ownership)
+
+
+def _aggregate(command: bytes, ownership: OwnershipFilter) -> bytes:
+    span = find(command, b"pipeline")
+    if span is None or span[0] != ARRAY:
+        return command
+    pipeline = filtered_pipeline(command[span[2] : span[3]], ownership, collation_of(command, ownership))
+    return with_value(command, span, pipeline)
+
+
+def _updates(command: bytes, ownership: OwnershipFilter) -> bytes:
+    return _with_filtered_statements(command, b"updates", ownership)
+
+
+def _deletes(command: bytes, ownership: OwnershipFilter) -> bytes:
+    return _with_filtered_statements(command, b"deletes", ownership)
+
+
+def _explain(command: bytes, ownership: OwnershipFilter) -> bytes:
+    explained = find(command, b"explain")
+    if explained is None or explained[0] != OBJECT:
+        return command
+    inner = command[explained[2] : explained[3]]
+    name, _ = next(iter(spans(inner)), (b"", None))
+    filtering = FILTERED.get(name.decode(errors="replace"))
+    return command if filtering is None else with_value(command, explained, filtering(inner, ownership))
+
+
+FILTERED: Final[Mapping[str, Filtering]] = {
+    "find": _find,
+    "count": _query,
+    "distinct": _query,
+    "findAndModify": _find_and_modify,
+    "findandmodify": _find_and_modify,
+    "aggregate": _aggregate,
+    "update": _updates,
+    "delete": _deletes,
+    "explain": _explain,
+}
+"""By the name of the command; all others concern the collection as a whole, or documents that are named."""
+
+
+def _with_filtered_statements(command: bytes, name: bytes, ownership: OwnershipFilter) -> bytes:
+    span = find(command, name)
+    if span is None or span[0] != ARRAY:
+        return command
+    statements = [_filtered_statement(statement, ownership) for statement in array_documents(command, span)]
+    return with_value(command, span, array_of_documents(statements))
+
+
+def _filtered_statement(statement: bytes, ownership: OwnershipFilter) -> bytes:
+    query = find(statement, b"q")
+    if query is None:
+        return statement  # mongod says that it is missing
+    if _is_true(statement, b"upsert"):
+        _require_pinned(statement, b"q", ownership)
+        return statement
+    return with_filtered_query(statement, b"q", ownership, collation_of(statement, ownership))
+
+
+def _require_pinned(statement: bytes, name: bytes, ownership: OwnershipFilter) -> None:
+    """Mongod lets no upsert have the filter; but routers send each to the owner of its shard key, so it needs none."""
+    span = find(statement, name)
+    query = EMPTY_DOCUMENT if span is None or span[0] != OBJECT else statement[span[2] : span[3]]
+    if not is_pinned(query, ownership, collation_of(statement, ownership)):
+        raise CommandError(
+            ErrorCode.ShardKeyNotFound,
+            "Failed to target upsert by query :: could not extract exact shard key that this shard owns",
+        )
+
+
+def _is_true(document: bytes, name: bytes) -> bool:
+    span = find(document, name)
+    return span is not None and bool(decode_value(document, span))
+
+
+def _reads_available(command: bytes) -> bool:
+    """Whether the client asked for whatever there is."""
+    concern = find(command, b"readConcern")
+    if concern is None or concern[0] != OBJECT:
+        return False
+    level = find(command, b"level", concern[2])
+    return level is not None and level[0] == STRING and decode_value(command, level) == "available"
+
+
+def _with_body(request: Request, body: bytes, sequences: bytes) -> Request:
+    message = request.message
+    flags = message.flags & ~CHECKSUM_PRESENT
+    return Request(OpMsg(op_msg(body, request_id=message.request_id, flags=flags, sections=sequences)))

@@ -1,0 +1,92 @@
+"""Cursors that clients opened through an earlier process of this daemon, which has ended while the mongod went on.
+
+That process knew what has to be hidden from them, and which further collections they read. This one does not, so it
+ends them, as a mongod that is restarted would have: their clients get CursorNotFound.
+"""
+
+from collections import defaultdict
+from datetime import datetime
+from typing import Any, Final
+
+import trio
+from bson.int64 import Int64
+
+from shardwright.daemon.logs import get_logger
+from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.shardd.orphans.open_cursors import now
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.rawbson import decode_value
+from shardwright.wire.request import Request
+
+logger = get_logger("shardd.orphans")
+
+WAIT_SECONDS_MAX: Final = 10.0
+"""How long a ``getMore`` waits for these cursors to be ended."""
+
+_RETRY_SECONDS: Final = 0.1
+_NEAREST: Final = {"$readPreference": {"mode": "nearest"}}
+
+
+class FormerCursors:
+    """The cursors on one mongod that are older than this process.
+
+    Attributes:
+        are_gone: whether there are none left.
+    """
+
+    def __init__(self, mongod: LocalMongod) -> None:
+        self.are_gone = False
+        self._mongod = mongod
+        self._opened_until = now()
+        self._gone = trio.Event()
+
+    async def end(self) -> None:
+        """End them as soon as the mongod answers."""
+        while not self.are_gone:
+            try:
+                await self._end_all()
+            except (BackendError, CommandError) as error:
+                logger.debug("Could not end the cursors of an earlier process", error=str(error))
+                await trio.sleep(_RETRY_SECONDS)
+            else:
+                self.are_gone = True
+        self._gone.set()
+
+    async def wait_gone(self, request: Request) -> None:
+        """Return when there are none left, before a ``getMore`` is passed on.
+
+        Raises:
+            CommandError: CursorNotFound, the mongod does not let them be ended.
+        """
+        with trio.move_on_after(WAIT_SECONDS_MAX):
+            await self._gone.wait()
+            return
+        cursor_id = decode_value(request.body, request.fields[b"getMore"])
+        raise CommandError(ErrorCode.CursorNotFound, f"cursor id {cursor_id} not found")
+
+    async def _end_all(self) -> None:
+        found: defaultdict[str, list[Int64]] = defaultdict(list)
+        listing: dict[str, Any] = {"aggregate": 1, "pipeline": _client_cursors(self._opened_until), "cursor": {}}
+        cursor = (await self._mongod.command("admin", listing | _NEAREST))["cursor"]
+        while True:
+            for each in cursor.get("firstBatch") or cursor.get("nextBatch") or ():
+                found[each["ns"]].append(Int64(each["cursor"]["cursorId"]))
+            if not cursor["id"]:
+                break
+            more = {"getMore": Int64(cursor["id"]), "collection": "$cmd.aggregate"}
+            cursor = (await self._mongod.command("admin", more))["cursor"]
+        for namespace, cursors in found.items():
+            db, _, collection = namespace.partition(".")
+            await self._mongod.command(db, {"killCursors": collection, "cursors": cursors})
+            logger.info("Ended cursors of an earlier process", namespace=namespace, count=len(cursors))
+
+
+def _client_cursors(opened_until: datetime) -> list[dict[str, Any]]:
+    """The pipeline that finds idle cursors, and those in use, but for tailable ones: from these nothing is hidden."""
+    opened = {
+        "ns": {"$not": {"$regex": r"^(local|config|admin)\."}},
+        "cursor.createdDate": {"$lte": opened_until},
+        "cursor.tailable": {"$ne": True},
+    }
+    return [{"$currentOp": {"allUsers": True, "idleCursors": True, "localOps": True}}, {"$match": opened}]

@@ -1,0 +1,119 @@
+"""Cursors that are older than a range that comes in: what is written into the range must not appear in them.
+
+They began without a filter for it. So their batches are looked through on the way, document by document, by the shard
+key in the raw bytes. That costs nothing where no range has come in since a cursor was opened. A cursor whose documents
+do not show their shard keys, or that counts them (``limit``), is given some time, and then ended.
+"""
+
+from collections.abc import Collection, Sequence
+from struct import Struct
+from typing import Final
+
+import trio
+from bson.int64 import Int64
+
+from shardwright.daemon.logs import get_logger
+from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.shardd.orphans.cursor_kinds import may_return, shows_shard_key
+from shardwright.shardd.orphans.open_cursors import OpenCursor, now, open_cursors
+from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
+from shardwright.wire import rawbson
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.message import reply
+from shardwright.wire.transport.client import response_body
+
+logger = get_logger("shardd.orphans")
+
+END_AFTER_SECONDS: Final = 5.0
+"""How long a range waits for cursors whose documents do not show whether they belong to it."""
+
+_POLL_SECONDS: Final = 0.1
+_pack_id: Final = Struct("<q").pack
+
+
+class OlderCursors:
+    """The older cursors of one mongod, by the raw bytes of their ids."""
+
+    def __init__(self, mongod: LocalMongod) -> None:
+        self._mongod = mongod
+        self._hidden: dict[bytes, tuple[str, tuple[OwnershipFilter, ...]]] = {}
+        self._ended: dict[bytes, str] = {}
+
+    def __contains__(self, cursor_id: bytes) -> bool:
+        return cursor_id in self._hidden or cursor_id in self._ended
+
+    async def hide(self, namespace: str, hidden: OwnershipFilter) -> None:
+        """Have all cursors that are open now return nothing that is written into some ranges from now on.
+
+        Args:
+            namespace: the collection.
+            hidden: the ranges.
+
+        Raises:
+            CommandError: mongod does not tell which cursors are open.
+            BackendError: mongod does not answer.
+        """
+        opened_until = now()
+        deadline = trio.current_time() + END_AFTER_SECONDS
+        while True:
+            cursors = await open_cursors(self._mongod, namespace, opened_until=opened_until)
+            self._forget_closed(namespace, {_pack_id(each.id) for each in cursors})
+            concerned = [each for each in cursors if may_return(each.command, hidden)]
+            others = [each for each in concerned if not self._try_hide(namespace, each, hidden)]
+            if not others:
+                return
+            if trio.current_time() >= deadline:
+                logger.warning("Ended cursors that are older than a range", namespace=namespace, count=len(others))
+                await self._end(namespace, others)
+                return
+            await trio.sleep(_POLL_SECONDS)
+
+    def without_hidden(self, cursor_id: bytes, frame: bytes) -> tuple[bytes, bool]:
+        """The reply to a ``getMore`` of such a cursor less what is hidden, and whether more has to be asked for.
+
+        Raises:
+            CommandError: QueryPlanKilled, the cursor was ended.
+        """
+        if self._ended.pop(cursor_id, None) is not None:
+            raise CommandError(
+                ErrorCode.QueryPlanKilled, "a range of the collection came in after the cursor was opened"
+            )
+        body = response_body(frame)
+        cursor = rawbson.find(body, b"cursor")
+        if cursor is None:  # an error; mongod has closed the cursor, or the client tries again
+            return frame, False
+        value = body[cursor[2] : cursor[3]]
+        fields = rawbson.index(value)
+        batch = fields[b"nextBatch"]
+        documents = rawbson.array_documents(value, batch)
+        ranges = self._hidden[cursor_id][1]
+        kept = [document for document in documents if not any(each.holds(document) for each in ranges)]
+        is_over = not any(value[fields[b"id"][2] : fields[b"id"][3]])
+        if is_over:
+            del self._hidden[cursor_id]
+        if len(kept) == len(documents):
+            return frame, False
+        value = rawbson.with_value(value, batch, rawbson.array_of_documents(kept))
+        filtered = reply(int.from_bytes(frame[8:12], "little"), rawbson.with_value(body, cursor, value))
+        return filtered, not kept and not is_over
+
+    async def _end(self, namespace: str, cursors: Sequence[OpenCursor]) -> None:
+        self._ended.update((_pack_id(each.id), namespace) for each in cursors)
+        db, _, collection = namespace.partition(".")
+        await self._mongod.command(db, {"killCursors": collection, "cursors": [Int64(each.id) for each in cursors]})
+
+    def _try_hide(self, namespace: str, cursor: OpenCursor, hidden: OwnershipFilter) -> bool:
+        if not shows_shard_key(cursor.command, hidden.pattern):
+            return False
+        cursor_id = _pack_id(cursor.id)
+        known = self._hidden.get(cursor_id, (namespace, ()))[1]
+        if hidden not in known:
+            self._hidden[cursor_id] = namespace, (*known, hidden)
+        return True
+
+    def _forget_closed(self, namespace: str, still_open: Collection[bytes]) -> None:
+        for cursor_id in [each for each, (ns, _) in self._hidden.items() if ns == namespace and each not in still_open]:
+            del self._hidden[cursor_id]
+        for cursor_id in [each for each, ns in self._ended.items() if ns == namespace and each not in still_open]:
+            del self._ended[cursor_id]

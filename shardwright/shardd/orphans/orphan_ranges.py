@@ -1,0 +1,69 @@
+"""Which ranges of a collection may hold documents on this shard that belong to another one.
+
+They are not written down anywhere: they are those parts of the range deletions that the routing table gives to others.
+So an incoming range is hidden from its registration until the table says that it is owned, and a range that was given
+away is hidden from the moment the table says so, without anybody telling.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from bson.timestamp import Timestamp
+
+from shardwright.shardd.orphans.range_deletion_task import RangeDeletionTask
+from shardwright.sharding.chunks import ChunkRange
+from shardwright.sharding.key_order import encode_key
+from shardwright.sharding.routing_table import RoutedChunk, RoutingTable
+
+
+def range_of(task: RangeDeletionTask) -> ChunkRange:
+    """The range of a range deletion, ready to be compared."""
+    low, high = task.range.min, task.range.max
+    return ChunkRange(low, high, encode_key(low), encode_key(high))
+
+
+def orphan_ranges(
+    tasks: Iterable[RangeDeletionTask], table: RoutingTable, shard: str, time: Timestamp | None = None
+) -> tuple[ChunkRange, ...]:
+    """The ranges of which ``shard`` may hold documents without owning them, sorted and as few as possible.
+
+    Args:
+        tasks: the range deletions of the namespace; those of another collection of that name do not count.
+        table: who owns what.
+        shard: this shard.
+        time: a cluster time in the past that is asked about; ``tasks`` are those of then.
+
+    Raises:
+        CommandError: StaleChunkHistory, ``table`` does not know who owned one of the ranges at ``time``.
+    """
+    uuid = table.collection.uuid
+    return merged(
+        part
+        for task in tasks
+        if task.collection_uuid == uuid
+        for part, chunk in chunks_within(table, range_of(task))
+        if (chunk.shard if time is None else table.shard_for_key_at(chunk.min_key, time)) != shard
+    )
+
+
+def chunks_within(table: RoutingTable, wanted: ChunkRange) -> Iterator[tuple[ChunkRange, RoutedChunk]]:
+    """The chunks that a range touches, in order, each with the part of it that lies in the range."""
+    key = wanted.min_key
+    while key < wanted.max_key:
+        chunk = table.chunk_for_key(key)
+        low = (chunk.min, chunk.min_key) if chunk.min_key >= wanted.min_key else (wanted.min, wanted.min_key)
+        high = (chunk.max, chunk.max_key) if chunk.max_key <= wanted.max_key else (wanted.max, wanted.max_key)
+        yield ChunkRange(low[0], high[0], low[1], high[1]), chunk
+        key = chunk.max_key
+
+
+def merged(ranges: Iterable[ChunkRange]) -> tuple[ChunkRange, ...]:
+    """The same keys in as few ranges as possible, sorted."""
+    found: list[ChunkRange] = []
+    for each in sorted(ranges, key=lambda each: each.min_key):
+        if found and each.min_key <= found[-1].max_key:
+            last = found[-1]
+            if each.max_key > last.max_key:
+                found[-1] = ChunkRange(last.min, each.max, last.min_key, each.max_key)
+        else:
+            found.append(each)
+    return tuple(found)

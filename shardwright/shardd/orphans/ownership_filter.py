@@ -1,0 +1,98 @@
+"""The filter that keeps documents in orphan ranges out of what an operation sees."""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, Final
+
+from shardwright.shardd.orphans.key_expressions import Expression, holds_strings, is_below, shard_key
+from shardwright.sharding.chunks import ChunkRange
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.sharding.targeting.collation import is_simple
+from shardwright.wire.rawbson import encode_elements, from_elements
+
+KEY_VARIABLE: Final = "ownedShardKey"
+"""By this name filters are recognized in replies that repeat queries."""
+
+_KEY: Final = f"$${KEY_VARIABLE}"
+
+
+class OwnershipFilter:
+    """Which documents of a collection are no orphans.
+
+    Args:
+        pattern: the shard key.
+        ranges: the ranges that may hold orphans, sorted, without overlap.
+        default_collation: of the collection.
+    """
+
+    def __init__(
+        self,
+        pattern: ShardKeyPattern,
+        ranges: Sequence[ChunkRange],
+        default_collation: Mapping[str, Any] | None,
+    ) -> None:
+        self.pattern = pattern
+        self.ranges = tuple(ranges)
+        self.default_collation = default_collation
+        self.depends_on_collation = any(holds_strings(each.min) or holds_strings(each.max) for each in ranges)
+        """Whether `element` is another one under another collation."""
+        self._min_keys = [each.min_key for each in ranges]
+
+    def is_orphan(self, key: bytes) -> bool:
+        """Whether a document with the encoded shard key would be an orphan."""
+        position = bisect_right(self._min_keys, key) - 1
+        return position >= 0 and self._is_below_max(key, self.ranges[position])
+
+    def holds(self, document: bytes) -> bool:
+        """Whether a raw document, of which only the shard key may be there, would be an orphan."""
+        return self.is_orphan(self.pattern.key_bytes_of_document(document))
+
+    def overlaps(self, low: bytes, high: bytes) -> bool:
+        """Whether some key between two bounds, which are any byte strings, may be that of an orphan."""
+        return any(low < each.max_key and each.min_key < high for each in self.ranges)
+
+    def element(self, collation: Mapping[str, Any] | None) -> bytes:
+        """The ``$expr`` element that a query needs to match no orphan.
+
+        A query may hold several of that name; all of them have to be true.
+
+        Args:
+            collation: the one in force, that of the operation or else the collection's.
+        """
+        return self._element if is_simple(collation) or not self.depends_on_collation else self._collated_element
+
+    def query(self, collation: Mapping[str, Any] | None) -> bytes:
+        """A query that matches all documents but orphans."""
+        return from_elements(self.element(collation))
+
+    @cached_property
+    def _element(self) -> bytes:
+        return encode_elements({"$expr": self._expression(is_collated=False)})
+
+    @cached_property
+    def _collated_element(self) -> bytes:
+        return encode_elements({"$expr": self._expression(is_collated=True)})
+
+    def _expression(self, *, is_collated: bool) -> Expression:
+        key = {KEY_VARIABLE: shard_key(self.pattern)}
+        return {"$let": {"vars": key, "in": self._decide(0, len(self.ranges), is_collated=is_collated)}}
+
+    def _decide(self, first: int, end: int, *, is_collated: bool) -> Expression:
+        """Whether a key lies in none of some neighbouring ranges: a bisection written out."""
+        if first == end:
+            return True
+        middle = (first + end) // 2
+        range_ = self.ranges[middle]
+        before = self._decide(first, middle, is_collated=is_collated)
+        behind = self._decide(middle + 1, end, is_collated=is_collated)
+        if range_.max_key != self.pattern.global_max_bytes():  # above it there is nothing
+            behind = {"$cond": [is_below(_KEY, range_.max, is_collated=is_collated), False, behind]}
+        else:
+            behind = False
+        if range_.min_key == self.pattern.global_min_bytes():
+            return behind
+        return {"$cond": [is_below(_KEY, range_.min, is_collated=is_collated), before, behind]}
+
+    def _is_below_max(self, key: bytes, range_: ChunkRange) -> bool:
+        return key < range_.max_key or range_.max_key == self.pattern.global_max_bytes()

@@ -1,0 +1,26 @@
+"""All ranges of a collection that a shard does not own."""
+
+from typing import Final
+
+from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
+from shardwright.sharding.chunks import ChunkRange
+from shardwright.sharding.routing_table import RoutingTable
+
+RANGES_MAX: Final = 1_000
+"""More make a filter that takes mongod longer to read than most operations take."""
+
+
+def unowned_filter(table: RoutingTable, shard: str) -> OwnershipFilter | None:
+    """The filter that leaves only what a shard owns, None if it would have too many ranges."""
+    ranges: list[ChunkRange] = []
+    for chunk in table.chunks():
+        if chunk.shard == shard:
+            continue
+        if ranges and ranges[-1].max_key == chunk.min_key:
+            last = ranges[-1]
+            ranges[-1] = ChunkRange(last.min, chunk.max, last.min_key, chunk.max_key)
+        elif len(ranges) == RANGES_MAX:
+            return None
+        else:
+            ranges.append(ChunkRange(chunk.min, chunk.max, chunk.min_key, chunk.max_key))
+    return OwnershipFilter(table.key_pattern, ranges, table.collection.default_collation)

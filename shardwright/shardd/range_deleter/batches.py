@@ -1,0 +1,69 @@
+"""Finding some documents of a range through the shard key index, and deleting just these, if they still are in it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import bson
+
+from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.shardd.local_mongod.range_scan import ShardKeyIndex
+from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
+from shardwright.sharding.chunks import ChunkRange
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.wire import rawbson
+from shardwright.wire.errors import CommandError
+from shardwright.wire.message import next_request_id, op_msg
+from shardwright.wire.transport.client import decode_reply, response_body
+
+
+async def next_batch(
+    mongod: LocalMongod, namespace: Namespace, pattern: ShardKeyPattern, wanted: ChunkRange, size: int
+) -> list[bytes]:
+    """Some documents of a range, as ``{_id}``; none if it is empty.
+
+    Raises:
+        CommandError: IndexNotFound, there is no index that begins with the shard key.
+        BackendError: mongod does not answer.
+    """
+    index = await ShardKeyIndex.find(mongod, namespace, pattern)
+    for scan in index.scans(pattern, wanted):
+        options = {"projection": {"_id": 1}, "batchSize": size, "limit": size, "singleBatch": True, "$db": namespace.db}
+        find = bson.encode({"find": namespace.collection, **scan, **options})
+        frame = await mongod.pool.exchange(op_msg(find, request_id=next_request_id()))
+        reply = response_body(frame)
+        cursor = rawbson.find(reply, b"cursor")
+        if cursor is None:
+            raise CommandError.from_reply(decode_reply(frame))
+        found = rawbson.array_documents(reply, rawbson.index(reply, cursor[2])[b"firstBatch"])
+        if found:
+            return found
+    return []
+
+
+def delete_statement(
+    found: Sequence[bytes], pattern: ShardKeyPattern, wanted: ChunkRange, default_collation: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """The statement that deletes documents that were found, but for those that have left the range since.
+
+    It runs under the collection's collation, as the ``_id`` index does.
+
+    Args:
+        found: as `next_batch` returns them.
+        pattern: the shard key.
+        wanted: the range.
+        default_collation: of the collection.
+    """
+    outside = OwnershipFilter(pattern, (wanted,), default_collation).query(default_collation)
+    query = {"_id": rawbson.raw_document(_in(found)), "$nor": [rawbson.raw_document(outside)]}
+    return {"q": query, "limit": 0}
+
+
+def _in(found: Sequence[bytes]) -> bytes:
+    """``{$in: [<_id>, …]}`` of the documents."""
+    ids = []
+    for position, document in enumerate(found):
+        span = rawbson.find(document, b"_id")
+        assert span is not None
+        ids.append(rawbson.element(b"%d" % position, span[0], document[span[2] : span[3]]))
+    return rawbson.wrap_value(rawbson.ARRAY, rawbson.from_elements(b"".join(ids)), b"$in")

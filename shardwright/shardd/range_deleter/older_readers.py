@@ -1,0 +1,62 @@
+"""Before the first document of an incoming range is written: nothing that reads already may come to see it.
+
+Who read before the range came reads it from its donor. Operations that begin from now on have the filter. Those under
+way are of three kinds, and a move waits for none of the readers among them for long:
+
+- reads that have not answered are discarded and run again with a filter (`ShardHandler`);
+- open cursors get their batches looked through (`older_cursors`);
+- writes under way, such as a long ``updateMany``, cannot be repeated. If they do not end in time the range is refused.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
+from shardwright.sharding.namespace import Namespace
+from shardwright.wire import rawbson
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+if TYPE_CHECKING:
+    from shardwright.shardd.context.shard import Shard
+
+READS_SECONDS_MAX: Final = 1.0
+"""How long reads under way are waited for; it is cheaper than to repeat them."""
+
+WRITES_SECONDS_MAX: Final = 10.0
+
+
+async def hide_from_older_readers(shard: "Shard", namespace: str, hidden: OwnershipFilter) -> None:
+    """See to it that nothing that is under way on a collection sees what is written into some ranges after this.
+
+    Raises:
+        CommandError: LockTimeout, a write from before is still under way; or mongod refuses.
+        BackendError: mongod does not answer.
+    """
+    state = shard.namespace(namespace)
+    with trio.move_on_after(READS_SECONDS_MAX):
+        await state.wait_earlier_operations()
+    with trio.move_on_after(WRITES_SECONDS_MAX) as patience:
+        await state.wait_earlier_writes()
+    if patience.cancelled_caught:
+        raise CommandError(
+            ErrorCode.LockTimeout,
+            f"a write that began before a range of {namespace} is to come in is still under way and might see it",
+        )
+    state.supersede_earlier_reads()
+    await shard.older_cursors.hide(namespace, hidden)
+
+
+async def close_cursor(shard: "Shard", namespace: Namespace, body: bytes) -> None:
+    """Close the cursor that an answer has opened which nobody gets.
+
+    Raises:
+        BackendError: mongod does not answer.
+    """
+    cursor = rawbson.find(body, b"cursor")
+    if cursor is None:
+        return
+    cursor_id = rawbson.decode_value(body, rawbson.index(body, cursor[2])[b"id"])
+    if cursor_id:
+        await shard.mongod.command(namespace.db, {"killCursors": namespace.collection, "cursors": [cursor_id]})

@@ -1,0 +1,48 @@
+"""What a read at a time in the past (``atClusterTime``) must not see: what was an orphan then.
+
+The data is read as it was at that time, so it is filtered by who owned it at that time. Which ranges could hold orphans
+then is read from ``config.rangeDeletions`` at the same time, on the same mongod: a reader that sees an orphan
+there also sees the document that says so. Documents that were given away and deleted since are still seen, as mongod
+keeps them for as long as it serves reads at that time.
+"""
+
+from bson.timestamp import Timestamp
+
+from shardwright.daemon.sidecar.noop_writer import READ_CONCERN
+from shardwright.shardd.orphans.orphan_ranges import orphan_ranges
+from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
+from shardwright.shardd.range_deleter.range_deletions import RangeDeletions
+from shardwright.sharding.routing_table import RoutingTable
+from shardwright.wire.rawbson import decode_document
+from shardwright.wire.request import Request
+
+
+def snapshot_time(request: Request) -> Timestamp | None:
+    """The time in the past that a request reads at, None if it reads the present."""
+    raw = request.raw_object(READ_CONCERN)
+    if raw is None:
+        return None
+    concern = decode_document(raw)
+    time = concern.get("atClusterTime")
+    return time if concern.get("level") == "snapshot" and isinstance(time, Timestamp) else None
+
+
+async def ownership_at(
+    range_deletions: RangeDeletions, table: RoutingTable, shard: str, time: Timestamp
+) -> OwnershipFilter | None:
+    """The filter of a read at a time, None if there were no orphans.
+
+    Args:
+        range_deletions: of this shard.
+        table: of the collection, of the version that the read was admitted with.
+        shard: this shard.
+        time: of the read.
+
+    Raises:
+        CommandError: StaleChunkHistory, the history of the chunks does not reach back so far; SnapshotTooOld, that of
+            the data does not; or mongod cannot read at that time for another reason.
+        BackendError: mongod does not answer.
+    """
+    tasks = await range_deletions.tasks_at(str(table.namespace), time)
+    ranges = orphan_ranges(tasks, table, shard, time)
+    return OwnershipFilter(table.key_pattern, ranges, table.collection.default_collation) if ranges else None

@@ -1,0 +1,205 @@
+"""Deleting a range: not before those who may be reading it have ended, in batches, and never what this shard owns."""
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+import trio
+from bson.binary import Binary
+
+from shardwright.daemon.logs import get_logger
+from shardwright.shardd.context.fail_point_names import (
+    HANG_AFTER_DOING_DELETION,
+    HANG_BEFORE_DOING_DELETION,
+    SUSPEND_RANGE_DELETION,
+)
+from shardwright.shardd.local_mongod.range_contents import is_range_empty
+from shardwright.shardd.orphans.open_cursors import now, wait_cursors_closed
+from shardwright.shardd.orphans.orphan_ranges import chunks_within, range_of
+from shardwright.shardd.orphans.range_deletion_task import CLEAN_NOW, RangeDeletionTask
+from shardwright.shardd.range_deleter.batches import delete_statement, next_batch
+from shardwright.shardd.range_deleter.parameters import RangeDeleterParameters
+from shardwright.shardd.range_deleter.task_store import RangeDeletionStore
+from shardwright.sharding.bson_text import document_text
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.routing_table import RoutingTable
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import BackendError, CommandError
+
+if TYPE_CHECKING:
+    from shardwright.shardd.context.shard import Shard
+
+logger = get_logger("shardd.orphans")
+
+_RETRY_SECONDS_MIN: Final = 0.1
+_RETRY_SECONDS_MAX: Final = 10.0
+_GONE: Final = frozenset({ErrorCode.NamespaceNotFound, ErrorCode.CollectionUUIDMismatch})
+
+
+class RangeDeleter:
+    """Deletes the ranges of one shard, a batch at a time.
+
+    Args:
+        shard: whose ranges.
+        store: where a range is crossed out once it is empty.
+        on_deleted: called with the migration's id and the number of documents that a batch deleted.
+    """
+
+    def __init__(self, shard: "Shard", store: RangeDeletionStore, on_deleted: Callable[[UUID, int], None]) -> None:
+        self._shard = shard
+        self._store = store
+        self._on_deleted = on_deleted
+        self._turn = trio.Lock()
+        metrics = shard.metrics
+        self._deleted = metrics.counter("range_deleter_documents", "Orphans that the range deleter has deleted")
+        self._failures = metrics.counter("range_deleter_failures", "Failures after which the range deleter tried again")
+
+    async def delete(self, task: RangeDeletionTask) -> None:
+        """Delete a range as soon as it may be, and its document in the end.
+
+        What fails is tried again until the term ends: a range that is half deleted does no harm, one that is forgotten
+        does.
+
+        Raises:
+            CommandError: IllegalOperation, this shard owns a part of it.
+        """
+        pause = _RETRY_SECONDS_MIN
+        while True:
+            try:
+                await self._wait_allowed(task)
+                await self._delete_documents(task)
+                await self._store.delete(task.id)
+            except OwnedRangeError:
+                raise
+            except (CommandError, BackendError) as error:
+                self._failures.add()
+                logger.warning(
+                    "The deletion of a range has to be tried again",
+                    namespace=task.namespace,
+                    migration=str(task.id),
+                    error=str(error),
+                )
+                await trio.sleep(pause)
+                pause = min(2 * pause, _RETRY_SECONDS_MAX)
+            else:
+                return
+
+    async def wait_older_operations(self, namespace: str) -> None:
+        """Return when all operations on a collection that are under way now, and the cursors they leave, have ended.
+
+        Raises:
+            CommandError: mongod does not tell.
+            BackendError: mongod does not answer.
+        """
+        await self._shard.namespace(namespace).wait_earlier_operations()
+        await wait_cursors_closed(self._shard.mongod, namespace, opened_until=now())
+
+    async def _wait_allowed(self, task: RangeDeletionTask) -> None:
+        await self.wait_older_operations(task.namespace)
+        await self._shard.fail_points.hang_while(SUSPEND_RANGE_DELETION)
+        if task.when != CLEAN_NOW and not await self._is_empty(task):
+            # For reads on secondaries, which nobody counts.
+            parameters = await RangeDeleterParameters.read(self._shard.mongod)
+            await trio.sleep(remaining_delay(task, parameters.cleanup_delay_seconds, time.time()))
+
+    async def _is_empty(self, task: RangeDeletionTask) -> bool:
+        """Whether there is nothing to delete, as after a chunk was placed before it was filled.
+
+        No read can miss anything then; and as long as there is a range, reads pay for the filter that hides it. A move
+        that brings the range back has it hidden again.
+        """
+        table = await self.authoritative_table(task)
+        if table is None:
+            return True
+        return await is_range_empty(
+            self._shard.mongod, Namespace.parse(task.namespace), table.key_pattern, range_of(task)
+        )
+
+    async def _delete_documents(self, task: RangeDeletionTask) -> None:
+        """Delete all documents of the range and wait until a majority has done so.
+
+        Raises:
+            OwnedRangeError: the config servers say that this shard owns a part of it.
+        """
+        shard, total = self._shard, 0
+        table = await self.authoritative_table(task)
+        if table is None:
+            logger.info("The collection of a range deletion is gone", namespace=task.namespace, migration=str(task.id))
+            return
+        await shard.fail_points.hang_while(HANG_BEFORE_DOING_DELETION)
+        while True:
+            parameters = await RangeDeleterParameters.read(shard.mongod)
+            async with self._turn:
+                self._refuse_owned(task, table)
+                try:
+                    deleted = await self._delete_batch(task, table, parameters.batch_size)
+                except CommandError as error:
+                    if error.code not in _GONE:
+                        raise
+                    logger.info("The collection was dropped", namespace=task.namespace, migration=str(task.id))
+                    return
+                if not deleted:
+                    break
+                total += deleted
+                self._deleted.add(deleted)
+                await self._store.add_orphans(task.id, -deleted)
+                self._on_deleted(task.id, deleted)
+                await shard.fail_points.hang_while(HANG_AFTER_DOING_DELETION)
+                await trio.sleep(parameters.batch_delay_seconds)
+            table = shard.namespace(task.namespace).table or table
+        await shard.wait_majority()
+        logger.info("Deleted a range", namespace=task.namespace, migration=str(task.id), documents=total)
+
+    async def authoritative_table(self, task: RangeDeletionTask) -> RoutingTable | None:
+        """The routing table as the config servers have it, None if the collection of the task is no more."""
+        state = self._shard.namespace(task.namespace)
+        await self._shard.refresher.reread_collection(state)
+        while not state.is_known:  # forgotten again at once, as by a critical section
+            await self._shard.refresher.reread_collection(state)
+        table = state.table
+        return table if table is not None and table.collection.uuid == task.collection_uuid else None
+
+    def _refuse_owned(self, task: RangeDeletionTask, table: RoutingTable) -> None:
+        this = self._shard.require_identity().shard_name
+        for _, chunk in chunks_within(table, range_of(task)):
+            if chunk.shard == this:
+                raise OwnedRangeError(
+                    ErrorCode.IllegalOperation,
+                    f"refusing to delete the range {range_of(task)} of {task.namespace}: this shard owns the chunk "
+                    f"[{document_text(chunk.min)}, {document_text(chunk.max)})",
+                )
+
+    async def _delete_batch(self, task: RangeDeletionTask, table: RoutingTable, size: int) -> int:
+        """Delete some documents of the range; returns how many, 0 when there are none left."""
+        namespace, pattern = Namespace.parse(task.namespace), table.key_pattern
+        found = await next_batch(self._shard.mongod, namespace, pattern, range_of(task), size)
+        if not found:
+            return 0
+        delete: dict[str, Any] = {
+            "delete": namespace.collection,
+            "deletes": [delete_statement(found, pattern, range_of(task), table.collection.default_collation)],
+            "collectionUUID": Binary.from_uuid(task.collection_uuid),
+        }
+        async with self._shard.reserved_sessions.session() as session:
+            (reply,) = await session.run(namespace.db, [delete])
+        if not reply["n"]:
+            # Somebody else was faster, or finding and deleting differ on what the range is; that must not go on.
+            raise CommandError(ErrorCode.OperationFailed, "none of the documents that were found could be deleted")
+        return int(reply["n"])
+
+
+def remaining_delay(task: RangeDeletionTask, delay: float, now: float) -> float:
+    """For how many seconds a range must not be deleted yet; less than the whole delay after a restart.
+
+    Args:
+        task: the range, whose timestamp says since when it may be deleted.
+        delay: how many seconds after that.
+        now: seconds since the epoch, by a clock that may differ from the one of the timestamp.
+    """
+    since = now if task.timestamp is None else task.timestamp.time
+    return min(max(since + delay - now, 0), delay)
+
+
+class OwnedRangeError(CommandError):
+    """A range was to be deleted that this shard owns."""

@@ -1,0 +1,344 @@
+"""The ranges of this shard whose documents are, or may become, orphans, and what becomes of each.
+
+A migration registers its range on both sides before it writes the first document. When its outcome is known, one side
+lets its range be deleted (`RangeDeletions.mark_ready`), the other, which owns it now, forgets it
+(`RangeDeletions.remove`). Until then, and until the last document is deleted, the range is in the way of any other
+migration of the same keys into this shard, and what of it this shard does not own is hidden from operations
+(`shardd.orphans.orphan_ranges`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import trio
+from bson.timestamp import Timestamp
+
+from shardwright.daemon.logs import get_logger
+from shardwright.shardd.orphans.orphan_ranges import orphan_ranges, range_of
+from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
+from shardwright.shardd.orphans.range_deletion_task import RangeDeletionTask
+from shardwright.shardd.range_deleter.older_readers import hide_from_older_readers
+from shardwright.shardd.range_deleter.range_deleter import RangeDeleter
+from shardwright.shardd.range_deleter.task_store import RangeDeletionStore
+from shardwright.sharding.chunks import ChunkRange
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+if TYPE_CHECKING:
+    from shardwright.shardd.context.shard import Shard
+
+logger = get_logger("shardd.orphans")
+
+
+class _Entry:
+    """One range deletion that is known, and its end for those who wait for it."""
+
+    def __init__(self, task: RangeDeletionTask) -> None:
+        self.task = task
+        self.range = range_of(task)
+        self.ended = trio.Event()
+        self.error: CommandError | None = None
+        self.is_running = False
+
+    def end(self, error: CommandError | None = None) -> None:
+        """No more comes of it: the range is deleted or forgotten, or, with an error, is going to be neither now."""
+        self.error = error
+        self.ended.set()
+
+    async def wait_ended(self) -> None:
+        """Return when the range is deleted or forgotten.
+
+        Raises:
+            CommandError: it is not going to be, for now.
+        """
+        await self.ended.wait()
+        if self.error is not None:
+            raise self.error
+
+
+class RangeDeletions:
+    """The range deletions of one shard daemon (``shard.range_deletions``).
+
+    The primary changes them; a secondary is told of the changes as they are replicated (`observe`).
+
+    Args:
+        shard: whose they are.
+    """
+
+    def __init__(self, shard: "Shard") -> None:
+        self._shard = shard
+        self._store = RangeDeletionStore(shard.mongod)
+        self._deleter = RangeDeleter(shard, self._store, self._on_deleted)
+        self._entries: dict[UUID, _Entry] = {}
+        self._nursery: trio.Nursery | None = None
+        self._loaded = trio.Event()
+        metrics = shard.metrics
+        metrics.gauge("range_deletions_pending", "Range deletions that have not ended", lambda: len(self._entries))
+        metrics.gauge("orphan_documents", "Documents known to be orphans, or about to become some", self._orphan_count)
+
+    # Terms
+
+    async def begin_term(self, nursery: trio.Nursery) -> None:
+        """Take over what is persisted, and go on with the deletions that may go on.
+
+        Args:
+            nursery: of the term, in which deletions run.
+
+        Raises:
+            CommandError: it could not be read.
+            BackendError: mongod does not answer.
+        """
+        await self._store.prepare()
+        await self.reload()
+        self._nursery = nursery
+        for entry in self._entries.values():
+            if not entry.task.pending:
+                self._start(entry)
+
+    def end_term(self) -> None:
+        """The deletions have been cancelled with their nursery; the next primary goes on with them."""
+        self._nursery = None
+        self._loaded = trio.Event()
+        for entry in self._entries.values():
+            if not entry.ended.is_set():
+                entry.end(_stepped_down())
+
+    # What migrations do
+
+    async def register(self, task: RangeDeletionTask) -> None:
+        """Persist a range, on a majority, as one that may hold orphans; one that is registered already stays as it is.
+
+        Where it hides documents from now on, nothing that is under way sees what is written into the range next
+        (`hide_from_older_readers`).
+
+        Raises:
+            CommandError: it could not be persisted; NotWritablePrimary, this is no (recovered) primary; LockTimeout, a
+                write that might see the documents is under way.
+            BackendError: mongod does not answer.
+        """
+        self._require_term()
+        if task.id in self._entries:
+            return
+        await self._store.insert(task)
+        self._adopt(task)
+        logger.info("Registered a range deletion", **_about(task))
+        state = self._shard.namespace(task.namespace)
+        table = state.table if state.is_known else await self._deleter.authoritative_table(task)
+        ranges = orphan_ranges([task], table, self._shard.require_identity().shard_name) if table else ()
+        if table is not None and ranges:
+            hidden = OwnershipFilter(table.key_pattern, ranges, table.collection.default_collation)
+            await hide_from_older_readers(self._shard, task.namespace, hidden)
+
+    async def mark_ready(self, migration_id: UUID, *, when: str) -> None:
+        """Let a range be deleted, on a majority. It begins once the operations and cursors of now have ended.
+
+        A range that is not known any more has been deleted.
+
+        Args:
+            migration_id: whose range.
+            when: `CLEAN_DELAYED`, ``orphanCleanupDelaySecs`` after that unless the range is empty, or `CLEAN_NOW`.
+
+        Raises:
+            CommandError: it could not be persisted; NotWritablePrimary, this is no (recovered) primary.
+            BackendError: mongod does not answer.
+        """
+        self._require_term()
+        task = await self._store.mark_ready(migration_id, when, await self._now())
+        if task is None:
+            self._forget(migration_id)
+            return
+        entry = self._adopt(task)
+        logger.info("A range is to be deleted", when=when, **_about(task))
+        self._start(entry)
+
+    async def remove(self, migration_id: UUID) -> None:
+        """Forget a range that this shard owns for good, on a majority.
+
+        Raises:
+            CommandError: it could not be persisted; NotWritablePrimary, this is no (recovered) primary.
+            BackendError: mongod does not answer.
+        """
+        self._require_term()
+        entry = self._entries.get(migration_id)
+        if entry is not None and entry.is_running:
+            raise CommandError(ErrorCode.IllegalOperation, f"the range of migration {migration_id} is being deleted")
+        await self._store.delete(migration_id)
+        self._forget(migration_id)
+
+    async def add_orphan_count(self, migration_id: UUID, count: int) -> None:
+        """Count documents that came into a range, or, with a negative number, that went.
+
+        Raises:
+            CommandError: it could not be persisted.
+            BackendError: mongod does not answer.
+        """
+        await self._store.add_orphans(migration_id, count)
+        entry = self._entries.get(migration_id)
+        if entry is not None:
+            entry.task = replace(entry.task, orphans=entry.task.orphans + count)
+
+    async def wait_no_overlap(
+        self, namespace: str, collection_uuid: UUID, range: ChunkRange, *, ignoring: UUID | None = None
+    ) -> None:
+        """Return when no range that is registered overlaps the given one.
+
+        Args:
+            namespace: the collection.
+            collection_uuid: its UUID.
+            range: the keys that have to be free.
+            ignoring: a migration whose own range does not count.
+
+        Raises:
+            CommandError: an overlapping range is not going to be deleted for now.
+        """
+        while True:
+            overlapping = [
+                entry
+                for entry in self._entries.values()
+                if entry.task.id != ignoring
+                and entry.task.namespace == namespace
+                and entry.task.collection_uuid == collection_uuid
+                and entry.range.overlaps(range)
+            ]
+            if not overlapping:
+                return
+            logger.info("Waiting for a range deletion", **_about(overlapping[0].task))
+            await overlapping[0].wait_ended()
+
+    async def wait_deleted(self, migration_id: UUID) -> None:
+        """Return when a range is deleted or forgotten, as it is when nothing is known of it.
+
+        Raises:
+            CommandError: it is not going to be, for now.
+        """
+        entry = self._entries.get(migration_id)
+        if entry is not None:
+            await entry.wait_ended()
+
+    async def wait_all_deleted(self, namespace: str) -> None:
+        """Return when all ranges of a collection that may be deleted have been (``cleanupOrphaned``).
+
+        Raises:
+            CommandError: one of them is not going to be, for now.
+        """
+        for entry in [each for each in self._entries.values() if each.task.namespace == namespace]:
+            if not entry.task.pending:
+                await entry.wait_ended()
+
+    # What is known
+
+    async def wait_loaded(self) -> None:
+        """Return once what is persisted has been read, so that `tasks_of` tells the truth."""
+        await self._loaded.wait()
+
+    def tasks_of(self, namespace: str) -> list[RangeDeletionTask]:
+        """The range deletions of a collection, of whatever UUID, that have not ended."""
+        return [entry.task for entry in self._entries.values() if entry.task.namespace == namespace]
+
+    async def tasks_at(self, namespace: str, time: Timestamp) -> list[RangeDeletionTask]:
+        """The range deletions of a collection that had not ended at a cluster time; errors as `RangeDeletionStore`."""
+        return await self._store.load_at(namespace, time)
+
+    async def reload(self) -> None:
+        """Replace what is known by what is persisted on the local mongod.
+
+        Raises:
+            CommandError: it could not be read.
+            BackendError: mongod does not answer.
+        """
+        tasks = {task.id: task for task in await self._store.load()}
+        for migration_id in [each for each in self._entries if each not in tasks]:
+            self._forget(migration_id)
+        for task in tasks.values():
+            entry = self._adopt(task)
+            if entry.ended.is_set():  # told to those who waited in another term
+                self._entries[task.id] = _Entry(task)
+        self._loaded.set()
+
+    def observe(self, entry: Mapping[str, Any]) -> None:
+        """A secondary's mongod applied an oplog entry of ``config.rangeDeletions``.
+
+        Changes of a document do not matter here: neither its range nor whether there is one changes.
+        """
+        if entry["op"] == "i":
+            self._adopt(RangeDeletionTask.from_document(entry["o"]))
+        elif entry["op"] == "d":
+            self._forget(entry["o"]["_id"].as_uuid())
+
+    # Inside
+
+    def _adopt(self, task: RangeDeletionTask) -> _Entry:
+        entry = self._entries.get(task.id)
+        if entry is None:
+            entry = self._entries[task.id] = _Entry(task)
+            self._publish(task.namespace)
+        else:
+            entry.task = task
+        return entry
+
+    def _forget(self, migration_id: UUID) -> None:
+        entry = self._entries.pop(migration_id, None)
+        if entry is not None:
+            self._publish(entry.task.namespace)
+            entry.end()
+
+    def _publish(self, namespace: str) -> None:
+        state = self._shard.namespaces.find(namespace)
+        if state is not None:
+            state.set_range_deletions(self.tasks_of(namespace))
+
+    def _start(self, entry: _Entry) -> None:
+        assert self._nursery is not None
+        if entry.ended.is_set():  # it was refused before
+            entry = self._entries[entry.task.id] = _Entry(entry.task)
+        if not entry.is_running:
+            entry.is_running = True
+            self._nursery.start_soon(self._delete, entry)
+
+    async def _delete(self, entry: _Entry) -> None:
+        task = entry.task
+        try:
+            await self._deleter.delete(task)
+            self._forget(task.id)
+        except CommandError as error:
+            # It stays as it is, hidden and in the way, for somebody to look at; the next primary tries again.
+            logger.error("A range is not deleted", error=str(error), **_about(task))
+            entry.end(error)
+        finally:
+            entry.is_running = False
+
+    def _on_deleted(self, migration_id: UUID, count: int) -> None:
+        entry = self._entries.get(migration_id)
+        if entry is not None:
+            entry.task = replace(entry.task, orphans=max(entry.task.orphans - count, 0))
+
+    def _orphan_count(self) -> int:
+        return sum(entry.task.orphans for entry in self._entries.values())
+
+    def _require_term(self) -> None:
+        if self._nursery is None:
+            raise CommandError(ErrorCode.NotWritablePrimary, "not primary")
+
+    async def _now(self) -> Timestamp:
+        """The cluster's time as the local mongod knows it."""
+        pong = await self._shard.mongod.command("admin", {"ping": 1})
+        time: Timestamp = pong["operationTime"]
+        return time
+
+
+def _about(task: RangeDeletionTask) -> dict[str, Any]:
+    """What the log says of a range."""
+    return {
+        "namespace": task.namespace,
+        "migration": str(task.id),
+        "range": str(range_of(task)),
+        "orphans": task.orphans,
+    }
+
+
+def _stepped_down() -> CommandError:
+    return CommandError(
+        ErrorCode.InterruptedDueToReplStateChange, "operation was interrupted because the primary stepped down"
+    )

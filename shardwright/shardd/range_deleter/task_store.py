@@ -1,0 +1,115 @@
+"""``config.rangeDeletions`` of the local mongod: which ranges of this shard have to be, or may have to be, deleted."""
+
+from typing import Final
+from uuid import UUID
+
+import bson
+from bson.binary import Binary
+from bson.timestamp import Timestamp
+
+from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.shardd.local_mongod.config_collection import ConfigCollection
+from shardwright.shardd.local_mongod.write_concern import MAJORITY
+from shardwright.shardd.orphans.range_deletion_task import RANGE_DELETIONS, RangeDeletionTask
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+_CONFIG: Final = "config"
+_INDEX: Final = {
+    "key": {"collectionUuid": 1, "range.min": 1, "range.max": 1},
+    "name": "collectionUuid_1_range.min_1_range.max_1",
+}
+
+
+class RangeDeletionStore:
+    """Reads and writes the documents of range deletions."""
+
+    def __init__(self, mongod: LocalMongod) -> None:
+        self._mongod = mongod
+        self._documents = ConfigCollection(mongod, RANGE_DELETIONS)
+
+    async def prepare(self) -> None:
+        """Make the index that MongoDB has on the collection.
+
+        Raises:
+            CommandError: mongod is not primary.
+            BackendError: it does not answer.
+        """
+        await self._mongod.command(_CONFIG, {"createIndexes": RANGE_DELETIONS, "indexes": [_INDEX]})
+
+    async def load(self) -> list[RangeDeletionTask]:
+        """All documents that the local mongod has, whatever its role.
+
+        Raises:
+            CommandError: one is malformed.
+            BackendError: mongod does not answer.
+        """
+        documents = await self._documents.all(may_be_secondary=True)
+        return [RangeDeletionTask.from_document(document) for document in documents]
+
+    async def load_at(self, namespace: str, time: Timestamp) -> list[RangeDeletionTask]:
+        """The documents of a collection's ranges as they were at a cluster time, on a mongod of whatever role.
+
+        Raises:
+            CommandError: SnapshotTooOld or another one of mongod's about that time; or one is malformed.
+            BackendError: mongod does not answer.
+        """
+        documents = await self._documents.all_at(time, {"nss": namespace})
+        return [RangeDeletionTask.from_document(document) for document in documents]
+
+    async def insert(self, task: RangeDeletionTask) -> None:
+        """Write a new document, on a majority; one that is there already stays as it is.
+
+        Raises:
+            CommandError: it could not be written.
+            BackendError: mongod does not answer.
+        """
+        insert = {"insert": RANGE_DELETIONS, "documents": [task.to_document()], "writeConcern": MAJORITY}
+        try:
+            await self._mongod.write(_CONFIG, insert)
+        except CommandError as error:
+            if error.code != ErrorCode.DuplicateKey:
+                raise
+
+    async def mark_ready(self, migration_id: UUID, when: str, timestamp: Timestamp) -> RangeDeletionTask | None:
+        """Let the deletion begin, on a majority; the document as it is then, None if there is none any more.
+
+        Raises:
+            CommandError: it could not be written.
+            BackendError: mongod does not answer.
+        """
+        pending = {"_id": Binary.from_uuid(migration_id), "pending": {"$exists": True}}
+        update = {"$unset": {"pending": ""}, "$set": {"whenToClean": when, "timestamp": timestamp}}
+        reply = await self._mongod.write(
+            _CONFIG,
+            {
+                "findAndModify": RANGE_DELETIONS,
+                "query": pending,
+                "update": update,
+                "new": True,
+                "writeConcern": MAJORITY,
+            },
+        )
+        document = reply["value"]
+        if document is None:
+            document = await self._documents.get(Binary.from_uuid(migration_id))
+        return None if document is None else RangeDeletionTask.from_document(document)
+
+    async def delete(self, migration_id: UUID) -> None:
+        """Remove a document, on a majority, if it is there.
+
+        Raises:
+            CommandError: it could not be written.
+            BackendError: mongod does not answer.
+        """
+        await self._documents.remove(Binary.from_uuid(migration_id))
+
+    async def add_orphans(self, migration_id: UUID, count: int) -> None:
+        """Change how many orphans a document counts.
+
+        Raises:
+            CommandError: it could not be written.
+            BackendError: mongod does not answer.
+        """
+        update = {"q": {"_id": Binary.from_uuid(migration_id)}, "u": {"$inc": {"numOrphanDocs": bson.Int64(count)}}}
+        await self._mongod.write(_CONFIG, {"update": RANGE_DELETIONS, "updates": [update], "writeConcern": {"w": 1}})

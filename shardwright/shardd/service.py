@@ -1,0 +1,67 @@
+"""The shard daemon as `daemon.run` runs it."""
+
+from typing import Final
+
+import trio
+
+from shardwright.daemon.connection_metrics import measure_connections
+from shardwright.daemon.metrics import Metrics
+from shardwright.shardd.assembly import assemble
+from shardwright.shardd.commands.server_parameters import set_parameter
+from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.handler import ShardHandler
+from shardwright.shardd.operations.command_registry import COMMANDS
+from shardwright.shardd.options import ShardOptions
+from shardwright.wire.hello import HELLO_NAMES
+from shardwright.wire.transport.server import Server
+
+SHUTDOWN_SECONDS: Final = 5.0
+
+_FORWARDED: Final = (
+    *("abortTransaction", "aggregate", "buildInfo", "collMod", "collStats", "commitTransaction", "count", "create"),
+    *("createIndexes", "currentOp", "dataSize", "dbStats", "delete", "distinct", "drop", "dropDatabase"),
+    *("dropIndexes", "endSessions", "explain", "find", "findAndModify", "findandmodify", "getMore", "getParameter"),
+    *("insert", "killCursors", "listCollections", "listDatabases", "listIndexes", "ping", "renameCollection"),
+    *("serverStatus", "splitVector", "update", "validate"),
+)
+"""The commands that are passed on and counted under their names; all others are counted together."""
+
+
+class ShardService(ShardHandler):
+    """A `daemon.run.Daemon`."""
+
+    shutdown_seconds = SHUTDOWN_SECONDS
+
+    def __init__(self, options: ShardOptions, nursery: trio.Nursery) -> None:
+        self.metrics = Metrics("shardd", (*COMMANDS, *HELLO_NAMES, *_FORWARDED))
+        self.shard = Shard(options, self.metrics, nursery, assemble, self._close_clients)
+        for name, value in options.parameters.items():
+            set_parameter(self.shard.migrations.parameters, name, value)
+        self._server: Server | None = None
+        stale_errors = self.metrics.labelled_counter("stale_errors", "Operations refused for a stale version", "error")
+        super().__init__(self.shard, stale_errors)
+
+    @classmethod
+    async def start(cls, options: ShardOptions, nursery: trio.Nursery) -> "ShardService":
+        """Make the daemon and start its background tasks."""
+        service = cls(options, nursery)
+        service.shard.start()
+        return service
+
+    def serving(self, server: Server) -> None:
+        """Called before the first client is served."""
+        self._server = server
+        measure_connections(self.metrics, server, self.shard.pools)
+
+    def not_ready_reason(self) -> str | None:
+        """Why clients cannot be served at the moment, None when they can."""
+        return None if self.shard.sidecar.is_ready else "mongod cannot be reached or has no role in its set yet"
+
+    def begin_shutdown(self) -> None:
+        """Nothing has to be told to anyone: clients find their connections closed, as by a mongod that ends."""
+
+    def _close_clients(self) -> None:
+        """Close all connections, as the mongod did with its own when it went."""
+        if self._server is not None:
+            for client in list(self._server.clients):
+                client.scope.cancel()

@@ -1,0 +1,239 @@
+"""The session history of one migration as its recipient pulls it from the donor.
+
+It has three sources: what the donor itself was told by earlier migrations, what its ``config.transactions`` remembers,
+and the oplog from the migration's beginning on. Nobody needs to order them: every statement is a document of its own,
+and the recipient goes by the highest number of a session.
+
+Of the oplog only the newest number of each session is kept, as mongod does: a session that has begun its next write
+will not ask for the one before. If that is too much memory, the stretch of the oplog is remembered in place of what it
+said.
+
+Batches are numbered like those of the documents: the number that was asked for last gives the same batch again.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import UUID
+
+import trio
+from bson.binary import Binary
+
+from shardwright.daemon.logs import get_logger
+from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.shardd.local_mongod.pooled_cursor import PooledCursor
+from shardwright.shardd.session_history.images import statements_with_images
+from shardwright.shardd.session_history.oplog_history import HistoryEntry, HistoryReader
+from shardwright.shardd.session_history.session_chains import ENTRIES_PER_READ, OPLOG, SessionChains
+from shardwright.shardd.session_history.statement import ExecutedStatement
+from shardwright.shardd.session_history.table import HISTORY
+from shardwright.sharding.chunks import ChunkRange
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.sharding.timestamps import unpack_timestamp
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+logger = get_logger("shardd.session_history")
+
+BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
+STATEMENTS_PER_BATCH: Final = 5_000
+"""A batch is ended when it is longer than this, which one statement, that has one document at the most, may make it by
+16 MB. It is all made at once, and read at once by the recipient, who is not to be kept from other work."""
+
+KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
+"""How much of what the oplog says is kept in memory."""
+
+_ENTRY_BYTES: Final = 1_000
+"""About what an entry takes beside its image."""
+
+
+@dataclass(slots=True)
+class _LatestWrite:
+    """What a session has executed under its newest number."""
+
+    txn_number: int
+    entries: list[HistoryEntry] = field(default_factory=list)
+
+
+class DonorHistory:
+    """What the donor tells of executed retryable writes. To be made after the oplog has begun to be followed.
+
+    Args:
+        mongod: the donor's own one, which is primary.
+        namespace: the collection.
+        collection_uuid: its UUID.
+        pattern: its shard key.
+        range: what moves.
+        kept_bytes_max: how much of what `observe` is told is kept in memory.
+
+    Attributes:
+        statements_sent: how many statements have been handed out.
+    """
+
+    def __init__(
+        self,
+        mongod: LocalMongod,
+        namespace: Namespace,
+        collection_uuid: UUID,
+        pattern: ShardKeyPattern,
+        range: ChunkRange,
+        *,
+        kept_bytes_max: int = KEPT_BYTES_MAX,
+    ) -> None:
+        self.statements_sent = 0
+        self._mongod = mongod
+        self._reader = HistoryReader(namespace, collection_uuid.bytes, pattern, range)
+        self._namespace = namespace
+        self._inherited = PooledCursor.find(mongod, HISTORY, _find_inherited(namespace, collection_uuid))
+        self._chains = SessionChains(mongod, self._reader)
+        self._kept_bytes_max = kept_bytes_max
+        self._latest: dict[bytes, _LatestWrite] = {}
+        self._kept_bytes = 0
+        self._skipped: tuple[int, int] | None = None
+        self._rescan: PooledCursor | None = None
+        self._number = -1
+        self._reading = trio.Lock()
+        self._is_cut_off = False
+        self._batch: list[bytes] = []
+
+    def observe(self, raw: bytes) -> None:
+        """Take note of an oplog entry of the collection, or of a transaction that wrote to it."""
+        entry = self._reader.read(raw)
+        if entry is None or not entry.statements:
+            return
+        if self._skipped is not None or self._kept_bytes >= self._kept_bytes_max:
+            self._skipped = (entry.time if self._skipped is None else self._skipped[0], entry.time)
+        else:
+            self._keep(entry)
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether everything that is known now has been handed out and has arrived."""
+        return self._is_empty and not self._batch
+
+    async def next_batch(self, number: int | None = None) -> list[bytes]:
+        """The next statements as raw documents, none if there are no more at the moment.
+
+        Args:
+            number: which batch, from 0, which says that all before have arrived; None for the next.
+
+        Raises:
+            CommandError: BadValue, ``number`` is neither the last one nor the next; CursorNotFound and the like, or
+                OperationFailed after that: the history has a gap.
+            BackendError: the mongod does not answer.
+        """
+        async with self._reading:
+            if number is not None and number == self._number:
+                return self._batch
+            if number is not None and number != self._number + 1:
+                raise CommandError(
+                    ErrorCode.BadValue,
+                    f"batch {number} of the session history was asked for after batch {self._number}",
+                )
+            self._batch = await self._read_batch()
+            self._number += 1
+            self.statements_sent += len(self._batch)
+            return self._batch
+
+    async def _read_batch(self) -> list[bytes]:
+        if self._is_cut_off:
+            raise CommandError(ErrorCode.OperationFailed, "reading the session history was cut off")
+        batch: list[bytes] = []
+        size = 0
+        self._is_cut_off = True
+        while size < BATCH_BYTES_MAX and len(batch) < STATEMENTS_PER_BATCH and not self._is_empty:
+            for statement in await self._next_statements():
+                batch.append(statement.to_bson())
+                size += len(batch[-1])
+        self._is_cut_off = False
+        return batch
+
+    @property
+    def _is_empty(self) -> bool:
+        return (
+            self._inherited.is_exhausted
+            and self._chains.is_exhausted
+            and not self._latest
+            and self._skipped is None
+            and self._rescan is None
+        )
+
+    async def _next_statements(self) -> list[ExecutedStatement]:
+        """Some statements of one source; perhaps none although there are more."""
+        if not self._inherited.is_exhausted:
+            inherited = map(ExecutedStatement.from_bson, await self._inherited.next_batch())
+            return [statement for statement in inherited if self._reader.concerns(statement)]
+        if not self._chains.is_exhausted:
+            return await statements_with_images(self._mongod, await self._chains.next_entries())
+        if not self._latest:
+            await self._read_skipped()
+        return await statements_with_images(self._mongod, self._take_kept())
+
+    def _keep(self, entry: HistoryEntry) -> None:
+        lsid, number = entry.write.lsid, entry.write.txn_number
+        latest = self._latest.get(lsid)
+        if latest is not None and latest.txn_number > number:
+            return
+        if latest is None or latest.txn_number < number:
+            if latest is not None:
+                self._kept_bytes -= sum(map(_bytes_of, latest.entries))
+            latest = self._latest[lsid] = _LatestWrite(number)
+        elif latest.entries:
+            first = latest.entries[0]
+            latest.entries[0] = first.without_document()
+            self._kept_bytes -= _bytes_of(first) - _bytes_of(latest.entries[0])
+        latest.entries.append(entry)
+        self._kept_bytes += _bytes_of(entry)
+
+    def _take_kept(self) -> list[HistoryEntry]:
+        """Remove some of what was kept."""
+        taken: list[HistoryEntry] = []
+        size = 0
+        while self._latest and len(taken) < ENTRIES_PER_READ and size < BATCH_BYTES_MAX:
+            entries = self._latest.pop(next(iter(self._latest))).entries
+            taken += entries
+            size += sum(map(_bytes_of, entries))
+        self._kept_bytes -= size
+        return taken
+
+    async def _read_skipped(self) -> None:
+        """Read on what the oplog said while there was no room for it."""
+        if self._rescan is None:
+            if self._skipped is None:
+                return
+            low, high = map(unpack_timestamp, self._skipped)
+            self._skipped = None
+            name = str(self._namespace)
+            logger.info("Session history is read from the oplog again", namespace=name, since=str(low))
+            find = {
+                "filter": {
+                    "ts": {"$gte": low, "$lte": high},
+                    "txnNumber": {"$exists": True},
+                    "$or": [{"ns": name}, {"o.applyOps.ns": name}],
+                },
+                "readConcern": {"level": "majority"},
+                "batchSize": ENTRIES_PER_READ,
+            }
+            self._rescan = PooledCursor.find(self._mongod, OPLOG, find)
+        batch = await self._rescan.next_batch()
+        if not batch:
+            self._rescan = None
+        for raw in batch:
+            entry = self._reader.read(raw)
+            if entry is not None and entry.statements:
+                self._keep(entry)
+
+
+def _bytes_of(entry: HistoryEntry) -> int:
+    image = entry.statements[0].image
+    return _ENTRY_BYTES + (0 if image is None else len(image))
+
+
+def _find_inherited(namespace: Namespace, collection_uuid: UUID) -> dict[str, Any]:
+    """What this shard was told of the collection, and that of some sessions it was not told everything."""
+    of_collection = {"nss": str(namespace), "ui": Binary(collection_uuid.bytes)}
+    return {
+        "filter": {"$or": [of_collection, {"_id.stmtId": -1}]},
+        "readConcern": {"level": "majority"},
+        "batchSize": ENTRIES_PER_READ,
+    }

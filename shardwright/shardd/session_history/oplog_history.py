@@ -1,0 +1,192 @@
+"""What an entry of the oplog tells of retryable writes. Pure: bytes in, values out.
+
+As mongod 6.0.5 writes them: a statement of a retryable write is an entry ``i``, ``u`` or ``d`` with ``lsid``,
+``txnNumber`` and ``stmtId`` (an int, or an array of them), and ``prevOpTime``, which points at the statement before it
+of the same number, ``Timestamp(0, 0)`` for the first. A findAndModify that answers with an image has
+``needsRetryImage: preImage | postImage``, the image being in ``config.image_collection``, or, if
+``storeFindAndModifyImagesInSideCollection`` is off, ``preImageOpTime`` or ``postImageOpTime``, which name a no-op entry
+whose ``o`` it is. A transaction is a command entry (``c``) with ``lsid`` and ``txnNumber`` and without ``stmtId``.
+"""
+
+from collections.abc import Mapping
+from struct import Struct
+from typing import Final, NamedTuple
+
+from shardwright.shardd.local_mongod.reserved_sessions import RESERVED_SESSION_IDS
+from shardwright.shardd.session_history.statement import (
+    DELETE,
+    INSERT,
+    POST_IMAGE,
+    PRE_IMAGE,
+    UPDATE,
+    ExecutedStatement,
+    SessionWrite,
+    incomplete_history,
+    session_of,
+    unpack_int64,
+)
+from shardwright.sharding.chunks import ChunkRange
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import ARRAY, Span, decode_value, find, from_elements, index, spans
+
+_OPERATIONS: Final = frozenset({INSERT, UPDATE, DELETE})
+_RESERVED_ELEMENTS: Final = frozenset(
+    b"\x05id\0\x10\0\0\0\x04" + session_id.bytes for session_id in RESERVED_SESSION_IDS
+)
+_ID_ELEMENT_BYTES: Final = 25
+_unpack_uint64 = Struct("<Q").unpack_from
+
+
+class ImageReference(NamedTuple):
+    """Where the image of a findAndModify is.
+
+    Attributes:
+        kind: `PRE_IMAGE` or `POST_IMAGE`.
+        time: packed time of the no-op entry that has it; 0 when it is in ``config.image_collection``.
+    """
+
+    kind: str
+    time: int
+
+
+class HistoryEntry(NamedTuple):
+    """An entry of a session.
+
+    Attributes:
+        write: session and number.
+        time: its own, packed.
+        previous: that of the statement before it, packed; 0 for the first.
+        statements: what was executed, one for each statement id; none if it is of no interest to the range, or if the
+            entry only belongs to one that is. A findAndModify's statement is without its image.
+        image: where that is, if there should be one.
+    """
+
+    write: SessionWrite
+    time: int
+    previous: int
+    statements: tuple[ExecutedStatement, ...]
+    image: ImageReference | None = None
+
+    def without_document(self) -> "HistoryEntry":
+        """The entry of an insert that is one of several statements, and so was no findAndModify with an upsert."""
+        return self._replace(statements=tuple(each._replace(image=None) for each in self.statements))
+
+
+class HistoryReader:
+    """Reads entries for a migration.
+
+    Args:
+        namespace: the collection.
+        collection_uuid: its UUID, 16 bytes.
+        pattern: its shard key.
+        range: what moves. Statements about documents that are surely elsewhere are left out. So are, by their full
+            document, inserts; by its ``_id`` anything, if the shard key is part of that. The shard key that an update
+            or delete found its document by is not in the oplog otherwise, and may have changed since.
+    """
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        collection_uuid: bytes,
+        pattern: ShardKeyPattern,
+        range: ChunkRange,
+    ) -> None:
+        self.namespace = str(namespace)
+        self.collection_uuid = collection_uuid
+        self._pattern = pattern
+        self._range = range
+        self._is_key_in_id = all(each.path[0] == b"_id" for each in pattern.fields)
+
+    def read(self, raw: bytes) -> HistoryEntry | None:
+        """What an entry tells; None if it belongs to no session, or to one that has no history."""
+        fields = index(raw)
+        lsid, number = fields.get(b"lsid"), fields.get(b"txnNumber")
+        if lsid is None or number is None:
+            return None
+        session = session_of(raw, lsid)
+        if session is None or session[4 : 4 + _ID_ELEMENT_BYTES] in _RESERVED_ELEMENTS:
+            return None
+        write = SessionWrite(session, unpack_int64(raw, number[2])[0])
+        time = _unpack_uint64(raw, fields[b"ts"][2])[0]
+        op = _text(raw, fields[b"op"])
+        previous = _previous_time(raw, fields)
+        if b"stmtId" not in fields:
+            statements: tuple[ExecutedStatement, ...] = ()
+            if op == "c":
+                statements = (incomplete_history(write, unpack_int64(raw, fields[b"wall"][2])[0]),)
+            return HistoryEntry(write, time, previous, statements)
+        if op not in _OPERATIONS or _text(raw, fields[b"ns"]) != self.namespace:
+            return HistoryEntry(write, time, previous, ())
+        statements = self._statements(raw, fields, write, op, is_alone=not previous)
+        return HistoryEntry(write, time, previous, statements, _image_reference(raw, fields) if statements else None)
+
+    def concerns(self, statement: ExecutedStatement) -> bool:
+        """Whether a statement that is known from an earlier migration may be asked for after this one."""
+        if statement.is_incomplete_history:
+            return True
+        if statement.namespace != self.namespace or statement.collection_uuid != self.collection_uuid:
+            return False
+        return statement.key is None or self._range.contains_key(self._pattern.key_bytes(statement.key))
+
+    def _statements(
+        self, raw: bytes, fields: Mapping[bytes, Span], write: SessionWrite, op: str, *, is_alone: bool
+    ) -> tuple[ExecutedStatement, ...]:
+        subject = fields[b"o2" if op == UPDATE else b"o"]
+        document = raw[subject[2] : subject[3]]
+        key = None
+        if op == INSERT or self._is_key_in_id:
+            try:
+                if not self._range.contains_key(self._pattern.key_bytes_of_document(document)):
+                    return ()
+                key = self._pattern.extract_from_document(document)
+            except CommandError:
+                key = None  # no document of a sharded collection: written before it was one
+        executed_at = unpack_int64(raw, fields[b"wall"][2])[0]
+        inserted_id = image = None
+        if op == INSERT:
+            inserted_id = _id_alone(document)
+            image = document if is_alone else None
+        collection = (self.namespace, self.collection_uuid)
+        return tuple(
+            ExecutedStatement(write, each, op, *collection, executed_at, inserted_id, key, image)
+            for each in _statement_ids(raw, fields[b"stmtId"])
+        )
+
+
+def _text(raw: bytes, span: Span) -> str:
+    return raw[span[2] + 4 : span[3] - 1].decode()
+
+
+def _statement_ids(raw: bytes, span: Span) -> list[int]:
+    if span[0] != ARRAY:
+        return [decode_value(raw, span)]
+    return [decode_value(raw, each) for _, each in spans(raw, span[2])]
+
+
+def _id_alone(document: bytes) -> bytes | None:
+    span = find(document, b"_id")
+    return None if span is None else from_elements(document[span[1] : span[3]])
+
+
+def _image_reference(raw: bytes, fields: Mapping[bytes, Span]) -> ImageReference | None:
+    side = fields.get(b"needsRetryImage")
+    if side is not None:
+        return ImageReference(decode_value(raw, side), 0)
+    for name, kind in ((b"preImageOpTime", PRE_IMAGE), (b"postImageOpTime", POST_IMAGE)):
+        if name in fields:
+            return ImageReference(kind, _time_in(raw, fields[name]))
+    return None
+
+
+def _previous_time(raw: bytes, fields: Mapping[bytes, Span]) -> int:
+    span = fields.get(b"prevOpTime")
+    return 0 if span is None else _time_in(raw, span)
+
+
+def _time_in(raw: bytes, span: Span) -> int:
+    """The packed time in an optime ``{ts, t}``."""
+    time = find(raw, b"ts", span[2])
+    assert time is not None
+    return int(_unpack_uint64(raw, time[2])[0])

@@ -1,0 +1,200 @@
+"""The retryable writes that ``config.transactions`` remembers, read from the oplog.
+
+A session's record points at its last statement, which points at the one before it of the same number, and so on. Chains
+are not followed link by link, which would be a query for each statement: positions of many sessions that lie close
+together are read with one scan of that stretch of the oplog, forward, the only way in which mongod finds its beginning
+without looking at everything before. What the scan meets of these sessions and numbers is their history; the first
+entry of each tells whether there is more before the stretch, which is then read in the next round.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Any, Final
+
+import bson
+
+from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.daemon.sidecar.term_fence import FENCE_SESSION_ID
+from shardwright.shardd.local_mongod.pooled_cursor import PooledCursor
+from shardwright.shardd.local_mongod.reserved_sessions import RESERVED_SESSION_IDS
+from shardwright.shardd.session_history.oplog_history import HistoryEntry, HistoryReader
+from shardwright.shardd.session_history.statement import SessionWrite, incomplete_history, session_of, unpack_int64
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.timestamps import pack_timestamp, unpack_timestamp
+from shardwright.wire.rawbson import decode_document, index, raw_document
+
+OPLOG: Final = Namespace("local", "oplog.rs")
+_TRANSACTIONS: Final = Namespace("config", "transactions")
+_MAJORITY: Final = {"level": "majority"}
+
+_SESSIONS_PER_ROUND: Final = 20_000
+"""How many sessions' positions are held at a time, some 300 bytes each."""
+
+_SESSIONS_PER_READ: Final = 1_000
+
+_GAP_ENTRIES_MAX: Final = 500
+"""Positions further apart are read by scans of their own: finding the beginning of a stretch takes mongod about as long
+as looking at so many entries. Within a second, the difference of two times is the number of entries between them."""
+
+_SESSIONS_PER_SCAN: Final = 5_000
+
+ENTRIES_PER_READ: Final = 500
+"""How many entries are looked at before others have a turn, some ten milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A session whose history is to be read down from a position.
+
+    Attributes:
+        write: its last number.
+        position: of the newest entry that was not read yet, packed.
+        last_use: when it wrote last, in milliseconds since 1970.
+        is_continued: newer entries have been read.
+    """
+
+    write: SessionWrite
+    position: int
+    last_use: int
+    is_continued: bool = False
+
+    @property
+    def scanned_from(self) -> int:
+        """Where to begin, as statements of one write are likely next to each other."""
+        if not self.is_continued:
+            return self.position
+        return max(self.position - 2 * _GAP_ENTRIES_MAX, self.position >> 32 << 32)
+
+
+class SessionChains:
+    """All retryable writes that the local mongod could still answer, as far as they concern a migration.
+
+    Args:
+        mongod: the own one, which is primary.
+        reader: says what does.
+
+    Attributes:
+        is_exhausted: whether everything has been read.
+    """
+
+    def __init__(self, mongod: LocalMongod, reader: HistoryReader) -> None:
+        self.is_exhausted = False
+        self._mongod = mongod
+        self._reader = reader
+        self._sessions = PooledCursor.find(mongod, _TRANSACTIONS, _find_sessions())
+        self._pending: list[tuple[int, SessionWrite, _Pending]] = []  # a heap, the newest first
+        self._scan: _Scan | None = None
+
+    async def next_entries(self) -> list[HistoryEntry]:
+        """The entries with statements that were read next; none only at the end.
+
+        Raises:
+            CommandError: mongod refuses, or a cursor has gone.
+            BackendError: mongod does not answer.
+        """
+        while not self.is_exhausted:
+            if self._scan is not None:
+                entries = await self._scan.next_entries()
+                if self._scan.is_exhausted:
+                    for each in self._scan.earlier():
+                        self._add(each)
+                    self._scan = None
+            elif self._pending:
+                entries = []
+                self._scan = _Scan(self._mongod, self._reader, self._take_neighbours())
+            else:
+                entries = await self._next_sessions()
+            if entries:
+                return entries
+        return []
+
+    async def _next_sessions(self) -> list[HistoryEntry]:
+        """Take up more sessions; those whose history cannot be read are told of at once."""
+        entries: list[HistoryEntry] = []
+        while len(self._pending) < _SESSIONS_PER_ROUND:
+            batch = await self._sessions.next_batch()
+            if not batch:
+                self.is_exhausted = not self._pending
+                break
+            for record in batch:
+                session = session_of(record, index(record)[b"_id"])
+                if session is None:
+                    continue
+                document = decode_document(record)
+                write = SessionWrite(session, document["txnNum"])
+                position = pack_timestamp(document["lastWriteOpTime"]["ts"])
+                last_use = unpack_int64(record, index(record)[b"lastWriteDate"][2])[0]
+                if "state" in document:  # a transaction
+                    entries.append(HistoryEntry(write, position, 0, (incomplete_history(write, last_use),)))
+                else:
+                    self._add(_Pending(write, position, last_use))
+        return entries
+
+    def _take_neighbours(self) -> list[_Pending]:
+        """Remove from the pending sessions those at the newest positions that lie close together."""
+        taken = [heappop(self._pending)[-1]]
+        while self._pending and len(taken) < _SESSIONS_PER_SCAN:
+            if taken[-1].scanned_from - self._pending[0][-1].position > _GAP_ENTRIES_MAX:
+                break
+            taken.append(heappop(self._pending)[-1])
+        return taken
+
+    def _add(self, pending: _Pending) -> None:
+        heappush(self._pending, (-pending.position, pending.write, pending))
+
+
+class _Scan:
+    """One scan of a stretch of the oplog for the entries of some sessions."""
+
+    def __init__(self, mongod: LocalMongod, reader: HistoryReader, sessions: list[_Pending]) -> None:
+        self.is_exhausted = False
+        self._reader = reader
+        self._sessions = {each.write: each for each in sessions}
+        self._previous: dict[SessionWrite, int] = {}
+        newest, oldest = sessions[0].position, min(each.scanned_from for each in sessions)
+        time = {"$gte": unpack_timestamp(oldest), "$lte": unpack_timestamp(newest)}
+        lsids = [raw_document(each.write.lsid) for each in sessions]
+        find = {"filter": {"ts": time, "lsid": {"$in": lsids}}, "readConcern": _MAJORITY}
+        self._cursor = PooledCursor.find(mongod, OPLOG, {**find, "batchSize": ENTRIES_PER_READ})
+
+    async def next_entries(self) -> list[HistoryEntry]:
+        """What the next batch says; at the end what was looked for and is not there any more."""
+        batch = await self._cursor.next_batch()
+        if not batch:
+            self.is_exhausted = True
+            lost = [each for each in self._sessions.values() if each.write not in self._previous]
+            return [
+                HistoryEntry(each.write, each.position, 0, (incomplete_history(each.write, each.last_use),))
+                for each in lost
+            ]
+        return list(self._entries(batch))
+
+    def _entries(self, batch: list[bytes]) -> Iterator[HistoryEntry]:
+        for raw in batch:
+            entry = self._reader.read(raw)
+            session = None if entry is None else self._sessions.get(entry.write)
+            if entry is None or session is None or entry.time > session.position:
+                continue
+            self._previous.setdefault(entry.write, entry.previous)
+            if entry.statements:
+                is_last = entry.time == session.position and not session.is_continued
+                yield entry if is_last else entry.without_document()
+
+    def earlier(self) -> list[_Pending]:
+        """The sessions whose history goes on before the stretch, after the end of the scan."""
+        return [
+            _Pending(write, previous, self._sessions[write].last_use, is_continued=True)
+            for write, previous in self._previous.items()
+            if previous
+        ]
+
+
+def _find_sessions() -> dict[str, Any]:
+    reserved = [bson.Binary.from_uuid(each) for each in (*RESERVED_SESSION_IDS, FENCE_SESSION_ID)]
+    return {
+        "filter": {"_id.id": {"$nin": reserved}},
+        "projection": {"txnNum": 1, "lastWriteOpTime": 1, "lastWriteDate": 1, "state": 1},
+        "readConcern": _MAJORITY,
+        "batchSize": _SESSIONS_PER_READ,
+    }

@@ -1,0 +1,191 @@
+"""One executed statement of a retryable write, as it travels from donor to recipient and is kept there.
+
+Both forms are the same document, so that neither side decodes what it only passes on::
+
+    {_id: {lsid: {id, uid}, txnNumber, stmtId}, op, nss, ui, o2: {_id}, key, image, imageKind, lastUse}
+
+``_id`` has a fixed order of fields and fixed types: the statements of one session and number are a range of the ``_id``
+index. ``op`` is that of the oplog; ``o2`` names the document that an insert made. ``image`` is what a findAndModify
+answers with: the document before or after an update (``imageKind``) or before a delete, or the one an upsert inserted.
+``key`` is the shard key, where it is known. ``lastUse`` is the time of the write until the statement is asked for.
+
+Statement id -1 says that something is missing: the write history of the session was truncated, or is a multi-document
+transaction, so that nobody can say of other statements of that number whether they were executed. It is MongoDB's
+``kIncompleteHistoryStmtId``.
+"""
+
+from collections.abc import Mapping
+from hashlib import sha256
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+import bson
+from bson.binary import Binary
+from bson.datetime_ms import DatetimeMS
+from bson.int64 import Int64
+from bson.max_key import MaxKey
+from bson.min_key import MinKey
+
+from shardwright.wire.rawbson import (
+    BINARY,
+    OBJECT,
+    Span,
+    decode_document,
+    encode_document,
+    find,
+    from_elements,
+    index,
+    raw_document,
+)
+
+INCOMPLETE_HISTORY: Final = -1
+"""The id of the statement that stands for those that are not known."""
+
+INSERT: Final = "i"
+UPDATE: Final = "u"
+DELETE: Final = "d"
+NOOP: Final = "n"
+"""Kinds of operations, as in the oplog."""
+
+PRE_IMAGE: Final = "preImage"
+POST_IMAGE: Final = "postImage"
+"""Kinds of images, as in ``config.image_collection``."""
+
+unpack_int64: Final = Struct("<q").unpack_from
+_unpack_int32: Final = Struct("<i").unpack_from
+
+_LSID_BYTES: Final = 72
+_ID_BEGINS: Final = b"\x05id\0\x10\0\0\0\x04"
+_UID_BEGINS: Final = b"\x05uid\0\x20\0\0\0\0"
+_NOBODY: Final = _UID_BEGINS + sha256(b"").digest()
+"""The ``uid`` of sessions of unauthenticated clients, which mongod adds to what they send."""
+
+
+class SessionWrite(NamedTuple):
+    """What a session executed under one number.
+
+    Attributes:
+        lsid: the session, a raw document ``{id, uid}`` as in ``config.transactions``.
+        txn_number: the number.
+    """
+
+    lsid: bytes
+    txn_number: int
+
+
+class ExecutedStatement(NamedTuple):
+    """One executed statement; see the top of this module for what is in it.
+
+    Attributes:
+        write: what it is part of.
+        statement_id: which part.
+        op: kind of operation.
+        namespace: the collection; empty if none is known.
+        collection_uuid: its UUID, 16 bytes; empty likewise.
+        last_use: when it was executed, in milliseconds since 1970.
+        inserted_id: for an insert a raw document ``{_id}``.
+        key: the shard key of its document, a raw shard key document, where known.
+        image: a raw document.
+        image_kind: `PRE_IMAGE` or `POST_IMAGE`.
+    """
+
+    write: SessionWrite
+    statement_id: int
+    op: str
+    namespace: str
+    collection_uuid: bytes
+    last_use: int
+    inserted_id: bytes | None = None
+    key: bytes | None = None
+    image: bytes | None = None
+    image_kind: str | None = None
+
+    @classmethod
+    def from_bson(cls, raw: bytes) -> "ExecutedStatement":
+        """Read a document."""
+        fields = index(raw)
+        write, statement_id = identity_of(raw, fields)
+        document: dict[str, Any] = decode_document(raw)
+        return cls(
+            write=write,
+            statement_id=statement_id,
+            op=document["op"],
+            namespace=document["nss"],
+            collection_uuid=bytes(document["ui"]),
+            last_use=unpack_int64(raw, fields[b"lastUse"][2])[0],
+            inserted_id=_raw(raw, fields, b"o2"),
+            key=_raw(raw, fields, b"key"),
+            image=_raw(raw, fields, b"image"),
+            image_kind=document.get("imageKind"),
+        )
+
+    def to_bson(self) -> bytes:
+        """The document."""
+        document: dict[str, Any] = {
+            "_id": raw_document(_id(self.write, self.statement_id)),
+            "op": self.op,
+            "nss": self.namespace,
+            "ui": Binary(self.collection_uuid),
+        }
+        for name, raw in (("o2", self.inserted_id), ("key", self.key), ("image", self.image)):
+            if raw is not None:
+                document[name] = raw_document(raw)
+        if self.image_kind is not None:
+            document["imageKind"] = self.image_kind
+        return encode_document({**document, "lastUse": DatetimeMS(self.last_use)})
+
+    @property
+    def is_incomplete_history(self) -> bool:
+        """Whether it stands for statements that are not known."""
+        return self.statement_id == INCOMPLETE_HISTORY
+
+
+def incomplete_history(write: SessionWrite, last_use: int) -> ExecutedStatement:
+    """What says that a session executed more than is known."""
+    return ExecutedStatement(write, INCOMPLETE_HISTORY, NOOP, "", b"", last_use)
+
+
+def identity_of(raw: bytes, fields: Mapping[bytes, Span] | None = None) -> tuple[SessionWrite, int]:
+    """Which statement a document is about."""
+    span = find(raw, b"_id") if fields is None else fields[b"_id"]
+    assert span is not None
+    inner = index(raw, span[2])
+    lsid, number, statement_id = inner[b"lsid"], inner[b"txnNumber"], inner[b"stmtId"]
+    write = SessionWrite(raw[lsid[2] : lsid[3]], unpack_int64(raw, number[2])[0])
+    return write, _unpack_int32(raw, statement_id[2])[0]
+
+
+def range_of(write: SessionWrite) -> dict[str, Any]:
+    """The query that finds all statements of a session and number."""
+    lsid, number = raw_document(write.lsid), Int64(write.txn_number)
+    low, high = ({"lsid": lsid, "txnNumber": number, "stmtId": end} for end in (MinKey(), MaxKey()))
+    return {"_id": {"$gte": low, "$lte": high}}
+
+
+def session_of(raw: bytes, span: Span) -> bytes | None:
+    """The session that an ``lsid`` names, in the form of ``config.transactions``, or None for one without history.
+
+    Clients leave ``uid`` to mongod. Sessions that mongod makes of others (``txnNumber`` or ``txnUUID`` in the ``lsid``)
+    run transactions; their clients' retryable writes are remembered under the session they were made of.
+    """
+    _, _, start, end = span
+    if end - start == _LSID_BYTES and raw.startswith(_ID_BEGINS, start + 4) and raw.startswith(_UID_BEGINS, start + 29):
+        return raw[start:end]  # as mongod writes it
+    if span[0] != OBJECT:
+        return None
+    fields = index(raw, start)
+    id_span, uid_span = fields.get(b"id"), fields.get(b"uid")
+    if id_span is None or id_span[0] != BINARY or len(fields) != (1 if uid_span is None else 2):
+        return None
+    uid = _NOBODY if uid_span is None else raw[uid_span[1] : uid_span[3]]
+    return from_elements(raw[id_span[1] : id_span[3]] + uid)
+
+
+def _id(write: SessionWrite, statement_id: int) -> bytes:
+    identity = {"lsid": raw_document(write.lsid), "txnNumber": Int64(write.txn_number), "stmtId": statement_id}
+    return bson.encode(identity)
+
+
+def _raw(raw: bytes, fields: Mapping[bytes, Span], name: bytes) -> bytes | None:
+    span = fields.get(name)
+    return None if span is None else raw[span[2] : span[3]]

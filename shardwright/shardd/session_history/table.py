@@ -1,0 +1,177 @@
+"""What the recipient knows of writes that other shards executed: ``config.migratedSessionHistory``.
+
+The collection survives fail-over and is reaped like the sessions it is about, thirty minutes after they were used last.
+In memory is only which sessions migrated in, with the highest number of each: all that most retryable writes need.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+import bson
+import trio
+from bson.datetime_ms import DatetimeMS
+
+from shardwright.daemon.logs import get_logger
+from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.shardd.local_mongod.pooled_cursor import PooledCursor, all_documents
+from shardwright.shardd.session_history.statement import (
+    ExecutedStatement,
+    SessionWrite,
+    identity_of,
+    range_of,
+    unpack_int64,
+)
+from shardwright.sharding.namespace import Namespace
+from shardwright.wire.errors import CommandError
+from shardwright.wire.message import encode_sequence, next_request_id, op_msg
+from shardwright.wire.rawbson import decode_document, encode_document, index, raw_document
+from shardwright.wire.transport.client import decode_reply
+
+logger = get_logger("shardd.session_history")
+
+HISTORY: Final = Namespace("config", "migratedSessionHistory")
+
+SESSION_SECONDS: Final = 30 * 60
+"""MongoDB's ``localLogicalSessionTimeoutMinutes``."""
+
+_REFRESH_MS: Final = 60_000
+"""How old ``lastUse`` may be before it is written again."""
+
+_SWEEP_SECONDS: Final = 60.0
+_STATEMENTS_PER_WRITE: Final = 500
+_BYTES_PER_WRITE: Final = 16 * 1024 * 1024
+_MAJORITY: Final = {"w": "majority"}
+
+
+class HistoryTable:
+    """The table of one shard. It has its content from `begin_term` to `end_term`.
+
+    Attributes:
+        sessions: of each session that migrated in, a raw ``{id, uid}``, the highest number that is known.
+    """
+
+    def __init__(self, mongod: LocalMongod) -> None:
+        self.sessions: dict[bytes, int] = {}
+        self._mongod = mongod
+        self._last_use: dict[bytes, int] = {}
+        self._has_index = False
+
+    async def begin_term(self, nursery: trio.Nursery) -> None:
+        """Learn which sessions migrated in while other members were primary.
+
+        Raises:
+            CommandError: mongod refuses.
+            BackendError: mongod does not answer.
+        """
+        self.end_term()
+        newest = {"_id": "$_id.lsid", "txnNumber": {"$max": "$_id.txnNumber"}, "lastUse": {"$max": "$lastUse"}}
+        aggregate = {"aggregate": HISTORY.collection, "pipeline": [{"$group": newest}], "cursor": {}}
+        cursor = PooledCursor(self._mongod, HISTORY, aggregate)
+        while batch := await cursor.next_batch():
+            for raw in batch:
+                fields = index(raw)
+                lsid = fields[b"_id"]
+                document = decode_document(raw)
+                last_use = unpack_int64(raw, fields[b"lastUse"][2])[0]
+                self._learn(SessionWrite(raw[lsid[2] : lsid[3]], document["txnNumber"]), last_use)
+        nursery.start_soon(self._sweep)
+
+    def end_term(self) -> None:
+        """Forget; the next primary reads it."""
+        self.sessions.clear()
+        self._last_use.clear()
+        self._has_index = False
+
+    async def absorb(self, statements: Sequence[bytes]) -> None:
+        """Make statements that a donor has told of last; when this returns, a majority has them.
+
+        Args:
+            statements: documents of `ExecutedStatement`, raw. What is there already is written again.
+
+        Raises:
+            CommandError: mongod refuses, or the majority did not confirm.
+            BackendError: mongod does not answer.
+        """
+        if not self._has_index:
+            await self._create_index()
+        waiting: list[bytes] = []
+        size = 0
+        for raw in statements:
+            waiting.append(raw)
+            size += len(raw)
+            if len(waiting) == _STATEMENTS_PER_WRITE or size >= _BYTES_PER_WRITE:
+                await self._save(waiting)
+                waiting, size = [], 0
+        await self._save(waiting)
+
+    async def _save(self, statements: Sequence[bytes]) -> None:
+        updates: list[bytes] = []
+        learnt: list[tuple[SessionWrite, int]] = []
+        for raw in statements:
+            fields = index(raw)
+            write, _ = identity_of(raw, fields)
+            if write.txn_number < self.sessions.get(write.lsid, write.txn_number):
+                continue  # the session has gone on
+            _, _, start, end = fields[b"_id"]
+            query = {"_id": raw_document(raw[start:end])}
+            updates.append(encode_document({"q": query, "u": raw_document(raw), "upsert": True}))
+            learnt.append((write, unpack_int64(raw, fields[b"lastUse"][2])[0]))
+        if updates:
+            await self._upsert(updates)
+        for write, last_use in learnt:
+            self._learn(write, last_use)
+
+    async def lookup(self, write: SessionWrite) -> dict[int, ExecutedStatement]:
+        """What other shards executed of a write, by statement id; using it keeps it from being reaped.
+
+        Raises:
+            CommandError: mongod refuses.
+            BackendError: mongod does not answer.
+        """
+        find = {"filter": range_of(write)}
+        statements = [ExecutedStatement.from_bson(raw) for raw in await all_documents(self._mongod, HISTORY, find)]
+        if statements and _now() - self._last_use.get(write.lsid, 0) > _REFRESH_MS:
+            await self._refresh(write)
+        return {statement.statement_id: statement for statement in statements}
+
+    async def _refresh(self, write: SessionWrite) -> None:
+        now = _now()
+        update = {"q": range_of(write), "u": {"$set": {"lastUse": DatetimeMS(now)}}, "multi": True}
+        await self._mongod.write(HISTORY.db, {"update": HISTORY.collection, "updates": [update]})
+        self._learn(write, now)
+
+    def _learn(self, write: SessionWrite, last_use: int) -> None:
+        lsid = write.lsid
+        self.sessions[lsid] = max(write.txn_number, self.sessions.get(lsid, write.txn_number))
+        self._last_use[lsid] = max(last_use, self._last_use.get(lsid, 0))
+
+    async def _sweep(self) -> None:
+        """Forget sessions as mongod reaps them."""
+        while True:
+            await trio.sleep(_SWEEP_SECONDS)
+            expired = _now() - int((SESSION_SECONDS + _SWEEP_SECONDS) * 1000)
+            for lsid in [lsid for lsid, moment in self._last_use.items() if moment < expired]:
+                del self.sessions[lsid], self._last_use[lsid]
+
+    async def _create_index(self) -> None:
+        last_use: dict[str, Any] = {"key": {"lastUse": 1}, "name": "lastUse_1", "expireAfterSeconds": SESSION_SECONDS}
+        create = {"createIndexes": HISTORY.collection, "indexes": [last_use], "writeConcern": _MAJORITY}
+        await self._mongod.command(HISTORY.db, create)
+        self._has_index = True
+
+    async def _upsert(self, updates: list[bytes]) -> None:
+        command = {"update": HISTORY.collection, "ordered": False, "writeConcern": _MAJORITY, "$db": HISTORY.db}
+        frame = op_msg(
+            bson.encode(command), request_id=next_request_id(), sections=encode_sequence(b"updates", updates)
+        )
+        reply = decode_reply(await self._mongod.pool.exchange(frame))
+        failures = [] if reply.get("ok") else [reply]
+        for failure in (*failures, *reply.get("writeErrors", ()), reply.get("writeConcernError")):
+            if failure is not None:
+                raise CommandError.from_reply(failure)
+
+
+def _now() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000

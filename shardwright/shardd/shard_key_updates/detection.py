@@ -1,0 +1,162 @@
+"""Which updates may change the shard key of a document. Pure, and cheap for those that do not.
+
+A plain mongod knows no shard keys and would change one like any other field, so updates that may are taken out of the
+usual path (`shardd.shard_key_updates.key_changing_updates`). A modification that names no part of the key, or assigns
+what the query has demanded already, is let through.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.sharding.shard_key_field import ShardKeyField
+from shardwright.sharding.targeting.collation import effective, is_simple, uncollated_field
+from shardwright.sharding.targeting.exact_key import exact_shard_key
+from shardwright.wire import rawbson
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import ARRAY, NULL, OBJECT, STRING, UNDEFINED, Span, decode_value, index
+
+_ASSIGNING = (b"$set", b"$setOnInsert")
+_SETTING_STAGES = (b"$set", b"$addFields")
+
+
+def is_collated(document: bytes, collation: Span | None, default: Mapping[str, Any] | None) -> bool:
+    """Whether another collation than the simple one is in force.
+
+    Args:
+        document: a command or statement.
+        collation: where in it the collation is that it names, if it names one.
+        default: the collection's.
+    """
+    own = decode_value(document, collation) if collation is not None and collation[0] == OBJECT else None
+    return not is_simple(effective(own, default))
+
+
+def may_change_shard_key(
+    query: bytes, document: bytes, update: Span, pattern: ShardKeyPattern, *, is_collated: bool
+) -> bool:
+    """Whether an update could give a document that matches ``query`` another shard key.
+
+    Args:
+        query: the filter of the update.
+        document: what contains the modification.
+        update: where in it the modification is: operators, a replacement or a pipeline.
+        pattern: the `mutable_part` of the shard key.
+        is_collated: another collation than the simple one is in force, so that a query may demand a string and match
+            others.
+    """
+    kind, _, start, end = update
+    if kind == ARRAY:
+        return any(_stage_touches(document, stage, pattern) for _, stage in rawbson.spans(document, start))
+    if kind != OBJECT:
+        return False
+    first = next(iter(rawbson.spans(document, start)), None)
+    if first is None or not first[0].startswith(b"$"):
+        return not _keeps_key(query, document[start:end], pattern, is_collated=is_collated)
+    assigned = _assigned_fields(document, start, pattern)
+    if not assigned:
+        return assigned is None
+    return not _are_as_demanded(query, document, assigned, pattern, is_collated=is_collated)
+
+
+def _demanded_key(query: bytes, pattern: ShardKeyPattern, *, is_collated: bool) -> bytes | None:
+    """The shard key that all documents have which match a query, or an equal one; None if they may have others.
+
+    Raises:
+        CommandError: Overflow, a value that is nested too deep.
+    """
+    key = exact_shard_key(query, pattern)
+    if key is None or (is_collated and uncollated_field(pattern, key) is not None):
+        return None
+    return key
+
+
+def _keeps_key(query: bytes, replacement: bytes, pattern: ShardKeyPattern, *, is_collated: bool) -> bool:
+    """Whether a replacement has the shard key that the query demands."""
+    try:
+        wanted = _demanded_key(query, pattern, is_collated=is_collated)
+        if wanted is None or wanted != pattern.extract_from_document(replacement):
+            return False
+        fields = index(replacement)
+        return not any(_matches_undefined(field.find_in(replacement, fields)) for field in pattern.fields)
+    except CommandError:
+        return False  # an array, say: it is looked at more closely on the other path
+
+
+def _matches_undefined(span: Span | None) -> bool:
+    """Whether a query for a value matches documents in which it is undefined, which as a shard key is another one."""
+    return span is None or span[0] in (NULL, UNDEFINED)
+
+
+def _assigned_fields(document: bytes, start: int, pattern: ShardKeyPattern) -> dict[bytes, Span] | None:
+    """The values that operators assign to fields of the key; None if they may do something else to one."""
+    assigned: dict[bytes, Span] = {}
+    for operator, operand in rawbson.spans(document, start):
+        if operand[0] != OBJECT:
+            continue
+        for path, value in rawbson.spans(document, operand[2]):
+            touched = _touched_field(path, pattern)
+            if operator == b"$rename" and value[0] == STRING and touched is None:
+                touched = _touched_field(document[value[2] + 4 : value[3] - 1], pattern)
+            if touched is None:
+                continue
+            if operator not in _ASSIGNING or path != touched.name:
+                return None
+            assigned[path] = value
+    return assigned
+
+
+def _are_as_demanded(
+    query: bytes, document: bytes, assigned: dict[bytes, Span], pattern: ShardKeyPattern, *, is_collated: bool
+) -> bool:
+    """Whether the values assigned to fields of the key are those that the query demands of them."""
+    try:
+        wanted = _demanded_key(query, pattern, is_collated=is_collated)
+        if wanted is None:
+            return False
+        found = index(wanted)
+        for field in pattern.fields:
+            value = assigned.get(field.name)
+            if value is None:
+                continue
+            kind, raw = field.key_value(document, value)
+            span = found[field.name]
+            if value[0] == ARRAY or _matches_undefined(value) or (kind, raw) != (span[0], wanted[span[2] : span[3]]):
+                return False
+    except CommandError:
+        return False
+    return True
+
+
+def _touched_field(path: bytes, pattern: ShardKeyPattern) -> ShardKeyField | None:
+    """The field of the shard key that a path is, contains, or lies in."""
+    parts = path.split(b".")
+    for field in pattern.fields:
+        # A positional part ($, $[], $[id]) or an array index may stand for whatever is there.
+        if all(left == right or left.startswith(b"$") for left, right in zip(parts, field.path, strict=False)):
+            return field
+    return None
+
+
+def _stage_touches(document: bytes, stage: Span, pattern: ShardKeyPattern) -> bool:
+    if stage[0] != OBJECT:
+        return False
+    for name, argument in rawbson.spans(document, stage[2]):
+        if name in _SETTING_STAGES and argument[0] == OBJECT:
+            paths: Iterator[bytes] = (path for path, _ in rawbson.spans(document, argument[2]))
+        elif name == b"$unset":
+            paths = _strings(document, argument)
+        else:
+            return True
+        if any(_touched_field(path, pattern) for path in paths):
+            return True
+    return False
+
+
+def _strings(document: bytes, value: Span) -> Iterator[bytes]:
+    """A string, or the strings in an array."""
+    if value[0] == STRING:
+        yield document[value[2] + 4 : value[3] - 1]
+    elif value[0] == ARRAY:
+        for _, each in rawbson.spans(document, value[2]):
+            yield from _strings(document, each)

@@ -1,0 +1,108 @@
+"""What MongoDB allows an update that changes a shard key, and what it answers when it does not. Pure."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from shardwright.shardd.shard_key_updates.update_preview import Preview
+from shardwright.sharding.routing_table import RoutingTable
+from shardwright.sharding.targeting.exact_key import exact_shard_key
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import raw_document
+
+FULL_KEY_MISSING: Final = 31025
+"""MongoDB's number for a change of the shard key by a query that does not name the whole key."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyChange:
+    """An update about to be made.
+
+    Args:
+        table: where keys belong.
+        shard: id of this shard.
+        query: the filter of the update.
+        is_multi: it may update several documents.
+        is_retryable: it carries a transaction number.
+    """
+
+    table: RoutingTable
+    shard: str
+    query: bytes
+    is_multi: bool
+    is_retryable: bool
+
+    def check(self, preview: Preview) -> None:
+        """Refuse what MongoDB refuses.
+
+        Raises:
+            CommandError: NotSingleValueField, the new key holds an array; 31025; InvalidOptions for a multi-update;
+                IllegalOperation without a transaction number; WouldChangeOwningShard, the new key is another shard's.
+        """
+        if preview.after is None:
+            return
+        new_key = self._key_of(preview.after)
+        if preview.before is None:
+            self._check_inserted(preview.after, new_key)
+        elif new_key != self.table.key_pattern.key_bytes_of_document(preview.before):
+            self._check_changed(preview.before, preview.after, new_key)
+
+    def check_changed_unseen(self) -> None:
+        """As `check`, for a change of which it is known only that there is one.
+
+        Raises:
+            CommandError: 31025, InvalidOptions, IllegalOperation.
+        """
+        if exact_shard_key(self.query, self.table.key_pattern) is None:
+            raise CommandError(
+                FULL_KEY_MISSING, "Shard key update is not allowed without specifying the full shard key in the query"
+            )
+        if self.is_multi:
+            raise CommandError(
+                ErrorCode.InvalidOptions, "Multi-update operations are not allowed when updating the shard key field."
+            )
+        if not self.is_retryable:
+            raise CommandError(
+                ErrorCode.IllegalOperation,
+                "Must run update to shard key field in a multi-statement transaction or with retryWrites: true.",
+            )
+
+    def _check_changed(self, before: bytes, after: bytes, new_key: bytes) -> None:
+        self.check_changed_unseen()
+        if self.table.shard_for_key(new_key) != self.shard:
+            raise _would_change_owning_shard(before, after, should_upsert=False)
+
+    def _check_inserted(self, after: bytes, new_key: bytes) -> None:
+        if self.table.shard_for_key(new_key) == self.shard:
+            return
+        if not self.is_retryable:
+            raise CommandError(
+                ErrorCode.IllegalOperation,
+                "The upsert document could not be inserted onto the shard targeted by the query, since its shard key "
+                "belongs on a different shard. Cross-shard upserts are only allowed when running in a transaction or "
+                "with retryWrites: true.",
+            )
+        raise _would_change_owning_shard(self.query, after, should_upsert=True)
+
+    def _key_of(self, document: bytes) -> bytes:
+        try:
+            return self.table.key_pattern.key_bytes_of_document(document)
+        except CommandError as error:
+            if error.code != ErrorCode.ShardKeyNotFound:
+                raise
+            raise CommandError(
+                ErrorCode.NotSingleValueField,
+                "After applying the update, a field of the shard key was found to be an array or array descendant.",
+            ) from error
+
+
+def _would_change_owning_shard(before: bytes, after: bytes, *, should_upsert: bool) -> CommandError:
+    return CommandError(
+        ErrorCode.WouldChangeOwningShard,
+        "This update would cause the doc to change owning shards",
+        extra={
+            "preImage": raw_document(before),
+            "postImage": raw_document(after),
+            "shouldUpsert": should_upsert,
+        },
+    )

@@ -1,0 +1,136 @@
+"""A request with updates that may change shard keys, and how each of them is made: as it was previewed and judged."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar
+
+from bson.int64 import Int64
+
+from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.shardd.arguments import seconds_allowed
+from shardwright.shardd.exchange.term_exchange import TermExchange
+from shardwright.shardd.session_history.statement import session_of
+from shardwright.shardd.shard_key_updates.detection import is_collated
+from shardwright.shardd.shard_key_updates.key_changes import KeyChange
+from shardwright.shardd.shard_key_updates.update_preview import Preview, UpdatePreviews
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.routing_table import RoutingTable
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.message import op_msg
+from shardwright.wire.rawbson import Span, raw_document
+from shardwright.wire.request import Request
+
+_ATTEMPTS_MAX: Final = 100
+"""How often an update may find that another writer was faster; each time, that writer has made progress."""
+
+Reply = TypeVar("Reply", contravariant=True)
+Made = TypeVar("Made")
+
+
+class OvertakenTest(Protocol[Reply]):
+    """Tells from a reply whether another writer was faster (see `shardd.shard_key_updates.overtaken_updates`)."""
+
+    def __call__(self, preview: Preview, reply: Reply, /, *, is_last: bool) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class KeyChangingRequest:
+    """An ``update`` or a ``findAndModify`` on a sharded collection.
+
+    Attributes:
+        previews: tries updates out.
+        mongod: the shard's own.
+        upstream: the client's connection to it.
+        request: the request.
+        namespace: its collection.
+        table: where keys belong.
+        pattern: the part of the shard key that can change.
+        shard: id of this shard.
+    """
+
+    previews: UpdatePreviews
+    mongod: LocalMongod
+    upstream: TermExchange
+    request: Request
+    namespace: Namespace
+    table: RoutingTable
+    pattern: ShardKeyPattern
+    shard: str
+
+    @property
+    def is_retryable(self) -> bool:
+        """Whether it has a transaction number."""
+        return b"txnNumber" in self.request.fields
+
+    def refuse_in_transaction(self) -> None:
+        """Let it pass only outside of transactions.
+
+        Raises:
+            CommandError: OperationNotSupportedInTransaction.
+        """
+        if b"autocommit" in self.request.fields:
+            raise CommandError(
+                ErrorCode.OperationNotSupportedInTransaction,
+                "changing a shard key in a transaction is not supported",
+                labels=("TransientTransactionError",),
+            )
+
+    def is_collated(self, document: bytes, fields: Mapping[bytes, Span]) -> bool:
+        """Whether another collation than the simple one is in force for an update with these fields."""
+        return is_collated(document, fields.get(b"collation"), self.table.collection.default_collation)
+
+    async def has_begun(self) -> bool:
+        """Whether mongod has executed a part of the request before, which its client has sent again."""
+        lsid = self.request.fields.get(b"lsid")
+        session = None if lsid is None or not self.is_retryable else session_of(self.request.body, lsid)
+        if session is None:
+            return False
+        begun = {"_id": raw_document(session), "txnNum": Int64(self.request.get(b"txnNumber"))}
+        reply = await self.mongod.command("config", {"find": "transactions", "filter": begun, "limit": 1})
+        return bool(reply["cursor"]["firstBatch"])
+
+    async def exchange(self, body: bytes, request_id: int) -> bytes:
+        """The frame of mongod's reply to a command on the client's connection."""
+        frame = await self.upstream.forward(op_msg(body, request_id=request_id), 0)
+        assert frame is not None
+        return frame
+
+    async def make_as_previewed(
+        self,
+        query: bytes,
+        modification: Mapping[str, Any],
+        make: Callable[[Preview], Awaitable[Made]],
+        is_overtaken: OvertakenTest[Made],
+        *,
+        is_multi: bool = False,
+    ) -> Made:
+        """Update one document that matches, or upsert one, as often as it takes to do what was previewed.
+
+        Args:
+            query: of the update.
+            modification: the ``findAndModify`` that does what the update does.
+            make: executes a preview.
+            is_overtaken: whether another writer was faster.
+            is_multi: the update is of all documents that match.
+
+        Returns:
+            What the last ``make`` returned.
+
+        Raises:
+            CommandError: it is not allowed, or fails; WriteConflict, others keep changing the document.
+        """
+        judge = KeyChange(self.table, self.shard, query, is_multi=is_multi, is_retryable=self.is_retryable)
+        for attempts_left in range(_ATTEMPTS_MAX - 1, -1, -1):
+            preview = await self.previews.preview(
+                self.namespace, modification, seconds_max=seconds_allowed(self.request)
+            )
+            judge.check(preview)
+            made = await make(preview)
+            if not is_overtaken(preview, made, is_last=not attempts_left):
+                return made
+        raise CommandError(
+            ErrorCode.WriteConflict,
+            f"a document of {self.namespace} kept changing while its shard key was to be changed",
+        )

@@ -1,0 +1,145 @@
+"""The updates of an ``update`` that may change shard keys, made so that only what MongoDB allows happens.
+
+Each such update is tried out first (`UpdatePreviews`), judged (`KeyChange`), and then made as it was judged
+(`previewed_updates`), or tried out again if another writer was faster. All others of the same request are passed on as
+they came.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from shardwright.shardd.local_mongod.pooled_cursor import all_documents
+from shardwright.shardd.shard_key_updates.detection import may_change_shard_key
+from shardwright.shardd.shard_key_updates.exact_documents import only_this_one
+from shardwright.shardd.shard_key_updates.key_changing_request import KeyChangingRequest
+from shardwright.shardd.shard_key_updates.merged_update_reply import MergedUpdateReply
+from shardwright.shardd.shard_key_updates.overtaken_updates import is_update_overtaken
+from shardwright.shardd.shard_key_updates.previewed_updates import FINDING_NOTHING, previewed_statement
+from shardwright.shardd.shard_key_updates.update_preview import CAUSED_BY, Preview
+from shardwright.shardd.shard_key_updates.update_statement import UpdateStatement
+from shardwright.sharding.versions import VERSION_FIELDS
+from shardwright.wire.error_codes import Category, has_category
+from shardwright.wire.errors import CommandError
+from shardwright.wire.message import next_request_id, reply_document
+from shardwright.wire.rawbson import append, encode_elements, raw_document, without
+from shardwright.wire.transport.client import decode_reply
+
+_STATEMENTS: Final = VERSION_FIELDS | {b"updates", b"stmtIds", b"stmtId"}
+
+
+class _WholeCommandError(CommandError):
+    """What mongod answered to a command, not to one of its items."""
+
+
+class KeyChangingUpdates:
+    """Makes the updates of one ``update``."""
+
+    def __init__(self, changing: KeyChangingRequest) -> None:
+        self._changing = changing
+        self._request = changing.request
+        self._may_be_repeated = False
+
+    async def run(self) -> bytes:
+        """Make the updates one after the other; the frame of the reply.
+
+        Raises:
+            CommandError: OperationNotSupportedInTransaction, or what mongod answers to the command as a whole.
+        """
+        self._changing.refuse_in_transaction()
+        self._may_be_repeated = await self._changing.has_begun()
+        statements = self._request.documents(b"updates")
+        first_statement_id = int(self._request.get(b"stmtId", 0))
+        statement_ids = self._request.get(b"stmtIds") or range(first_statement_id, first_statement_id + len(statements))
+        is_ordered = bool(self._request.get(b"ordered", True))
+        merged = MergedUpdateReply()
+        for position, statement in enumerate(statements):
+            try:
+                reply = await self._update(UpdateStatement(statement), statement_ids[position])
+            except CommandError as error:
+                if isinstance(error, _WholeCommandError) or _concerns_all(error.code):
+                    raise
+                error.message = error.message.removeprefix(CAUSED_BY)
+                merged.add_error(position, error)
+            else:
+                merged.add(position, reply)
+            if is_ordered and merged.errors:
+                break
+        if not merged.has_times:
+            # All failed before they were sent. A causally consistent session is still told what they depended on.
+            merged.add_times(await self._changing.mongod.command("admin", {"ping": 1}))
+        return reply_document(self._request.message.request_id, merged.document())
+
+    async def _update(self, statement: UpdateStatement, statement_id: int) -> dict[str, Any]:
+        """Make one update; the reply to it alone.
+
+        Raises:
+            CommandError: it is not allowed, or fails.
+        """
+        changing, raw = self._changing, statement.raw
+        collated = changing.is_collated(raw, statement.fields)
+        modification = statement.fields[b"u"]
+        if not may_change_shard_key(statement.query, raw, modification, changing.pattern, is_collated=collated):
+            return await self._forward(raw_document(raw), statement_id)
+        if self._may_be_repeated:
+            reply = await self._forward(FINDING_NOTHING, statement_id)
+            if "retriedStmtIds" in reply:
+                return reply
+        if not statement.is_multi:
+            return await self._update_first(statement, statement.query, statement_id)
+        if changing.is_retryable:
+            return await self._forward(raw_document(raw), statement_id)  # mongod says that this cannot be
+        return await self._update_many(statement)
+
+    async def _update_first(
+        self, statement: UpdateStatement, query: bytes, statement_id: int, *, is_multi: bool = False
+    ) -> dict[str, Any]:
+        """Update one document that matches ``query``, or upsert one."""
+        collated = self._changing.is_collated(statement.raw, statement.fields)
+
+        async def make(preview: Preview) -> dict[str, Any]:
+            made = previewed_statement(statement.raw, query, preview, is_collated=collated)
+            return await self._forward(made, statement_id)
+
+        modification = statement.modification(self._request) | {"query": raw_document(query)}
+        return await self._changing.make_as_previewed(query, modification, make, is_update_overtaken, is_multi=is_multi)
+
+    async def _update_many(self, statement: UpdateStatement) -> dict[str, Any]:
+        """Update the documents that match now, one after the other; or upsert one if there are none."""
+        changing = self._changing
+        modification = statement.modification(self._request)
+        names = ("collation", "hint", "let")
+        find = {"filter": modification["query"], "projection": {"_id": 1}}
+        find |= {name: modification[name] for name in names if name in modification}
+        found = await all_documents(changing.mongod, changing.namespace, find)
+        if not found:
+            return await self._update_first(statement, statement.query, 0, is_multi=True)
+        collated = changing.is_collated(statement.raw, statement.fields)
+        of_one = UpdateStatement(without(statement.raw, {b"upsert"}))
+        total: dict[str, Any] = {"n": 0, "nModified": 0}
+        for identity in found:
+            only = only_this_one(statement.query, identity, is_collated=collated)
+            reply = await self._update_first(of_one, only, 0, is_multi=True)
+            if reply.get("writeErrors"):
+                return reply
+            total = {**reply, "n": total["n"] + reply["n"], "nModified": total["nModified"] + reply["nModified"]}
+        return total
+
+    async def _forward(self, statement: Mapping[str, Any], statement_id: int) -> dict[str, Any]:
+        """Have mongod make one update as part of the client's request.
+
+        Raises:
+            _WholeCommandError: not the update failed, but the command.
+        """
+        elements: dict[str, Any] = {"updates": [statement]}
+        if self._changing.is_retryable:
+            elements["stmtIds"] = [statement_id]
+        body = append(without(self._request.body, _STATEMENTS), encode_elements(elements))
+        reply = decode_reply(await self._changing.exchange(body, next_request_id()))
+        if not reply.get("ok"):
+            raise _WholeCommandError.from_reply(reply)
+        return reply
+
+
+def _concerns_all(code: int) -> bool:
+    """Whether an error is about the state of the server, so that the other updates would meet it too."""
+    return any(has_category(code, each) for each in (Category.NOT_PRIMARY, Category.SHUTDOWN, Category.INTERRUPTION))

@@ -1,0 +1,64 @@
+"""The reply to an ``update`` whose statements were made one by one."""
+
+from typing import Any, Final
+
+from shardwright.wire.errors import CommandError
+
+_TIMES: Final = ("$clusterTime", "operationTime")
+
+
+class MergedUpdateReply:
+    """Adds up the replies to single statements.
+
+    Attributes:
+        errors: the entries of ``writeErrors``.
+    """
+
+    def __init__(self) -> None:
+        self.errors: list[dict[str, Any]] = []
+        self._n = 0
+        self._modified = 0
+        self._upserted: list[dict[str, Any]] = []
+        self._retried: list[int] = []
+        self._last: dict[str, Any] = {}
+
+    def add(self, position: int, reply: dict[str, Any]) -> None:
+        """Add the reply to the statement at a position."""
+        self._n += reply.get("n", 0)
+        self._modified += reply.get("nModified", 0)
+        self._upserted += [{**each, "index": position} for each in reply.get("upserted", ())]
+        self._retried += reply.get("retriedStmtIds", ())
+        self.errors += [{**each, "index": position} for each in reply.get("writeErrors", ())]
+        self._last = reply
+
+    def add_error(self, position: int, error: CommandError) -> None:
+        """The statement at a position was not allowed, or failed."""
+        self.errors.append({"index": position, "code": error.code, "errmsg": error.message, **error.extra})
+
+    @property
+    def has_times(self) -> bool:
+        """Whether some statement came so far that mongod answered it, and with that told up to where it has come."""
+        return "operationTime" in self._last
+
+    def add_times(self, reply: dict[str, Any]) -> None:
+        """Have the reply tell the times that another one tells."""
+        self._last |= {field: reply[field] for field in _TIMES if field in reply}
+
+    def document(self) -> dict[str, Any]:
+        """The reply in mongod's order of fields."""
+        document: dict[str, Any] = {"n": self._n}
+        if self.errors:
+            document["writeErrors"] = self.errors
+        if self._upserted:
+            document["upserted"] = self._upserted
+        if self._retried:
+            document["retriedStmtIds"] = self._retried
+        document["nModified"] = self._modified
+        for field in ("writeConcernError", "electionId", "opTime"):
+            if field in self._last:
+                document[field] = self._last[field]
+        document["ok"] = 1.0
+        for field in _TIMES:
+            if field in self._last:
+                document[field] = self._last[field]
+        return document

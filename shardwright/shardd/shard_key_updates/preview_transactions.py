@@ -1,0 +1,152 @@
+"""The transactions in which updates are tried out, and which are never committed.
+
+Such a transaction keeps other writers from its document until it is aborted, and mongod does that by itself only after
+a minute. So each is ended for certain, even if nobody knows whether it has begun: the statement of a cancelled task may
+still be on its way. A transaction with a higher number ends the one before it, and keeps it from beginning later.
+
+What a daemon leaves open when it is killed, the next one finds by the ids of the sessions, which all begin alike.
+"""
+
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import bson
+import trio
+from bson.binary import UUID_SUBTYPE, Binary
+from bson.int64 import Int64
+
+from shardwright.daemon.logs import get_logger
+from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.message import next_request_id, op_msg
+from shardwright.wire.rawbson import decode_document, decode_value, find
+from shardwright.wire.transport.client import response_body
+
+logger = get_logger("shardd.previews")
+
+_SESSION_PREFIX: Final = b"Shardwright\1"
+_RANDOM_BYTES: Final = 4
+_SESSIONS_MAX: Final = 10_000
+_END_SECONDS_MAX: Final = 1.0
+_ADMIN: Final = "admin"
+
+
+class _Session:
+    """A session for one transaction at a time.
+
+    Attributes:
+        id: its ``lsid.id``.
+        number: of its last transaction.
+    """
+
+    def __init__(self, session_id: Binary, number: int = 0) -> None:
+        self.id = session_id
+        self.number = number
+
+    def fields(self) -> dict[str, Any]:
+        """What each statement of the last transaction carries."""
+        return {"lsid": {"id": self.id}, "txnNumber": Int64(self.number), "autocommit": False}
+
+
+class PreviewTransaction:
+    """One transaction under way. Statements are run one after the other."""
+
+    def __init__(self, mongod: LocalMongod, session: _Session) -> None:
+        session.number += 1
+        self._mongod = mongod
+        self._session = session
+        self._has_begun = False
+        self._is_known = True
+
+    async def run(self, db: str, command: Mapping[str, Any]) -> bytes:
+        """The raw reply to a statement.
+
+        Raises:
+            CommandError: it failed.
+            BackendError: mongod does not answer.
+        """
+        start = {} if self._has_begun else {"startTransaction": True}
+        self._has_begun, self._is_known = True, False
+        body = bson.encode({**command, **start, **self._session.fields(), "$db": db})
+        reply = response_body(await self._mongod.pool.exchange(op_msg(body, request_id=next_request_id())))
+        self._is_known = True
+        ok = find(reply, b"ok")
+        if ok is None or not decode_value(reply, ok):
+            failure: dict[str, Any] = decode_document(reply)
+            raise CommandError.from_reply(failure)
+        return reply
+
+    async def end(self) -> None:
+        """Abort it. One whose last statement was not answered may begin later: it must not.
+
+        Raises:
+            CommandError: it is not there any more; mongod is not primary.
+            BackendError: mongod does not answer.
+        """
+        if not self._is_known:
+            await _overtake(self._mongod, self._session)
+        elif self._has_begun:
+            await self.run(_ADMIN, {"abortTransaction": 1})
+
+
+class PreviewTransactions:
+    """Those on one mongod."""
+
+    def __init__(self, mongod: LocalMongod) -> None:
+        self._mongod = mongod
+        self._free: list[_Session] = []
+
+    @asynccontextmanager
+    async def begin(self) -> AsyncIterator[PreviewTransaction]:
+        """A transaction, which is aborted after the block."""
+        session = self._free.pop() if self._free else _Session(_new_id())
+        transaction = PreviewTransaction(self._mongod, session)
+        try:
+            yield transaction
+        finally:
+            with trio.CancelScope(shield=True), trio.move_on_after(_END_SECONDS_MAX):
+                await _ended(transaction)
+            self._free.append(session)
+
+    async def end_forgotten(self) -> None:
+        """End what a daemon that was killed has left open.
+
+        Raises:
+            CommandError: mongod cannot say what is open.
+            BackendError: it does not answer.
+        """
+        ids = {"$gte": _session_id(bytes(_RANDOM_BYTES)), "$lte": _session_id(b"\xff" * _RANDOM_BYTES)}
+        # Idle ones are listed as sessions, the others as operations.
+        operations = {"$currentOp": {"allUsers": True, "idleSessions": True}}
+        pipeline = [operations, {"$match": {"lsid.id": ids, "transaction": {"$exists": True}}}]
+        reply = await self._mongod.command(
+            _ADMIN, {"aggregate": 1, "pipeline": pipeline, "cursor": {"batchSize": _SESSIONS_MAX}}
+        )
+        for operation in reply["cursor"]["firstBatch"]:
+            number = int(operation["transaction"]["parameters"]["txnNumber"])
+            logger.info("Ending what a former process was trying out", number=number)
+            await _overtake(self._mongod, _Session(Binary(operation["lsid"]["id"], UUID_SUBTYPE), number))
+
+
+async def _ended(transaction: PreviewTransaction) -> None:
+    try:
+        await transaction.end()
+    except (CommandError, BackendError):
+        return  # it is not there any more, which is as good
+
+
+async def _overtake(mongod: LocalMongod, session: _Session) -> None:
+    """End the last transaction of a session, or keep it from beginning, by another one that does nothing."""
+    other = PreviewTransaction(mongod, session)
+    await other.run("shardwright", {"find": "fence", "limit": 1, "singleBatch": True})
+    await _ended(other)
+
+
+def _new_id() -> Binary:
+    return _session_id(secrets.token_bytes(_RANDOM_BYTES))
+
+
+def _session_id(last_bytes: bytes) -> Binary:
+    return Binary(_SESSION_PREFIX + last_bytes, UUID_SUBTYPE)

@@ -1,0 +1,87 @@
+"""What is executed in place of an update that was tried out: just what the preview showed, or nothing. Pure.
+
+An update of a document is made under the condition that the document is still the one that was previewed. If it could
+come to something else at the second time (``$rand``, ``$$NOW``, ``$currentDate``), its result is written instead. A
+document to be inserted is inserted as it was previewed, by an upsert whose query matches nothing: mongod remembers and
+answers it as the upsert that it is, and refuses it with DuplicateKey if another writer was faster.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from shardwright.shardd.shard_key_updates.exact_documents import only_as_it_was
+from shardwright.shardd.shard_key_updates.update_preview import Preview
+from shardwright.wire.rawbson import (
+    ARRAY,
+    EMPTY_DOCUMENT,
+    OBJECT,
+    append,
+    element,
+    encode_document,
+    encode_elements,
+    find,
+    raw_document,
+    without,
+)
+
+NOTHING: Final = encode_document({"$alwaysFalse": 1})
+"""A query that matches no document."""
+
+FINDING_NOTHING: Final[Mapping[str, Any]] = {"q": raw_document(NOTHING), "u": raw_document(EMPTY_DOCUMENT)}
+"""An update that does nothing; but if mongod has executed its statement before, it answers as it did then."""
+
+_OF_THE_QUERY: Final = frozenset({b"query", b"sort", b"hint", b"update", b"arrayFilters"})
+
+
+def previewed_statement(statement: bytes, query: bytes, preview: Preview, *, is_collated: bool) -> Mapping[str, Any]:
+    """The statement of an ``update`` that does what was previewed.
+
+    Args:
+        statement: the client's.
+        query: its ``q``.
+        preview: what it would do.
+        is_collated: another collation than the simple one is in force.
+    """
+    if preview.before is not None:
+        made = _making_the_same(statement, b"u", preview.after)
+        narrowed = element(b"q", OBJECT, only_as_it_was(query, preview.before, is_collated=is_collated))
+        return raw_document(append(without(made, {b"q", b"upsert", b"multi"}), narrowed))
+    if preview.after is not None:
+        return {"q": raw_document(NOTHING), "u": _inserting(preview.after), "upsert": True}
+    return FINDING_NOTHING
+
+
+def previewed_find_and_modify(body: bytes, query: bytes, preview: Preview, *, is_collated: bool) -> bytes:
+    """The body of the ``findAndModify`` that does what was previewed.
+
+    Args:
+        body: the client's, less what mongod does not know.
+        query: its ``query``.
+        preview: what it would do.
+        is_collated: another collation than the simple one is in force.
+    """
+    if preview.before is not None:
+        made = _making_the_same(body, b"update", preview.after)
+        narrowed = element(b"query", OBJECT, only_as_it_was(query, preview.before, is_collated=is_collated))
+        return append(without(made, {b"query", b"upsert"}), narrowed)
+    nothing = element(b"query", OBJECT, NOTHING)
+    if preview.after is not None:
+        inserting = encode_elements({"update": _inserting(preview.after)})
+        return append(without(body, _OF_THE_QUERY), nothing + inserting)
+    return append(without(body, {b"query", b"upsert"}), nothing)
+
+
+def _making_the_same(document: bytes, name: bytes, after: bytes | None) -> bytes:
+    """A statement or command whose update is sure to come to what was previewed.
+
+    Operators do so by themselves, except for the one that reads the clock. They stay as they are, being shorter.
+    """
+    span = find(document, name)
+    if after is None or span is None or not (span[0] == ARRAY or find(document, b"$currentDate", span[2])):
+        return document
+    return append(without(document, {name, b"arrayFilters"}), encode_elements({name.decode(): _inserting(after)}))
+
+
+def _inserting(document: bytes) -> list[Any]:
+    """A pipeline that makes a document whatever its fields are called, and fills in no empty timestamps again."""
+    return [{"$replaceWith": {"$literal": raw_document(document)}}]

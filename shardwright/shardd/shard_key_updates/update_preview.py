@@ -1,0 +1,110 @@
+"""Finding out what an update would do, in a transaction on the shard's mongod that is never committed."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import trio
+
+from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.shardd.shard_key_updates.exact_documents import only_this_one
+from shardwright.shardd.shard_key_updates.preview_transactions import PreviewTransaction, PreviewTransactions
+from shardwright.sharding.namespace import Namespace
+from shardwright.wire.error_codes import Category, ErrorCode, has_category
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import (
+    EMPTY_DOCUMENT,
+    OBJECT,
+    Span,
+    array_documents,
+    find,
+    index,
+    raw_document,
+    wrap_value,
+)
+
+_CONFLICT_SECONDS_MAX: Final = 60.0
+"""Mongod lets no transaction live longer (``transactionLifetimeLimitSeconds``)."""
+
+_BACKOFF_SECONDS: Final = 0.01
+_BACKOFF_SECONDS_MAX: Final = 0.1
+_TRANSIENT: Final = "TransientTransactionError"
+CAUSED_BY: Final = "Plan executor error during findAndModify :: caused by :: "
+"""What mongod puts before the errors of a ``findAndModify`` and not before those of an ``update``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """One document before and after an update. Without ``before`` it would be inserted; without both, none matches."""
+
+    before: bytes | None
+    after: bytes | None
+
+
+class UpdatePreviews:
+    """Previews on one mongod.
+
+    Attributes:
+        transactions: those in which updates are tried out.
+    """
+
+    def __init__(self, mongod: LocalMongod) -> None:
+        self.transactions = PreviewTransactions(mongod)
+
+    async def preview(
+        self, namespace: Namespace, modification: Mapping[str, Any], *, seconds_max: float = math.inf
+    ) -> Preview:
+        """What a ``findAndModify`` would do, once no other transaction is in its way.
+
+        Args:
+            namespace: the collection.
+            modification: its arguments ``query``, ``update``, ``upsert``, ``sort`` and so on.
+            seconds_max: how long the client allows.
+
+        Raises:
+            CommandError: it would fail; MaxTimeMSExpired; WriteConflict and the like, others are in its way for longer
+                than any transaction lives.
+        """
+        began, attempt = trio.current_time(), 1
+        while True:
+            try:
+                async with self.transactions.begin() as transaction:
+                    return await _preview(transaction, namespace, modification)
+            except CommandError as error:
+                is_in_the_way = _TRANSIENT in error.labels and not _concerns_role(error)
+                # Of the transaction the client knows nothing.
+                error.labels = tuple(label for label in error.labels if label != _TRANSIENT)
+                waited = trio.current_time() - began
+                if not is_in_the_way or waited > _CONFLICT_SECONDS_MAX:
+                    raise
+                if waited > seconds_max:
+                    raise CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit") from error
+            # Mostly somebody else has just changed the document; their transaction is over in a moment.
+            await trio.sleep(min(_BACKOFF_SECONDS * attempt, _BACKOFF_SECONDS_MAX))
+            attempt += 1
+
+
+async def _preview(transaction: PreviewTransaction, namespace: Namespace, modification: Mapping[str, Any]) -> Preview:
+    reply = await transaction.run(namespace.db, {"findAndModify": namespace.collection, **modification, "new": False})
+    fields = index(reply)
+    value = fields.get(b"value")
+    before = reply[value[2] : value[3]] if value is not None and value[0] == OBJECT else None
+    identity = before if before is not None else _upserted(reply, fields)
+    if identity is None:
+        return Preview(None, None)
+    query = raw_document(only_this_one(EMPTY_DOCUMENT, identity, is_collated=True))
+    found = await transaction.run(namespace.db, {"find": namespace.collection, "filter": query})
+    cursor = index(found, index(found)[b"cursor"][2])
+    return Preview(before, array_documents(found, cursor[b"firstBatch"])[0])
+
+
+def _concerns_role(error: CommandError) -> bool:
+    """Whether this mongod does not execute writes now, whoever else does what."""
+    return any(has_category(error.code, each) for each in (Category.NOT_PRIMARY, Category.SHUTDOWN))
+
+
+def _upserted(reply: bytes, fields: Mapping[bytes, Span]) -> bytes | None:
+    """``{_id}`` of the document that a ``findAndModify`` inserted, if it did."""
+    upserted = find(reply, b"upserted", fields[b"lastErrorObject"][2])
+    return None if upserted is None else wrap_value(upserted[0], reply[upserted[2] : upserted[3]], b"_id")

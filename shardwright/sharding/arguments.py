@@ -1,0 +1,34 @@
+"""Arguments of commands that mean something to sharding: collections and versions."""
+
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.versions import ChunkVersion
+from shardwright.wire.arguments import Arguments
+from shardwright.wire.rawbson import ARRAY, OBJECT
+from shardwright.wire.request import Request
+
+
+def full_namespace(request: Request) -> Namespace:
+    """The collection that a command names in full by its own field, as ``{split: "db.collection"}`` does.
+
+    Raises:
+        CommandError: 40414, TypeMismatch, InvalidNamespace.
+    """
+    return Namespace.parse_collection(Arguments.of(request).string(request.name.encode()))
+
+
+def own_collection(request: Request) -> Namespace:
+    """The collection in the request's database that a command names by its own field, as ``{drop: "c"}`` does.
+
+    Raises:
+        CommandError: 40414, TypeMismatch, InvalidNamespace.
+    """
+    return Namespace.parse_collection(f"{request.db}.{Arguments.of(request).string(request.name.encode())}")
+
+
+def chunk_version(arguments: Arguments, name: bytes) -> ChunkVersion:
+    """A chunk version that has to be there.
+
+    Raises:
+        CommandError: 40414, TypeMismatch.
+    """
+    return ChunkVersion.from_span(arguments.document, arguments.span(name, OBJECT, ARRAY))

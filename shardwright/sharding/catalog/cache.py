@@ -1,0 +1,214 @@
+"""``config.cache.*`` of a shard: what its primary knows of the catalog, persisted for its secondaries."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+from bson.binary import Binary
+from bson.objectid import ObjectId
+from bson.timestamp import Timestamp
+
+from shardwright.sharding.catalog.fields import optional, required, required_uuid
+from shardwright.sharding.chunks import Chunk, ChunkPlacement
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.routing_table import ShardedCollection
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.sharding.timestamps import unpack_timestamp
+from shardwright.sharding.versions import DatabaseVersion
+from shardwright.wire import rawbson
+from shardwright.wire.rawbson import decode_document
+
+CACHE_DATABASES: Final = Namespace("config", "cache.databases")
+CACHE_COLLECTIONS: Final = Namespace("config", "cache.collections")
+
+
+def cache_chunks_namespace(namespace: Namespace) -> Namespace:
+    """The collection in which the chunks of ``namespace`` are cached."""
+    return Namespace("config", f"cache.chunks.{namespace}")
+
+
+@dataclass(frozen=True, slots=True)
+class CachedDatabase:
+    """A document of ``config.cache.databases``.
+
+    ``enter_critical_section_counter`` rises when a critical section begins, which tells secondaries to refresh.
+    """
+
+    id: str
+    primary: str
+    version: DatabaseVersion
+    enter_critical_section_counter: int | None = None
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> "CachedDatabase":
+        """Read a document of the collection.
+
+        Raises:
+            CommandError: NoSuchKey, TypeMismatch, or what `DatabaseVersion.from_value` raises.
+        """
+        return cls(
+            id=required(document, "_id", str),
+            primary=required(document, "primary", str),
+            version=DatabaseVersion.from_value(required(document, "version", Mapping)),
+            enter_critical_section_counter=optional(document, "enterCriticalSectionCounter", int),
+        )
+
+    def to_document(self) -> dict[str, Any]:
+        """The document as MongoDB writes it."""
+        document = {
+            "_id": self.id,
+            "partitioned": False,
+            "primary": self.primary,
+            "version": self.version.to_document(),
+        }
+        if self.enter_critical_section_counter is not None:
+            document["enterCriticalSectionCounter"] = self.enter_critical_section_counter
+        return document
+
+
+@dataclass(frozen=True, slots=True)
+class CachedCollection:
+    """A document of ``config.cache.collections``.
+
+    Args:
+        namespace: its ``_id``.
+        epoch: as in the catalog.
+        timestamp: as in the catalog.
+        uuid: as in the catalog.
+        key: the shard key pattern.
+        unique: as in the catalog.
+        default_collation: as in the catalog.
+        refreshing: true while the cached chunks are being written, and must not be read.
+        last_refreshed_version: the collection version that the cached chunks have; None before the first refresh.
+        enter_critical_section_counter: rises when a critical section begins.
+        max_chunk_size_bytes: as in the catalog.
+        allow_migrations: as in the catalog.
+    """
+
+    namespace: Namespace
+    epoch: ObjectId
+    timestamp: Timestamp
+    uuid: UUID
+    key: Mapping[str, Any]
+    unique: bool
+    default_collation: Mapping[str, Any] | None = None
+    refreshing: bool | None = None
+    last_refreshed_version: Timestamp | None = None
+    enter_critical_section_counter: int | None = None
+    max_chunk_size_bytes: int | None = None
+    allow_migrations: bool = True
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> "CachedCollection":
+        """Read a document of the collection.
+
+        Raises:
+            CommandError: NoSuchKey or TypeMismatch.
+        """
+        return cls(
+            namespace=Namespace.parse(required(document, "_id", str)),
+            epoch=required(document, "epoch", ObjectId),
+            timestamp=required(document, "timestamp", Timestamp),
+            uuid=required_uuid(document, "uuid"),
+            key=required(document, "key", Mapping),
+            unique=required(document, "unique", bool),
+            default_collation=optional(document, "defaultCollation", Mapping),
+            refreshing=optional(document, "refreshing", bool),
+            last_refreshed_version=optional(document, "lastRefreshedCollectionVersion", Timestamp),
+            enter_critical_section_counter=optional(document, "enterCriticalSectionCounter", int),
+            max_chunk_size_bytes=optional(document, "maxChunkSizeBytes", int),
+            allow_migrations=optional(document, "allowMigrations", bool) is not False,
+        )
+
+    def to_document(self) -> dict[str, Any]:
+        """The document as MongoDB writes it."""
+        document: dict[str, Any] = {
+            "_id": str(self.namespace),
+            "epoch": self.epoch,
+            "timestamp": self.timestamp,
+            "uuid": Binary.from_uuid(self.uuid),
+            "key": dict(self.key),
+        }
+        if self.default_collation is not None:
+            document["defaultCollation"] = dict(self.default_collation)
+        document["unique"] = self.unique
+        if self.refreshing is not None:
+            document["refreshing"] = self.refreshing
+        document["allowAutoSplit"] = True
+        if self.last_refreshed_version is not None:
+            document["lastRefreshedCollectionVersion"] = self.last_refreshed_version
+        if self.enter_critical_section_counter is not None:
+            document["enterCriticalSectionCounter"] = self.enter_critical_section_counter
+        if self.max_chunk_size_bytes is not None:
+            document["maxChunkSizeBytes"] = self.max_chunk_size_bytes
+        if not self.allow_migrations:
+            document["allowMigrations"] = False
+        return document
+
+    @classmethod
+    def from_collection(cls, collection: ShardedCollection, *, refreshing: bool) -> "CachedCollection":
+        """What to cache of a collection, before its chunks have been written."""
+        return cls(
+            namespace=collection.namespace,
+            epoch=collection.epoch,
+            timestamp=collection.timestamp,
+            uuid=collection.uuid,
+            key=decode_document(collection.key_pattern.document),
+            unique=collection.unique,
+            default_collation=collection.default_collation,
+            refreshing=refreshing,
+            max_chunk_size_bytes=collection.max_chunk_size_bytes,
+            allow_migrations=collection.allow_migrations,
+        )
+
+    def for_routing(self) -> ShardedCollection:
+        """What routing needs of it.
+
+        Raises:
+            CommandError: BadValue, the key is no shard key pattern.
+        """
+        return ShardedCollection(
+            namespace=self.namespace,
+            uuid=self.uuid,
+            epoch=self.epoch,
+            timestamp=self.timestamp,
+            key_pattern=ShardKeyPattern.from_mapping(self.key),
+            unique=self.unique,
+            default_collation=self.default_collation,
+            allow_migrations=self.allow_migrations,
+            max_chunk_size_bytes=self.max_chunk_size_bytes,
+        )
+
+
+def cached_chunk_document(chunk: Chunk) -> dict[str, Any]:
+    """A chunk as a document of ``config.cache.chunks.<ns>``: its lower bound is the ``_id``."""
+    return {
+        "_id": rawbson.raw_document(chunk.min),
+        "max": rawbson.raw_document(chunk.max),
+        "shard": chunk.shard,
+        "lastmod": chunk.version.lastmod,
+        "history": [{"validAfter": entry.valid_after, "shard": entry.shard} for entry in chunk.history],
+    }
+
+
+def cached_placement_document(placement: ChunkPlacement) -> dict[str, Any]:
+    """As `cached_chunk_document`, of what a routing table keeps of a chunk."""
+    return {
+        "_id": rawbson.raw_document(placement.min),
+        "max": rawbson.raw_document(placement.max),
+        "shard": placement.shard,
+        "lastmod": unpack_timestamp(placement.version),
+        "history": [
+            {"validAfter": unpack_timestamp(valid_after), "shard": shard} for valid_after, shard in placement.history
+        ],
+    }
+
+
+def read_cached_chunk(document: bytes) -> ChunkPlacement:
+    """What routing needs of a raw document of ``config.cache.chunks.<ns>``.
+
+    Raises:
+        CommandError: NoSuchKey or TypeMismatch, it is no cached chunk.
+    """
+    return ChunkPlacement.from_raw(document, min_field=b"_id")

@@ -1,0 +1,111 @@
+"""One document of ``config.collections``."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from bson.binary import Binary
+from bson.objectid import ObjectId
+from bson.timestamp import Timestamp
+
+from shardwright.sharding.catalog.fields import optional, required, required_uuid
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.routing_table import ShardedCollection
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.wire import rawbson
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionEntry:
+    """A sharded collection, apart from its chunks.
+
+    Attributes:
+        epoch: with ``timestamp``, tells this incarnation of the collection from others of its name.
+        lastmod: when it was sharded.
+        timestamp: cluster time of its creation, or of the last change that made all its versions new.
+        key: the shard key pattern.
+        default_collation: a full collation, None when it is the simple one.
+        no_balance: the balancer leaves it alone.
+        permit_migrations: False while a user forbids migrations.
+        allow_migrations: False while a change of the collection keeps its chunks where they are.
+        max_chunk_size_bytes: a size of its own above which chunks are too large.
+    """
+
+    namespace: Namespace
+    uuid: UUID
+    epoch: ObjectId
+    timestamp: Timestamp
+    lastmod: datetime
+    key: ShardKeyPattern
+    unique: bool = False
+    default_collation: Mapping[str, Any] | None = None
+    no_balance: bool = False
+    permit_migrations: bool = True
+    allow_migrations: bool = True
+    max_chunk_size_bytes: int | None = None
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> "CollectionEntry":
+        """Read a decoded document; fields of features that have no bearing on placement are passed over.
+
+        Raises:
+            CommandError: NoSuchKey, TypeMismatch or BadValue, it is no collection's entry.
+        """
+        return cls(
+            namespace=Namespace.parse(required(document, "_id", str)),
+            uuid=required_uuid(document, "uuid"),
+            epoch=required(document, "lastmodEpoch", ObjectId),
+            timestamp=required(document, "timestamp", Timestamp),
+            lastmod=required(document, "lastmod", datetime),
+            key=ShardKeyPattern.from_bson(rawbson.encode_document(required(document, "key", Mapping))),
+            unique=bool(document.get("unique", False)),
+            default_collation=optional(document, "defaultCollation", Mapping) or None,
+            no_balance=bool(document.get("noBalance", False)),
+            permit_migrations=bool(document.get("permitMigrations", True)),
+            allow_migrations=bool(document.get("allowMigrations", True)),
+            max_chunk_size_bytes=optional(document, "maxChunkSizeBytes", int),
+        )
+
+    def to_document(self) -> dict[str, Any]:
+        """The document as MongoDB 6.0 writes it when a collection is sharded."""
+        document: dict[str, Any] = {
+            "_id": str(self.namespace),
+            "lastmodEpoch": self.epoch,
+            "lastmod": self.lastmod,
+            "timestamp": self.timestamp,
+            "uuid": Binary.from_uuid(self.uuid),
+            "key": rawbson.raw_document(self.key.document),
+        }
+        if self.default_collation is not None:
+            document["defaultCollation"] = dict(self.default_collation)
+        document["unique"] = self.unique
+        document["chunksAlreadySplitForDowngrade"] = False
+        document["noBalance"] = self.no_balance
+        if not self.permit_migrations:
+            document["permitMigrations"] = False
+        if not self.allow_migrations:
+            document["allowMigrations"] = False
+        if self.max_chunk_size_bytes is not None:
+            document["maxChunkSizeBytes"] = self.max_chunk_size_bytes
+        return document
+
+    @property
+    def may_migrate(self) -> bool:
+        """Whether chunks may move: neither a user nor a change under way forbids it."""
+        return self.permit_migrations and self.allow_migrations
+
+    def sharded_collection(self) -> ShardedCollection:
+        """What routing needs of it."""
+        return ShardedCollection(
+            self.namespace,
+            self.uuid,
+            self.epoch,
+            self.timestamp,
+            self.key,
+            self.unique,
+            self.default_collation,
+            self.may_migrate,
+            self.max_chunk_size_bytes,
+        )

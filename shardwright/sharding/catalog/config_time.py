@@ -1,0 +1,65 @@
+"""Reading the catalog no older than the placement that a daemon already knows of.
+
+A config server that has just become primary has everything that was committed, but may not know yet that it was, and
+one that is cut off may still take itself for primary: both answer majority reads with an older state. So daemons keep
+the newest config time they have seen, and ask for what was committed by then.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from shardwright.sharding.catalog.reads import CatalogRead
+from shardwright.sharding.clock import CONFIG_TIME, VectorClock, VectorTime, signed_cluster_time
+from shardwright.sharding.timestamps import pack_timestamp, unpack_timestamp
+from shardwright.wire import rawbson
+
+_OPERATION_TIME: Final = b"operationTime"
+
+
+def read_after(read: CatalogRead, config_time: int, milliseconds_max: int) -> CatalogRead:
+    """The read, made at or after a config time; a config server that has not come so far waits.
+
+    Args:
+        read: its read concern is majority or snapshot.
+        config_time: packed, see `pack_timestamp`; 0 if none is known.
+        milliseconds_max: how long the config server may take in all.
+    """
+    command = {**read.command, "maxTimeMS": milliseconds_max}
+    if config_time:
+        time = unpack_timestamp(config_time)
+        command["readConcern"] = {**command["readConcern"], "afterClusterTime": time}
+        # A server refuses to wait for a time that is later than any it has heard of.
+        command["$clusterTime"] = signed_cluster_time(time)
+    return CatalogRead(read.db, command)
+
+
+def observe_read(clock: VectorClock, body: bytes, fields: Mapping[bytes, rawbson.Span]) -> None:
+    """Take in up to where the catalog had come that a majority or snapshot read saw.
+
+    Genuine config servers say it; otherwise it is the operation time, which for such reads is one of the majority.
+
+    Args:
+        clock: of the daemon that has read.
+        body: the reply.
+        fields: its `rawbson.index`.
+
+    Raises:
+        CommandError: as `VectorTime.from_message`.
+    """
+    clock.observe(body, fields)
+    span = fields.get(_OPERATION_TIME)
+    if CONFIG_TIME not in fields and span is not None and span[0] == rawbson.TIMESTAMP:
+        advance_config_time(clock, int.from_bytes(body[span[2] : span[3]], "little"))
+
+
+def observe_command(clock: VectorClock, reply: Mapping[str, Any]) -> None:
+    """Take in the config time of a config server's reply to a command, if it has one."""
+    time = reply.get(CONFIG_TIME.decode())
+    if time is not None:
+        advance_config_time(clock, pack_timestamp(time))
+
+
+def advance_config_time(clock: VectorClock, config_time: int) -> None:
+    """Take in a packed config time; the cluster time is never behind it."""
+    if config_time > clock.time.config_time:
+        clock.advance(VectorTime(config_time, config_time))

@@ -1,0 +1,66 @@
+"""Fields of catalog documents, taken out with a check of their type."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+from uuid import UUID
+
+from bson.binary import Binary
+
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+_UUID_BYTES: Final = 16
+
+
+def required(document: Mapping[str, Any], name: str, *kinds: type) -> Any:  # noqa: ANN401 - one of kinds
+    """The value of a field that must be there.
+
+    Raises:
+        CommandError: NoSuchKey, TypeMismatch.
+    """
+    if name not in document:
+        raise CommandError(ErrorCode.NoSuchKey, f'Missing expected field "{name}"')
+    return _checked(document, name, kinds)
+
+
+def optional(document: Mapping[str, Any], name: str, *kinds: type) -> Any:  # noqa: ANN401 - one of kinds, or None
+    """The value of a field, None when it is absent.
+
+    Raises:
+        CommandError: TypeMismatch.
+    """
+    return _checked(document, name, kinds) if name in document else None
+
+
+def required_uuid(document: Mapping[str, Any], name: str) -> UUID:
+    """The UUID in a field that must be there.
+
+    Raises:
+        CommandError: NoSuchKey, TypeMismatch, InvalidUUID.
+    """
+    value = required(document, name, Binary, UUID)
+    if isinstance(value, UUID):
+        return value
+    if len(value) != _UUID_BYTES:
+        raise CommandError(ErrorCode.InvalidUUID, "uuid must be a 16-byte binary field with UUID (4) subtype")
+    return UUID(bytes=bytes(value))
+
+
+def optional_uuid(document: Mapping[str, Any], name: str) -> UUID | None:
+    """The UUID in a field, None when it is absent.
+
+    Raises:
+        CommandError: TypeMismatch, InvalidUUID.
+    """
+    return required_uuid(document, name) if name in document else None
+
+
+def _checked(document: Mapping[str, Any], name: str, kinds: tuple[type, ...]) -> Any:  # noqa: ANN401 - one of kinds
+    value = document[name]
+    # bool is an int to Python, not to BSON.
+    if not isinstance(value, kinds) or (isinstance(value, bool) and int in kinds and bool not in kinds):
+        expected = " or ".join(kind.__name__ for kind in kinds)
+        raise CommandError(
+            ErrorCode.TypeMismatch, f'"{name}" had the wrong type. Expected {expected}, found {type(value).__name__}'
+        )
+    return value

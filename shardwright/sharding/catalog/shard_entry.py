@@ -1,0 +1,83 @@
+"""One document of ``config.shards``."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bson.timestamp import Timestamp
+
+from shardwright.sharding.catalog.fields import optional, required
+from shardwright.sharding.timestamps import pack_timestamp
+
+SHARD_AWARE: Final = 1
+"""``state`` of a shard that knows that it is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardEntry:
+    """A shard and where to find it.
+
+    Attributes:
+        id: its name.
+        host: connection string of its replica set, ``set/host:port,host:port``.
+        topology_time: cluster time at which the set of shards became what it is with this one; None in entries
+            written by versions that knew no such time.
+        is_draining: it is being removed.
+        tags: zones that it belongs to.
+        max_size: MB, an old limit that is kept but has no effect.
+    """
+
+    id: str
+    host: str
+    topology_time: Timestamp | None = None
+    is_draining: bool = False
+    tags: tuple[str, ...] = ()
+    max_size: int | None = None
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> "ShardEntry":
+        """Read a decoded document.
+
+        Raises:
+            CommandError: NoSuchKey or TypeMismatch, it is no shard's entry.
+        """
+        return cls(
+            required(document, "_id", str),
+            required(document, "host", str),
+            optional(document, "topologyTime", Timestamp),
+            bool(document.get("draining")),
+            tuple(optional(document, "tags", list) or ()),
+            optional(document, "maxSize", int),
+        )
+
+    def to_document(self) -> dict[str, Any]:
+        """The document as MongoDB 6.0 writes it when a shard is added."""
+        document: dict[str, Any] = {"_id": self.id, "host": self.host}
+        if self.max_size is not None:
+            document["maxSize"] = self.max_size
+        document["state"] = SHARD_AWARE
+        if self.topology_time is not None:
+            document["topologyTime"] = self.topology_time
+        if self.is_draining:
+            document["draining"] = True
+        if self.tags:
+            document["tags"] = list(self.tags)
+        return document
+
+    @property
+    def set_name(self) -> str:
+        """The name of its replica set."""
+        return self.host.partition("/")[0]
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The members that ``host`` names, ``host:port`` each."""
+        return tuple(self.host.partition("/")[2].split(","))
+
+
+def topology_time(shards: Iterable[ShardEntry]) -> int:
+    """When the set of shards became what it is, given all of them; packed, see `pack_timestamp`, and 0 if unknown.
+
+    Whoever removes a shard writes the time of that into the entry of another, so that the latest one tells.
+    """
+    return max((pack_timestamp(each.topology_time) for each in shards if each.topology_time is not None), default=0)

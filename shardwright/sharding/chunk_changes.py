@@ -1,0 +1,241 @@
+"""What a catalog change does to chunks: which documents of ``config.chunks`` are written or deleted.
+
+Pure functions from the chunks as they are to a `ChunkChanges`; reading, checking that nothing came between, and writing
+in a transaction is configd's. Versions rise as on a config server of MongoDB 6.0.5, on which these were tried.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from bson.objectid import ObjectId
+from bson.timestamp import Timestamp
+
+from shardwright.sharding.bson_text import document_text
+from shardwright.sharding.chunks import Chunk, ChunkHistory, ChunkRange
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.sharding.timestamps import pack_timestamp
+from shardwright.sharding.versions import ChunkVersion
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+CHUNK_NOT_FOUND = 40165
+"""MongoDB's number for a commit of a migration whose range lies in no chunk."""
+CHUNK_ON_OTHER_SHARD = 4914702
+"""MongoDB's number for a commit of a migration whose range is on neither of the two shards."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkChanges:
+    """Chunks to write (replace or insert, by ``_id``) and to delete; empty when all is already as it should be."""
+
+    written: tuple[Chunk, ...] = ()
+    deleted: tuple[Chunk, ...] = ()
+
+    def collection_version(self, before: ChunkVersion) -> ChunkVersion:
+        """The collection version after these changes."""
+        return max((chunk.version for chunk in self.written), default=before, key=lambda version: version.packed)
+
+
+def split(
+    chunk: Chunk,
+    split_points: Sequence[bytes],
+    *,
+    pattern: ShardKeyPattern,
+    collection_version: ChunkVersion,
+    new_id: Callable[[], ObjectId],
+) -> ChunkChanges:
+    """Cut a chunk at the given keys. The first part keeps the document's ``_id``; all parts keep its history.
+
+    Raises:
+        CommandError: InvalidOptions, the keys are not inside the chunk in strictly rising order.
+    """
+    check_split_points(chunk.range(pattern), split_points, pattern)
+    parts = []
+    for number, (low, high) in enumerate(pairwise([chunk.min, *split_points, chunk.max])):
+        part = replace(chunk, min=low, max=high, version=collection_version.with_minor_raised(number + 1), jumbo=False)
+        parts.append(part if number == 0 else replace(part, id=new_id()))
+    return ChunkChanges(tuple(parts))
+
+
+def check_split_points(whole: ChunkRange, split_points: Sequence[bytes], pattern: ShardKeyPattern) -> None:
+    """Refuse keys at which a chunk cannot be split.
+
+    Raises:
+        CommandError: InvalidOptions.
+    """
+    if not split_points:
+        raise CommandError(ErrorCode.InvalidOptions, "need to provide the split points")
+    previous, previous_key = whole.min, whole.min_key
+    for point in split_points:
+        key, text = pattern.key_bytes(point), document_text(point)
+        if key == whole.max_key:
+            raise _split_on_bound(point)
+        if not whole.contains_key(key):
+            raise CommandError(ErrorCode.InvalidOptions, f"Split key {text} not contained within chunk {whole}")
+        if key < previous_key:
+            raise CommandError(
+                ErrorCode.InvalidOptions,
+                "Split keys must be specified in strictly increasing order."
+                f" Key {text} was specified after {document_text(previous)}.",
+            )
+        if key == previous_key:
+            raise _split_on_bound(point)
+        previous, previous_key = point, key
+
+
+def merge(
+    chunks: Sequence[Chunk],
+    merged: ChunkRange,
+    *,
+    shard: str,
+    pattern: ShardKeyPattern,
+    collection_version: ChunkVersion,
+) -> ChunkChanges:
+    """Make one chunk of all chunks of a range. It keeps the first one's ``_id``.
+
+    Its history begins when the last of them came to the shard: since then the shard has owned the whole range.
+
+    Args:
+        chunks: the chunks that overlap the range, in order, of whatever shard.
+        merged: the range.
+        shard: who owns it.
+        pattern: the shard key.
+        collection_version: before the merge.
+
+    Raises:
+        CommandError: IllegalOperation, chunks of the shard do not fill the range exactly.
+    """
+    ranges = [chunk.range(pattern) for chunk in chunks]
+    fills = (
+        bool(chunks)
+        and all(chunk.shard == shard for chunk in chunks)
+        and ranges[0].min_key == merged.min_key
+        and ranges[-1].max_key == merged.max_key
+        and all(left.max_key == right.min_key for left, right in pairwise(ranges))
+    )
+    if not fills:
+        raise CommandError(
+            ErrorCode.IllegalOperation,
+            f"could not merge chunks, shard {shard} does not contain a sequence of chunks that exactly fills the range"
+            f" {merged}",
+        )
+    if len(chunks) == 1:
+        return ChunkChanges()
+    whole = replace(
+        chunks[0],
+        max=chunks[-1].max,
+        version=collection_version.with_minor_raised(),
+        history=max(chunk.history[:1] for chunk in chunks),
+        jumbo=False,
+    )
+    return ChunkChanges((whole,), tuple(chunks[1:]))
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """A migration to be committed.
+
+    Args:
+        moved: the range, a chunk or a part of one.
+        version: of the chunk that holds the range, as the donor knew it.
+        from_shard: the donor.
+        to_shard: the recipient.
+        valid_after: the time of the commit.
+        history_from: no snapshot is read that is older than this time, so owners that had given the chunk away by
+            then may be forgotten.
+    """
+
+    moved: ChunkRange
+    version: ChunkVersion
+    from_shard: str
+    to_shard: str
+    valid_after: Timestamp
+    history_from: Timestamp
+
+
+def move(
+    migration: Migration,
+    current: Chunk | None,
+    *,
+    control: Chunk | None,
+    pattern: ShardKeyPattern,
+    collection_version: ChunkVersion,
+    new_id: Callable[[], ObjectId],
+) -> ChunkChanges:
+    """Give a range to another shard, under a new major version.
+
+    What of the chunk lies left and right of the range stays with the donor as chunks of their own. The control chunk
+    is raised too, so that the donor's version shows the change whatever became of its highest chunk.
+
+    Args:
+        migration: what moved.
+        current: the chunk in which the whole range lies.
+        control: another chunk of the donor, if it has one.
+        pattern: the shard key.
+        collection_version: before the move.
+        new_id: makes the ``_id`` of a new document.
+
+    Raises:
+        CommandError: 40165 without ``current``; 4914702 if it is on neither shard; ConflictingOperationInProgress if
+            it is newer than the donor knew; IncompatibleShardingMetadata if its history reaches into the future.
+    """
+    moved = migration.moved
+    if current is None or not (whole := current.range(pattern)).contains(moved):
+        raise CommandError(
+            CHUNK_NOT_FOUND,
+            f"Could not find a chunk including bounds {moved}."
+            " Cannot execute the migration commit with invalid chunks.",
+        )
+    if current.shard == migration.to_shard:
+        return ChunkChanges()
+    if current.shard != migration.from_shard:
+        raise CommandError(
+            CHUNK_ON_OTHER_SHARD,
+            f"Migrated chunk {moved} not owned by donor {migration.from_shard} neither by recipient"
+            f" {migration.to_shard}",
+        )
+    if migration.version.is_older_than(current.version):
+        raise CommandError(
+            ErrorCode.ConflictingOperationInProgress,
+            f"Rejecting migration request because the version of the requested chunk {moved} ({migration.version}) is"
+            f" older than the version of the current chunk {whole} ({current.version}) on shard {current.shard}",
+        )
+    arrived = replace(
+        current,
+        min=moved.min,
+        max=moved.max,
+        shard=migration.to_shard,
+        version=collection_version.with_major_raised(),
+        history=_history_after(migration, current),
+        jumbo=False,
+    )
+    staying = []
+    if whole.min_key < moved.min_key:
+        staying.append(replace(current, id=new_id(), max=moved.min, jumbo=False))
+    if moved.max_key < whole.max_key:
+        staying.append(replace(current, id=new_id(), min=moved.max, jumbo=False))
+    if control is not None:
+        staying.append(control)
+    raised = [chunk.with_version(arrived.version.with_minor_raised(n)) for n, chunk in enumerate(staying, start=1)]
+    return ChunkChanges((arrived, *raised))
+
+
+def _history_after(migration: Migration, current: Chunk) -> tuple[ChunkHistory, ...]:
+    history = list(current.history)
+    oldest = pack_timestamp(migration.history_from)
+    # An entry counts until the next newer one begins, so the one that was valid at ``oldest`` stays.
+    while len(history) > 1 and pack_timestamp(history[-2].valid_after) <= oldest:
+        history.pop()
+    if history and pack_timestamp(history[0].valid_after) >= pack_timestamp(migration.valid_after):
+        raise CommandError(
+            ErrorCode.IncompatibleShardingMetadata,
+            f"The chunk history for {migration.moved} is corrupted. The last validAfter {history[0].valid_after} is"
+            f" greater or equal to the new validAfter {migration.valid_after}",
+        )
+    return (ChunkHistory(migration.valid_after, migration.to_shard), *history)
+
+
+def _split_on_bound(point: bytes) -> CommandError:
+    text = document_text(point)
+    return CommandError(ErrorCode.InvalidOptions, f"Split on lower bound of chunk [{text}, {text}] is not allowed")

@@ -1,0 +1,78 @@
+"""Catalog changes that show only in the version of one chunk.
+
+As in `sharding.chunk_changes`, functions say what is written; the versions are those of MongoDB 6.0.5.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from bson.timestamp import Timestamp
+
+from shardwright.sharding.chunk_changes import ChunkChanges
+from shardwright.sharding.chunks import Chunk, ChunkHistory, ChunkRange
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.versions import ChunkVersion
+from shardwright.wire.errors import CommandError
+
+JUMBO_CHUNK_NOT_FOUND = 51262
+"""MongoDB's number for ``clearJumboFlag`` of a chunk that does not exist."""
+
+
+def bump_minor(highest: Chunk) -> ChunkChanges:
+    """Make shards and routers notice that an attribute of the collection changed.
+
+    ``setAllowMigrations``, ``collMod`` and ``configureCollectionBalancing`` do this.
+
+    Args:
+        highest: the chunk of the highest version, whose version is the collection's.
+    """
+    return ChunkChanges((highest.with_version(highest.version.with_minor_raised()),))
+
+
+def ensure_version_is_greater_than(
+    chunk: Chunk | None, version: ChunkVersion, *, collection_version: ChunkVersion
+) -> ChunkChanges:
+    """Make sure that a migration which a donor tried to commit at ``version`` can no longer be committed.
+
+    Args:
+        chunk: the chunk of exactly the range of the migration; None when there is none any more.
+        version: the chunk had when it began to move.
+        collection_version: before the change.
+    """
+    if chunk is None or not chunk.version.is_older_or_equal(version):
+        return ChunkChanges()
+    return ChunkChanges((chunk.with_version(collection_version.with_major_raised()),))
+
+
+def clear_jumbo(
+    chunk: Chunk | None, wanted: ChunkRange, *, namespace: Namespace, collection_version: ChunkVersion
+) -> ChunkChanges:
+    """Let a chunk that was too large to move be moved again.
+
+    Raises:
+        CommandError: 51262, there is no such chunk.
+    """
+    if chunk is None:
+        raise CommandError(JUMBO_CHUNK_NOT_FOUND, f"Unable to locate chunk {wanted} from ns: {namespace}")
+    if not chunk.jumbo:
+        return ChunkChanges()
+    return ChunkChanges((replace(chunk, jumbo=None, version=collection_version.with_major_raised()),))
+
+
+def repair_histories(
+    chunks: Iterable[Chunk], *, valid_after: Timestamp, collection_version: ChunkVersion
+) -> ChunkChanges:
+    """Let the history of chunks begin again, each chunk under a version of its own.
+
+    Args:
+        chunks: those of all shards.
+        valid_after: from when on the present placement certainly holds.
+        collection_version: before the change.
+    """
+    raised = collection_version.with_major_raised()
+    return ChunkChanges(
+        tuple(
+            replace(chunk, version=raised.with_minor_raised(n), history=(ChunkHistory(valid_after, chunk.shard),))
+            for n, chunk in enumerate(chunks)
+        )
+    )

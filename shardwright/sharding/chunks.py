@@ -1,0 +1,215 @@
+"""Chunks: contiguous ranges of shard key values, the shard that owns each, and how the catalog writes them down.
+
+Bounds are kept as the raw BSON documents of the catalog. Their order is that of the byte strings into which a
+`ShardKeyPattern` encodes them; only code that compares bounds needs the pattern.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from struct import Struct
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from bson.binary import Binary
+from bson.objectid import ObjectId
+from bson.raw_bson import RawBSONDocument
+from bson.timestamp import Timestamp
+
+from shardwright.sharding.bson_text import document_text
+from shardwright.sharding.catalog.fields import optional, required, required_uuid
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.sharding.timestamps import pack_timestamp
+from shardwright.sharding.versions import ChunkVersion
+from shardwright.wire import rawbson
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+_unpack_uint64: Final = Struct("<Q").unpack_from
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRange:
+    """A half-open range of shard key values: ``min`` belongs to it, ``max`` does not.
+
+    Args:
+        min: lower bound, a BSON document with all fields of the shard key.
+        max: upper bound, likewise.
+        min_key: `ShardKeyPattern.key_bytes` of ``min``.
+        max_key: `ShardKeyPattern.key_bytes` of ``max``.
+    """
+
+    min: bytes
+    max: bytes
+    min_key: bytes
+    max_key: bytes
+
+    @classmethod
+    def of(cls, pattern: ShardKeyPattern, min_document: bytes, max_document: bytes) -> "ChunkRange":
+        """The range between two bounds.
+
+        Raises:
+            CommandError: BadValue, there is nothing between the bounds.
+        """
+        min_key, max_key = pattern.key_bytes(min_document), pattern.key_bytes(max_document)
+        if min_key >= max_key:
+            raise CommandError(
+                ErrorCode.BadValue,
+                f"Illegal chunk range: [{document_text(min_document)}, {document_text(max_document)})",
+            )
+        return cls(min_document, max_document, min_key, max_key)
+
+    def contains_key(self, key: bytes) -> bool:
+        """Whether an encoded shard key value lies in the range."""
+        return self.min_key <= key < self.max_key
+
+    def contains(self, other: "ChunkRange") -> bool:
+        """Whether ``other`` lies wholly inside."""
+        return self.min_key <= other.min_key and other.max_key <= self.max_key
+
+    def overlaps(self, other: "ChunkRange") -> bool:
+        """Whether some key value lies in both."""
+        return self.min_key < other.max_key and other.min_key < self.max_key
+
+    def is_same_as(self, other: "ChunkRange") -> bool:
+        """Whether both hold the same key values, however their bounds are written (``1`` or ``1.0``)."""
+        return self.min_key == other.min_key and self.max_key == other.max_key
+
+    def to_document(self) -> dict[str, Any]:
+        """``{min, max}``, as commands and the collections of migrations carry it."""
+        return {"min": rawbson.raw_document(self.min), "max": rawbson.raw_document(self.max)}
+
+    def __str__(self) -> str:
+        return f"[{document_text(self.min)}, {document_text(self.max)})"
+
+
+class ChunkHistory(NamedTuple):
+    """From ``valid_after`` on the chunk was on ``shard``, until the next newer entry."""
+
+    valid_after: Timestamp
+    shard: str
+
+
+class ChunkPlacement(NamedTuple):
+    """What routing needs of one chunk document, taken out of the raw bytes.
+
+    ``version`` is packed as in `ChunkVersion.packed`, and so are the times in ``history``, which is newest first.
+    """
+
+    min: bytes
+    max: bytes
+    shard: str
+    version: int
+    history: tuple[tuple[int, str], ...]
+
+    @classmethod
+    def from_raw(cls, document: bytes, *, min_field: bytes = b"min") -> "ChunkPlacement":
+        """Read one document of ``config.chunks``, or of a shard's cache, where the lower bound is in another field.
+
+        Raises:
+            CommandError: NoSuchKey or TypeMismatch, it is no chunk document.
+        """
+        fields = rawbson.index(document)
+        min_document = _raw_field(document, fields, min_field, rawbson.OBJECT)
+        max_document = _raw_field(document, fields, b"max", rawbson.OBJECT)
+        shard = _raw_field(document, fields, b"shard", rawbson.STRING)[4:-1].decode()
+        version = _unpack_uint64(_raw_field(document, fields, b"lastmod", rawbson.TIMESTAMP))[0]
+        history = _read_history(_raw_field(document, fields, b"history", rawbson.ARRAY)) if b"history" in fields else ()
+        return cls(min_document, max_document, shard, version, history)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One document of ``config.chunks``.
+
+    ``jumbo`` is ``None`` where the document has no such field, as in a collection that was just sharded.
+    """
+
+    id: ObjectId
+    uuid: UUID
+    min: bytes
+    max: bytes
+    shard: str
+    version: ChunkVersion
+    history: tuple[ChunkHistory, ...] = ()
+    jumbo: bool | None = None
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any], *, epoch: ObjectId, timestamp: Timestamp) -> "Chunk":
+        """Read a decoded chunk document of the collection of the given epoch and timestamp.
+
+        Raises:
+            CommandError: NoSuchKey or TypeMismatch, it is no chunk document.
+        """
+        return cls(
+            id=required(document, "_id", ObjectId),
+            uuid=required_uuid(document, "uuid"),
+            min=_encoded(document, "min"),
+            max=_encoded(document, "max"),
+            shard=required(document, "shard", str),
+            version=ChunkVersion.from_lastmod(required(document, "lastmod", Timestamp), epoch, timestamp),
+            history=tuple(
+                ChunkHistory(required(entry, "validAfter", Timestamp), required(entry, "shard", str))
+                for entry in optional(document, "history", list) or ()
+            ),
+            jumbo=optional(document, "jumbo", bool),
+        )
+
+    def to_document(self) -> dict[str, Any]:
+        """The document as MongoDB 6.0 writes it."""
+        document: dict[str, Any] = {
+            "_id": self.id,
+            "uuid": Binary.from_uuid(self.uuid),
+            "min": rawbson.raw_document(self.min),
+            "max": rawbson.raw_document(self.max),
+            "shard": self.shard,
+            "lastmod": self.version.lastmod,
+        }
+        if self.jumbo is not None:
+            document["jumbo"] = self.jumbo
+        document["history"] = [{"validAfter": entry.valid_after, "shard": entry.shard} for entry in self.history]
+        return document
+
+    @property
+    def placement(self) -> ChunkPlacement:
+        """What routing needs of it."""
+        history = tuple((pack_timestamp(entry.valid_after), entry.shard) for entry in self.history)
+        return ChunkPlacement(self.min, self.max, self.shard, self.version.packed, history)
+
+    def range(self, pattern: ShardKeyPattern) -> ChunkRange:
+        """Its bounds, ready to be compared."""
+        return ChunkRange.of(pattern, self.min, self.max)
+
+    def with_version(self, version: ChunkVersion) -> "Chunk":
+        """The same chunk after a change that only its version shows."""
+        return replace(self, version=version)
+
+
+@lru_cache(4096)  # whole collections have been sharded, and so have the same history, at one time
+def _read_history(array: bytes) -> tuple[tuple[int, str], ...]:
+    entries = rawbson.array_documents(array, (rawbson.ARRAY, 0, 0, len(array)))
+    return tuple(_read_history_entry(entry) for entry in entries)
+
+
+def _read_history_entry(document: bytes) -> tuple[int, str]:
+    fields = rawbson.index(document)
+    valid_after = _unpack_uint64(_raw_field(document, fields, b"validAfter", rawbson.TIMESTAMP))[0]
+    return valid_after, _raw_field(document, fields, b"shard", rawbson.STRING)[4:-1].decode()
+
+
+def _raw_field(document: bytes, fields: Mapping[bytes, rawbson.Span], name: bytes, kind: int) -> bytes:
+    span = fields.get(name)
+    if span is None:
+        raise _missing(name.decode())
+    if span[0] != kind:
+        raise CommandError(ErrorCode.TypeMismatch, f'"{name.decode()}" had the wrong type in a chunk document')
+    return document[span[2] : span[3]]
+
+
+def _missing(name: str) -> CommandError:
+    return CommandError(ErrorCode.NoSuchKey, f'Missing expected field "{name}" in a chunk document')
+
+
+def _encoded(document: Mapping[str, Any], name: str) -> bytes:
+    bound = required(document, name, Mapping)
+    return bytes(bound.raw) if isinstance(bound, RawBSONDocument) else rawbson.encode_document(bound)

@@ -1,0 +1,215 @@
+"""The vector clock of a node: three times that every message between nodes, and partly to clients, carries along.
+
+Nodes keep the highest time of each kind that they have seen. That makes a read after ``configTime`` see all placement
+its sender knew of, and a read after ``clusterTime`` causally consistent.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from struct import Struct
+from typing import Any, Final
+
+from bson.binary import Binary
+from bson.int64 import Int64
+from bson.timestamp import Timestamp
+
+from shardwright.sharding.timestamps import pack_timestamp, unpack_timestamp
+from shardwright.wire import rawbson
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+CLUSTER_TIME: Final = b"$clusterTime"
+CONFIG_TIME: Final = b"$configTime"
+TOPOLOGY_TIME: Final = b"$topologyTime"
+
+GOSSIP_FIELDS: Final = frozenset({CLUSTER_TIME, CONFIG_TIME, TOPOLOGY_TIME})
+"""The fields that gossip the clock in requests and replies between nodes."""
+
+DUMMY_SIGNATURE: Final[Mapping[str, Any]] = {"hash": bytes(20), "keyId": Int64(0)}
+"""The signature of a cluster time where no keys are in use, that is, without authentication."""
+
+_unpack_uint64: Final = Struct("<Q").unpack_from
+_pack_uint64: Final = Struct("<Q").pack
+
+# In ``{clusterTime: Timestamp, …}`` the time lies behind the length, a type byte and the name.
+_TIME_NAME: Final = b"\x11clusterTime\0"
+_TIME_AT: Final = 4 + len(_TIME_NAME)
+
+_SIGNATURE_ELEMENT: Final = rawbson.encode_elements({"signature": DUMMY_SIGNATURE})
+
+
+@dataclass(frozen=True, slots=True)
+class VectorTime:
+    """One reading of a vector clock; the times are packed, see `pack_timestamp`, and 0 when unknown.
+
+    Args:
+        cluster_time: the logical time of the cluster, which writes advance.
+        config_time: a time at which the majority of the config server had all placement that the sender knows.
+        topology_time: the cluster time at which a shard was last added or removed.
+    """
+
+    cluster_time: int = 0
+    config_time: int = 0
+    topology_time: int = 0
+
+    def joined(self, other: "VectorTime") -> "VectorTime":
+        """The later of each time; the same object if ``other`` brings nothing new."""
+        if (
+            other.cluster_time <= self.cluster_time
+            and other.config_time <= self.config_time
+            and other.topology_time <= self.topology_time
+        ):
+            return self
+        return VectorTime(
+            max(self.cluster_time, other.cluster_time),
+            max(self.config_time, other.config_time),
+            max(self.topology_time, other.topology_time),
+        )
+
+    @classmethod
+    def from_message(cls, document: bytes, fields: Mapping[bytes, rawbson.Span]) -> "VectorTime":
+        """The times that a request or reply gossips.
+
+        Args:
+            document: the body.
+            fields: its `rawbson.index`.
+
+        Raises:
+            CommandError: TypeMismatch, a field is of the wrong type; NoSuchKey, a ``$clusterTime`` without the time.
+        """
+        return cls(
+            _read_cluster_time(document, fields[CLUSTER_TIME]) if CLUSTER_TIME in fields else 0,
+            _read_timestamp(document, CONFIG_TIME, fields[CONFIG_TIME]) if CONFIG_TIME in fields else 0,
+            _read_timestamp(document, TOPOLOGY_TIME, fields[TOPOLOGY_TIME]) if TOPOLOGY_TIME in fields else 0,
+        )
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> "VectorTime":
+        """The times that a shard persisted in ``config.vectorClock``."""
+        return cls(0, pack_timestamp(document["configTime"]), pack_timestamp(document["topologyTime"]))
+
+    def to_document(self) -> dict[str, Any]:
+        """The document of ``config.vectorClock``; the cluster time is in the oplog anyway."""
+        return {
+            "_id": "vectorClockState",
+            "configTime": unpack_timestamp(self.config_time),
+            "topologyTime": unpack_timestamp(self.topology_time),
+        }
+
+    def external_elements(self) -> bytes:
+        """What clients get: ``$clusterTime``, ready for `rawbson.append`; nothing while the time is unknown."""
+        if not self.cluster_time:
+            return b""
+        time = rawbson.element(b"clusterTime", rawbson.TIMESTAMP, _pack_uint64(self.cluster_time))
+        return rawbson.element(CLUSTER_TIME, rawbson.OBJECT, rawbson.from_elements(time + _SIGNATURE_ELEMENT))
+
+    def internal_elements(self) -> bytes:
+        """What other nodes get: all three fields, ready for `rawbson.append`, without those that are unknown."""
+        elements = self.external_elements()
+        if self.config_time:
+            elements += config_time_element(self.config_time)
+        if self.topology_time:
+            elements += topology_time_element(self.topology_time)
+        return elements
+
+
+class VectorClock:
+    """The clock of one node: the join of all it has seen. Used by one thread only."""
+
+    __slots__ = ("_internal_elements", "_time")
+
+    def __init__(self, time: VectorTime | None = None) -> None:
+        self._time = time or VectorTime()
+        self._internal_elements = self._time.internal_elements()
+
+    @property
+    def time(self) -> VectorTime:
+        """The present reading."""
+        return self._time
+
+    @property
+    def internal_elements(self) -> bytes:
+        """`VectorTime.internal_elements` of the present reading, made once per advance."""
+        return self._internal_elements
+
+    def advance(self, seen: VectorTime) -> bool:
+        """Take in what a message gossiped; whether it brought anything new."""
+        joined = self._time.joined(seen)
+        if joined is self._time:
+            return False
+        self._time = joined
+        self._internal_elements = joined.internal_elements()
+        return True
+
+    def observe(self, document: bytes, fields: Mapping[bytes, rawbson.Span]) -> None:
+        """Take in what another node gossips, in next to no time when it is nothing new.
+
+        Raises:
+            CommandError: as `VectorTime.from_message`.
+        """
+        time = self._time
+        if (
+            _is_cluster_time_after(document, fields.get(CLUSTER_TIME), time.cluster_time)
+            or _is_after(document, CONFIG_TIME, fields.get(CONFIG_TIME), time.config_time)
+            or _is_after(document, TOPOLOGY_TIME, fields.get(TOPOLOGY_TIME), time.topology_time)
+        ):
+            self.advance(VectorTime.from_message(document, fields))
+
+    def observe_cluster_time(self, cluster_time: int) -> None:
+        """Take in a packed ``$clusterTime`` that another node gossips on its own."""
+        if cluster_time > self._time.cluster_time:
+            self.advance(VectorTime(cluster_time))
+
+    def observe_client(self, document: bytes, fields: Mapping[bytes, rawbson.Span]) -> None:
+        """Take in the ``$clusterTime`` of a client; the other times are none of a client's business.
+
+        Raises:
+            CommandError: as `VectorTime.from_message`.
+        """
+        span = fields.get(CLUSTER_TIME)
+        if span is not None and _is_cluster_time_after(document, span, self._time.cluster_time):
+            self.advance(VectorTime(_read_cluster_time(document, span)))
+
+
+def config_time_element(config_time: int) -> bytes:
+    """``$configTime``, ready for `rawbson.append`, given the packed time."""
+    return rawbson.element(CONFIG_TIME, rawbson.TIMESTAMP, _pack_uint64(config_time))
+
+
+def topology_time_element(topology_time: int) -> bytes:
+    """``$topologyTime``, ready for `rawbson.append`, given the packed time."""
+    return rawbson.element(TOPOLOGY_TIME, rawbson.TIMESTAMP, _pack_uint64(topology_time))
+
+
+def signed_cluster_time(cluster_time: Timestamp) -> dict[str, Any]:
+    """The value of ``$clusterTime`` with the dummy signature."""
+    signature = {"hash": Binary(DUMMY_SIGNATURE["hash"]), "keyId": DUMMY_SIGNATURE["keyId"]}
+    return {"clusterTime": cluster_time, "signature": signature}
+
+
+def _is_cluster_time_after(document: bytes, span: rawbson.Span | None, known: int) -> bool:
+    """Whether a ``$clusterTime`` is later than ``known``, or in so odd a form that it takes parsing to tell."""
+    if span is None:
+        return False
+    if not document.startswith(_TIME_NAME, span[2] + 4):
+        return True
+    return bool(_unpack_uint64(document, span[2] + _TIME_AT)[0] > known)
+
+
+def _is_after(document: bytes, name: bytes, span: rawbson.Span | None, known: int) -> bool:
+    return span is not None and _read_timestamp(document, name, span) > known
+
+
+def _read_cluster_time(document: bytes, span: rawbson.Span) -> int:
+    if span[0] != rawbson.OBJECT:
+        raise CommandError(ErrorCode.TypeMismatch, 'Expected field "$clusterTime" to be of type object')
+    for name, inner in rawbson.spans(document, span[2]):
+        if name == b"clusterTime":
+            return _read_timestamp(document, b"clusterTime", inner)
+    raise CommandError(ErrorCode.NoSuchKey, 'Missing expected field "clusterTime"')
+
+
+def _read_timestamp(document: bytes, name: bytes, span: rawbson.Span) -> int:
+    if span[0] != rawbson.TIMESTAMP:
+        raise CommandError(ErrorCode.TypeMismatch, f'Expected field "{name.decode()}" to be of type timestamp')
+    return int(_unpack_uint64(document, span[2])[0])

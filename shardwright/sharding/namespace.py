@@ -1,0 +1,233 @@
+"""Names of collections: how they are taken apart, which are valid, and which are MongoDB's own.
+
+The rules and the messages are those of mongod 6.0.5. Lengths count UTF-8 bytes, as the server's do.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+DATABASE_NAME_BYTES_MAX: Final = 63
+NAMESPACE_BYTES_MAX: Final = 255
+SHARDED_NAMESPACE_BYTES_MAX: Final = 235
+"""Shards keep the chunks of a collection in another one, whose name is longer by ``config.cache.chunks.``."""
+"""Checked where a collection is created, not where it is read, as in MongoDB."""
+
+_INVALID_IN_DATABASE_NAME: Final = frozenset('/\\ "')
+_COMMAND: Final = "$cmd"
+_COMMAND_PREFIX: Final = "$cmd."
+_BUCKETS_PREFIX: Final = "system.buckets."
+
+# Which names of the reserved "system." kind may exist, in every database and in particular ones.
+_SYSTEM_COLLECTIONS: Final = frozenset({"system.js", "system.users", "system.profile", "system.views"})
+_SYSTEM_COLLECTIONS_OF: Final = {
+    "admin": frozenset({"system.roles", "system.version", "system.keys", "system.backup_users", "system.new_users"}),
+    "config": frozenset(
+        {
+            "system.sessions",
+            "system.indexBuilds",
+            "system.preimages",
+            "system.sharding_ddl_coordinators",
+        }
+    ),
+    "local": frozenset({"system.replset", "system.healthlog"}),
+}
+
+# Kept by the server itself: they may exist, but no client writes them.
+_READ_ONLY_SYSTEM_COLLECTIONS: Final = frozenset({"system.profile", "system.views"})
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Namespace:
+    """A database name and a collection name, ``db.collection``.
+
+    ``collection`` is empty for a namespace that means a whole database.
+    """
+
+    db: str
+    collection: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> "Namespace":
+        """Split ``text`` at its first dot, without judging the parts; `check_valid` does that."""
+        db, _, collection = text.partition(".")
+        return cls(db, collection)
+
+    @classmethod
+    def parse_collection(cls, text: str) -> "Namespace":
+        """The valid namespace of a collection that a command names in full, as ``shardCollection`` does.
+
+        Raises:
+            CommandError: InvalidNamespace.
+        """
+        namespace = cls.parse(text)
+        namespace.check_valid()
+        return namespace
+
+    def __str__(self) -> str:
+        return f"{self.db}.{self.collection}" if self.collection else self.db
+
+    # What is valid
+
+    def check_valid(self) -> None:
+        """Refuse what no command takes for a collection.
+
+        Raises:
+            CommandError: InvalidNamespace.
+        """
+        if "\0" in self.db or "\0" in self.collection:
+            raise _invalid("namespaces cannot have embedded null characters")
+        if "." in self.db:
+            raise _invalid(f"'.' is an invalid character in the database name: {self.db}")
+        if self.collection.startswith("."):
+            raise _invalid(f"Collection names cannot start with '.': {self.collection}")
+        if not self.collection or not is_valid_database_name(self.db):
+            raise _invalid(f"Invalid namespace specified '{self.db}.{self.collection}'")
+
+    def check_readable(self) -> None:
+        """Refuse what ``find`` and the other reads refuse: names with a dollar sign.
+
+        Raises:
+            CommandError: InvalidNamespace.
+        """
+        self.check_valid()
+        if not self.is_normal:
+            # The quote that is never closed is MongoDB's.
+            raise _invalid(f"Invalid collection name specified '{self}")
+
+    def check_creatable(self) -> None:
+        """Refuse what cannot become a collection.
+
+        Raises:
+            CommandError: InvalidNamespace.
+        """
+        self.check_valid()
+        if "$" in self.db:
+            raise _invalid(f"Invalid namespace: {self}")
+        if "$" in self.collection:
+            raise _invalid(f"Invalid collection name: {self.collection}")
+        if self.is_system and not self._is_legal_system_collection:
+            raise _invalid(f"Invalid system namespace: {self}")
+        if len(str(self).encode()) > NAMESPACE_BYTES_MAX:
+            raise _invalid(f"Fully qualified namespace is too long. Namespace: {self} Max: {NAMESPACE_BYTES_MAX}")
+
+    def check_shardable(self) -> None:
+        """Refuse what cannot become a sharded collection because of its name.
+
+        Raises:
+            CommandError: InvalidNamespace.
+        """
+        self.check_creatable()
+        if len(str(self).encode()) > SHARDED_NAMESPACE_BYTES_MAX:
+            raise _invalid(f"Namespace too long. Namespace: {self} Max: {SHARDED_NAMESPACE_BYTES_MAX}")
+
+    def check_writable(self) -> None:
+        """Refuse what ``insert``, ``update`` and ``delete`` refuse.
+
+        Raises:
+            CommandError: InvalidNamespace.
+        """
+        self.check_creatable()
+        if self.collection in _READ_ONLY_SYSTEM_COLLECTIONS:
+            raise _invalid(f"cannot write to {self}")
+
+    @property
+    def is_normal(self) -> bool:
+        """Whether no dollar sign makes this a pseudo-collection such as ``$cmd``."""
+        return "$" not in self.db and "$" not in self.collection
+
+    # Whose it is
+
+    @property
+    def is_config(self) -> bool:
+        """Whether it lies in the database of the catalog, whose placement is fixed."""
+        return self.db == "config"
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether it lies in the database of users and server-wide commands, whose placement is fixed."""
+        return self.db == "admin"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it lies in the database that is not replicated."""
+        return self.db == "local"
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether its database belongs to the cluster and never carries a database version."""
+        return self.db in ("config", "admin", "local")
+
+    @property
+    def is_system(self) -> bool:
+        """Whether the collection is one of the reserved ``system.`` names."""
+        return self.collection.startswith("system.")
+
+    @property
+    def is_time_series_buckets(self) -> bool:
+        """Whether it holds the buckets of a time-series collection."""
+        return self.collection.startswith(_BUCKETS_PREFIX)
+
+    @property
+    def is_logical_sessions(self) -> bool:
+        """Whether it is ``config.system.sessions``, the one sharded collection of the config database."""
+        return self.db == "config" and self.collection == "system.sessions"
+
+    # Pseudo-collections
+
+    @classmethod
+    def collectionless_aggregate(cls, db: str) -> "Namespace":
+        """The namespace of ``{aggregate: 1}``, as cursors show it: ``db.$cmd.aggregate``."""
+        return cls(db, "$cmd.aggregate")
+
+    @classmethod
+    def list_collections(cls, db: str) -> "Namespace":
+        """The namespace of the cursor of ``listCollections``."""
+        return cls(db, "$cmd.listCollections")
+
+    @property
+    def is_command(self) -> bool:
+        """Whether it is ``$cmd``, to which the commands of old protocols are addressed."""
+        return self.collection == _COMMAND
+
+    @property
+    def is_collectionless_cursor(self) -> bool:
+        """Whether it names a cursor that reads no collection, ``$cmd.<something>``."""
+        return self.collection.startswith(_COMMAND_PREFIX)
+
+    def with_collection(self, collection: str) -> "Namespace":
+        """A collection of the same database."""
+        return Namespace(self.db, collection)
+
+    @property
+    def _is_legal_system_collection(self) -> bool:
+        if self.is_time_series_buckets:
+            return len(self.collection) > len(_BUCKETS_PREFIX)
+        return self.collection in _SYSTEM_COLLECTIONS or self.collection in _SYSTEM_COLLECTIONS_OF.get(self.db, ())
+
+
+def is_valid_database_name(db: str) -> bool:
+    """Whether mongod would create a database of this name."""
+    if not db or "." in db or "\0" in db or not _INVALID_IN_DATABASE_NAME.isdisjoint(db):
+        return False
+    return len(db) <= DATABASE_NAME_BYTES_MAX and (db.isascii() or len(db.encode()) <= DATABASE_NAME_BYTES_MAX)
+
+
+def check_database_name(db: str) -> None:
+    """Refuse a ``$db`` that is no database name.
+
+    Raises:
+        CommandError: InvalidNamespace.
+    """
+    if "\0" in db:
+        raise _invalid("namespaces cannot have embedded null characters")
+    if "." in db:
+        raise _invalid(f"'.' is an invalid character in the database name: {db}")
+    if not is_valid_database_name(db):
+        raise _invalid(f"Invalid database name: '{db}'")
+
+
+def _invalid(message: str) -> CommandError:
+    return CommandError(ErrorCode.InvalidNamespace, message)

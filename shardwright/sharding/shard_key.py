@@ -1,0 +1,261 @@
+"""Shard key patterns: which fields place a document, and what is done with keys made of them.
+
+A *shard key document* is BSON of the form ``{"<path>": <value>, …}`` with the pattern's paths, dots included, in the
+pattern's order, and hashed values already hashed. It is what chunk bounds in the catalog are made of. *Key bytes* are
+its order-preserving encoding (`sharding.key_order`), which routing tables are searched with.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import bson
+
+from shardwright.sharding.bson_text import document_text
+from shardwright.sharding.key_order import ENCODED_MAX_KEY, ENCODED_MIN_KEY, encode_key
+from shardwright.sharding.shard_key_field import ShardKeyField
+from shardwright.wire import rawbson
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import Span
+
+_HASHED: Final = "hashed"
+
+
+@dataclass(frozen=True, slots=True)
+class ShardKeyPattern:
+    """The fields of a shard key, ascending except for at most one hashed.
+
+    Attributes:
+        document: the pattern as raw BSON, just as it was given.
+        fields: its fields in order.
+        fields_by_path: for each path of the key and each path above one, the positions of the fields that lie on it,
+            with how many parts of the field's path it is.
+    """
+
+    document: bytes
+    fields: tuple[ShardKeyField, ...]
+    fields_by_path: Mapping[bytes, tuple[tuple[int, int], ...]] = field(init=False, repr=False, compare=False)
+    _top_level: frozenset[bytes] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        on_path: dict[bytes, tuple[tuple[int, int], ...]] = {}
+        for position, each in enumerate(self.fields):
+            for levels, path in enumerate(each.ancestors, 1):
+                on_path[path] = (*on_path.get(path, ()), (position, levels))
+        object.__setattr__(self, "fields_by_path", on_path)
+        object.__setattr__(self, "_top_level", frozenset(each.path[0] for each in self.fields))
+
+    @classmethod
+    def from_mapping(cls, pattern: Mapping[str, Any]) -> "ShardKeyPattern":
+        """The pattern that a mapping such as ``{"a": 1, "b.c": "hashed"}`` describes.
+
+        Raises:
+            CommandError: as `from_bson`.
+        """
+        return cls.from_bson(rawbson.encode_document(pattern))
+
+    @classmethod
+    def from_bson(cls, pattern: bytes) -> "ShardKeyPattern":
+        """The pattern that a raw BSON document describes.
+
+        Raises:
+            CommandError: BadValue for an empty pattern, a malformed path, a second hashed field, or a value that is
+                neither 1 nor "hashed".
+            InvalidBSONError: not a well-formed document.
+        """
+        fields = tuple(_parse_fields(pattern))
+        if not fields:
+            raise CommandError(ErrorCode.BadValue, "Shard key is empty")
+        return cls(pattern, fields)
+
+    @property
+    def hashed_field(self) -> ShardKeyField | None:
+        """The hashed field, if the pattern has one."""
+        return next((each for each in self.fields if each.hashed), None)
+
+    def extract_from_document(self, document: bytes) -> bytes:
+        """The shard key document of a stored or to be stored document; a missing field is null.
+
+        Raises:
+            CommandError: ShardKeyNotFound for an array on a path of the key.
+        """
+        top_level = self._index(document)
+        elements = []
+        for each in self.fields:
+            kind, value = each.key_value(document, each.find_in(document, top_level))
+            elements.append(rawbson.element(each.name, kind, value))
+        return rawbson.from_elements(b"".join(elements))
+
+    def key_bytes_of_document(self, document: bytes) -> bytes:
+        """The key bytes of a stored or to be stored document, without the way through its shard key document.
+
+        Raises:
+            CommandError: ShardKeyNotFound for an array on a path of the key.
+        """
+        if len(self.fields) == 1:
+            only = self.fields[0]
+            return only.key_bytes(document, only.find_below(document, rawbson.find(document, only.path[0])))
+        top_level = self._index(document)
+        return b"".join([each.key_bytes(document, each.find_in(document, top_level)) for each in self.fields])
+
+    def key_bytes(self, key: bytes) -> bytes:
+        """The key bytes of a shard key document, for example a chunk bound."""
+        return encode_key(key)
+
+    def is_shard_key(self, key: bytes) -> bool:
+        """Whether ``key`` holds a usable value for every field of the pattern, in any order, dots in the names."""
+        found = rawbson.index(key)
+        return all(each.name in found and found[each.name][0] != rawbson.ARRAY for each in self.fields)
+
+    def normalize(self, key: bytes) -> bytes | None:
+        """``key`` with its fields in the pattern's order; None if it is no shard key or has other fields too."""
+        found = rawbson.index(key)
+        if len(found) != len(self.fields) or not self.is_shard_key(key):
+            return None
+        return rawbson.from_elements(
+            b"".join([key[element:end] for _, element, _, end in (found[each.name] for each in self.fields)])
+        )
+
+    def is_valid_bound(self, bound: bytes) -> bool:
+        """Whether a chunk may begin or end at ``bound``: all fields in order, and an int64 in a hashed one.
+
+        MinKey and MaxKey, which lie outside the int64s, are good in a hashed field too.
+        """
+        spans = list(rawbson.spans(bound))
+        return len(spans) == len(self.fields) and all(
+            name == each.name and _is_bound_value(each, span)
+            for each, (name, span) in zip(self.fields, spans, strict=True)
+        )
+
+    def is_valid_split_point(self, key: bytes) -> bool:
+        """Whether a chunk may be split at ``key``: a bound with a value that a document may have."""
+        return self.is_valid_bound(key) and key not in (self.global_min(), self.global_max())
+
+    def global_min(self) -> bytes:
+        """The shard key document below all others: MinKey in every field."""
+        return self._constant(rawbson.MIN_KEY)
+
+    def global_max(self) -> bytes:
+        """The shard key document above all others: MaxKey in every field."""
+        return self._constant(rawbson.MAX_KEY)
+
+    def global_min_bytes(self) -> bytes:
+        """The key bytes of `global_min`."""
+        return ENCODED_MIN_KEY * len(self.fields)
+
+    def global_max_bytes(self) -> bytes:
+        """The key bytes of `global_max`."""
+        return ENCODED_MAX_KEY * len(self.fields)
+
+    def extend_range_bound(self, bound: bytes, *, upper_inclusive: bool = False) -> bytes:
+        """``bound``, which names the first fields of the pattern, made a full key.
+
+        Zones and ``moveRange`` are given in prefixes of the key. The added fields are MinKey, so that the range is
+        half-open, or MaxKey where the prefix itself shall still be inside.
+
+        Raises:
+            CommandError: BadValue when the fields of ``bound`` are not the first of the pattern.
+        """
+        names = [name for name, _ in rawbson.spans(bound)]
+        expected = [each.name for each in self.fields]
+        if names != expected[: len(names)]:
+            raise CommandError(
+                ErrorCode.BadValue,
+                f"The bound {document_text(bound)} is not a prefix of the shard key {document_text(self.document)}",
+            )
+        kind = rawbson.MAX_KEY if upper_inclusive else rawbson.MIN_KEY
+        missing = b"".join([rawbson.element(name, kind, b"") for name in expected[len(names) :]])
+        return rawbson.append(bound, missing) if missing else bound
+
+    def is_prefix_of(self, index_key: Mapping[str, Any]) -> bool:
+        """Whether an index on ``index_key`` begins with the shard key, hashed where the key is hashed."""
+        directions = list(index_key.items())
+        return len(directions) >= len(self.fields) and all(
+            name.encode() == each.name and (direction == _HASHED if each.hashed else _is_ascending(direction))
+            for each, (name, direction) in zip(self.fields, directions, strict=False)
+        )
+
+    def is_supported_by_index(self, index: Mapping[str, Any]) -> bool:
+        """Whether a ``listIndexes`` entry describes an index that ranges of the key can be read through.
+
+        It begins with the shard key, holds every document, orders strings like the key, and is not hidden. That it must
+        not be multikey either is not told by its description.
+        """
+        collation = index.get("collation")
+        return (
+            self.is_prefix_of(index["key"])
+            and not index.get("sparse")
+            and not index.get("hidden")
+            and "partialFilterExpression" not in index
+            and (collation is None or collation.get("locale") == "simple")
+        )
+
+    def is_unique_index_compatible(self, index_key: Mapping[str, Any]) -> bool:
+        """Whether every shard can enforce a unique index on ``index_key`` alone.
+
+        So it is when the index begins with the fields of the shard key, in whatever direction. Indexes that begin with
+        ``_id`` are let through as well, the application answering for uniqueness.
+        """
+        names = [name.encode() for name in index_key]
+        return names[:1] == [b"_id"] or names[: len(self.fields)] == [each.name for each in self.fields]
+
+    def __str__(self) -> str:
+        return document_text(self.document)
+
+    def _index(self, document: bytes) -> dict[bytes, Span]:
+        """The top-level elements that the paths begin with; ``document`` is walked only as far as they reach."""
+        wanted = self._top_level
+        found: dict[bytes, Span] = {}
+        for name, span in rawbson.spans(document):
+            if name in wanted and name not in found:
+                found[name] = span
+                if len(found) == len(wanted):
+                    break
+        return found
+
+    def _constant(self, kind: int) -> bytes:
+        return rawbson.from_elements(b"".join([rawbson.element(each.name, kind, b"") for each in self.fields]))
+
+
+def _parse_fields(pattern: bytes) -> Iterator[ShardKeyField]:
+    hashed_fields = 0
+    for name, span in rawbson.spans(pattern):
+        text = name.decode(errors="replace")
+        _check_path(text)
+        direction = rawbson.decode_value(pattern, span)
+        hashed = direction == _HASHED
+        hashed_fields += hashed
+        if hashed_fields > 1 if hashed else not _is_ascending(direction):
+            raise CommandError(
+                ErrorCode.BadValue,
+                f"Shard key {document_text(pattern)} can contain at most one 'hashed' field, and/or multiple "
+                f"numerical fields set to a value of 1. Failed to parse field {text}",
+            )
+        yield ShardKeyField(name, hashed)
+
+
+def _check_path(path: str) -> None:
+    if not path:
+        raise CommandError(ErrorCode.BadValue, f"Field {path} is empty")
+    parts = path.split(".")
+    if not all(parts):
+        raise CommandError(ErrorCode.BadValue, f"Field {path} contains empty parts")
+    if any(part.startswith("$") for part in parts):
+        raise CommandError(ErrorCode.BadValue, f"Field {path} contains parts that start with '$'")
+
+
+def _is_ascending(direction: object) -> bool:
+    """Whether a direction is a number that, made an int as mongod does, is 1."""
+    if isinstance(direction, bson.Decimal128):
+        direction = direction.to_decimal()
+        return direction.is_finite() and round(direction) == 1
+    if isinstance(direction, bool) or not isinstance(direction, int | float):
+        return False
+    return 1 <= direction < 2
+
+
+def _is_bound_value(each: ShardKeyField, span: Span) -> bool:
+    if each.hashed:
+        return span[0] in (rawbson.INT64, rawbson.MIN_KEY, rawbson.MAX_KEY)
+    return span[0] != rawbson.ARRAY

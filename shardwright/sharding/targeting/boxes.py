@@ -1,0 +1,83 @@
+"""What a filter allows the fields of a shard key to be, and the ranges of compound keys that follow.
+
+A *box* has one set of values per field of the key; a key is in it when each of its parts is in its set. A filter is
+turned into a union of boxes: ``$and`` intersects, ``$or`` unites. Everything is a superset of what the filter matches,
+and limits here widen the result, so that a monstrous filter costs a broadcast and not the router's memory.
+"""
+
+from typing import Final, TypeAlias
+
+from shardwright.sharding.key_order import AFTER, ENCODED_MIN_KEY
+from shardwright.sharding.targeting.intervals import ALL, Interval, Intervals, intersection, is_point, union
+
+Box: TypeAlias = tuple[Intervals, ...]
+Boxes: TypeAlias = tuple[Box, ...]
+
+BOXES_MAX: Final = 256
+"""How many boxes an intersection may have before one of its sides is left out."""
+
+KEY_RANGES_MAX: Final = 100_000
+"""How many ranges the points of a box's first fields may be multiplied to; mongos fails at four million instead."""
+
+NO_BOXES: Final[Boxes] = ()
+
+
+def unlimited(fields: int) -> Boxes:
+    """The whole key space of a key with that many fields."""
+    return ((ALL,) * fields,)
+
+
+def limited(fields: int, field: int, values: Intervals) -> Boxes:
+    """The keys with one field limited to some values."""
+    if not values:
+        return NO_BOXES
+    return ((ALL,) * field + (values,) + (ALL,) * (fields - field - 1),)
+
+
+def intersect(left: Boxes, right: Boxes) -> Boxes:
+    """The keys in both, or, where that would be too many boxes, those in one of them."""
+    if len(left) * len(right) > BOXES_MAX:
+        return min(left, right, key=len)
+    boxes = []
+    for one in left:
+        for other in right:
+            box = tuple(map(intersection, one, other))
+            if all(box):
+                boxes.append(box)
+    return tuple(boxes)
+
+
+def unite(alternatives: list[Boxes]) -> Boxes:
+    """The keys in any of them. Boxes that differ in one field only become one."""
+    boxes = [box for alternative in alternatives for box in alternative]
+    if len(boxes) < 2:
+        return tuple(boxes)
+    for field in range(len(boxes[0])):
+        grouped: dict[Box, list[Intervals]] = {}
+        for box in boxes:
+            grouped.setdefault(box[:field] + box[field + 1 :], []).append(box[field])
+        boxes = [(*rest[:field], union(sets), *rest[field:]) for rest, sets in grouped.items()]
+    return tuple(boxes)
+
+
+def compound_ranges(box: Box) -> list[Interval]:
+    """The ranges of key bytes that cover a box.
+
+    Fields limited to points are multiplied with one another; the first field that is not ends the precise part, since
+    behind a range the further fields no longer make one. They count as MinKey at the low end: a range from ``{a: 5}``
+    begins at ``{a: 5, b: MinKey}``, where chunks like to begin too, and not below.
+    """
+    prefixes = [b""]
+    fields_left = len(box)
+    for values in box:
+        if values == ALL or len(prefixes) * len(values) > KEY_RANGES_MAX:
+            break
+        fields_left -= 1
+        if not all(map(is_point, values)):
+            rest = ENCODED_MIN_KEY * fields_left
+            return [(prefix + low + rest, prefix + high) for prefix in prefixes for low, high in values]
+        prefixes = [prefix + low for prefix in prefixes for low, _ in values]
+    if prefixes == [b""]:
+        return list(ALL)
+    rest = ENCODED_MIN_KEY * fields_left
+    return [(prefix + rest, prefix + AFTER) for prefix in prefixes]

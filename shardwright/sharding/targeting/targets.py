@@ -1,0 +1,118 @@
+"""From ranges of the shard key, or from one key, to the shards that own them."""
+
+from collections.abc import Set
+from typing import Protocol
+
+from shardwright.sharding.bson_text import document_text
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.sharding.targeting.collation import uncollated_field
+from shardwright.sharding.targeting.filters import KeyRanges, key_ranges, only_key
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+
+class Placement(Protocol):
+    """What targeting needs of a routing table."""
+
+    @property
+    def key_pattern(self) -> ShardKeyPattern:
+        """The shard key of the collection."""
+
+    @property
+    def shards(self) -> Set[str]:
+        """The shards that own at least one chunk."""
+
+    def shard_for_key(self, key: bytes) -> str:
+        """The shard that owns the key with these bytes."""
+
+    def shards_for_range(self, low: bytes, high: bytes) -> Set[str]:
+        """The shards that own a part of ``[low, high)``."""
+
+
+def target_filter(filter_document: bytes, placement: Placement, *, simple_collation: bool = True) -> Set[str]:
+    """The shards that may hold matches of a filter; one of them, whichever, if nothing can match.
+
+    Args:
+        filter_document: the filter as raw BSON.
+        placement: where the chunks of the collection are.
+        simple_collation: whether the effective collation compares strings as bytes.
+
+    Raises:
+        CommandError: Overflow for a value that is nested too deep.
+        InvalidBSONError: the filter is not well-formed BSON.
+    """
+    pattern = placement.key_pattern
+    if simple_collation:
+        key = only_key(filter_document, pattern)
+        if key is not None:
+            return {placement.shard_for_key(key)}
+    ranges = key_ranges(filter_document, pattern, simple_collation=simple_collation)
+    return target_ranges(ranges, placement)
+
+
+def target_ranges(ranges: KeyRanges, placement: Placement) -> Set[str]:
+    """The shards that own keys in the ranges.
+
+    Where there are no ranges it is the shard of the first chunk, as in mongos: somebody has to answer, if only with an
+    empty cursor or the error that the filter deserves.
+    """
+    if ranges.point is not None:
+        return {placement.shard_for_key(ranges.point)}
+    if ranges.is_everything:
+        return placement.shards
+    if not ranges.ranges:
+        return {placement.shard_for_key(placement.key_pattern.global_min_bytes())}
+    found: set[str] = set()
+    for low, high in ranges.ranges:
+        found |= placement.shards_for_range(low, high)
+        if len(found) == len(placement.shards):
+            break
+    return found
+
+
+def target_document(document: bytes, placement: Placement, namespace: str) -> str:
+    """The shard on which a document is to be inserted.
+
+    Raises:
+        CommandError: ShardKeyNotFound for an array on a path of the key, or a key that no chunk can hold.
+        InvalidBSONError: the document is not well-formed BSON.
+    """
+    pattern = placement.key_pattern
+    key = pattern.key_bytes_of_document(document)
+    if key == pattern.global_max_bytes():
+        raise beyond_all_chunks(pattern.global_max(), namespace)
+    return placement.shard_for_key(key)
+
+
+def target_shard_key(key: bytes, placement: Placement, namespace: str, *, simple_collation: bool = True) -> str:
+    """The shard that owns one shard key, given as a shard key document.
+
+    Args:
+        key: what `exact_key.exact_shard_key` or `ShardKeyPattern.extract_from_document` found.
+        placement: where the chunks of the collection are.
+        namespace: of the collection, for the message of the error.
+        simple_collation: whether the effective collation compares strings as bytes.
+
+    Raises:
+        CommandError: ShardKeyNotFound, the key depends on collation, or no chunk can hold it.
+    """
+    pattern = placement.key_pattern
+    if not simple_collation:
+        field = uncollated_field(pattern, key)
+        if field is not None:
+            raise CommandError(
+                ErrorCode.ShardKeyNotFound,
+                f"Cannot target single shard due to collation of key {field} for namespace {namespace}",
+            )
+    encoded = pattern.key_bytes(key)
+    if encoded == pattern.global_max_bytes():
+        raise beyond_all_chunks(key, namespace)
+    return placement.shard_for_key(encoded)
+
+
+def beyond_all_chunks(key: bytes, namespace: str) -> CommandError:
+    """The last chunk ends before MaxKey, so MongoDB stores no document whose whole key is MaxKey."""
+    return CommandError(
+        ErrorCode.ShardKeyNotFound,
+        f"Cannot target single shard using key {document_text(key)} for namespace {namespace}",
+    )

@@ -1,0 +1,249 @@
+"""The arguments of commands, read and refused as MongoDB's command parser (IDL) does it.
+
+To that parser a field that is null is a field that is not there, whether it is required or not.
+"""
+
+from collections.abc import Mapping
+from decimal import Decimal
+from enum import Enum
+from typing import Any, Final
+from uuid import UUID
+
+from bson.decimal128 import Decimal128
+from bson.objectid import ObjectId
+from bson.timestamp import Timestamp
+
+from shardwright.wire import rawbson
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.field_errors import missing_field, value_too_small, wrong_type
+from shardwright.wire.request import Request, documents_of_array
+from shardwright.wire.type_names import type_name
+
+INT64_MAX: Final = (1 << 63) - 1
+INT64_MIN: Final = -(1 << 63)
+
+NUMBERS: Final = frozenset({rawbson.INT32, rawbson.INT64, rawbson.DOUBLE, rawbson.DECIMAL128})
+NUMBER_NAMES: Final = ("long", "int", "decimal", "double")
+"""The types of numbers in the order in which MongoDB's errors name them."""
+
+_UUID_BYTES: Final = 16
+
+
+class Strictness(Enum):
+    """Which values an argument that means a boolean may have, by MongoDB's names of the types in its parser."""
+
+    SAFE_BOOL = "safeBool"
+    """A boolean or a number, of which 0 is false."""
+
+    BOOL = "bool"
+    """Nothing but a boolean."""
+
+    OPTIONAL_BOOL = "optionalBool"
+    """Nothing but a boolean, refused in other words and also if it is null."""
+
+
+class Arguments:
+    """The fields of a command, or of a document in it.
+
+    The methods raise 40414 for a field that is missing and TypeMismatch for one of another type; those named
+    ``maybe_`` return None for a field that is missing.
+
+    Attributes:
+        document: the bytes that the fields lie in.
+    """
+
+    __slots__ = ("_fields", "_path", "document")
+
+    def __init__(self, document: bytes, path: str, fields: Mapping[bytes, rawbson.Span] | None = None) -> None:
+        """Look at a document.
+
+        Args:
+            document: the bytes.
+            path: what errors call the document.
+            fields: where its fields are, if that is known.
+        """
+        self.document = document
+        self._path = path
+        self._fields = rawbson.index(document) if fields is None else fields
+
+    @classmethod
+    def of(cls, request: Request, struct: str | None = None) -> "Arguments":
+        """The arguments of a command.
+
+        Args:
+            request: the command.
+            struct: what MongoDB's errors call its arguments, if that is not the command's name.
+        """
+        return cls(request.body, struct or request.name, request.fields)
+
+    def has(self, name: bytes) -> bool:
+        """Whether the field is there, be it null."""
+        return name in self._fields
+
+    def is_null(self, name: bytes) -> bool:
+        """Whether the field is there and null."""
+        span = self._fields.get(name)
+        return span is not None and span[0] == rawbson.NULL
+
+    def string(self, name: bytes) -> str:
+        """A string."""
+        return str(rawbson.decode_value(self.document, self.span(name, rawbson.STRING)))
+
+    def maybe_string(self, name: bytes) -> str | None:
+        """A string, or None."""
+        return None if self._is_missing(name) else self.string(name)
+
+    def boolean(self, name: bytes, default: bool = False, strictness: Strictness = Strictness.SAFE_BOOL) -> bool:
+        """A boolean, or its default."""
+        span = self._fields.get(name)
+        if span is None or (span[0] == rawbson.NULL and strictness is not Strictness.OPTIONAL_BOOL):
+            return default
+        return self._boolean(name, span, strictness)
+
+    def required_boolean(self, name: bytes, strictness: Strictness = Strictness.SAFE_BOOL) -> bool:
+        """A boolean that has to be there."""
+        return self._boolean(name, self._required(name), strictness)
+
+    def maybe_integer(self, name: bytes, *, minimum: int | None = 0) -> int | None:
+        """Any number, cut to an int64 (MongoDB's ``safeInt64``), or None.
+
+        Raises:
+            CommandError: TypeMismatch; 51024, it is less than the minimum.
+        """
+        span = self._fields.get(name)
+        if span is None or span[0] == rawbson.NULL:
+            return None
+        if span[0] not in NUMBERS:
+            raise wrong_type(self._path_of(name), span[0], *NUMBER_NAMES)
+        value = clamp_int64(rawbson.decode_value(self.document, span))
+        if minimum is not None and value < minimum:
+            raise value_too_small(name.decode(errors="replace"), value, minimum)
+        return value
+
+    def enumeration(self, name: bytes, values: range, default: int) -> int:
+        """A whole number out of a few, or its default.
+
+        Raises:
+            CommandError: TypeMismatch; BadValue, none of them.
+        """
+        if self._is_missing(name):
+            return default
+        span = self._fields[name]
+        if span[0] not in NUMBERS:
+            raise wrong_type(self._path_of(name), span[0], "int")
+        value = rawbson.decode_value(self.document, span)
+        if value not in values:
+            raise CommandError(
+                ErrorCode.BadValue,
+                f"Enumeration value '{value}' for field '{self._path_of(name)}' is not a valid value.",
+            )
+        return int(value)
+
+    def object_id(self, name: bytes) -> ObjectId:
+        """An ObjectId."""
+        value: ObjectId = rawbson.decode_value(self.document, self.span(name, rawbson.OBJECT_ID))
+        return value
+
+    def timestamp(self, name: bytes) -> Timestamp:
+        """A timestamp."""
+        value: Timestamp = rawbson.decode_value(self.document, self.span(name, rawbson.TIMESTAMP))
+        return value
+
+    def uuid(self, name: bytes) -> UUID:
+        """A UUID.
+
+        Raises:
+            CommandError: 40414, TypeMismatch; InvalidUUID, it is not 16 bytes long.
+        """
+        value = bytes(rawbson.decode_value(self.document, self.span(name, rawbson.BINARY)))
+        if len(value) != _UUID_BYTES:
+            raise CommandError(ErrorCode.InvalidUUID, "uuid must be a 16-byte binary field with UUID (4) subtype")
+        return UUID(bytes=value)
+
+    def maybe_uuid(self, name: bytes) -> UUID | None:
+        """A UUID, or None."""
+        return None if self._is_missing(name) else self.uuid(name)
+
+    def raw(self, name: bytes) -> bytes:
+        """A document as it lies in the message."""
+        _, _, start, end = self.span(name, rawbson.OBJECT)
+        return self.document[start:end]
+
+    def maybe_raw(self, name: bytes) -> bytes | None:
+        """A document as it lies in the message, or None."""
+        return None if self._is_missing(name) else self.raw(name)
+
+    def raw_documents(self, name: bytes) -> list[bytes]:
+        """An array of documents, as they lie in the message.
+
+        Raises:
+            CommandError: 40414, TypeMismatch, InvalidBSON.
+        """
+        return documents_of_array(self.document, self.span(name, rawbson.ARRAY), self._path_of(name))
+
+    def maybe_raw_documents(self, name: bytes) -> list[bytes] | None:
+        """An array of documents, as they lie in the message, or None."""
+        return None if self._is_missing(name) else self.raw_documents(name)
+
+    def nested(self, name: bytes) -> "Arguments":
+        """The fields of a document."""
+        return Arguments(self.raw(name), self._path_of(name))
+
+    def value(self, name: bytes) -> Any:  # noqa: ANN401 - a BSON value can be anything
+        """Whatever the field holds, None when it is missing."""
+        span = self._fields.get(name)
+        return None if span is None else rawbson.decode_value(self.document, span)
+
+    def required_value(self, name: bytes) -> Any:  # noqa: ANN401 - a BSON value can be anything
+        """Whatever the field holds, which has to be something."""
+        return rawbson.decode_value(self.document, self._required(name))
+
+    def present(self, *names: bytes) -> dict[str, Any]:
+        """Those of the named fields that are there, decoded, for a command that takes the same ones."""
+        return {name.decode(errors="replace"): self.value(name) for name in names if name in self._fields}
+
+    def span(self, name: bytes, *kinds: int) -> rawbson.Span:
+        """Where a field is that has to be there and of one of these types."""
+        span = self._required(name)
+        if span[0] not in kinds:
+            raise wrong_type(self._path_of(name), span[0], type_name(kinds[0]))
+        return span
+
+    def _boolean(self, name: bytes, span: rawbson.Span, strictness: Strictness) -> bool:
+        if span[0] == rawbson.BOOL:
+            return self.document[span[2]] != 0
+        if strictness is Strictness.OPTIONAL_BOOL:
+            raise CommandError(
+                ErrorCode.TypeMismatch,
+                f"Field '{name.decode(errors='replace')}' should be a boolean value, but found: {type_name(span[0])}",
+            )
+        if strictness is Strictness.BOOL:
+            raise wrong_type(self._path_of(name), span[0], "bool")
+        if span[0] not in NUMBERS:
+            raise wrong_type(self._path_of(name), span[0], "bool", *NUMBER_NAMES)
+        value = rawbson.decode_value(self.document, span)
+        return bool(value.to_decimal() if isinstance(value, Decimal128) else value)
+
+    def _required(self, name: bytes) -> rawbson.Span:
+        span = self._fields.get(name)
+        if span is None or span[0] == rawbson.NULL:
+            raise missing_field(self._path_of(name))
+        return span
+
+    def _is_missing(self, name: bytes) -> bool:
+        span = self._fields.get(name)
+        return span is None or span[0] == rawbson.NULL
+
+    def _path_of(self, name: bytes) -> str:
+        return f"{self._path}.{name.decode(errors='replace')}"
+
+
+def clamp_int64(value: int | float | Decimal128) -> int:
+    """A number as MongoDB's ``safeNumberLong`` makes it an int64: cut to a whole number within the bounds, NaN to 0."""
+    exact = value.to_decimal() if isinstance(value, Decimal128) else Decimal(value)
+    if exact.is_nan():
+        return 0
+    if exact.is_infinite() or not INT64_MIN <= exact <= INT64_MAX:
+        return INT64_MIN if exact < 0 else INT64_MAX
+    return int(exact)

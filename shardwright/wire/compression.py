@@ -1,0 +1,165 @@
+"""OP_COMPRESSED: a whole message packed into another, with the compressor that ``hello`` has agreed on.
+
+Only complete frames go in and out; nothing is inflated before its announced size has been checked, and never past it,
+so that a small frame cannot make a daemon allocate more than one message may hold.
+
+The format is that of the MongoDB driver specification "Wire Compression".
+"""
+
+import zlib
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from struct import Struct
+from typing import Final
+
+import cramjam
+
+from shardwright.wire.errors import LocalProtocolError, RemoteProtocolError
+from shardwright.wire.limits import MESSAGE_BYTES_MAX
+from shardwright.wire.message import HEADER_BYTES, OP_COMPRESSED
+
+UNCOMPRESSED_COMMANDS: Final = frozenset(
+    {
+        "hello",
+        "isMaster",
+        "ismaster",
+        "saslStart",
+        "saslContinue",
+        "getnonce",
+        "authenticate",
+        "createUser",
+        "updateUser",
+        "copydbSaslStart",
+        "copydbgetnonce",
+        "copydb",
+    }
+)
+"""Commands, and the replies to them, that are never compressed: the handshake, and what carries secrets."""
+
+_HEADER = Struct("<iiii")
+_PREFIX = Struct("<iiiiiiB")  # the header, then originalOpcode, uncompressedSize, compressorId
+
+
+class Compressor(IntEnum):
+    """A compressor and its number in the ``compressorId`` byte."""
+
+    NOOP = 0
+    SNAPPY = 1
+    ZLIB = 2
+    ZSTD = 3
+
+
+COMPRESSORS: Final[dict[str, Compressor]] = {
+    "snappy": Compressor.SNAPPY,
+    "zstd": Compressor.ZSTD,
+    "zlib": Compressor.ZLIB,
+}
+"""The compressors by the names that ``hello`` uses, in MongoDB's default order of preference."""
+
+
+def negotiate(client: Iterable[str], ours: Sequence[str] = tuple(COMPRESSORS)) -> list[str]:
+    """What the server answers in ``compression``: those of the client's compressors that it knows, in their order.
+
+    The first one is the one to use. An empty list means that no ``compression`` field is sent at all.
+    """
+    return [name for name in dict.fromkeys(client) if name in ours and name in COMPRESSORS]
+
+
+def compress(frame: bytes, compressor: Compressor) -> bytes:
+    """The OP_COMPRESSED frame that holds ``frame``.
+
+    Raises:
+        LocalProtocolError: ``frame`` is itself compressed, or too short to be a frame.
+    """
+    if len(frame) < HEADER_BYTES:
+        raise LocalProtocolError("a message shorter than its header")
+    _, request_id, response_to, opcode = _HEADER.unpack_from(frame)
+    if opcode == OP_COMPRESSED:
+        raise LocalProtocolError("a compressed message is not compressed again")
+    payload = frame[HEADER_BYTES:]
+    packed = _deflate(payload, compressor)
+    return (
+        _PREFIX.pack(
+            _PREFIX.size + len(packed), request_id, response_to, OP_COMPRESSED, opcode, len(payload), compressor
+        )
+        + packed
+    )
+
+
+def announced_bytes(frame: bytes) -> int:
+    """How long the message inside an OP_COMPRESSED frame says it is; 0 if the frame has no room for that."""
+    return max(0, _PREFIX.unpack_from(frame)[5]) if len(frame) >= _PREFIX.size else 0
+
+
+def decompress(frame: bytes) -> tuple[bytes, Compressor]:
+    """The frame inside an OP_COMPRESSED frame, and the compressor it was packed with.
+
+    Raises:
+        RemoteProtocolError: malformed, larger than a message may be, or not of the size it announces.
+    """
+    if len(frame) < _PREFIX.size:
+        raise RemoteProtocolError("an OP_COMPRESSED message shorter than its header")
+    length, request_id, response_to, outer_opcode, opcode, size, compressor_id = _PREFIX.unpack_from(frame)
+    if outer_opcode != OP_COMPRESSED or length != len(frame):
+        raise RemoteProtocolError("not an OP_COMPRESSED message")
+    if opcode == OP_COMPRESSED:
+        raise RemoteProtocolError("a compressed message inside a compressed message")
+    if not 0 <= size <= MESSAGE_BYTES_MAX - HEADER_BYTES:
+        raise RemoteProtocolError(f"a compressed message of {size} bytes, more than a message may have")
+    try:
+        compressor = Compressor(compressor_id)
+    except ValueError as error:
+        raise RemoteProtocolError(f"no compressor has the number {compressor_id}") from error
+    payload = _inflate(frame[_PREFIX.size :], compressor, size)
+    if len(payload) != size:
+        raise RemoteProtocolError(f"a compressed message of {len(payload)} bytes that announced {size}")
+    return _HEADER.pack(size + HEADER_BYTES, request_id, response_to, opcode) + payload, compressor
+
+
+def _deflate(payload: bytes, compressor: Compressor) -> bytes:
+    match compressor:
+        case Compressor.NOOP:
+            return payload
+        case Compressor.SNAPPY:
+            return bytes(cramjam.snappy.compress_raw(payload))
+        case Compressor.ZLIB:
+            return zlib.compress(payload)
+        case Compressor.ZSTD:
+            return bytes(cramjam.zstd.compress(payload))
+
+
+def _inflate(packed: bytes, compressor: Compressor, size: int) -> bytes:
+    """At most ``size`` bytes of what is packed; anything the compressor reports becomes a RemoteProtocolError."""
+    try:
+        match compressor:
+            case Compressor.NOOP:
+                return packed
+            case Compressor.SNAPPY:
+                return _inflate_snappy(packed, size)
+            case Compressor.ZLIB:
+                return _inflate_zlib(packed, size)
+            case Compressor.ZSTD:
+                return _inflate_zstd(packed, size)
+    except (cramjam.DecompressionError, zlib.error) as error:
+        raise RemoteProtocolError(f"a message that {compressor.name.lower()} cannot decompress: {error}") from error
+
+
+def _inflate_snappy(packed: bytes, size: int) -> bytes:
+    if cramjam.snappy.decompress_raw_len(packed) != size:
+        raise RemoteProtocolError(f"a snappy message that is not of the announced {size} bytes")
+    return bytes(cramjam.snappy.decompress_raw(packed))
+
+
+def _inflate_zlib(packed: bytes, size: int) -> bytes:
+    inflater = zlib.decompressobj()
+    # One byte more than announced tells a message that is too long from one that fits; 0 would mean without bound.
+    payload = inflater.decompress(packed, size + 1)
+    if len(payload) <= size and (not inflater.eof or inflater.unused_data):
+        raise RemoteProtocolError("a zlib message that is cut off or has bytes behind its end")
+    return payload
+
+
+def _inflate_zstd(packed: bytes, size: int) -> bytes:
+    payload = bytearray(size)
+    written = cramjam.zstd.decompress_into(packed, payload)
+    return bytes(payload[:written])

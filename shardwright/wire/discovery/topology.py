@@ -1,0 +1,145 @@
+"""What is known of a replica set: each hello, or failure to get one, leads from one state to the next.
+
+A primary's list of hosts decides who is a member. While none is known, members add those that they report. A primary is
+believed if its election is not older than the newest known (`wire.discovery.elections`). A member whose set has another
+name, or that goes by another address than the one it was reached at, is removed; so are standalones and routers.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from shardwright.wire.discovery.elections import NO_ELECTION, Election
+from shardwright.wire.discovery.server import DATA_BEARING_TYPES, Server, ServerType, is_topology_version_stale
+
+WIRE_VERSION_MIN: Final = 9
+"""MongoDB 4.4's, as in current drivers."""
+WIRE_VERSION_MAX: Final = 29
+
+
+class TopologyType(StrEnum):
+    """The specification's types of deployments, as far as they have to do with replica sets."""
+
+    UNKNOWN = "Unknown"
+    NO_PRIMARY = "ReplicaSetNoPrimary"
+    WITH_PRIMARY = "ReplicaSetWithPrimary"
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A replica set.
+
+    Attributes:
+        set_name: its name; None until a member has reported one, if it was not known from the beginning.
+        servers: its members, and those addresses that may be members, by address.
+        newest_election: the newest that a primary reported.
+    """
+
+    set_name: str | None
+    servers: Mapping[str, Server]
+    newest_election: Election = NO_ELECTION
+
+    @classmethod
+    def of(cls, set_name: str | None, seeds: Iterable[str]) -> "Topology":
+        """The state before any hello."""
+        return cls(set_name, {address.lower(): Server(address.lower()) for address in seeds})
+
+    @property
+    def type(self) -> TopologyType:
+        """Whether there is a replica set, and whether it has a primary."""
+        if self.set_name is None:
+            return TopologyType.UNKNOWN
+        return TopologyType.NO_PRIMARY if self.primary is None else TopologyType.WITH_PRIMARY
+
+    @property
+    def primary(self) -> Server | None:
+        """The primary, if one is known."""
+        return next((server for server in self.servers.values() if server.type is ServerType.PRIMARY), None)
+
+    @property
+    def is_compatible(self) -> bool:
+        """Whether there is a wire version that each member speaks and we speak too."""
+        return all(
+            server.wire_versions[0] <= WIRE_VERSION_MAX and server.wire_versions[1] >= WIRE_VERSION_MIN
+            for server in self.servers.values()
+            if server.is_known
+        )
+
+    @property
+    def session_timeout_minutes(self) -> int | None:
+        """After how many minutes without use members may end a session; None if one of them has no sessions."""
+        minutes = [
+            server.session_timeout_minutes for server in self.servers.values() if server.type in DATA_BEARING_TYPES
+        ]
+        known = [each for each in minutes if each is not None]
+        return min(known) if known and len(known) == len(minutes) else None
+
+    def after_hello(self, server: Server) -> "Topology":
+        """The state after a hello; the same object if it came from no member, or is older than the last."""
+        previous = self.servers.get(server.address)
+        if previous is None:
+            return self
+        if is_topology_version_stale(previous.topology_version, server.topology_version, is_equal_stale=False):
+            return self
+        server = replace(server, pool_generation=previous.pool_generation)
+        if server.type in _NOT_OF_A_SET:
+            return self._without(server.address)
+        if server.type in _NOT_IN_A_SET_NOW:
+            return self._with(server)
+        named = replace(self, set_name=self.set_name or server.set_name)
+        if server.set_name != named.set_name:
+            return named._without(server.address)
+        if server.type is ServerType.PRIMARY:
+            return named._after_primary(server)
+        return named._after_member(server)
+
+    def after_failed_check(self, address: str, error: str) -> "Topology":
+        """The state after a hello that was not answered: the connections to the server are taken for broken too."""
+        server = self.servers.get(address)
+        if server is None:
+            return self
+        unknown = server.unknown(error)
+        return self._with(replace(unknown, pool_generation=server.pool_generation + server.is_known))
+
+    def with_unknown(self, server: Server) -> "Topology":
+        """The state in which a member is unknown, for a reason other than its hello."""
+        return self._with(server) if server.address in self.servers else self
+
+    def _after_primary(self, server: Server) -> "Topology":
+        election = Election.of(server)
+        if election.is_older_than(self.newest_election, server.wire_versions[1]):
+            return self._with(server.unknown("primary marked stale due to electionId/setVersion mismatch"))
+        servers = {
+            address: other.unknown("primary marked stale due to discovery of newer primary")
+            if other.type is ServerType.PRIMARY
+            else other
+            for address, other in self.servers.items()
+        }
+        servers[server.address] = server
+        members = {host: servers.get(host) or Server(host) for host in sorted(server.hosts)}
+        newest = self.newest_election.merged_with(election, server.wire_versions[1])
+        return replace(self, servers=members, newest_election=newest)
+
+    def _after_member(self, server: Server) -> "Topology":
+        after = self._with(server)
+        if self.primary is None:
+            added = {host: Server(host) for host in sorted(server.hosts) if host not in after.servers}
+            after = replace(after, servers={**after.servers, **added})
+        if server.me is not None and server.me != server.address:
+            after = after._without(server.address)
+        if after.primary is None and server.primary is not None:
+            hinted = after.servers.get(server.primary)
+            if hinted is not None and hinted.type is ServerType.UNKNOWN:
+                after = after._with(hinted.possible_primary())
+        return after
+
+    def _with(self, server: Server) -> "Topology":
+        return replace(self, servers={**self.servers, server.address: server})
+
+    def _without(self, address: str) -> "Topology":
+        return replace(self, servers={each: server for each, server in self.servers.items() if each != address})
+
+
+_NOT_OF_A_SET: Final = frozenset({ServerType.STANDALONE, ServerType.MONGOS})
+_NOT_IN_A_SET_NOW: Final = frozenset({ServerType.UNKNOWN, ServerType.POSSIBLE_PRIMARY, ServerType.GHOST})

@@ -1,0 +1,189 @@
+"""What every MongoDB server does with a ``hello``, without the fields that are its own and without waiting.
+
+A driver that follows the streaming protocol sends the ``topologyVersion`` it has last seen, and how long the server may
+keep it waiting for a newer one. `parse_hello` reads and checks the request, `await_budget_ms` says whether to answer at
+once or how long to wait for a change. Codes and messages are those of mongod 6.0.5, and those of mongos 6.0 where they
+differ (`Assertions`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from bson import Int64, ObjectId
+
+from shardwright.wire import rawbson
+from shardwright.wire.arguments import Arguments
+from shardwright.wire.errors import CommandError
+from shardwright.wire.field_errors import missing_field, unknown_field, wrong_type
+from shardwright.wire.rawbson import Span
+from shardwright.wire.type_names import type_name
+
+MIN_WIRE_VERSION: Final = 0
+MAX_WIRE_VERSION: Final = 17
+"""The wire version of MongoDB 6.0."""
+
+HELLO_NAMES: Final = frozenset({"hello", "isMaster", "ismaster"})
+"""The command and its legacy spellings, which answer ``ismaster`` instead of ``isWritablePrimary``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assertions:
+    """The assertion numbers and words that mongod and mongos have each for themselves."""
+
+    both_or_neither: int
+    negative_counter: int
+    counter_ahead: int
+    exhaust_without_wait: int
+    exhaust_command: str
+    server: str
+
+
+MONGOD: Final = Assertions(
+    both_or_neither=31368,
+    negative_counter=31372,
+    counter_ahead=31382,
+    exhaust_without_wait=51756,
+    exhaust_command="An isMaster or hello request",
+    server="server",
+)
+MONGOS: Final = Assertions(
+    both_or_neither=51760,
+    negative_counter=51758,
+    counter_ahead=51761,
+    exhaust_without_wait=51763,
+    exhaust_command="A hello/isMaster request",
+    server="mongos",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyVersion:
+    """Which state of its topology a server was in: the run of the process, and a counter of changes within it."""
+
+    process_id: ObjectId
+    counter: int
+
+    def bumped(self) -> "TopologyVersion":
+        """The version after one more change."""
+        return replace(self, counter=self.counter + 1)
+
+    def document(self) -> dict[str, Any]:
+        """As it stands in replies."""
+        return {"processId": self.process_id, "counter": Int64(self.counter)}
+
+
+@dataclass(frozen=True, slots=True)
+class HelloRequest:
+    """The fields of a ``hello`` that mean the same to every server.
+
+    Attributes:
+        topology_version: what the client knows, or None when it does not wait.
+        max_await_ms: how long it will wait for news; present exactly when ``topology_version`` is.
+        exhaust_allowed: the client wants one reply after the other without asking again (OP_MSG ``exhaustAllowed``).
+        hello_ok: the client would like to use ``hello`` instead of the legacy names.
+        compression: the client's compressors in its order of preference, or None when it does not negotiate.
+    """
+
+    topology_version: TopologyVersion | None
+    max_await_ms: int | None
+    exhaust_allowed: bool
+    hello_ok: bool
+    compression: tuple[str, ...] | None
+
+    def following(self, answered: TopologyVersion) -> "HelloRequest":
+        """The request that an exhaust stream goes on with, once ``answered`` has been sent."""
+        return replace(self, topology_version=answered)
+
+
+def parse_hello(
+    body: bytes, fields: Mapping[bytes, Span], *, exhaust_allowed: bool = False, assertions: Assertions = MONGOD
+) -> HelloRequest:
+    """Read a ``hello`` from its command body and the index of its top-level fields (`wire.rawbson.index`).
+
+    Raises:
+        CommandError: TypeMismatch (14), a missing or unknown field of ``topologyVersion`` (40414, 40415), a negative
+            number (51024 and ``negative_counter``), or fields that must come together (``both_or_neither``,
+            ``exhaust_without_wait``).
+        InvalidBSONError: a nested document is malformed.
+    """
+    arguments = Arguments(body, "hello", fields)
+    topology_version = _parse_topology_version(body, fields.get(b"topologyVersion"))
+    max_await_ms = arguments.maybe_integer(b"maxAwaitTimeMS")
+    hello_ok = arguments.boolean(b"helloOk")
+    compression = _parse_compression(body, fields.get(b"compression"))
+    if topology_version is None and max_await_ms is not None:
+        raise CommandError(
+            assertions.both_or_neither, "A request with 'maxAwaitTimeMS' must include a 'topologyVersion'"
+        )
+    if topology_version is not None and max_await_ms is None:
+        raise CommandError(
+            assertions.both_or_neither, "A request with a 'topologyVersion' must include 'maxAwaitTimeMS'"
+        )
+    if topology_version is not None and topology_version.counter < 0:
+        raise CommandError(assertions.negative_counter, "topologyVersion must have a non-negative counter")
+    if exhaust_allowed and max_await_ms is None:
+        raise CommandError(
+            assertions.exhaust_without_wait, f"{assertions.exhaust_command} with exhaust must specify 'maxAwaitTimeMS'"
+        )
+    return HelloRequest(
+        topology_version=topology_version,
+        max_await_ms=max_await_ms,
+        exhaust_allowed=exhaust_allowed,
+        hello_ok=hello_ok,
+        compression=compression,
+    )
+
+
+def await_budget_ms(request: HelloRequest, current: TopologyVersion, *, assertions: Assertions = MONGOD) -> int | None:
+    """How many milliseconds to wait for a topology change before answering, or None to answer at once.
+
+    A client that knows another run of the process, or an older counter, has news to get; one that is up to date waits.
+
+    Raises:
+        CommandError: ``counter_ahead``, the client claims to know a version of this process that has not been yet.
+    """
+    known = request.topology_version
+    if known is None or known.process_id != current.process_id or known.counter < current.counter:
+        return None
+    if known.counter > current.counter:
+        raise CommandError(
+            assertions.counter_ahead,
+            f"Received a topology version with counter: {known.counter} which is greater than the "
+            f"{assertions.server} topology version counter: {current.counter}",
+        )
+    return request.max_await_ms
+
+
+def _parse_topology_version(body: bytes, span: Span | None) -> TopologyVersion | None:
+    if span is None or span[0] == rawbson.NULL:
+        return None
+    _check_type("topologyVersion", span, rawbson.OBJECT)
+    fields = rawbson.index(body, span[2])
+    for name in fields:
+        if name not in (b"processId", b"counter"):
+            raise unknown_field(f"hello.topologyVersion.{name.decode(errors='replace')}")
+    for required, kind in (("processId", rawbson.OBJECT_ID), ("counter", rawbson.INT64)):
+        field = fields.get(required.encode())
+        if field is None:
+            raise missing_field(f"hello.topologyVersion.{required}")
+        _check_type(f"topologyVersion.{required}", field, kind)
+    return TopologyVersion(
+        rawbson.decode_value(body, fields[b"processId"]), int(rawbson.decode_value(body, fields[b"counter"]))
+    )
+
+
+def _parse_compression(body: bytes, span: Span | None) -> tuple[str, ...] | None:
+    if span is None or span[0] == rawbson.NULL:
+        return None
+    _check_type("compression", span, rawbson.ARRAY)
+    names: list[str] = []
+    for position, element in rawbson.spans(body, span[2]):
+        _check_type(f"compression.{position.decode(errors='replace')}", element, rawbson.STRING)
+        names.append(body[element[2] + 4 : element[3] - 1].decode(errors="replace"))
+    return tuple(names)
+
+
+def _check_type(name: str, span: Span, kind: int) -> None:
+    if span[0] != kind:
+        raise wrong_type(f"hello.{name}", span[0], type_name(kind))

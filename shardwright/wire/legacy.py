@@ -1,0 +1,148 @@
+"""OP_QUERY and OP_REPLY, which are left only for the first ``hello`` of a connection.
+
+Drivers, and mongod's own client, begin a connection with a legacy handshake because they do not know yet whether the
+server speaks OP_MSG. MongoDB 6.0 refuses every other use of OP_QUERY, with the answers that are built here.
+
+The format is that of https://www.mongodb.com/docs/manual/legacy-opcodes/; the answers are those of mongod 6.0.5.
+"""
+
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+
+import bson
+
+from shardwright.wire import rawbson
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError, RemoteProtocolError
+from shardwright.wire.hello import HELLO_NAMES
+from shardwright.wire.message import HEADER_BYTES, OP_QUERY, OP_REPLY, next_request_id
+from shardwright.wire.rawbson import InvalidBSONError
+
+SECONDARY_OK: Final = 1 << 2
+EXHAUST: Final = 1 << 6
+
+QUERY_FAILURE: Final = 1 << 1
+AWAIT_CAPABLE: Final = 1 << 3
+
+LEGACY_OPCODE_REMOVED: Final = 5739101
+BAD_NUMBER_TO_RETURN: Final = 16979
+EXHAUST_ON_COMMAND: Final = 18527
+
+_ADVICE: Final = (
+    "The client driver may require an upgrade. For more details see "
+    "https://dochub.mongodb.org/core/legacy-opcode-removal"
+)
+
+_FLAGS = Struct("<I")
+_SKIP_AND_RETURN = Struct("<ii")
+_REPLY_PREFIX = Struct("<iiiiIqii")  # the header, responseFlags, cursorID, startingFrom, numberReturned
+
+
+@dataclass(frozen=True, slots=True)
+class LegacyQuery:
+    """One OP_QUERY message.
+
+    Attributes:
+        request_id: what the answer has to carry as ``responseTo``.
+        full_collection_name: the namespace, ``<db>.$cmd`` for a command.
+        query: the raw command or filter, taken out of the ``$query`` that drivers wrap around it.
+    """
+
+    request_id: int
+    flags: int
+    full_collection_name: str
+    skip: int
+    number_to_return: int
+    query: bytes
+
+    @property
+    def is_command(self) -> bool:
+        """Whether the query is a command."""
+        return self.full_collection_name.partition(".")[2] == "$cmd"
+
+
+def is_hello(query: LegacyQuery) -> bool:
+    """Whether this is what OP_QUERY is left for: a well-formed ``hello`` by any of its names."""
+    return query.is_command and _refusal(query) is None
+
+
+def unsupported_reply(query: LegacyQuery) -> bytes:
+    """The OP_REPLY frame for a query for which `is_hello` does not hold."""
+    refusal = _refusal(query) if query.is_command else None
+    if refusal is not None:
+        return op_reply(query.request_id, bson.encode(refusal.reply()))
+    failure = {"$err": f"OP_QUERY is no longer supported. {_ADVICE}", "code": LEGACY_OPCODE_REMOVED, "ok": 0.0}
+    return op_reply(query.request_id, bson.encode(failure), flags=QUERY_FAILURE)
+
+
+def op_reply(response_to: int, document: bytes, *, flags: int = AWAIT_CAPABLE) -> bytes:
+    """An OP_REPLY frame with one document."""
+    prefix = _REPLY_PREFIX.pack(
+        _REPLY_PREFIX.size + len(document), next_request_id(), response_to, OP_REPLY, flags, 0, 0, 1
+    )
+    return prefix + document
+
+
+def parse_query(frame: bytes) -> LegacyQuery:
+    """Read a whole OP_QUERY frame. A field selector behind the query is ignored, as it has no meaning for a command.
+
+    Raises:
+        RemoteProtocolError: the frame is not a well-formed OP_QUERY.
+    """
+    opcode = int.from_bytes(frame[12:16], "little")
+    if len(frame) < HEADER_BYTES + _FLAGS.size or opcode != OP_QUERY:
+        raise RemoteProtocolError("not an OP_QUERY message")
+    name_start = HEADER_BYTES + _FLAGS.size
+    name_end = frame.find(b"\0", name_start)
+    numbers = name_end + 1
+    query_start = numbers + _SKIP_AND_RETURN.size
+    if name_end < 0 or query_start > len(frame):
+        raise RemoteProtocolError("an OP_QUERY message that ends before its query")
+    skip, number_to_return = _SKIP_AND_RETURN.unpack_from(frame, numbers)
+    try:
+        query_end = query_start + rawbson.document_length(frame, query_start)
+        if query_end < len(frame):
+            selector_bytes = rawbson.document_length(frame, query_end)
+            if query_end + selector_bytes != len(frame):
+                raise RemoteProtocolError("bytes behind the documents of an OP_QUERY message")
+        query = _unwrapped(frame[query_start:query_end])
+        rawbson.index(query)
+    except InvalidBSONError as error:
+        raise RemoteProtocolError(f"an OP_QUERY message with a malformed document: {error}") from error
+    return LegacyQuery(
+        request_id=int.from_bytes(frame[4:8], "little", signed=True),
+        flags=_FLAGS.unpack_from(frame, HEADER_BYTES)[0],
+        full_collection_name=frame[name_start:name_end].decode(errors="replace"),
+        skip=skip,
+        number_to_return=number_to_return,
+        query=query,
+    )
+
+
+def _refusal(query: LegacyQuery) -> CommandError | None:
+    """Why a command in an OP_QUERY is not run, or None when it is."""
+    if query.full_collection_name.startswith("."):
+        return CommandError(ErrorCode.InvalidNamespace, "Invalid database name: ''")
+    if query.number_to_return not in (-1, 1):
+        message = f"Bad numberToReturn ({query.number_to_return}) for $cmd type ns - can only be 1 or -1"
+        return CommandError(BAD_NUMBER_TO_RETURN, message)
+    if query.flags & EXHAUST:
+        message = f"The 'exhaust' OP_QUERY flag is invalid for commands: {query.full_collection_name}"
+        return CommandError(EXHAUST_ON_COMMAND, message)
+    # An empty command is called by the $db field that MongoDB adds on its way to OP_MSG.
+    name = next((name for name, _ in rawbson.spans(query.query)), b"$db").decode(errors="replace")
+    if name in HELLO_NAMES:
+        return None
+    return CommandError(ErrorCode.UnsupportedOpQueryCommand, f"Unsupported OP_QUERY command: {name}. {_ADVICE}")
+
+
+def _unwrapped(query: bytes) -> bytes:
+    """The command inside ``{$query: command, ...}``, the form in which drivers added a read preference."""
+    first = next(rawbson.spans(query), None)
+    if first is None:
+        return query
+    name, (kind, _, start, end) = first
+    if name in (b"$query", b"query") and kind == rawbson.OBJECT:
+        return query[start:end]
+    return query

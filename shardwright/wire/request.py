@@ -1,0 +1,165 @@
+"""A command as it came: the body read once into spans, everything else decoded only when asked for."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from shardwright.wire.command_layouts import COMMAND_LAYOUTS
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.field_errors import missing_field, wrong_type
+from shardwright.wire.limits import NESTING_LEVELS_MAX
+from shardwright.wire.message import OpMsg
+from shardwright.wire.rawbson import (
+    ARRAY,
+    OBJECT,
+    STRING,
+    InvalidBSONError,
+    Span,
+    decode_document,
+    decode_value,
+    depth_exceeds,
+    index,
+    spans,
+)
+from shardwright.wire.type_names import type_name
+
+_ABSENT: Final = object()
+
+
+class Request:
+    """One command message.
+
+    Attributes:
+        message: the message it came in.
+        body: the raw command document.
+        fields: where its top-level elements are, by name.
+        name: the command, as the client spelt it.
+        db: the database it is for.
+    """
+
+    __slots__ = ("_document", "body", "db", "fields", "message", "name")
+
+    fields: Mapping[bytes, Span]
+
+    def __init__(self, message: OpMsg) -> None:
+        """Read the top level of the body.
+
+        Raises:
+            CommandError: InvalidBSON; or it names no command, or no database.
+        """
+        self.message = message
+        self.body = body = message.body
+        self._document: dict[str, Any] | None = None
+        layout = COMMAND_LAYOUTS.find(body)
+        if layout is not None:
+            self.fields, self.name, self.db = layout.fields, layout.name, layout.db
+            return
+        try:
+            self.fields = fields = index(body)
+        except InvalidBSONError as error:
+            raise CommandError(ErrorCode.InvalidBSON, f"{error} in object with unknown _id") from error
+        if not fields:
+            raise CommandError(ErrorCode.CommandNotFound, "no such command: ''")
+        self.name = next(iter(fields)).decode(errors="replace")
+        db = fields.get(b"$db")
+        if db is None:
+            raise CommandError(40571, "OP_MSG requests require a $db argument")
+        if db[0] != STRING:
+            raise CommandError(
+                ErrorCode.TypeMismatch, "BSON field 'OP_MSG.$db' is the wrong type, expected type 'string'"
+            )
+        self.db = body[db[2] + 4 : db[3] - 1].decode(errors="replace")
+        COMMAND_LAYOUTS.learn(body, fields, self.name, self.db)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The whole body as a dict, for commands that are rare enough. Document sequences are not part of it.
+
+        Raises:
+            CommandError: Overflow, the body is nested too deep.
+            InvalidBSONError: it is not well-formed.
+        """
+        if self._document is None:
+            if depth_exceeds(self.body, NESTING_LEVELS_MAX):
+                raise CommandError(ErrorCode.Overflow, "BSONObj exceeds maximum nested object depth")
+            self._document = decode_document(self.body)
+        return self._document
+
+    def get(self, name: bytes, default: Any = None) -> Any:  # noqa: ANN401 - a BSON value can be anything
+        """The decoded value of one top-level field."""
+        span = self.fields.get(name)
+        return default if span is None else decode_value(self.body, span)
+
+    def raw(self, span: Span) -> bytes:
+        """The raw value at a span of the body."""
+        return self.body[span[2] : span[3]]
+
+    def raw_object(self, name: bytes) -> bytes | None:
+        """The bytes of a top-level field that holds a document, None when it is absent.
+
+        Raises:
+            CommandError: TypeMismatch, the field is something else.
+        """
+        span = self.fields.get(name)
+        if span is None:
+            return None
+        if span[0] != OBJECT:
+            raise self._wrong_type(name, span, "object")
+        return self.body[span[2] : span[3]]
+
+    def documents(self, name: bytes) -> list[bytes]:
+        """The documents of an array argument, from the document sequence of that name or from the body.
+
+        Raises:
+            CommandError: 40414, there is neither; TypeMismatch, it is no array of documents; InvalidBSON.
+        """
+        for sequence in self.message.sequences:
+            if sequence.name == name:
+                return sequence.documents
+        span = self.fields.get(name)
+        if span is None:
+            raise missing_field(f"{self.name}.{name.decode(errors='replace')}")
+        if span[0] != ARRAY:
+            raise self._wrong_type(name, span, "array")
+        return documents_of_array(self.body, span, f"{self.name}.{name.decode(errors='replace')}")
+
+    def _wrong_type(self, path: bytes, span: Span, expected: str) -> CommandError:
+        return wrong_type(f"{self.name}.{path.decode(errors='replace')}", span[0], expected)
+
+    @property
+    def collection(self) -> str:
+        """The collection that the command's first field names.
+
+        Raises:
+            CommandError: BadValue, it is not a string.
+        """
+        body = self.body
+        kind, _, value_start, value_end = next(iter(self.fields.values()))
+        if kind != STRING:
+            raise CommandError(
+                ErrorCode.BadValue,
+                f"collection name has invalid type {type_name(kind)}",
+            )
+        return body[value_start + 4 : value_end - 1].decode(errors="replace")
+
+
+def documents_of_array(body: bytes, array: Span, path: str) -> list[bytes]:
+    """The documents of an array, as they lie in the message.
+
+    Args:
+        body: the message.
+        array: where in it the array is.
+        path: ``<struct>.<field>`` for errors.
+
+    Raises:
+        CommandError: TypeMismatch, an element is no document; InvalidBSON.
+    """
+    documents: list[bytes] = []
+    try:
+        for position, element in spans(body, array[2]):
+            if element[0] != OBJECT:
+                raise wrong_type(f"{path}.{position.decode(errors='replace')}", element[0], "object")
+            documents.append(body[element[2] : element[3]])
+    except InvalidBSONError as error:
+        raise CommandError(ErrorCode.InvalidBSON, str(error)) from error
+    return documents

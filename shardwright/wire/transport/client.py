@@ -1,0 +1,311 @@
+"""The client side: one connection to a remote host, on which one request is under way at a time."""
+
+import platform
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+import bson
+import trio
+from trio.lowlevel import wait_writable
+
+from shardwright.wire.errors import (
+    CommandError,
+    ConnectFailedError,
+    ConnectionClosedError,
+    LocalProtocolError,
+    RemoteProtocolError,
+)
+from shardwright.wire.message import MORE_TO_COME, OP_MSG, Header, OpMsg, is_whole_frame, next_request_id, op_msg
+from shardwright.wire.rawbson import decode_document
+from shardwright.wire.transport.local_sockets import LOCAL_SOCKETS
+from shardwright.wire.transport.relay import Relay
+from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+from shardwright.wire.transport.stream import FrameStream
+from shardwright.wire.transport.unread import UNREAD_REPLIES
+
+CONNECT_SECONDS_MAX: Final = 20.0
+
+
+def handshake_document(application: str) -> dict[str, Any]:
+    """The hello with which our own connections introduce themselves.
+
+    Args:
+        application: the daemon's name, which a mongod shows in its log and ``currentOp``.
+    """
+    return {
+        "hello": 1,
+        "helloOk": True,
+        "client": {
+            "application": {"name": application},
+            "driver": {"name": "shardwright", "version": "0.1.0"},
+            "os": {"type": platform.system(), "architecture": platform.machine()},
+        },
+        "$db": "admin",
+    }
+
+
+class Connection:
+    """A connection to one remote host.
+
+    Attributes:
+        address: ``host:port``, or the path of a UNIX socket.
+        hello: the reply to the handshake.
+    """
+
+    __slots__ = ("_stream", "address", "hello", "idle_since")
+
+    def __init__(self, address: str, stream: FrameStream) -> None:
+        self.address = address
+        self._stream = stream
+        stream.make_room = UNREAD_REPLIES.reservations.reserve
+        self.hello: dict[str, Any] = {}
+        self.idle_since = 0.0
+
+    @classmethod
+    @may_run_in_reactor
+    async def open(cls, address: str, *, handshake: Mapping[str, Any] | None = None) -> "Connection":
+        """Connect to ``address`` and, if one is given, send the handshake.
+
+        Raises:
+            ConnectFailedError: refused, unreachable, not within `CONNECT_SECONDS_MAX`, or the handshake failed.
+        """
+        await in_own_task()
+        connection: Connection | None = None
+        try:
+            with trio.fail_after(CONNECT_SECONDS_MAX):
+                connection = cls(address, FrameStream(await _connect(address)))
+                if handshake is not None:
+                    connection.hello = await connection.command_document(handshake)
+        except BaseException as error:
+            if connection is not None:
+                connection.close()
+            if isinstance(error, (OSError, trio.TooSlowError, ConnectionClosedError, CommandError)):
+                raise ConnectFailedError(address, f"could not connect: {error or 'timed out'}", sent=False) from error
+            raise
+        return connection
+
+    @property
+    def socket(self) -> socket.socket:
+        """The socket, for those who watch it."""
+        return self._stream.socket
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called, by us or after an error."""
+        return self._stream.is_closed
+
+    @may_run_in_reactor
+    async def exchange(self, frame: bytes) -> bytes:
+        """Send a request frame and wait for the frame that answers it.
+
+        Cancelled, or failed, on the way, the connection is closed: it can't be told which answer would come next. (A
+        mongod whose client leaves ends the operation.)
+
+        Raises:
+            ConnectionClosedError: the peer broke the connection.
+            RemoteProtocolError: what came is no answer to this frame.
+            CommandError: ExceededMemoryLimit, there is no room for the answer (`wire.transport.reservations`).
+        """
+        stream = self._stream
+        complete = False
+        try:
+            rest = stream.post(frame)
+            if rest is not None:
+                await stream.send_rest(rest)
+            reply = await stream.receive()
+            if reply is None:
+                raise ConnectionClosedError(self.address, "closed the connection", sent=True)
+            if reply[8:12] != frame[4:8]:
+                raise RemoteProtocolError(f"{self.address} answered another request than the one it was sent")
+            complete = True
+            return reply
+        except OSError as error:
+            raise ConnectionClosedError(self.address, f"connection broke: {error}", sent=True) from error
+        finally:
+            if not complete:
+                stream.close()
+
+    @may_run_in_reactor
+    async def exchange_for(self, frame: bytes, relay: Relay) -> bytes | None:
+        """As `exchange`, but a long answer is passed on while it is still coming; then None is returned.
+
+        After an error the receiver may have got a part of it, and its connection is then broken off too.
+
+        Raises:
+            ConnectionClosedError: the peer broke the connection.
+            RemoteProtocolError: as `exchange`.
+            OSError: the receiver broke its connection.
+        """
+        await self.ask(frame)
+        return await self.receive_answer(frame, relay)
+
+    @may_run_in_reactor
+    async def ask(self, frame: bytes) -> None:
+        """Send a request whose answer is to be read with `receive_answer`; nothing else may be done before.
+
+        Raises:
+            ConnectionClosedError: the peer broke the connection.
+        """
+        complete = False
+        try:
+            rest = self._stream.post(frame)
+            if rest is not None:
+                await self._stream.send_rest(rest)
+            complete = True
+        except OSError as error:
+            raise ConnectionClosedError(self.address, f"connection broke: {error}", sent=True) from error
+        finally:
+            if not complete:
+                self.close()
+
+    @may_run_in_reactor
+    async def receive_answer(self, frame: bytes, relay: Relay | None) -> bytes | None:
+        """Read the answer to the request that was sent, and pass a long one on if there is a relay (`exchange_for`)."""
+        stream = self._stream
+        complete = False
+        try:
+            reply = await (stream.receive() if relay is None else stream.receive_beginning())
+            if reply is None:
+                raise ConnectionClosedError(self.address, "closed the connection", sent=True)
+            if reply[8:12] != frame[4:8]:
+                raise RemoteProtocolError(f"{self.address} answered another request than the one it was sent")
+            if relay is not None and not is_whole_frame(reply):
+                reply = await stream.relay(reply, relay)
+            complete = True
+            return reply
+        except OSError as error:
+            if relay is not None and relay.is_receiver_gone:
+                raise
+            raise ConnectionClosedError(self.address, f"connection broke: {error}", sent=True) from error
+        finally:
+            if not complete:
+                stream.close()
+
+    @may_run_in_reactor
+    async def send(self, frame: bytes) -> None:
+        """Send a frame that gets no answer (its flags say `MORE_TO_COME`).
+
+        Raises:
+            ConnectionClosedError: the peer broke the connection.
+        """
+        if not frame[16] & MORE_TO_COME:
+            raise LocalProtocolError("a request that gets an answer has to be exchanged")
+        try:
+            await self._stream.send(frame)
+        except OSError as error:
+            self.close()
+            raise ConnectionClosedError(self.address, f"connection broke: {error}", sent=True) from error
+
+    @may_run_in_reactor
+    async def receive(self) -> bytes:
+        """The next frame of an exhaust reply, which comes unasked.
+
+        Raises:
+            ConnectionClosedError: the peer broke the connection.
+        """
+        try:
+            frame = await self._stream.receive()
+        except OSError as error:
+            self.close()
+            raise ConnectionClosedError(self.address, f"connection broke: {error}", sent=True) from error
+        if frame is None:
+            raise ConnectionClosedError(self.address, "closed the connection", sent=True)
+        return frame
+
+    @may_run_in_reactor
+    async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
+        """Run a command given as a dict and return its decoded reply.
+
+        Raises:
+            CommandError: the reply says ``ok: 0``.
+            ConnectionClosedError: the peer broke the connection.
+        """
+        return await self.command_document({**command, "$db": db})
+
+    @may_run_in_reactor
+    async def command_document(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        """As `command`, for a document that already names its ``$db``."""
+        reply = decode_reply(await self.exchange(op_msg(bson.encode(document), request_id=next_request_id())))
+        if not reply.get("ok"):
+            raise CommandError.from_reply(reply)
+        return reply
+
+    def close(self) -> None:
+        """Close at once."""
+        self._stream.close()
+
+
+def response_body(frame: bytes) -> bytes:
+    """The body of an OP_MSG frame.
+
+    Raises:
+        RemoteProtocolError: the frame is something else.
+    """
+    if Header(frame).opcode != OP_MSG:
+        raise RemoteProtocolError(f"a reply with opcode {Header(frame).opcode}")
+    return OpMsg(frame).body
+
+
+def decode_reply(frame: bytes) -> dict[str, Any]:
+    """The body of an OP_MSG frame as a dict.
+
+    Raises:
+        RemoteProtocolError: the frame is something else.
+    """
+    return decode_document(response_body(frame))
+
+
+async def _connect(address: str) -> socket.socket:
+    """A connected non-blocking socket: a local one if there is one, else to the first address that answers."""
+    if address.startswith("/"):
+        return _connect_unix_socket(address)
+    local_path = LOCAL_SOCKETS.path_of(address)
+    if local_path is not None:
+        with suppress(OSError):  # left behind by a daemon that was killed
+            return _connect_unix_socket(local_path)
+    host, _, port = address.rpartition(":")
+    failure: OSError = OSError(f"no address for {host}")
+    for family, _, _, _, target in await _resolve(host.strip("[]"), port):
+        try:
+            return await _connect_socket(family, target)
+        except OSError as error:
+            failure = error
+    raise failure
+
+
+async def _resolve(host: str, port: str) -> Sequence[tuple[Any, Any, Any, Any, Any]]:
+    try:
+        return await trio.socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+    except ValueError as error:  # no number, or a name that no host can have, such as "a..b"
+        raise OSError(f"{host}:{port} is no address: {error}") from error
+
+
+def _connect_unix_socket(path: str) -> socket.socket:
+    """Connected at once or not at all; a peer whose queue is full counts as not there."""
+    connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connecting.setblocking(False)
+        connecting.connect(path)
+    except BaseException:
+        connecting.close()
+        raise
+    return connecting
+
+
+async def _connect_socket(family: int, target: Any) -> socket.socket:  # noqa: ANN401 - as the socket module's addresses
+    connecting = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        connecting.setblocking(False)
+        try:
+            connecting.connect(target)
+        except BlockingIOError:
+            await wait_writable(connecting)
+            failure = connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if failure:
+                raise OSError(failure, f"connect to {target} failed") from None
+    except BaseException:
+        connecting.close()
+        raise
+    return connecting

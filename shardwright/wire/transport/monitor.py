@@ -1,0 +1,215 @@
+"""Following the members of a replica set through their hello: the sockets and timers around `wire.discovery`.
+
+Each known member is asked with an awaitable hello, which it answers as soon as its state changes, so a step-up is known
+at once and an idle set costs next to nothing.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import trio
+
+from shardwright.wire.discovery.application_errors import ApplicationError, Failure, after_application_error
+from shardwright.wire.discovery.selection import in_latency_window, least_busy_of_two, suitable_servers
+from shardwright.wire.discovery.server import Server, smoothed_round_trip
+from shardwright.wire.discovery.topology import Topology
+from shardwright.wire.errors import BackendError, CommandError, ConnectFailedError, RemoteProtocolError
+from shardwright.wire.read_preference import PRIMARY, ReadPreference
+from shardwright.wire.transport.client import Connection
+from shardwright.wire.transport.pools import ConnectionPools
+from shardwright.wire.transport.timeouts import TIMEOUTS
+
+logger = logging.getLogger("wire.monitor")
+
+_RETRY_SECONDS: Final = 0.5
+"""The specification's ``minHeartbeatFrequencyMS``."""
+
+
+class ReplicaSetMonitor:
+    """Keeps the state of one replica set current while `run` is running.
+
+    Args:
+        set_name: the name that members must report.
+        seeds: addresses to begin with; the others are found through them.
+        handshake: makes the hello to greet members with.
+        pools: the connections of operations, which are closed when those to a member prove to be broken.
+
+    Attributes:
+        topology: what is known of the set.
+        primary: the address of the primary, if one is known.
+    """
+
+    def __init__(
+        self,
+        set_name: str,
+        seeds: Iterable[str],
+        handshake: Callable[[], Mapping[str, Any]],
+        pools: ConnectionPools,
+    ) -> None:
+        self.set_name = set_name
+        self.topology = Topology.of(set_name, seeds)
+        self.primary: str | None = None
+        self._seeds = tuple(self.topology.servers)
+        self._handshake = handshake
+        self._pools = pools
+        self._changed = trio.Event()
+        self._tasks: dict[str, trio.CancelScope] = {}
+        self._check_now: dict[str, trio.Event] = {}
+        self._nursery: trio.Nursery | None = None
+
+    @property
+    def members(self) -> Mapping[str, Server]:
+        """The members, and those addresses that may be members, by address."""
+        return self.topology.servers
+
+    @property
+    def connection_string(self) -> str:
+        """``set/host:port,host:port`` of the members known now, in a stable order."""
+        return f"{self.set_name}/{','.join(sorted(self.members))}"
+
+    async def run(self) -> None:
+        """Follow the members until cancelled.
+
+        If all of them prove to belong elsewhere, the set is looked for at the seeds again.
+        """
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            self._follow_members()
+            while True:
+                while self.members:
+                    await self._changed.wait()
+                await trio.sleep(_RETRY_SECONDS)
+                self._advance(Topology.of(self.set_name, self._seeds))
+
+    async def wait_for_primary(self) -> str:
+        """The address of the primary, waiting until there is one. The caller bounds the wait."""
+        while self.primary is None:
+            await self._changed.wait()
+        return self.primary
+
+    async def wait_for_member(self, preference: ReadPreference) -> str:
+        """The address of a member that may serve a read, waiting until there is one. The caller bounds the wait."""
+        while True:
+            address = self.select(preference)
+            if address is not None:
+                return address
+            await self._changed.wait()
+
+    def select(self, preference: ReadPreference = PRIMARY) -> str | None:
+        """The address of a member that may serve a read now, the less busy of two random ones that are near."""
+        if preference.mode == "primary":
+            return self.primary
+        near = in_latency_window(suitable_servers(self.topology, preference))
+        return least_busy_of_two(near, self._pools.in_use).address if near else None
+
+    async def wait_for_change(self) -> None:
+        """Return when the state of any member changes."""
+        await self._changed.wait()
+
+    def on_error(self, address: str, error: BackendError | CommandError | RemoteProtocolError) -> None:
+        """Take note of the failure of an operation; if it says that a member has changed, the member is asked now.
+
+        A connection that could not be made counts as a hello that was not answered: nobody would be left to try
+        another member otherwise.
+        """
+        if isinstance(error, ConnectFailedError):
+            topology = self.topology.after_failed_check(address, str(error))
+        else:
+            topology = after_application_error(self.topology, _application_error(address, error))
+        if topology is not self.topology:
+            self._advance(topology)
+            check = self._check_now.get(address)
+            if check is not None:
+                check.set()
+
+    def _follow_members(self) -> None:
+        """Begin to follow those that are new, and end with those that are members no longer."""
+        for address in self._tasks.keys() - self.members.keys():
+            self._tasks.pop(address).cancel()
+        if self._nursery is not None:
+            for address in self.members.keys() - self._tasks.keys():
+                scope = self._tasks[address] = trio.CancelScope()
+                self._nursery.start_soon(self._follow, address, scope)
+
+    async def _follow(self, address: str, scope: trio.CancelScope) -> None:
+        with scope:
+            while True:
+                self._check_now[address] = trio.Event()
+                try:
+                    with trio.CancelScope() as attempt:
+                        async with trio.open_nursery() as nursery:
+                            nursery.start_soon(self._restart_on_demand, address, attempt)
+                            await self._ask_repeatedly(address)
+                except* (BackendError, CommandError, RemoteProtocolError) as failures:
+                    if not self._on_failed_check(address, failures.exceptions[0]):
+                        with trio.move_on_after(_RETRY_SECONDS):
+                            await self._check_now[address].wait()
+
+    async def _restart_on_demand(self, address: str, attempt: trio.CancelScope) -> None:
+        await self._check_now[address].wait()
+        attempt.cancel()
+
+    async def _ask_repeatedly(self, address: str) -> None:
+        started = trio.current_time()
+        connection = await Connection.open(address, handshake=self._handshake())
+        try:
+            self._on_hello(address, connection.hello, trio.current_time() - started)
+            while True:
+                command: dict[str, Any] = {"hello": 1}
+                version = connection.hello.get("topologyVersion")
+                if version is not None:
+                    command |= {"topologyVersion": version, "maxAwaitTimeMS": TIMEOUTS.await_ms}
+                else:
+                    await trio.sleep(_RETRY_SECONDS)  # a member that cannot be waited on is polled
+                with trio.move_on_after(TIMEOUTS.hello_seconds) as deadline:
+                    connection.hello = await connection.command("admin", command)
+                if deadline.cancelled_caught:
+                    raise BackendError(address, "did not answer a hello in time", sent=True)
+                self._on_hello(address, connection.hello, None)
+        finally:
+            connection.close()
+
+    def _on_failed_check(self, address: str, error: BaseException) -> bool:
+        """Whether the member was known, and is therefore asked again at once."""
+        server = self.members.get(address)
+        if server is None:
+            return False
+        if server.is_known:
+            logger.warning("Lost a replica set member", extra={"remote": address, "error": str(error)})
+        self._advance(self.topology.after_failed_check(address, str(error)))
+        return server.is_known
+
+    def _on_hello(self, address: str, hello: Mapping[str, Any], sample_seconds: float | None) -> None:
+        previous = self.members.get(address)
+        if previous is None:
+            return
+        round_trip = previous.round_trip_seconds
+        if sample_seconds is not None:
+            round_trip = smoothed_round_trip(round_trip, sample_seconds)
+        now_ms = int(trio.current_time() * 1_000)
+        server = Server.from_hello(address, hello, now_ms=now_ms, round_trip_seconds=round_trip)
+        self._advance(self.topology.after_hello(server))
+
+    def _advance(self, topology: Topology) -> None:
+        """Do what follows from a new state."""
+        before, self.topology = self.topology, topology
+        if topology is before:
+            return
+        if before.is_compatible and not topology.is_compatible:
+            logger.error("A replica set speaks no wire version that is known here", extra={"set": self.set_name})
+        primary = topology.primary if topology.is_compatible else None
+        self.primary = primary.address if primary is not None else None
+        for address, server in topology.servers.items():
+            if address in before.servers and server.pool_generation > before.servers[address].pool_generation:
+                self._pools.close_idle(address)
+        self._follow_members()
+        self._changed.set()
+        self._changed = trio.Event()
+
+
+def _application_error(address: str, error: BackendError | CommandError | RemoteProtocolError) -> ApplicationError:
+    if isinstance(error, CommandError):
+        version = error.extra.get("topologyVersion")
+        return ApplicationError(address, Failure.COMMAND, code=error.code, topology_version=version)
+    return ApplicationError(address, Failure.NETWORK)

@@ -1,0 +1,269 @@
+"""Connections to one remote host, kept open and lent out.
+
+What happens to a connection is decided by plain functions; only opening one and waiting for one are asynchronous. The
+connection that came back last is lent first, so that those not needed grow old and are closed.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import bson
+import trio
+
+from shardwright.wire.errors import CommandError
+from shardwright.wire.message import next_request_id, op_msg
+from shardwright.wire.transport.client import Connection, decode_reply
+from shardwright.wire.transport.disconnects import DisconnectWatcher
+from shardwright.wire.transport.relay import Relay
+from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+
+IDLE_SECONDS_MAX: Final = 300.0
+"""As mongod's ``ShardingTaskExecutorPoolHostTimeoutMS``: how long a connection may lie unused."""
+
+
+@dataclass(frozen=True)
+class PoolOptions:
+    """Bounds of a pool.
+
+    Attributes:
+        connections_min: how many connections are kept even if unused.
+        connections_max: how many may be open at once; more borrowers wait.
+        asked_ahead_max: while so many are lent, none is to be lent for what nobody waits for yet.
+        idle_seconds_max: unused for longer, a connection above the minimum is closed.
+    """
+
+    connections_min: int = 1
+    connections_max: int = 2_000
+    asked_ahead_max: int = 500
+    idle_seconds_max: float = IDLE_SECONDS_MAX
+
+
+@dataclass(frozen=True)
+class PoolStatistics:
+    """What a pool is doing: numbers of connections, and of those created since it began."""
+
+    available: int
+    in_use: int
+    created: int
+    waiting: int
+
+
+class Pool:
+    """A pool of connections to one host.
+
+    Args:
+        address: ``host:port``, or the path of a UNIX socket.
+        handshake: makes the hello to greet the host with.
+        watcher: notices idle connections that the peer closed, so that a host that restarted meets fresh ones.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        handshake: Callable[[], Mapping[str, Any]],
+        watcher: DisconnectWatcher,
+        options: PoolOptions = PoolOptions(),
+    ) -> None:
+        self.address = address
+        self._reaped = self.last_used = trio.current_time()
+        self._handshake = handshake
+        self._watcher = watcher
+        self._options = options
+        self._idle: list[Connection] = []
+        self._open_count = 0
+        self._created = 0
+        self._waiters = trio.lowlevel.ParkingLot()
+        self._is_closed = False
+
+    @may_run_in_reactor
+    async def exchange(self, frame: bytes) -> bytes:
+        """Send a request on a free connection and wait for its answer, as `Connection.exchange`.
+
+        Raises:
+            ConnectFailedError: no connection to the host could be made; nothing was sent.
+            ConnectionClosedError: the host broke the connection; the request may have been executed.
+        """
+        connection = self._idle.pop() if self._idle else await self.borrow()
+        try:
+            return await connection.exchange(frame)
+        finally:
+            self.give_back(connection)
+
+    @property
+    def has_spare_connections(self) -> bool:
+        """Whether a connection may be kept for an answer that nobody waits for yet, perhaps for long."""
+        return self._open_count - len(self._idle) < self._options.asked_ahead_max
+
+    @may_run_in_reactor
+    async def ask(self, frame: bytes) -> "Asked":
+        """Send a request and have its answer read later.
+
+        Raises:
+            BackendError: as `exchange`.
+        """
+        connection = await self.borrow()
+        is_asked = False
+        try:
+            await connection.ask(frame)
+            is_asked = True
+        finally:
+            if not is_asked:
+                self.give_back(connection)
+        return Asked(self, connection, frame)
+
+    @may_run_in_reactor
+    async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
+        """Run a command given as a dict and return its decoded reply.
+
+        Raises:
+            CommandError: the reply says ``ok: 0``.
+            BackendError: as `exchange`.
+        """
+        frame = op_msg(bson.encode({**command, "$db": db}), request_id=next_request_id())
+        reply = decode_reply(await self.exchange(frame))
+        if not reply.get("ok"):
+            raise CommandError.from_reply(reply)
+        return reply
+
+    @may_run_in_reactor
+    async def send(self, frame: bytes) -> None:
+        """Send a request that gets no answer.
+
+        Raises:
+            BackendError: as `exchange`.
+        """
+        connection = await self.borrow()
+        try:
+            await connection.send(frame)
+        finally:
+            self.give_back(connection)
+
+    @may_run_in_reactor
+    async def borrow(self) -> Connection:
+        """A connection for the caller alone, to be given back with `give_back`.
+
+        Raises:
+            ConnectFailedError: no connection could be made.
+        """
+        await in_own_task()
+        while not self._idle and self._open_count >= self._options.connections_max:
+            await self._waiters.park()
+        if self._idle:
+            return self._idle.pop()
+        return await self._open()
+
+    def give_back(self, connection: Connection) -> None:
+        """Take a borrowed connection back; one that was closed is forgotten."""
+        if connection.is_closed:
+            self._forget(connection)
+        elif self._is_closed:
+            self._close(connection)
+        else:
+            # A time that may be that much too early does, and is to be had without asking the clock for every request.
+            connection.idle_since = self.last_used = self._reaped
+            self._idle.append(connection)
+            if self._waiters:
+                self._waiters.unpark()
+
+    def reap(self, now: float) -> None:
+        """Close connections above the minimum that nobody has used for long; to be called every few seconds."""
+        self._reaped = now
+        limit = now - self._options.idle_seconds_max
+        expired = [connection for connection in self._idle if connection.idle_since < limit]
+        surplus = max(0, self._open_count - self._options.connections_min)
+        for connection in expired[:surplus]:
+            self._idle.remove(connection)
+            self._close(connection)
+
+    async def fill(self) -> None:
+        """Open connections up to the minimum, as after the host was restarted. That does not count as using the pool.
+
+        Raises:
+            ConnectFailedError: the host does not take them.
+        """
+        last_used = self.last_used
+        while self._open_count < self._options.connections_min and not self._is_closed:
+            self.give_back(await self._open())
+            self.last_used = last_used
+
+    def close(self) -> None:
+        """Close what is idle now, and what is lent out when it comes back."""
+        self._is_closed = True
+        while self._idle:
+            self._close(self._idle.pop())
+
+    def close_idle(self) -> None:
+        """Close what is idle now: the peer is known to have gone."""
+        while self._idle:
+            self._close(self._idle.pop())
+
+    @property
+    def in_use(self) -> int:
+        """How many connections are lent out."""
+        return self._open_count - len(self._idle)
+
+    def statistics(self) -> PoolStatistics:
+        """The numbers of this moment."""
+        return PoolStatistics(
+            available=len(self._idle),
+            in_use=self.in_use,
+            created=self._created,
+            waiting=len(self._waiters),
+        )
+
+    async def _open(self) -> Connection:
+        self._open_count += 1
+        try:
+            connection = await Connection.open(self.address, handshake=self._handshake())
+        except BaseException:
+            self._open_count -= 1
+            self._waiters.unpark()
+            raise
+        self._created += 1
+        self._watcher.watch(connection.socket, lambda: self._on_disconnect(connection))
+        return connection
+
+    def _on_disconnect(self, connection: Connection) -> None:
+        """A borrowed connection is left to its borrower, who reads what the peer may have sent before it closed."""
+        if connection in self._idle:
+            self._idle.remove(connection)
+            self._close(connection)
+
+    def _close(self, connection: Connection) -> None:
+        self._watcher.unwatch(connection.socket)
+        connection.close()
+        self._forget(connection)
+
+    def _forget(self, connection: Connection) -> None:
+        self._open_count -= 1
+        if self._waiters:
+            self._waiters.unpark()
+
+
+class Asked:
+    """A request that was sent, with the connection on which its answer comes. One of its methods has to be called."""
+
+    __slots__ = ("_connection", "_frame", "_pool")
+
+    def __init__(self, pool: Pool, connection: Connection, frame: bytes) -> None:
+        self._pool = pool
+        self._connection = connection
+        self._frame = frame
+
+    @may_run_in_reactor
+    async def receive_answer(self, relay: Relay | None) -> bytes | None:
+        """The answer; None if it was long and ``relay`` has passed it on.
+
+        Raises:
+            BackendError: as `Connection.exchange_for`.
+        """
+        try:
+            return await self._connection.receive_answer(self._frame, relay)
+        finally:
+            self._pool.give_back(self._connection)
+
+    def give_up(self) -> None:
+        """Nobody wants the answer any more; a mongod at the other end finds that its client has left."""
+        self._connection.close()
+        self._pool.give_back(self._connection)

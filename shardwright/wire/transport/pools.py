@@ -1,0 +1,78 @@
+"""One connection pool for each remote host that a daemon talks to, and the task that keeps them tidy."""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import trio
+
+from shardwright.wire.errors import BackendError, RemoteProtocolError
+from shardwright.wire.transport.disconnects import DisconnectWatcher
+from shardwright.wire.transport.pool import Pool, PoolOptions, PoolStatistics
+
+logger = logging.getLogger("wire.pools")
+
+_REAP_INTERVAL_SECONDS: Final = 10.0
+
+
+class ConnectionPools:
+    """The pools of a daemon by address. `run` must be running while they are used."""
+
+    def __init__(self, handshake: Callable[[], Mapping[str, Any]], options: PoolOptions | None = None) -> None:
+        self._handshake = handshake
+        self._options = options or PoolOptions()
+        self._watcher = DisconnectWatcher()
+        self._pools: dict[str, Pool] = {}
+
+    def __getitem__(self, address: str) -> Pool:
+        """The pool of a host, made when first asked for."""
+        pool = self._pools.get(address)
+        if pool is None:
+            pool = self._pools[address] = Pool(address, self._handshake, self._watcher, self._options)
+        return pool
+
+    def statistics(self) -> dict[str, PoolStatistics]:
+        """The numbers of this moment by address."""
+        return {address: pool.statistics() for address, pool in self._pools.items()}
+
+    def in_use(self, address: str) -> int:
+        """How many connections to a host are lent out: as many as operations are in progress there."""
+        pool = self._pools.get(address)
+        return 0 if pool is None else pool.in_use
+
+    def close_idle(self, address: str) -> None:
+        """Drop the idle connections to a host that is known to have restarted or gone."""
+        pool = self._pools.get(address)
+        if pool is not None:
+            pool.close_idle()
+
+    async def run(self) -> None:
+        """Notice disconnects and reap idle connections until cancelled; then close everything that is idle."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._watcher.run)
+                while True:
+                    await trio.sleep(_REAP_INTERVAL_SECONDS)
+                    self._reap(trio.current_time())
+                    for pool in self._pools.values():
+                        nursery.start_soon(_fill, pool)
+        finally:
+            for pool in self._pools.values():
+                pool.close()
+
+    def _reap(self, now: float) -> None:
+        for address, pool in list(self._pools.items()):
+            pool.reap(now)
+            numbers = pool.statistics()
+            unused_seconds = now - pool.last_used
+            if not numbers.in_use and not numbers.waiting and unused_seconds > self._options.idle_seconds_max:
+                pool.close()
+                del self._pools[address]
+
+
+async def _fill(pool: Pool) -> None:
+    try:
+        await pool.fill()
+    except (BackendError, RemoteProtocolError) as error:
+        # The host is down; whoever needs it will be told, and a later round fills the pool.
+        logger.debug("Could not fill a pool", extra={"remote": pool.address, "error": str(error)})

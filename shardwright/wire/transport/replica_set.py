@@ -1,0 +1,198 @@
+"""Commands to a replica set as a whole: the member that may answer is found, and found again when it changes."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import bson
+import trio
+
+from shardwright.wire.error_codes import Category, ErrorCode, has_category
+from shardwright.wire.errors import BackendError, CommandError, RemoteProtocolError
+from shardwright.wire.message import next_request_id, op_msg
+from shardwright.wire.rawbson import INT64, OBJECT, Span, array_documents, decode_document, decode_value, index
+from shardwright.wire.read_preference import PRIMARY, ReadPreference
+from shardwright.wire.transport.client import decode_reply, response_body
+from shardwright.wire.transport.monitor import ReplicaSetMonitor
+from shardwright.wire.transport.pool import Asked
+from shardwright.wire.transport.pools import ConnectionPools
+from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+from shardwright.wire.transport.timeouts import TIMEOUTS
+
+Result = TypeVar("Result")
+
+_ATTEMPTS_MAX: Final = 4
+
+
+class ReplicaSetClient:
+    """Runs commands on the members of one replica set, with the pools and the monitor of a daemon."""
+
+    def __init__(self, monitor: ReplicaSetMonitor, pools: ConnectionPools) -> None:
+        self.monitor = monitor
+        self._pools = pools
+
+    @property
+    def set_name(self) -> str:
+        """The name of the replica set."""
+        return self.monitor.set_name
+
+    @may_run_in_reactor
+    async def select(self, preference: ReadPreference = PRIMARY) -> str:
+        """The address of a member for the preference, waiting for one up to `Timeouts.selection_seconds`.
+
+        Raises:
+            CommandError: FailedToSatisfyReadPreference, there was none in that time.
+        """
+        address = self.monitor.select(preference)
+        if address is not None:
+            return address
+        await in_own_task()
+        with trio.move_on_after(TIMEOUTS.selection_seconds):
+            return await self.monitor.wait_for_member(preference)
+        raise CommandError(
+            ErrorCode.FailedToSatisfyReadPreference,
+            f'Could not find host matching read preference {{ mode: "{preference.mode}" }} for set {self.set_name}',
+        )
+
+    @may_run_in_reactor
+    async def exchange(self, frame: bytes, preference: ReadPreference = PRIMARY) -> tuple[str, bytes]:
+        """Send a request to one suitable member, once; returns its address and the reply's frame.
+
+        A failed connection makes the monitor look again; whether to try again is the caller's decision.
+
+        Raises:
+            BackendError: the member did not answer.
+            CommandError: no member was suitable in time.
+        """
+        address = await self.select(preference)
+        return address, await self.exchange_with(address, frame)
+
+    @may_run_in_reactor
+    async def exchange_with(self, address: str, frame: bytes) -> bytes:
+        """As `exchange`, with a given member."""
+        try:
+            return await self._pools[address].exchange(frame)
+        except BackendError as error:
+            self.on_failure(address, error)
+            raise
+
+    def has_spare_connections(self, address: str) -> bool:
+        """Whether a connection to a given member may be kept for an answer that nobody waits for yet."""
+        return self._pools[address].has_spare_connections
+
+    @may_run_in_reactor
+    async def ask(self, address: str, frame: bytes) -> Asked:
+        """Send a request to a given member and have its answer read later; whoever meets an error then tells it.
+
+        Raises:
+            BackendError: the request could not be sent.
+        """
+        try:
+            return await self._pools[address].ask(frame)
+        except BackendError as error:
+            self.on_failure(address, error)
+            raise
+
+    def on_failure(self, address: str, error: BackendError | CommandError | RemoteProtocolError) -> None:
+        """An operation failed in a way that may say that a member is not what it was taken for."""
+        self.monitor.on_error(address, error)
+
+    @may_run_in_reactor
+    async def command(
+        self,
+        db: str,
+        command: Mapping[str, Any],
+        *,
+        preference: ReadPreference = PRIMARY,
+        is_idempotent: bool = True,
+    ) -> dict[str, Any]:
+        """Run a command given as a dict; returns the decoded reply.
+
+        An answer of the not-primary family, or no connection, is followed by a search for the new primary and another
+        try, at most `_ATTEMPTS_MAX` in all; after a broken connection only if the command is idempotent.
+
+        Raises:
+            CommandError: the reply says ``ok: 0``, or no member was suitable in time.
+            BackendError: the last try met a broken connection.
+        """
+        body = bson.encode({**command, "$db": db})
+
+        async def run(address: str) -> dict[str, Any]:
+            reply = decode_reply(await self.exchange_with(address, op_msg(body, request_id=next_request_id())))
+            if not reply.get("ok"):
+                raise CommandError.from_reply(reply)
+            return reply
+
+        return await self._repeated(run, preference, is_idempotent=is_idempotent)
+
+    async def find_raw(
+        self,
+        db: str,
+        command: Mapping[str, Any],
+        *,
+        preference: ReadPreference = PRIMARY,
+        on_reply: Callable[[bytes, Mapping[bytes, Span]], None] | None = None,
+    ) -> list[bytes]:
+        """All documents of a cursor that ``command`` (find or aggregate) opens, as raw bytes.
+
+        Where `command` would be tried again, the reading begins again.
+
+        Args:
+            db: the database.
+            command: what to run.
+            preference: which member may answer.
+            on_reply: called with the body of each reply that is no error, and its `rawbson.index`.
+
+        Raises:
+            CommandError: the command or a ``getMore`` failed, or no member was suitable in time.
+            BackendError: the last try met a broken connection.
+        """
+
+        async def read(address: str) -> list[bytes]:
+            documents: list[bytes] = []
+            body = bson.encode({**command, "$db": db})
+            while True:
+                reply = response_body(await self.exchange_with(address, op_msg(body, request_id=next_request_id())))
+                fields = index(reply)
+                batch, cursor_id, namespace = _read_cursor(reply, fields)
+                if on_reply is not None:
+                    on_reply(reply, fields)
+                documents += batch
+                if not cursor_id:
+                    return documents
+                collection = namespace.partition(".")[2]
+                body = bson.encode({"getMore": bson.Int64(cursor_id), "collection": collection, "$db": db})
+
+        return await self._repeated(read, preference, is_idempotent=True)
+
+    @may_run_in_reactor
+    async def _repeated(
+        self, ask: Callable[[str], Awaitable[Result]], preference: ReadPreference, *, is_idempotent: bool
+    ) -> Result:
+        """What ``ask`` gets from a member, or from another one after the failures that `command` names."""
+        for attempt in range(1, _ATTEMPTS_MAX + 1):
+            address = await self.select(preference)
+            try:
+                return await ask(address)
+            except BackendError as error:
+                if attempt == _ATTEMPTS_MAX or (error.sent and not is_idempotent):
+                    raise
+            except CommandError as failure:
+                if not has_category(failure.code, Category.NOT_PRIMARY):
+                    raise
+                self.on_failure(address, failure)
+                if attempt == _ATTEMPTS_MAX:
+                    raise
+        raise AssertionError("unreachable")
+
+
+def _read_cursor(reply: bytes, fields: Mapping[bytes, Span]) -> tuple[Sequence[bytes], int, str]:
+    """The batch, the cursor id and the namespace of a cursor reply."""
+    cursor = fields.get(b"cursor")
+    if cursor is None:
+        raise CommandError.from_reply(decode_document(reply))
+    if cursor[0] != OBJECT:
+        raise RemoteProtocolError("a cursor reply whose cursor is no document")
+    parts = index(reply, cursor[2])
+    batch = parts.get(b"firstBatch") or parts[b"nextBatch"]
+    cursor_id = decode_value(reply, parts[b"id"]) if parts[b"id"][0] == INT64 else 0
+    return array_documents(reply, batch), cursor_id, str(decode_value(reply, parts[b"ns"]))

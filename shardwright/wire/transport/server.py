@@ -1,0 +1,304 @@
+"""The server side: accept, read requests one at a time per connection, let a handler answer them.
+
+What is common to every daemon is here: framing errors, compression, checksums, the legacy hello, the connection limit,
+noticing clients that leave, and an orderly end. What a command means is the handler's business.
+"""
+
+import errno
+import logging
+import socket
+from collections.abc import Sequence
+from functools import partial
+from typing import Final, Protocol
+
+import bson
+import trio
+from trio.lowlevel import wait_readable
+
+from shardwright.wire import legacy
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import RETRYABLE_WRITE_ERROR, CommandError, RemoteProtocolError
+from shardwright.wire.limits import CONNECTIONS_MAX
+from shardwright.wire.message import (
+    CHECKSUM_PRESENT,
+    MORE_TO_COME,
+    OP_COMPRESSED,
+    OP_MSG,
+    OP_QUERY,
+    Header,
+    OpMsg,
+    error_reply,
+    next_request_id,
+    op_msg,
+    with_checksum,
+)
+from shardwright.wire.rawbson import InvalidBSONError, append, encode_elements
+from shardwright.wire.request import Request
+from shardwright.wire.transport import packing
+from shardwright.wire.transport.client_connection import ClientConnection
+from shardwright.wire.transport.disconnects import DisconnectWatcher
+from shardwright.wire.transport.refusals import RefusalLog
+from shardwright.wire.transport.request_loop import RequestLoop, may_run_in_reactor
+from shardwright.wire.transport.reservations import SERVED_CLIENT
+from shardwright.wire.transport.stream import FrameStream
+from shardwright.wire.transport.unread import UNREAD_REPLIES, SlowClientError
+
+logger = logging.getLogger("wire.server")
+
+_ACCEPT_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+_ACCEPT_PAUSE_SECONDS: Final = 0.1
+_INTERRUPTION_SECONDS_MAX: Final = 1.0
+"""How long operations that are interrupted at shutdown have to clean up behind them."""
+
+# Nearly every message is recognised by this, with no more than a look.
+_OP_MSG: Final = OP_MSG.to_bytes(4, "little")
+_OPCODE_AT: Final = 12
+
+
+class Handler(Protocol):
+    """What a daemon does with its clients."""
+
+    @may_run_in_reactor
+    async def handle(self, client: ClientConnection, request: Request) -> bytes | None:
+        """Answer one request with the frame of the reply, or None if there is nothing to send (any more).
+
+        Called in the reactor, if it is running: what waits for more than sockets calls `in_own_task` before.
+
+        Raises:
+            CommandError: turned into the ``ok: 0`` reply.
+        """
+
+    def connection_opened(self, client: ClientConnection) -> None:
+        """A client has connected."""
+
+    def connection_closed(self, client: ClientConnection) -> None:
+        """A client has gone; what it left behind can be released."""
+
+
+class Server:
+    """Serves clients on listening sockets until cancelled.
+
+    Attributes:
+        protocol_errors: connections closed as something malformed came, such as a frame of an impossible length.
+    """
+
+    def __init__(self, handler: Handler, *, connections_max: int = CONNECTIONS_MAX) -> None:
+        self._handler = handler
+        self.connections_max = connections_max
+        self._watcher = DisconnectWatcher()
+        self._accepting = trio.CancelScope()
+        self._clients_gone = trio.Event()
+        self._stopped = trio.Event()
+        self.clients: set[ClientConnection] = set()
+        self.connections_created = 0
+        self.protocol_errors = 0
+        self._refusals = RefusalLog()
+        self.is_draining = False
+        self.is_interrupting = False
+
+    @property
+    def connections_refused(self) -> int:
+        """How many clients were turned away because there were too many."""
+        return self._refusals.refused
+
+    async def serve(
+        self,
+        listeners: Sequence[socket.socket],
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Accept and serve on every listener, which are closed at the end. Returns once `drain` has ended."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._watcher.run)
+                nursery.start_soon(self._refusals.run)
+                task_status.started()
+                with self._accepting:
+                    async with trio.open_nursery() as acceptors:
+                        for listener in listeners:
+                            listener.setblocking(False)
+                            acceptors.start_soon(self._accept, listener, nursery)
+                _close_all(listeners)
+                await self._stopped.wait()
+                nursery.cancel_scope.cancel()
+        finally:
+            _close_all(listeners)
+
+    async def drain(self, seconds: float) -> None:
+        """Accept no more, close idle connections, give running operations so long to end, then interrupt the rest.
+
+        What is interrupted is answered with InterruptedAtShutdown.
+        """
+        self.is_draining = True
+        self._accepting.cancel()
+        for client in list(self.clients):
+            if client.is_busy and not client.is_waiting_for_news:
+                continue
+            if client.stream.is_sending:
+                client.stream.when_sent(client.scope.cancel)
+            else:
+                client.scope.cancel()
+        await self._wait_for_clients(seconds)
+        self.is_interrupting = True
+        for client in list(self.clients):
+            client.scope.cancel()
+        await self._wait_for_clients(_INTERRUPTION_SECONDS_MAX)
+        self._stopped.set()
+
+    async def _wait_for_clients(self, seconds: float) -> None:
+        """Return once all clients have gone, at the latest after so long."""
+        with trio.move_on_after(seconds):
+            if self.clients:
+                await self._clients_gone.wait()
+
+    async def _accept(self, listener: socket.socket, nursery: trio.Nursery) -> None:
+        while True:
+            await wait_readable(listener)
+            try:
+                accepted, address = listener.accept()
+            except BlockingIOError:
+                continue  # another worker process took it
+            except OSError as error:
+                if error.errno not in _ACCEPT_ERRNOS:
+                    raise
+                logger.error("Could not accept a connection", extra={"error": str(error)})
+                await trio.sleep(_ACCEPT_PAUSE_SECONDS)  # descriptors come back when others close
+                continue
+            peer = f"{address[0]}:{address[1]}" if accepted.family != socket.AF_UNIX else "anonymous unix socket"
+            if len(self.clients) >= self.connections_max:
+                self._refusals.note(peer, len(self.clients))
+                accepted.close()
+                continue
+            self.connections_created += 1
+            nursery.start_soon(self._serve_client, ClientConnection(FrameStream(accepted), peer))
+
+    async def _serve_client(self, client: ClientConnection) -> None:
+        self.clients.add(client)
+        self._handler.connection_opened(client)
+        SERVED_CLIENT.set(client)
+        self._watcher.watch(client.stream.socket, client.on_disconnect)
+        try:
+            with client.scope:
+                await RequestLoop(partial(self._serve_request, client)).run()
+            if self.is_interrupting:
+                _answer_interrupted(client)
+        except RemoteProtocolError as error:
+            self.protocol_errors += 1
+            logger.warning(
+                "Closing a connection that broke the protocol",
+                extra={"connection_id": client.id, "remote": client.peer, "error": str(error)},
+            )
+        except SlowClientError as error:
+            logger.warning(
+                "Closing the connection of a client that does not read",
+                extra={"connection_id": client.id, "remote": client.peer, "error": str(error)},
+            )
+        except OSError as error:
+            logger.debug("A connection broke", extra={"connection_id": client.id, "error": str(error)})
+        finally:
+            self._watcher.unwatch(client.stream.socket)
+            client.stream.close()
+            UNREAD_REPLIES.reservations.release(client)
+            self.clients.discard(client)
+            self._handler.connection_closed(client)
+            if self.is_draining and not self.clients:
+                self._clients_gone.set()
+
+    @may_run_in_reactor
+    async def _serve_request(self, client: ClientConnection) -> bool:
+        """Wait for a request and serve it; whether there may be another one."""
+        stream = client.stream
+        frame = await stream.receive()
+        if frame is None:
+            return False
+        client.is_busy = True
+        if frame.startswith(_OP_MSG, _OPCODE_AT):
+            message = OpMsg(frame)
+            client.is_answered_verbatim = not message.flags & CHECKSUM_PRESENT
+            reply = await self._answer_op_msg(client, message)
+        else:
+            client.is_answered_verbatim = False
+            reply = await self._answer(client, frame)
+        client.unanswered = None
+        if reply is not None:
+            is_last = self.is_draining or client.is_finished
+            rest = stream.send_now(reply) if is_last else stream.post(reply)
+        else:
+            rest, stream.backlog = stream.backlog, None
+        if rest is not None:
+            await UNREAD_REPLIES.send(stream, rest, client)
+        elif client.reserved_bytes:
+            UNREAD_REPLIES.reservations.release(client)
+        client.is_busy = client.is_interruptible = False
+        return not (self.is_draining or client.is_finished)
+
+    @may_run_in_reactor
+    async def _answer(self, client: ClientConnection, frame: bytes) -> bytes | None:
+        opcode = frame[12] | frame[13] << 8
+        if opcode == OP_MSG:
+            return await self._answer_op_msg(client, OpMsg(frame))
+        if opcode == OP_COMPRESSED:
+            inner, compressor = await packing.decompress(frame)
+            if compressor.name.lower() not in client.compressors:
+                raise RemoteProtocolError(f"a message compressed with {compressor.name}, which was not negotiated")
+            reply = await self._answer(client, inner)
+            return None if reply is None else await packing.compress(reply, compressor)
+        if opcode == OP_QUERY:
+            return await self._answer_op_query(client, frame)
+        raise RemoteProtocolError(f"message with unsupported opcode {Header(frame).opcode}")
+
+    @may_run_in_reactor
+    async def _answer_op_msg(self, client: ClientConnection, message: OpMsg) -> bytes | None:
+        try:
+            request = Request(message)
+            client.unanswered = None if message.flags & MORE_TO_COME else request
+            reply = await self._handler.handle(client, request)
+        except CommandError as error:
+            reply = error_reply(message.request_id, error)
+        except (RemoteProtocolError, OSError):
+            raise
+        except Exception as error:
+            logger.exception(
+                "A command failed for a reason that is our fault",
+                extra={"connection_id": client.id, "remote": client.peer},
+            )
+            internal = CommandError(ErrorCode.InternalError, f"{type(error).__name__}: {error}")
+            client.is_finished = True
+            reply = error_reply(message.request_id, internal)
+        if message.flags & MORE_TO_COME:
+            return None
+        if message.flags & CHECKSUM_PRESENT and reply is not None and not reply[16] & CHECKSUM_PRESENT:
+            return with_checksum(reply)
+        return reply
+
+    @may_run_in_reactor
+    async def _answer_op_query(self, client: ClientConnection, frame: bytes) -> bytes | None:
+        """The hello that drivers send before they know that OP_MSG is spoken here, as if it had come in one."""
+        query = legacy.parse_query(frame)
+        if not legacy.is_hello(query):
+            return legacy.unsupported_reply(query)
+        db = query.full_collection_name.partition(".")[0]
+        try:
+            body = append(query.query, encode_elements({"$db": db}))
+        except (InvalidBSONError, bson.errors.InvalidStringData) as error:
+            raise RemoteProtocolError(f"OP_QUERY: {error}") from error
+        message = OpMsg(op_msg(body, request_id=next_request_id()))
+        reply = await self._answer_op_msg(client, message)
+        return None if reply is None else legacy.op_reply(query.request_id, OpMsg(reply).body)
+
+
+def _answer_interrupted(client: ClientConnection) -> None:
+    """Tell a client whose operation was interrupted at shutdown, as far as that takes no waiting."""
+    request = client.unanswered
+    if request is None:
+        return
+    labels = (RETRYABLE_WRITE_ERROR,) if b"txnNumber" in request.fields else ()
+    error = CommandError(ErrorCode.InterruptedAtShutdown, "interrupted at shutdown", labels=labels)
+    client.stream.send_now(error_reply(request.message.request_id, error))
+
+
+def _close_all(listeners: Sequence[socket.socket]) -> None:
+    for listener in listeners:
+        if listener.fileno() >= 0:
+            trio.lowlevel.notify_closing(listener)
+            listener.close()

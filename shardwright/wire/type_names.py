@@ -1,0 +1,34 @@
+"""The names by which MongoDB calls BSON types in its error messages and in ``$type``."""
+
+from typing import Final
+
+from shardwright.wire import rawbson
+
+_TYPE_NAMES: Final = {
+    rawbson.DOUBLE: "double",
+    rawbson.STRING: "string",
+    rawbson.OBJECT: "object",
+    rawbson.ARRAY: "array",
+    rawbson.BINARY: "binData",
+    rawbson.UNDEFINED: "undefined",
+    rawbson.OBJECT_ID: "objectId",
+    rawbson.BOOL: "bool",
+    rawbson.DATE: "date",
+    rawbson.NULL: "null",
+    rawbson.REGEX: "regex",
+    rawbson.DB_POINTER: "dbPointer",
+    rawbson.CODE: "javascript",
+    rawbson.SYMBOL: "symbol",
+    rawbson.CODE_WITH_SCOPE: "javascriptWithScope",
+    rawbson.INT32: "int",
+    rawbson.TIMESTAMP: "timestamp",
+    rawbson.INT64: "long",
+    rawbson.DECIMAL128: "decimal",
+    rawbson.MIN_KEY: "minKey",
+    rawbson.MAX_KEY: "maxKey",
+}
+
+
+def type_name(kind: int) -> str:
+    """MongoDB's name of a BSON type byte, which must be a valid one."""
+    return _TYPE_NAMES[kind]

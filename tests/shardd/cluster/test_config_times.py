@@ -1,0 +1,38 @@
+"""What a shard takes from the config times in requests."""
+
+from typing import TYPE_CHECKING, Any, cast
+
+import bson
+from bson.timestamp import Timestamp
+
+from shardwright.shardd.cluster.config_times import ConfigTimes
+from shardwright.sharding.timestamps import pack_timestamp
+from shardwright.wire.message import OpMsg, op_msg
+from shardwright.wire.request import Request
+
+if TYPE_CHECKING:
+    from shardwright.daemon.sidecar.mongod import LocalMongod
+
+EARLIER, LATER = Timestamp(7, 3), Timestamp(8, 1)
+
+
+def observed(command: dict[str, Any]) -> int:
+    """The time that is known after a request."""
+    times = ConfigTimes(cast("LocalMongod", None))
+    times.observe(Request(OpMsg(op_msg(bson.encode(command), request_id=1))))
+    return times.clock.time.config_time
+
+
+def test_the_time_of_a_request_is_known_from_then_on() -> None:
+    assert observed({"update": "c", "$configTime": EARLIER, "$db": "db"}) == pack_timestamp(EARLIER)
+
+
+def test_so_are_the_times_of_the_namespaces_that_it_involves() -> None:
+    involved = [{"ns": "db.a", "$configTime": LATER}, {"ns": "db.b", "$configTime": EARLIER}, {"ns": "db.c"}]
+    command = {"aggregate": "c", "$configTime": EARLIER, "involvedNamespaces": involved, "$db": "db"}
+    assert observed(command) == pack_timestamp(LATER)
+
+
+def test_times_of_the_future_are_not() -> None:
+    future = Timestamp(2**32 - 1, 1)
+    assert observed({"aggregate": "c", "involvedNamespaces": [{"ns": "db.a", "$configTime": future}], "$db": "db"}) == 0

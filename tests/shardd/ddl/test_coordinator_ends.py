@@ -1,0 +1,180 @@
+"""How a coordinator ends, and what becomes of its document."""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+import pytest
+import trio
+import trio.testing
+
+from shardwright.shardd.context.ddl_locks import DDLLocks
+from shardwright.shardd.ddl.coordinators.attempts import RETRY_SECONDS, RETRY_SECONDS_MAX
+from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
+from shardwright.shardd.ddl.coordinators.kinds import COORDINATORS
+from shardwright.shardd.ddl.coordinators.service import CoordinatorService
+from shardwright.sharding.namespace import Namespace
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import BackendError, CommandError
+
+if TYPE_CHECKING:
+    from shardwright.shardd.context.shard import Shard
+
+IDENTITY = {"namespace": "d.c", "operationType": "rehearsed"}
+LEFT_BEHIND = {"_id": IDENTITY, "phase": "begun", "recoveredFromDisk": True}
+UNREACHABLE = CommandError(ErrorCode.HostUnreachable, "no answer")
+
+
+class FakeShard:
+    """A shard whose mongod keeps the documents of coordinators, and nothing else."""
+
+    def __init__(self, *documents: dict[str, Any]) -> None:
+        self.mongod = self
+        self.ddl_locks = DDLLocks()
+        self.documents = list(documents)
+
+    async def command(self, _db: str, _command: Mapping[str, Any]) -> dict[str, Any]:
+        return {"cursor": {"id": 0, "firstBatch": list(self.documents)}}
+
+    async def write(self, _db: str, command: Mapping[str, Any]) -> dict[str, Any]:
+        write = (command.get("updates") or command["deletes"])[0]
+        self.documents = [each for each in self.documents if each["_id"] != write["q"]["_id"]]
+        if "u" in write:
+            self.documents.append(write["u"])
+        return {"ok": 1.0}
+
+
+class Rehearsed(Coordinator):
+    """Fails as the test says, time after time, and succeeds after that."""
+
+    operation_type: ClassVar[str] = "rehearsed"
+    failures: ClassVar[list[Exception]] = []
+    is_committed: ClassVar[bool] = False
+    times: ClassVar[list[float]] = []
+
+    async def run(self) -> dict[str, Any]:
+        self.times.append(trio.current_time())
+        await self.enter_phase("begun")
+        if self.failures:
+            self.must_finish = self.must_finish or self.is_committed
+            raise self.failures.pop(0)
+        return {"done": True}
+
+
+@pytest.fixture(autouse=True)
+def rehearsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kind is known, and begins without a history."""
+    monkeypatch.setattr(
+        "shardwright.shardd.ddl.coordinators.left_behind.COORDINATORS", {**COORDINATORS, "rehearsed": Rehearsed}
+    )
+    monkeypatch.setattr(Rehearsed, "times", [])
+    monkeypatch.setattr(Rehearsed, "is_committed", False)
+
+
+def fail_with(monkeypatch: pytest.MonkeyPatch, *failures: Exception, is_committed: bool = False) -> None:
+    monkeypatch.setattr(Rehearsed, "failures", list(failures))
+    monkeypatch.setattr(Rehearsed, "is_committed", is_committed)
+
+
+def in_term(shard: FakeShard, work: Callable[[CoordinatorService], Awaitable[None]]) -> None:
+    """Begin a term, do the work, end the term; waits take no time."""
+
+    async def main() -> None:
+        service = CoordinatorService(cast("Shard", shard))
+        async with trio.open_nursery() as nursery:
+            await service.begin_term(nursery)
+            await work(service)
+            nursery.cancel_scope.cancel()
+        service.end_term()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def rehearse(shard: FakeShard) -> dict[str, Any]:
+    """Have a coordinator run as if somebody had asked for it."""
+    ends: list[dict[str, Any] | CommandError] = []
+
+    async def work(service: CoordinatorService) -> None:
+        try:
+            ends.append(await service.run(Rehearsed(cast("Shard", shard), Namespace("d", "c"), {})))
+        except CommandError as error:
+            ends.append(error)
+
+    in_term(shard, work)
+    if isinstance(ends[0], CommandError):
+        raise ends[0]
+    return ends[0]
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (ValueError("a fault of the program"), ErrorCode.InternalError),
+        (CommandError(ErrorCode.BadValue, "refused"), ErrorCode.BadValue),
+        (BackendError("m:1", "no answer", sent=True), ErrorCode.HostUnreachable),
+    ],
+    ids=["internal", "refused", "network"],
+)
+def test_an_error_before_the_point_of_no_return_is_the_end(
+    monkeypatch: pytest.MonkeyPatch, failure: Exception, code: int
+) -> None:
+    fail_with(monkeypatch, failure)
+    shard = FakeShard()
+    with pytest.raises(CommandError) as caught:
+        rehearse(shard)
+    assert caught.value.code == code
+    assert shard.documents == []
+    assert len(Rehearsed.times) == 1
+
+
+@pytest.mark.parametrize("failure", [ValueError("a fault of the program"), UNREACHABLE], ids=["internal", "network"])
+def test_what_has_passed_the_point_of_no_return_is_tried_until_it_is_done(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failure: Exception
+) -> None:
+    fail_with(monkeypatch, *[failure] * 8, is_committed=True)
+    shard = FakeShard()
+    with caplog.at_level(logging.WARNING):
+        assert rehearse(shard) == {"done": True}
+    assert shard.documents == []
+    pauses = [later - earlier for earlier, later in zip(Rehearsed.times, Rehearsed.times[1:], strict=False)]
+    assert pauses[:3] == pytest.approx([RETRY_SECONDS, RETRY_SECONDS * 2, RETRY_SECONDS * 4])
+    assert pauses[-1] == pytest.approx(RETRY_SECONDS_MAX)
+    told = [each for each in caplog.records if "tried again" in each.message]
+    assert len(told) == 8
+
+
+def test_the_end_of_the_term_ends_the_attempts_and_leaves_the_document(monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_with(monkeypatch, *[UNREACHABLE] * 1_000)
+    shard = FakeShard(LEFT_BEHIND)
+
+    async def work(_service: CoordinatorService) -> None:
+        await trio.sleep(60)
+
+    in_term(shard, work)
+    assert 1 < len(Rehearsed.times) < 20
+    assert [each["_id"] for each in shard.documents] == [IDENTITY]
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        {"_id": {"namespace": "d.x", "operationType": "ofALaterVersion"}, "phase": "begun"},
+        {"_id": {"namespace": "d.x", "operationType": "rehearsed"}},
+        {"_id": "of another shape"},
+    ],
+    ids=["kind", "phase", "shape"],
+)
+def test_a_document_of_an_unknown_kind_is_logged_and_passed_over(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, unknown: dict[str, Any]
+) -> None:
+    fail_with(monkeypatch)
+    shard = FakeShard(unknown, LEFT_BEHIND)
+
+    async def work(service: CoordinatorService) -> None:
+        await service.run(Rehearsed(cast("Shard", shard), Namespace("d", "c"), {}))
+
+    in_term(shard, work)
+    assert shard.documents == [unknown]
+    told = [each for each in caplog.records if "unknown kind" in each.message]
+    assert len(told) == 1
+    assert told[0].levelno == logging.ERROR

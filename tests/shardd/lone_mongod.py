@@ -1,0 +1,64 @@
+"""A real mongod that belongs to no shard, as the code of a daemon sees its own."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from bench.mongods import primary_mongod
+from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.deploy.mongod import find_mongod, mongod_socket
+from shardwright.deploy.ports import PortReservation
+from shardwright.deploy.topology import ProcessPlan, Role
+from shardwright.wire.transport.client import handshake_document
+from shardwright.wire.transport.pools import ConnectionPools
+
+TEST_SECONDS_MAX: Final = 60.0
+
+CACHE_GB: Final = 0.5
+"""Uncommitted updates may fill a tenth of it (eviction_updates_trigger), and tests have transactions of 27 MB."""
+
+
+@dataclass(frozen=True)
+class LoneMongod:
+    """A primary of a set of one.
+
+    Attributes:
+        address: its ``host:port``.
+        socket: its UNIX socket.
+    """
+
+    address: str
+    socket: str
+
+    @asynccontextmanager
+    async def local(self) -> AsyncIterator[LocalMongod]:
+        """It as a daemon's own mongod."""
+        async with trio.open_nursery() as nursery:
+            pools = ConnectionPools(lambda: handshake_document("tests"))
+            nursery.start_soon(pools.run)
+            yield LocalMongod(pools, self.socket, self.address)
+            nursery.cancel_scope.cancel()
+
+    def run(self, test: Callable[[LocalMongod], Awaitable[None]]) -> None:
+        """Run a test with it, for a minute at the most."""
+
+        async def main() -> None:
+            with trio.fail_after(TEST_SECONDS_MAX):
+                async with self.local() as mongod:
+                    await test(mongod)
+
+        trio.run(main)
+
+
+@contextmanager
+def lone_mongod(directory: Path) -> Iterator[LoneMongod]:
+    """Run one; it is gone after the block."""
+    with PortReservation() as ports:
+        plan = ProcessPlan("lone", Role.MONGOD, ports.hold_free(), "lone")
+        ports.release(plan.port)
+        with primary_mongod(find_mongod(), plan, directory / "lone", CACHE_GB):
+            yield LoneMongod(plan.address, str(mongod_socket(directory / "lone", plan)))

@@ -1,0 +1,101 @@
+"""Reads on a secondary after a given time see the placement of that time."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import bson
+import trio
+from bson import MaxKey, MinKey
+from bson.timestamp import Timestamp
+
+from shardwright.shardd.metadata.causal_reads import CausalReads
+from shardwright.shardd.metadata.namespace_state import NamespaceState
+from shardwright.wire.message import OpMsg, next_request_id, op_msg
+from shardwright.wire.request import Request
+from tests.shardd.mini_cluster import MAJORITY, MiniCluster, mini_cluster
+from tests.shardd.router_stand_in import ShardedNamespace
+
+if TYPE_CHECKING:
+    from shardwright.daemon.sidecar.mongod import LocalMongod
+
+
+class CachedEntries:
+    """A mongod with nothing but a cached entry, which notes what it is asked."""
+
+    def __init__(self) -> None:
+        self.entry: dict[str, Any] = {"_id": "d.c", "enterCriticalSectionCounter": 1}
+        self.asked: list[Mapping[str, Any]] = []
+
+    async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
+        assert db == "config"
+        self.asked.append(command)
+        return {"cursor": {"firstBatch": [dict(self.entry)]}}
+
+
+def find_after(time: Timestamp | None, **fields: object) -> Request:
+    level = {"level": "local"} if time is None else {"level": "local", "afterClusterTime": time}
+    body = bson.encode({"find": "c", "readConcern": level, **fields, "$db": "d"})
+    return Request(OpMsg(op_msg(body, request_id=next_request_id())))
+
+
+def test_what_is_known_goes_when_the_entry_has_changed() -> None:
+    mongod = CachedEntries()
+    state = NamespaceState("d.c", "sh0")
+    reads = CausalReads(cast("LocalMongod", mongod))
+
+    def is_known_after(request: Request) -> bool:
+        state.learn(None)
+        trio.run(reads.prepare, request, state)
+        return state.is_known
+
+    assert is_known_after(find_after(None))
+    assert mongod.asked == []
+    assert not is_known_after(find_after(Timestamp(7, 1), maxTimeMS=500))
+    assert mongod.asked[0]["readConcern"] == {"level": "local", "afterClusterTime": Timestamp(7, 1)}
+    assert mongod.asked[0]["maxTimeMS"] == 500
+    assert is_known_after(find_after(Timestamp(7, 2)))
+    mongod.entry["enterCriticalSectionCounter"] = 2
+    assert not is_known_after(find_after(Timestamp(7, 3)))
+    assert is_known_after(find_after(Timestamp(7, 4)))
+
+
+def test_an_idle_primary_gets_to_the_time_of_another_shard(mini: MiniCluster, db: str) -> None:
+    version = ShardedNamespace(mini, f"{db}.c", {"a": 1}, "sh0").version()
+    here, there = (mini.kept_client(mini.shards[shard].members[0]) for shard in ("sh0", "sh1"))
+    with here.start_session() as reading, there.start_session() as writing:
+        writing.advance_cluster_time(here.admin.command("ping")["$clusterTime"])
+        # Each document takes a tick; so many that nothing which is still being done here catches up.
+        insert = {"insert": "c", "documents": [{} for _ in range(1000)], "writeConcern": MAJORITY}
+        written = there[db].command(insert, session=writing)
+        reading.advance_cluster_time(written["$clusterTime"])
+        after = {"readConcern": {"level": "local", "afterClusterTime": written["operationTime"]}}
+        here[db].command({"find": "c", **after, "shardVersion": version}, session=reading)
+    with mini.shards["sh0"].members[0].mongod_client() as mongod:
+        note = {"o.noop write for afterClusterTime read concern": 1, "ts": {"$gte": written["operationTime"]}}
+        assert mongod.local["oplog.rs"].find_one(note)
+
+
+def test_a_secondary_of_the_donor_refuses_a_stale_router(tmp_path: Path) -> None:
+    with mini_cluster(tmp_path, members=2) as cluster:
+        sharded = ShardedNamespace(cluster, "d.c", {"a": 1}, "sh0")
+        sharded.insert(*({"_id": number, "a": number} for number in range(100)))
+        old = sharded.version()
+        members = cluster.shards["sh0"].members
+        with members[1].client() as client:
+            if not client.admin.command("hello")["secondary"]:
+                members.reverse()
+        secondary = cluster.kept_client(members[1])
+        find = {"find": "c", "shardVersion": old, "$readPreference": {"mode": "secondary"}}
+        before = cluster.kept_client(members[0]).admin.command("ping")["$clusterTime"]["clusterTime"]
+        first = secondary.d.command({**find, "readConcern": {"level": "local", "afterClusterTime": before}})
+        assert len(first["cursor"]["firstBatch"]) == 100
+        move = {"min": {"a": MinKey()}, "max": {"a": MaxKey()}, "toShard": "sh1", "writeConcern": MAJORITY}
+        with cluster.config_client() as config:
+            config.admin.command({"_configsvrMoveRange": "d.c", **move})
+        recipient = cluster.kept_client(cluster.shards["sh1"].members[0]).admin.command("ping")
+        after = {"level": "local", "afterClusterTime": recipient["$clusterTime"]["clusterTime"]}
+        with secondary.start_session() as session:
+            session.advance_cluster_time(recipient["$clusterTime"])
+            reply = secondary.d.command({**find, "readConcern": after}, check=False, session=session)
+        assert reply.get("code") == 13388, reply

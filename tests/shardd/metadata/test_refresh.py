@@ -1,0 +1,117 @@
+"""Which refreshes are joined, and what its waiters get when it fails."""
+
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+import trio
+from bson.timestamp import Timestamp
+
+from shardwright.daemon.metrics import Metrics
+from shardwright.shardd.cluster.catalog import Catalog
+from shardwright.shardd.metadata.metadata_writer import MetadataWriter
+from shardwright.shardd.metadata.namespace_state import NamespaceState
+from shardwright.shardd.metadata.recovery_gate import RecoveryGate
+from shardwright.shardd.metadata.refresh import MetadataRefresher
+from shardwright.sharding.routing_table import RoutingTable
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import BackendError, CommandError
+
+if TYPE_CHECKING:
+    from shardwright.shardd.metadata.metadata_store import MetadataStore
+    from shardwright.shardd.range_deleter.range_deletions import RangeDeletions
+
+
+class FakeSources:
+    """A shard, its catalog, and its primary in one: reads wait until they may go on, and are counted."""
+
+    def __init__(self) -> None:
+        self.term: int | None = 3
+        self.recovery_gate = RecoveryGate(lambda: self.is_primary)
+        self.recovery_gate.open()
+        self.reads = 0
+        self.may_go_on = trio.Event()
+        self.is_mongod_gone = False
+
+    @property
+    def is_primary(self) -> bool:
+        return self.term is not None
+
+    @property
+    def range_deletions(self) -> "RangeDeletions":
+        return cast("RangeDeletions", self)
+
+    async def wait_loaded(self) -> None:
+        """There are none."""
+
+    async def catalog(self) -> Catalog:
+        return cast("Catalog", self)
+
+    async def read(self, _: object) -> None:
+        self.reads += 1
+        await self.may_go_on.wait()
+
+    async def ask_primary(self, _: dict[str, Any]) -> dict[str, Any]:
+        await trio.sleep_forever()
+        raise AssertionError("unreachable")
+
+    async def advance_cluster_time(self, _: Timestamp) -> None:
+        """There is no clock."""
+
+    async def load_own_collection(self, _: str) -> RoutingTable | None:
+        if self.is_mongod_gone:
+            raise BackendError("mongod", "has gone", sent=True)
+        return None
+
+
+def refresher_of(sources: FakeSources, nursery: trio.Nursery) -> MetadataRefresher:
+    store = cast("MetadataStore", sources)
+    counter = Metrics("shardd", ()).labelled_counter("refreshes", "Refreshes", "kind")
+    return MetadataRefresher(sources, store, MetadataWriter(store), nursery, counter)
+
+
+def test_as_it_is_now_is_not_what_a_refresh_reads_that_had_begun_before() -> None:
+    async def main() -> None:
+        sources, state = FakeSources(), NamespaceState("db.c", "me")
+        async with trio.open_nursery() as nursery:
+            refresher = refresher_of(sources, nursery)
+            nursery.start_soon(refresher.refresh_collection, state)
+            await trio.testing.wait_all_tasks_blocked()
+            for ask in (refresher.reread_collection, refresher.reread_collection, refresher.refresh_collection):
+                nursery.start_soon(ask, state)
+            await trio.testing.wait_all_tasks_blocked()
+            assert sources.reads == 1
+            sources.may_go_on.set()
+        assert sources.reads == 2
+
+    trio.run(main)
+
+
+def test_a_refresh_that_began_in_another_role_is_not_joined() -> None:
+    async def main() -> None:
+        sources, state = FakeSources(), NamespaceState("db.c", "me")
+        sources.may_go_on.set()
+        async with trio.open_nursery() as nursery:
+            refresher = refresher_of(sources, nursery)
+            sources.term = None
+            nursery.start_soon(refresher.refresh_collection, state)  # asks a primary that does not answer
+            await trio.testing.wait_all_tasks_blocked()
+            sources.term = 4
+            with trio.fail_after(10):
+                await refresher.refresh_collection(state)
+            nursery.cancel_scope.cancel()
+        assert state.is_known
+
+    trio.run(main)
+
+
+def test_a_mongod_that_is_gone_is_an_error_of_the_refresh() -> None:
+    async def main() -> None:
+        sources = FakeSources()
+        sources.is_mongod_gone = True
+        async with trio.open_nursery() as nursery:
+            refresher = refresher_of(sources, nursery)
+            with pytest.raises(CommandError) as caught:
+                await refresher.refresh_collection(NamespaceState("db.c", "me"))
+            assert caught.value.code == ErrorCode.HostUnreachable
+
+    trio.run(main)

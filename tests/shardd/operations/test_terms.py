@@ -1,0 +1,182 @@
+"""A daemon that slept through the terms of other primaries: what it knows is of no use, and it must not use it."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import bson
+import pytest
+from pymongo.errors import PyMongoError
+
+from shardwright.wire.error_codes import Category, ErrorCode, has_category
+from shardwright.wire.message import MORE_TO_COME
+from tests.integration.raw_client import RawClient
+from tests.integration.waiting import eventually
+from tests.shardd.mini_cluster import MAJORITY, Client, Member, MiniCluster, Process, Set, mini_cluster
+from tests.shardd.router_stand_in import ShardedNamespace
+
+MOVED = ({"a": 0}, {"a": 10})
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MiniCluster]:
+    """Two shards, of which ``sh0`` has three members."""
+    with mini_cluster(tmp_path_factory.mktemp("terms"), members=(3, 1)) as cluster:
+        yield cluster
+
+
+@contextmanager
+def asleep(process: Process) -> Iterator[None]:
+    """A process is stopped for the length of the block."""
+    running = process.running
+    assert running is not None
+    os.kill(running.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(running.pid, signal.SIGCONT)
+
+
+@contextmanager
+def clients_of(member: Member, count: int) -> Iterator[list[RawClient]]:
+    """Connections to the daemon of a member."""
+    clients = [RawClient(member.address) for _ in range(count)]
+    try:
+        yield clients
+    finally:
+        for client in clients:
+            client.socket.close()
+
+
+def primary_of(shard: Set) -> Member:
+    """The member whose mongod is primary."""
+    found: list[Member] = []
+
+    def has_primary() -> bool:
+        found[:] = [each for each in shard.members if is_primary(each)]
+        return bool(found)
+
+    eventually(has_primary, within=30, what=f"{shard.name} has a primary")
+    return found[0]
+
+
+def is_primary(member: Member) -> bool:
+    with member.mongod_client() as mongod:
+        return bool(mongod.admin.command("hello")["isWritablePrimary"])
+
+
+def make_primary(member: Member) -> None:
+    """Have the mongod of a member elected."""
+
+    def is_elected() -> bool:
+        with member.mongod_client() as mongod:
+            try:
+                mongod.admin.command("replSetStepUp")
+            except PyMongoError:
+                return False
+        return is_primary(member)
+
+    eventually(is_elected, within=60, what=f"{member.address} is primary")
+
+
+def move_away(cluster: MiniCluster, namespace: str) -> None:
+    """The range is given to the other shard by the current primary."""
+    with cluster.config_client() as config:
+        move = {"_configsvrMoveRange": namespace, "toShard": "sh1", "min": MOVED[0], "max": MOVED[1]}
+
+        def is_moved() -> bool:
+            try:
+                config.admin.command({**move, "writeConcern": MAJORITY})
+            except PyMongoError:
+                time.sleep(0.1)  # the new primary is not known everywhere yet
+                return False
+            return True
+
+        eventually(is_moved, within=60, what="the range is moved")
+
+
+def test_what_was_in_the_socket_of_a_daemon_that_slept_is_not_done_by_what_it_knew(world: MiniCluster) -> None:
+    sharded = ShardedNamespace(world, "slept.c", {"a": 1}, "sh0")
+    sharded.split([{"a": 0}, {"a": 10}])
+    shard = world.shards["sh0"]
+    first = primary_of(shard)
+    version = {"shardVersion": sharded.version()}
+    second = next(each for each in shard.members if each is not first)
+    insert = {"insert": "c", **version}
+    with clients_of(first, 3) as clients:
+        for client in clients:
+            reply = client.command({"find": "c", "filter": {"a": 1}, **version}, db="slept")
+            assert reply["ok"] == 1, reply
+        writer, finder, silent = clients
+        with asleep(first.daemon):
+            write = {**insert, "documents": [{"_id": "acknowledged?", "a": 5}], "writeConcern": {"w": "majority"}}
+            writer.send_command(write, db="slept")
+            finder.send_command({"find": "c", "filter": {"a": 5}, **version}, db="slept")
+            unanswered = {**insert, "documents": [{"_id": "unanswered", "a": 6}], "writeConcern": {"w": 0}}
+            silent.send_command(unanswered, db="slept", flags=MORE_TO_COME)
+            make_primary(second)
+            move_away(world, "slept.c")
+            make_primary(first)
+        reply = writer.receive_reply()
+        assert [each["code"] for each in reply["writeErrors"]] == [ErrorCode.StaleConfig], reply
+        reply = finder.receive_reply()
+        assert reply.get("codeName") == "StaleConfig", reply
+        # Requests of a connection are served one after the other: the unanswered one is over when this is answered.
+        assert silent.command({"ping": 1})["ok"] == 1
+        with first.mongod_client() as mongod:
+            assert not list(mongod.slept.c.find({"a": {"$in": [5, 6]}}))
+
+
+def test_what_a_mongod_that_slept_may_answer(world: MiniCluster) -> None:
+    sharded = ShardedNamespace(world, "napped.c", {"a": 1}, "sh0")
+    shard = world.shards["sh0"]
+    first = primary_of(shard)
+    second = next(each for each in shard.members if each is not first)
+    find = {"find": "c", "filter": {"a": 1}, "shardVersion": sharded.version()}
+    reads = {
+        "linearizable": {**find, "readConcern": {"level": "linearizable"}},
+        "majority": {**find, "readConcern": {"level": "majority"}},
+        "secondary": {**find, "$readPreference": {"mode": "secondaryPreferred"}},
+    }
+    insert = {"insert": "c", "shardVersion": sharded.version(), "writeConcern": {"w": "majority"}}
+    with clients_of(first, len(reads)) as clients:
+        writer = clients[0]
+        reply = writer.command({**insert, "documents": [{"_id": "known", "a": 1}]}, db="napped")
+        assert reply == reply | {"n": 1, "ok": 1}, reply
+        for client, read in zip(clients, reads.values(), strict=True):
+            assert client.command(read, db="napped")["ok"] == 1
+        with asleep(first.mongod):
+            for client, read in zip(clients, reads.values(), strict=True):
+                client.send_command(read, db="napped")
+            make_primary(second)
+            with second.client() as other:
+                late = {**insert, "documents": [{"_id": "late", "a": 1}]}
+                eventually(lambda: is_done(other, late), what="the new primary takes writes")
+        for client, name in zip(clients, reads, strict=True):
+            frame = client.receive()
+            reply = dict(bson.decode(frame[21:])) if frame else {"ok": 0, "code": None}
+            if name == "linearizable":
+                # Mongod finds at the end of the read that it is not primary any more.
+                assert reply["ok"] == 0, reply
+                assert reply["code"] is None or is_role_change(reply["code"]), reply
+            elif reply["ok"]:
+                # As in MongoDB: what was there when the read was let in, by a majority of the members.
+                assert "known" in [each["_id"] for each in reply["cursor"]["firstBatch"]], reply
+            else:
+                assert is_role_change(reply["code"]), reply
+
+
+def is_done(client: Client, insert: dict[str, Any]) -> bool:
+    """Whether an insert is done, now or by an attempt whose answer was lost."""
+    try:
+        reply = client.napped.command(insert)
+    except PyMongoError:
+        return False
+    return bool(reply["n"]) or reply["writeErrors"][0]["code"] == ErrorCode.DuplicateKey
+
+
+def is_role_change(code: int) -> bool:
+    return has_category(code, Category.NOT_PRIMARY) or has_category(code, Category.INTERRUPTION)

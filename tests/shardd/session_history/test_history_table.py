@@ -1,0 +1,174 @@
+"""The table of migrated session history, on a real mongod."""
+
+import time
+from collections.abc import Awaitable, Callable
+from itertools import count
+
+import bson
+import pytest
+import trio
+from bson.binary import Binary
+from bson.datetime_ms import DatetimeMS
+
+from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.shardd.session_history.statement import (
+    INCOMPLETE_HISTORY,
+    ExecutedStatement,
+    SessionWrite,
+    incomplete_history,
+    range_of,
+    session_of,
+)
+from shardwright.shardd.session_history.table import HISTORY, HistoryTable
+from shardwright.sharding.namespace import Namespace
+from shardwright.wire.rawbson import encode_document, index
+from tests.shardd.lone_mongod import TEST_SECONDS_MAX, LoneMongod
+from tests.shardd.session_history.history_writes import Session, collection_uuid, donor_history, drained, of_session
+
+_databases = count()
+_NOW = time.time_ns() // 1_000_000
+
+
+def lsid_of(session: Session) -> bytes:
+    raw = bson.encode({"lsid": {"id": Binary.from_uuid(session.id)}})
+    lsid = session_of(raw, index(raw)[b"lsid"])
+    assert lsid is not None
+    return lsid
+
+
+def executed(session: Session, number: int, *ids: int, last_use: int = _NOW, key: int | None = None) -> list[bytes]:
+    write = SessionWrite(lsid_of(session), number)
+    raw_key = None if key is None else encode_document({"a": key})
+    statement = ExecutedStatement(write, 0, "u", "db.c", b"0" * 16, last_use, key=raw_key)
+    return [statement._replace(statement_id=each).to_bson() for each in ids]
+
+
+def run(lone: LoneMongod, test: Callable[[LocalMongod, trio.Nursery], Awaitable[None]]) -> None:
+    async def main() -> None:
+        with trio.fail_after(TEST_SECONDS_MAX):
+            async with lone.local() as mongod, trio.open_nursery() as nursery:
+                await test(mongod, nursery)
+                nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+def test_a_statement_keeps_its_form() -> None:
+    write = SessionWrite(lsid_of(Session()), 3)
+    statement = ExecutedStatement(
+        *(write, 2, "i", "db.c", b"1" * 16, 1_234_567_890_123),
+        inserted_id=encode_document({"_id": 1}),
+        key=encode_document({"b": 1, "_id": 2}),
+        image=encode_document({"a": 1}),
+        image_kind="postImage",
+    )
+    assert ExecutedStatement.from_bson(statement.to_bson()) == statement
+
+
+@pytest.mark.parametrize("form", [{"id": 1}, {}, {"id": Binary(b"0" * 16, 4), "txnUUID": Binary(b"1" * 16, 4)}])
+def test_sessions_without_history(form: dict[str, object]) -> None:
+    raw = bson.encode({"lsid": form})
+    assert session_of(raw, index(raw)[b"lsid"]) is None
+
+
+def test_the_user_is_part_of_a_session() -> None:
+    session = Session()
+    raw = bson.encode({"lsid": {"id": Binary.from_uuid(session.id), "uid": b"2" * 32}})
+    lsid = session_of(raw, index(raw)[b"lsid"])
+    assert lsid is not None
+    assert lsid != lsid_of(session)
+    assert len(lsid) == len(lsid_of(session))
+
+
+def test_what_is_absorbed_is_found_by_the_next_primary(lone: LoneMongod) -> None:
+    session, other = Session(), Session()
+
+    async def test(mongod: LocalMongod, nursery: trio.Nursery) -> None:
+        first, second = HistoryTable(mongod), HistoryTable(mongod)
+        for _ in range(2):
+            await first.absorb([*executed(session, 4, 0, 1), *executed(other, 1, 0)])
+        await first.absorb(executed(session, 5, 1, 7))
+        await first.absorb(executed(session, 4, 2))
+        assert second.sessions == {}
+        await second.begin_term(nursery)
+        for table in (first, second):
+            assert (table.sessions[lsid_of(session)], table.sessions[lsid_of(other)]) == (5, 1)
+            assert set(await table.lookup(SessionWrite(lsid_of(session), 5))) == {1, 7}
+            assert set(await table.lookup(SessionWrite(lsid_of(session), 4))) == {0, 1}
+            assert await table.lookup(SessionWrite(lsid_of(session), 6)) == {}
+        second.end_term()
+        assert second.sessions == {}
+
+    run(lone, test)
+
+
+def test_incomplete_history_is_found_too(lone: LoneMongod) -> None:
+    session = Session()
+
+    async def test(mongod: LocalMongod, nursery: trio.Nursery) -> None:
+        table = HistoryTable(mongod)
+        write = SessionWrite(lsid_of(session), 4)
+        await table.absorb([incomplete_history(write, _NOW).to_bson(), *executed(session, 4, 0)])
+        found = await table.lookup(write)
+        assert set(found) == {INCOMPLETE_HISTORY, 0}
+        assert found[INCOMPLETE_HISTORY].is_incomplete_history
+
+    run(lone, test)
+
+
+def test_it_is_reaped_with_its_sessions(lone: LoneMongod) -> None:
+    session = Session()
+    written = _NOW - 20 * 60 * 1000
+
+    async def last_uses(mongod: LocalMongod) -> list[int]:
+        find = {"find": HISTORY.collection, "filter": range_of(SessionWrite(lsid_of(session), 4))}
+        reply = await mongod.command(HISTORY.db, find)
+        return [int(DatetimeMS(each["lastUse"])) for each in reply["cursor"]["firstBatch"]]
+
+    async def test(mongod: LocalMongod, nursery: trio.Nursery) -> None:
+        table = HistoryTable(mongod)
+        await table.absorb(executed(session, 4, 0, 1, last_use=written))
+        reply = await mongod.command(HISTORY.db, {"listIndexes": HISTORY.collection})
+        (ttl,) = [each for each in reply["cursor"]["firstBatch"] if each["name"] != "_id_"]
+        assert (ttl["key"], ttl["expireAfterSeconds"]) == ({"lastUse": 1}, 1800)
+        assert await last_uses(mongod) == [written, written]
+        await table.lookup(SessionWrite(lsid_of(session), 4))
+        refreshed = await last_uses(mongod)
+        assert min(refreshed) >= _NOW
+        await table.lookup(SessionWrite(lsid_of(session), 4))
+        assert await last_uses(mongod) == refreshed
+
+    run(lone, test)
+
+
+def test_what_was_inherited_is_told_to_the_next_owner(lone: LoneMongod) -> None:
+    inside, outside, unknown, lost, elsewhere = (Session() for _ in range(5))
+    namespace = Namespace(f"inherited{next(_databases)}", "c")
+
+    async def test(mongod: LocalMongod, nursery: trio.Nursery) -> None:
+        uuid = await collection_uuid(mongod, namespace)
+        table = HistoryTable(mongod)
+        statements: list[bytes] = []
+        for session, key in ((inside, 5), (outside, 15), (unknown, None)):
+            for raw in executed(session, 1, 0, key=key):
+                statement = ExecutedStatement.from_bson(raw)._replace(
+                    namespace=str(namespace), collection_uuid=uuid.bytes
+                )
+                statements.append(statement.to_bson())
+        write = SessionWrite(lsid_of(lost), 1)
+        statements += [incomplete_history(write, _NOW).to_bson(), *executed(elsewhere, 1, 0, key=5)]
+        await table.absorb(statements)
+        told = await drained(await donor_history(mongod, namespace, {"a": 0}, {"a": 10}))
+        found = {
+            name: len(of_session(told, session))
+            for name, session in {
+                "inside": inside,
+                "outside": outside,
+                "unknown": unknown,
+                "lost": lost,
+                "elsewhere": elsewhere,
+            }.items()
+        }
+        assert found == {"inside": 1, "outside": 0, "unknown": 1, "lost": 1, "elsewhere": 0}
+
+    run(lone, test)
