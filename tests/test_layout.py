@@ -28,20 +28,18 @@ MAY_IMPORT: Final = {
 """The daemons meet on the wire alone. The launcher and the demo are clients of the processes that they start."""
 
 ROOMS: Final[dict[str, set[str]]] = {
-    "arguments": set(),
     "exchange": set(),
     "local_mongod": set(),
     "cluster": {"local_mongod"},
     "orphans": {"local_mongod"},
     "session_history": {"local_mongod"},
-    "shard_key_updates": {"arguments", "exchange", "local_mongod", "session_history"},
+    "shard_key_updates": {"exchange", "local_mongod", "session_history"},
     "metadata": {"cluster", "exchange", "local_mongod", "orphans"},
     "context": {"cluster", "local_mongod", "metadata", "orphans", "session_history", "shard_key_updates"},
     "ddl": {"context", "local_mongod", "metadata"},
-    "operations": {"arguments", "context", "exchange", "metadata", "session_history", "shard_key_updates"},
+    "operations": {"context", "exchange", "metadata", "session_history", "shard_key_updates"},
     "range_deleter": {"context", "local_mongod", "orphans"},
     "migration": {
-        "arguments",
         "cluster",
         "context",
         "local_mongod",
@@ -50,7 +48,7 @@ ROOMS: Final[dict[str, set[str]]] = {
         "range_deleter",
         "session_history",
     },
-    "commands": {"arguments", "cluster", "context", "ddl", "local_mongod", "metadata", "migration", "operations"},
+    "commands": {"cluster", "context", "ddl", "exchange", "local_mongod", "metadata", "migration", "operations"},
 }
 """The rooms of ``shardd``, lowest first, and the rooms that each of them imports, for type checkers alone included.
 

@@ -1,4 +1,4 @@
-"""``python -m deploy.demo``: a sharded cluster from nothing to queries over real data, in the terminal."""
+"""``python -m shardwright.deploy.demo``: a sharded cluster from nothing to queries over real data, in the terminal."""
 
 import argparse
 import shutil

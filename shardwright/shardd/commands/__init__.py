@@ -1,7 +1,7 @@
 """The commands of the shard daemon, one module for each or for a small family.
 
 Owns their arguments and replies; importing the package registers all of them.
-May import `arguments`, `cluster`, `context`, `ddl`, `local_mongod`, `metadata`, `migration` and `operations`.
+May import `cluster`, `context`, `ddl`, `exchange`, `local_mongod`, `metadata`, `migration` and `operations`.
 """
 
 from shardwright.shardd.commands import (

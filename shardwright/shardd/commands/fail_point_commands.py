@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from shardwright.shardd.arguments import seconds_allowed
 from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.exchange.time_limit import seconds_allowed
 from shardwright.shardd.operations.command_registry import command
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from shardwright.shardd.arguments import migration_session_argument
 from shardwright.shardd.context.shard import Shard
 from shardwright.shardd.migration.documents import ABORTED, COMMITTED
 from shardwright.shardd.migration.recipient.migration import not_steady
 from shardwright.shardd.migration.recipient.request import ReceiveRequest
 from shardwright.shardd.migration.recipient.service import RecipientService
+from shardwright.shardd.migration.session_argument import migration_session_argument
 from shardwright.shardd.migration.source.digest import digest
 from shardwright.shardd.operations.command_registry import command
 from shardwright.sharding.arguments import full_namespace

@@ -9,9 +9,9 @@ from typing import Any
 
 from bson.int64 import Int64
 
-from shardwright.shardd.arguments import migration_session_argument
 from shardwright.shardd.context.fail_point_names import LOSE_MIGRATE_CLONE_REPLY, LOSE_TRANSFER_MODS_REPLY
 from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.migration.session_argument import migration_session_argument
 from shardwright.shardd.migration.source.clone_source import CloneSource
 from shardwright.shardd.operations.command_registry import RawReply, command
 from shardwright.wire import rawbson

@@ -1,7 +1,7 @@
 """``_getNextSessionMods``: what the recipient of a migration learns of executed retryable writes."""
 
-from shardwright.shardd.arguments import migration_session_argument
 from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.migration.session_argument import migration_session_argument
 from shardwright.shardd.operations.command_registry import RawReply, command
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError

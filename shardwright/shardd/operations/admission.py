@@ -16,8 +16,8 @@ from typing import Final
 import trio
 
 from shardwright.daemon.sidecar.role_certainty import RoleCertainty
-from shardwright.shardd.arguments import seconds_allowed
 from shardwright.shardd.exchange.operation_generation import OperationGeneration
+from shardwright.shardd.exchange.time_limit import seconds_allowed
 from shardwright.shardd.metadata.critical_section import CriticalSection
 from shardwright.shardd.metadata.database_state import DatabaseState
 from shardwright.shardd.metadata.namespace_state import NamespaceState

@@ -6,8 +6,8 @@ import bson
 import trio
 
 from shardwright.daemon.sidecar.term_scope import working_for
-from shardwright.shardd.arguments import seconds_allowed
 from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.exchange.time_limit import seconds_allowed
 from shardwright.shardd.metadata.stale_errors import StaleError
 from shardwright.shardd.operations.command_registry import Command, RawReply
 from shardwright.sharding.versions import DATABASE_VERSION, DatabaseVersion

@@ -7,8 +7,8 @@ from typing import Any, Final, Protocol, TypeVar
 from bson.int64 import Int64
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.shardd.arguments import seconds_allowed
 from shardwright.shardd.exchange.term_exchange import TermExchange
+from shardwright.shardd.exchange.time_limit import seconds_allowed
 from shardwright.shardd.session_history.statement import session_of
 from shardwright.shardd.shard_key_updates.detection import is_collated
 from shardwright.shardd.shard_key_updates.key_changes import KeyChange

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Self
 from uuid import UUID
 
-from shardwright.shardd.arguments import migration_session_argument
 from shardwright.shardd.migration.documents import MigrationAttempt, attempts_from
+from shardwright.shardd.migration.session_argument import migration_session_argument
 from shardwright.shardd.orphans.range_deletion_task import KeyRange
 from shardwright.sharding.arguments import full_namespace
 from shardwright.sharding.catalog.fields import optional, optional_uuid, required, required_uuid

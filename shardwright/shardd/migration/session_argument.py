@@ -1,6 +1,4 @@
-"""Arguments of internal commands that MongoDB takes without its command parser."""
-
-import math
+"""The ``sessionId`` by which both sides tell the commands of one migration from those of any other."""
 
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -23,9 +21,3 @@ def migration_session_argument(request: Request) -> str:
             ErrorCode.TypeMismatch, f'"sessionId" had the wrong type. Expected string, found {type_name(span[0])}'
         )
     return value
-
-
-def seconds_allowed(request: Request) -> float:
-    """How long a request may take by its ``maxTimeMS``; for ever without one."""
-    max_time_ms = request.get(b"maxTimeMS")
-    return max_time_ms / 1000 if isinstance(max_time_ms, int | float) and max_time_ms > 0 else math.inf
