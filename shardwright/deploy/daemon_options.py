@@ -65,7 +65,7 @@ def option_words(options: Mapping[str, str]) -> list[str]:
 
 
 def _check_options_of(role: Role, options: Mapping[str, str]) -> None:
-    command = [sys.executable, "-P", "-m", f"{role}.main", *option_words(options), "--help"]
+    command = [sys.executable, "-P", "-m", f"shardwright.{role}.main", *option_words(options), "--help"]
     try:
         completed = subprocess.run(command, capture_output=True, text=True, timeout=_HELP_SECONDS_MAX, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
