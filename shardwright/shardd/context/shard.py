@@ -221,7 +221,7 @@ class Shard:
             state.forget()
 
     async def _on_missed_changes(self) -> None:
-        await self.range_deletions.reload()
+        await self.range_deletions.observe_gap()
         self._forget_metadata()
 
     def _forget_metadata(self) -> None:

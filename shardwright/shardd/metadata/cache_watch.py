@@ -44,14 +44,21 @@ class CacheWatch:
         *,
         on_collection: Callable[[str], None],
         on_database: Callable[[str], None],
-        on_range_deletion: Callable[[Mapping[str, Any]], None],
+        on_range_deletion: Callable[[Mapping[str, Any]], Awaitable[None]],
         on_gap: Callable[[], Awaitable[None]],
     ) -> None:
         self._mirror = mirror
         self._open_connection = open_connection
-        self._on_change: Mapping[str, Callable[[Mapping[str, Any]], None]] = {
-            str(CACHE_COLLECTIONS): lambda entry: on_collection(_changed_id(entry)),
-            str(CACHE_DATABASES): lambda entry: on_database(_changed_id(entry)),
+
+        async def note_collection(entry: Mapping[str, Any]) -> None:
+            on_collection(_changed_id(entry))
+
+        async def note_database(entry: Mapping[str, Any]) -> None:
+            on_database(_changed_id(entry))
+
+        self._on_change: Mapping[str, Callable[[Mapping[str, Any]], Awaitable[None]]] = {
+            str(CACHE_COLLECTIONS): note_collection,
+            str(CACHE_DATABASES): note_database,
             f"config.{RANGE_DELETIONS}": on_range_deletion,
         }
         self._on_gap = on_gap
@@ -105,7 +112,7 @@ class CacheWatch:
             while True:
                 cursor = reply["cursor"]
                 for entry in cursor.get("firstBatch") or cursor.get("nextBatch") or ():
-                    self._on_change[entry["ns"]](entry)
+                    await self._on_change[entry["ns"]](entry)
                 if not cursor["id"]:
                     return
                 reply = await connection.command(

@@ -13,7 +13,7 @@ from bson.int64 import Int64
 
 from shardwright.daemon.logs import get_logger
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.shardd.orphans.open_cursors import now
+from shardwright.shardd.orphans.open_cursors import NEAREST, now
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.rawbson import decode_value
@@ -25,7 +25,6 @@ WAIT_SECONDS_MAX: Final = 10.0
 """How long a ``getMore`` waits for these cursors to be ended."""
 
 _RETRY_SECONDS: Final = 0.1
-_NEAREST: Final = {"$readPreference": {"mode": "nearest"}}
 
 
 class FormerCursors:
@@ -68,7 +67,7 @@ class FormerCursors:
     async def _end_all(self) -> None:
         found: defaultdict[str, list[Int64]] = defaultdict(list)
         listing: dict[str, Any] = {"aggregate": 1, "pipeline": _client_cursors(self._opened_until), "cursor": {}}
-        cursor = (await self._mongod.command("admin", listing | _NEAREST))["cursor"]
+        cursor = (await self._mongod.command("admin", listing | NEAREST))["cursor"]
         while True:
             for each in cursor.get("firstBatch") or cursor.get("nextBatch") or ():
                 found[each["ns"]].append(Int64(each["cursor"]["cursorId"]))

@@ -43,19 +43,22 @@ class OlderCursors:
     def __contains__(self, cursor_id: bytes) -> bool:
         return cursor_id in self._hidden or cursor_id in self._ended
 
-    async def hide(self, namespace: str, hidden: OwnershipFilter) -> None:
+    async def hide(
+        self, namespace: str, hidden: OwnershipFilter, *, end_after_seconds: float = END_AFTER_SECONDS
+    ) -> None:
         """Have all cursors that are open now return nothing that is written into some ranges from now on.
 
         Args:
             namespace: the collection.
             hidden: the ranges.
+            end_after_seconds: how long to wait for cursors whose documents do not show whether they belong to them.
 
         Raises:
             CommandError: mongod does not tell which cursors are open.
             BackendError: mongod does not answer.
         """
         opened_until = now()
-        deadline = trio.current_time() + END_AFTER_SECONDS
+        deadline = trio.current_time() + end_after_seconds
         while True:
             cursors = await open_cursors(self._mongod, namespace, opened_until=opened_until)
             self._forget_closed(namespace, {_pack_id(each.id) for each in cursors})

@@ -10,6 +10,9 @@ from bson.int64 import Int64
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.range_scan import OWN_CURSOR_COMMENT
 
+NEAREST: Final = {"$readPreference": {"mode": "nearest"}}
+"""What has a secondary answer, too."""
+
 _POLL_SECONDS_MIN: Final = 0.05
 _POLL_SECONDS_MAX: Final = 1.0
 
@@ -59,7 +62,8 @@ async def open_cursors(mongod: LocalMongod, namespace: str, *, opened_until: dat
         BackendError: mongod does not answer.
     """
     pipeline = [*_open_then(namespace, opened_until), {"$replaceWith": "$cursor"}]
-    cursor = (await mongod.command("admin", {"aggregate": 1, "pipeline": pipeline, "cursor": {}}))["cursor"]
+    listing: dict[str, Any] = {"aggregate": 1, "pipeline": pipeline, "cursor": {}}
+    cursor = (await mongod.command("admin", listing | NEAREST))["cursor"]
     found = list(cursor["firstBatch"])
     while cursor["id"]:
         more = {"getMore": Int64(cursor["id"]), "collection": "$cmd.aggregate"}

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from shardwright.shardd.orphans.orphan_ranges import orphan_ranges
 from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
+from shardwright.shardd.orphans.range_deletion_task import RangeDeletionTask
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire import rawbson
 from shardwright.wire.error_codes import ErrorCode
@@ -46,6 +48,27 @@ async def hide_from_older_readers(shard: "Shard", namespace: str, hidden: Owners
         )
     state.supersede_earlier_reads()
     await shard.older_cursors.hide(namespace, hidden)
+
+
+async def hide_from_cursors_of_secondary(shard: "Shard", task: RangeDeletionTask) -> None:
+    """Have the cursors on this secondary show nothing that its primary writes into an incoming range.
+
+    They may have been opened while this was the primary. The range does not wait for them, so those that cannot be
+    looked through are ended at once.
+
+    Raises:
+        CommandError: mongod refuses.
+        BackendError: mongod does not answer.
+    """
+    state = shard.namespaces.find(task.namespace)
+    if state is None or state.last_table is None or task.donor == state.shard:
+        return  # nobody has read the collection through this daemon; or the range is on its way out
+    table = state.last_table
+    # By a table that gives the range to this shard, readers that are to see it may have begun already.
+    ranges = orphan_ranges([task], table, state.shard)
+    if ranges:
+        hidden = OwnershipFilter(table.key_pattern, ranges, table.collection.default_collation)
+        await shard.older_cursors.hide(task.namespace, hidden, end_after_seconds=0)
 
 
 async def close_cursor(shard: "Shard", namespace: Namespace, body: bytes) -> None:

@@ -19,7 +19,7 @@ from shardwright.daemon.logs import get_logger
 from shardwright.shardd.orphans.orphan_ranges import orphan_ranges, range_of
 from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
 from shardwright.shardd.orphans.range_deletion_task import RangeDeletionTask
-from shardwright.shardd.range_deleter.older_readers import hide_from_older_readers
+from shardwright.shardd.range_deleter.older_readers import hide_from_cursors_of_secondary, hide_from_older_readers
 from shardwright.shardd.range_deleter.range_deleter import RangeDeleter
 from shardwright.shardd.range_deleter.task_store import RangeDeletionStore
 from shardwright.sharding.chunks import ChunkRange
@@ -257,13 +257,31 @@ class RangeDeletions:
                 self._entries[task.id] = _Entry(task)
         self._loaded.set()
 
-    def observe(self, entry: Mapping[str, Any]) -> None:
+    async def observe_gap(self) -> None:
+        """A secondary's mongod may have applied entries that were not observed.
+
+        Raises:
+            CommandError: mongod refuses.
+            BackendError: mongod does not answer.
+        """
+        known = set(self._entries)
+        await self.reload()
+        for entry in list(self._entries.values()):
+            if entry.task.id not in known and entry.task.pending:
+                await hide_from_cursors_of_secondary(self._shard, entry.task)
+
+    async def observe(self, entry: Mapping[str, Any]) -> None:
         """A secondary's mongod applied an oplog entry of ``config.rangeDeletions``.
 
         Changes of a document do not matter here: neither its range nor whether there is one changes.
+
+        Raises:
+            CommandError: mongod refuses.
+            BackendError: mongod does not answer.
         """
         if entry["op"] == "i":
-            self._adopt(RangeDeletionTask.from_document(entry["o"]))
+            task = self._adopt(RangeDeletionTask.from_document(entry["o"])).task
+            await hide_from_cursors_of_secondary(self._shard, task)
         elif entry["op"] == "d":
             self._forget(entry["o"]["_id"].as_uuid())
 

@@ -82,10 +82,10 @@ def make_primary(member: Member) -> None:
     eventually(is_elected, within=60, what=f"{member.address} is primary")
 
 
-def move_away(cluster: MiniCluster, namespace: str) -> None:
-    """The range is given to the other shard by the current primary."""
+def move(cluster: MiniCluster, namespace: str, to: str) -> None:
+    """The range is given by one current primary to the other."""
     with cluster.config_client() as config:
-        move = {"_configsvrMoveRange": namespace, "toShard": "sh1", "min": MOVED[0], "max": MOVED[1]}
+        move = {"_configsvrMoveRange": namespace, "toShard": to, "min": MOVED[0], "max": MOVED[1]}
 
         def is_moved() -> bool:
             try:
@@ -118,7 +118,7 @@ def test_what_was_in_the_socket_of_a_daemon_that_slept_is_not_done_by_what_it_kn
             unanswered = {**insert, "documents": [{"_id": "unanswered", "a": 6}], "writeConcern": {"w": 0}}
             silent.send_command(unanswered, db="slept", flags=MORE_TO_COME)
             make_primary(second)
-            move_away(world, "slept.c")
+            move(world, "slept.c", "sh1")
             make_primary(first)
         reply = writer.receive_reply()
         assert [each["code"] for each in reply["writeErrors"]] == [ErrorCode.StaleConfig], reply
@@ -128,6 +128,31 @@ def test_what_was_in_the_socket_of_a_daemon_that_slept_is_not_done_by_what_it_kn
         assert silent.command({"ping": 1})["ok"] == 1
         with first.mongod_client() as mongod:
             assert not list(mongod.slept.c.find({"a": {"$in": [5, 6]}}))
+
+
+def test_a_cursor_of_a_former_primary_does_not_show_what_its_successor_receives(world: MiniCluster) -> None:
+    sharded = ShardedNamespace(world, "outlived.c", {"a": 1}, "sh0")
+    sharded.split([{"a": 0}, {"a": 10}])
+    sharded.move(*MOVED, "sh1")
+    sharded.insert(*({"_id": number, "a": 10 + number} for number in range(10)))
+    sharded.insert({"_id": "elsewhere", "a": 5}, shard="sh1")
+    shard = world.shards["sh0"]
+    first = primary_of(shard)
+    find = {"find": "c", "batchSize": 2, "shardVersion": sharded.version()}
+    with clients_of(first, 1) as (client,):
+        looked_through, ended = (
+            client.command({**find, **limit}, db="outlived")["cursor"]["id"] for limit in ({}, {"limit": 1000})
+        )
+        make_primary(next(each for each in shard.members if each is not first))
+        move(world, "outlived.c", "sh0")
+        first.wait_has_all_of(primary_of(shard))
+        reply = client.command({"getMore": looked_through, "collection": "c"}, db="outlived")
+        assert [each["_id"] for each in reply["cursor"]["nextBatch"]] == list(range(2, 10)), reply
+        reply = client.command({"getMore": ended, "collection": "c"}, db="outlived")
+        assert reply["codeName"] == "QueryPlanKilled", reply
+    make_primary(first)
+    with first.client() as daemon:
+        eventually(lambda: daemon.admin.command("hello")["isWritablePrimary"], what="its daemon is primary as well")
 
 
 def test_what_a_mongod_that_slept_may_answer(world: MiniCluster) -> None:
