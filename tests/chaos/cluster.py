@@ -7,11 +7,12 @@ from typing import Final
 
 from shardwright.deploy.layout import Layout
 from tests.chaos.links import Links
-from tests.chaos.stage import Shape
+from tests.chaos.stage import ORPHANS_KEPT_SECONDS, Shape
 from tests.migration.fault_cluster import FaultCluster, fault_cluster
 
 SHARD_OPTIONS: Final = (
-    *("--orphan-cleanup-delay", "1"),
+    # Rounded down by as much as a second.
+    *("--orphan-cleanup-delay", str(ORPHANS_KEPT_SECONDS + 1)),
     # A killed router leaves cursors behind, for which range deletions wait, and for these the next moves: not for the
     # usual ten minutes.
     *("--set-parameter", "cursorTimeoutMillis=30000", "--set-parameter", "clientCursorMonitorFrequencySecs=1"),

@@ -1,6 +1,7 @@
 """Where a workload plays: one database of a running cluster, and the clients that work on it."""
 
 import random
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -19,6 +20,10 @@ Document = dict[str, Any]
 
 UNAVAILABLE_SECONDS_MAX: Final = 120.0
 """Longer without an answer is an anomaly: no fault lasts for more than half a minute."""
+
+
+ORPHANS_KEPT_SECONDS: Final = 2
+"""How long at least documents are kept that were given away (``orphanCleanupDelaySecs``)."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,13 @@ class Stage:
     def read_concern(self) -> Document:
         """The weakest one whose reads are linearizable: with one member nobody else can be primary."""
         return {"level": "majority" if self.shape.members == 1 else "linearizable"}
+
+    def is_complete(self, opened: float) -> bool:
+        """Whether a cursor that was open from ``opened``, in seconds of `time.monotonic`, until now shows everything.
+
+        One that outlives the step-down of its mongod misses what the next primary has given away and deleted.
+        """
+        return self.shape.members == 1 or time.monotonic() - opened < ORPHANS_KEPT_SECONDS
 
     def create(self, *worlds: World) -> None:
         """Create sharded collections, which are moved from now on."""

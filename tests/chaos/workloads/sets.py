@@ -1,5 +1,6 @@
 """Sets: documents that clients insert, delete and scan; none is lost, none comes back, none is there twice."""
 
+import time
 from typing import Final
 
 from tests.chaos.checkers.sets import check_set
@@ -74,9 +75,10 @@ class Sets(Workload):
 
     def _read(self, client: StageClient, world: World) -> None:
         command = {"find": world.name, "filter": {"owner": client.number}, "readConcern": {"level": "majority"}}
+        began = time.monotonic()
         with self.stage.recorder.attempt(client.number, "read", _key(client, world)) as attempt:
             found = scanned(list(client.scan(command, client.random.choice([5, 50, 500]))))
-            if found is not None:
+            if found is not None and self.stage.is_complete(began):
                 attempt.answer([document["_id"] for document in found])
 
 
