@@ -3,7 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Final
 
@@ -35,10 +35,10 @@ ROOMS: Final[dict[str, set[str]]] = {
     "session_history": {"local_mongod"},
     "shard_key_updates": {"exchange", "local_mongod", "session_history"},
     "metadata": {"cluster", "exchange", "local_mongod", "orphans"},
-    "context": {"cluster", "local_mongod", "metadata", "orphans", "session_history", "shard_key_updates"},
+    "context": {"cluster", "local_mongod", "metadata", "orphans"},
     "ddl": {"context", "local_mongod", "metadata"},
     "operations": {"context", "exchange", "metadata", "session_history", "shard_key_updates"},
-    "range_deleter": {"context", "local_mongod", "orphans"},
+    "range_deleter": {"context", "local_mongod", "metadata", "orphans"},
     "migration": {
         "cluster",
         "context",
@@ -48,15 +48,22 @@ ROOMS: Final[dict[str, set[str]]] = {
         "range_deleter",
         "session_history",
     },
-    "commands": {"cluster", "context", "ddl", "exchange", "local_mongod", "metadata", "migration", "operations"},
+    "commands": {
+        "cluster",
+        "context",
+        "ddl",
+        "exchange",
+        "local_mongod",
+        "metadata",
+        "migration",
+        "operations",
+        "range_deleter",
+    },
 }
 """The rooms of ``shardd``, lowest first, and the rooms that each of them imports, for type checkers alone included.
 
 What stands beside the rooms puts them together, and may import all of them.
 """
-
-FOR_TYPES_ALONE: Final[dict[str, set[str]]] = {"context/shard.py": {"ddl", "migration", "range_deleter"}}
-"""Rooms above it that a file imports for type checkers alone: what it holds is made with it."""
 
 WITHOUT_IO: Final = ("trio", "socket", "select", "asyncio", "threading", "subprocess")
 """What ``sharding`` never imports, nor ``wire`` outside of ``wire.transport``."""
@@ -95,11 +102,7 @@ def rooms_imported(room: str) -> dict[str, set[str]]:
     for path in sorted(own.rglob("*.py")) if own.is_dir() else [own.with_suffix(".py")]:
         for package, module in packages_imported(path):
             other = [*module.split("."), ""][2]
-            if (
-                package == SHARDD.name
-                and other not in ("", room)
-                and other not in FOR_TYPES_ALONE.get(path.relative_to(SHARDD).as_posix(), ())
-            ):
+            if package == SHARDD.name and other not in ("", room):
                 found.setdefault(other, set()).add(path.relative_to(SHARDD).as_posix())
     return found
 
@@ -132,6 +135,24 @@ def test_a_room_imports_just_those_that_it_may(room: str) -> None:
 
 def test_rooms_do_not_import_each_other_in_a_circle() -> None:
     TopologicalSorter(ROOMS).prepare()
+
+
+def test_no_file_of_shardd_imports_itself_in_the_end() -> None:
+    """Imports for type checkers alone count: who reads one file of a circle has to read all of them."""
+    names = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in sources(SHARDD.name)
+    }
+    imports = {
+        name: {
+            found for each in imported(path) if (found := each if each in names else each.rpartition(".")[0]) in names
+        }
+        for name, path in names.items()
+    }
+    try:
+        TopologicalSorter({name: found - {name} for name, found in imports.items()}).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
 
 
 @pytest.mark.parametrize("room", [room for room in ROOMS if (SHARDD / room).is_dir()])

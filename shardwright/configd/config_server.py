@@ -54,7 +54,6 @@ class ConfigServer:
             mongod_address=options.mongod_address,
             address=options.address,
             handshake=handshake,
-            hooks=self,
             on_mongod_lost=on_mongod_lost,
         )
 
@@ -62,7 +61,7 @@ class ConfigServer:
         """Follow the mongod until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.pools.run)
-            nursery.start_soon(self.sidecar.run)
+            nursery.start_soon(self.sidecar.run, self)
 
     @property
     def connection_string(self) -> str:

@@ -14,7 +14,8 @@ from shardwright.daemon.sidecar.handler import SidecarHandler
 from shardwright.daemon.sidecar.log_rotation import LOG_ROTATE, rotate_both_logs
 from shardwright.daemon.sidecar.noop_writer import READ_CONCERN
 from shardwright.daemon.sidecar.upstream import Upstream
-from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.commands.command_registry import COMMANDS
+from shardwright.shardd.commands.command_runner import run_command
 from shardwright.shardd.exchange.term_exchange import TermExchange, is_linearizable
 from shardwright.shardd.local_mongod.raw_replies import is_ok
 from shardwright.shardd.metadata.causal_reads import CausalReads
@@ -22,8 +23,6 @@ from shardwright.shardd.metadata.namespace_state import NamespaceState
 from shardwright.shardd.metadata.stale_errors import StaleError, stale_reply
 from shardwright.shardd.metadata.views import CHANGES_OF_VIEWS
 from shardwright.shardd.operations.admission import NAMED_IN_FULL, Admission, Entry, is_read, namespace_of
-from shardwright.shardd.operations.command_registry import COMMANDS
-from shardwright.shardd.operations.command_runner import run_command
 from shardwright.shardd.operations.current_op import with_own_operations
 from shardwright.shardd.operations.involved_cursors import InvolvedCursors
 from shardwright.shardd.operations.involvement import InvolvementFinder, named_namespaces
@@ -38,6 +37,7 @@ from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
 from shardwright.shardd.orphans.unowned import unowned_filter
 from shardwright.shardd.range_deleter.older_readers import close_cursor
 from shardwright.shardd.range_deleter.past_ownership import ownership_at, snapshot_time
+from shardwright.shardd.shard_server import ShardServer
 from shardwright.sharding.involved_namespaces import INVOLVED_NAMESPACES
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.routing_table import RoutingTable
@@ -69,20 +69,21 @@ _NAMED_IN_FULL: Final = NAMED_IN_FULL.union(command.name for command in COMMANDS
 class ShardHandler(SidecarHandler):
     """Handles the requests of all clients of a shard daemon (see `wire.transport.server.Handler`)."""
 
-    def __init__(self, shard: Shard, stale_errors: LabelledCounter) -> None:
+    def __init__(self, shard: ShardServer, stale_errors: LabelledCounter) -> None:
         self._shard = shard
+        self._context = context = shard.context
         self._admission = Admission(
-            shard.namespace,
-            shard.database,
-            shard.refresher,
-            shard.recovery_gate,
-            InvolvementFinder(shard.namespace, shard.database, shard.refresher, shard.views),
-            shard.sidecar.certainty,
+            context.namespace,
+            context.database,
+            context.refresher,
+            context.recovery_gate,
+            InvolvementFinder(context.namespace, context.database, context.refresher, context.views),
+            context.sidecar.certainty,
         )
         self._involved_cursors = InvolvedCursors(self._admission)
-        self._causal_reads = CausalReads(shard.mongod)
+        self._causal_reads = CausalReads(context.mongod)
         self._stale_errors = stale_errors
-        super().__init__(shard.sidecar, shard.metrics, shard.options.slow_ms, logger)
+        super().__init__(context.sidecar, context.metrics, context.options.slow_ms, logger)
 
     def namespace_of(self, request: Request) -> str:
         """What a request is about, for the log."""
@@ -97,20 +98,20 @@ class ShardHandler(SidecarHandler):
         command = COMMANDS.get(request.name)
         if command is not None:
             await in_own_task()
-            return await run_command(command, self._shard, client, request)
+            return await run_command(command, self._shard.components, client, request)
         if request.name == "aggregate":
             request = hiding_moves(request)
         if SHARD_VERSION in fields or DATABASE_VERSION in fields or INVOLVED_NAMESPACES in fields:
             if is_for_all_shards(request):
                 await in_own_task()
                 run = partial(self._run_versioned, client, upstream, request, is_whole=True)
-                return await run_telling(self._shard, request, run)
+                return await run_telling(self._context, request, run)
             if shows_queries(request):
                 return without_filters(await self._run_versioned(client, upstream, request, is_whole=True))
             return await self._run_versioned(client, upstream, request)
         if request.name in HELLO_NAMES:
             await in_own_task()
-            return await self._shard.sidecar.answer_hello(client, upstream, request)
+            return await self._context.sidecar.answer_hello(client, upstream, request)
         if request.name == LOG_ROTATE:
             await in_own_task()
             return await rotate_both_logs(upstream, request)
@@ -119,25 +120,27 @@ class ShardHandler(SidecarHandler):
         cursor_id = self._involved_cursors.find(request)
         if cursor_id:
             return await self._involved_cursors.get_more(upstream, request, cursor_id)
-        await self._shard.sidecar.prepare(request)
+        await self._context.sidecar.prepare(request)
         flags = request.message.flags
         if request.name == "getMore":
             return await self._get_more(upstream, request)
         if shows_queries(request):
-            return without_filters(await upstream.forward(with_own_operations(self._shard, request), flags))
+            return without_filters(
+                await upstream.forward(with_own_operations(request, self._shard.migrations.progress), flags)
+            )
         try:
             return await upstream.pass_on(request.message.frame, flags)
         finally:
             if request.name in CHANGES_OF_VIEWS:
-                self._shard.views.forget()
+                self._context.views.forget()
 
     @may_run_in_reactor
     async def _run_versioned(
         self, client: ClientConnection, upstream: Upstream, request: Request, *, is_whole: bool = False
     ) -> bytes | None:
         is_write = must_tell_term = not is_read(request)
-        if self._shard.identity is None:
-            await self._shard.load_identity()
+        if self._context.identity is None:
+            await self._context.load_identity()
         if is_writing(request):
             must_tell_term = True
             request = executed_at_once(request)
@@ -147,26 +150,26 @@ class ShardHandler(SidecarHandler):
             # The time that it waits for comes before versions are compared, as on a genuine shard: what is known of the
             # placement has to be as young as that.
             must_tell_term = must_tell_term or is_linearizable(request)
-            await self._shard.sidecar.prepare(request)
-            if not self._shard.is_primary:
+            await self._context.sidecar.prepare(request)
+            if not self._context.is_primary:
                 for name in (namespace_of(request), *named_namespaces(request)):
-                    await self._causal_reads.prepare(request, self._shard.namespace(name))
+                    await self._causal_reads.prepare(request, self._context.namespace(name))
         admission = self._admission
         involved: Sequence[Entry] = ()
         state = admission.try_admit(request, is_write=is_write)
         if state is None:
-            self._shard.config_times.observe(request)
+            self._context.config_times.observe(request)
             try:
                 state, involved = await admission.admit(request, is_write=is_write)
             except StaleError as error:
                 self._stale_errors.add(error.code_name)
-                reply_body = stale_reply(request, error, self._shard.config_times.gossip())
+                reply_body = stale_reply(request, error, self._context.config_times.gossip())
                 return reply_document(request.message.request_id, reply_body)
         # What is true at the moment of admission is true for the whole operation.
         operations, orphans, table = state.operations, state.orphans, state.table
         is_whole = is_whole or bool(involved)  # the reply tells the cursor
         exchange = TermExchange(
-            self._shard.sidecar, upstream, operations, must_tell_term=must_tell_term, is_whole=is_whole
+            self._context.sidecar, upstream, operations, must_tell_term=must_tell_term, is_whole=is_whole
         )
         # A write is not left before the mongod has answered, even if its client leaves: a critical section that
         # waits for it must not go on while it may still be at work.
@@ -174,7 +177,7 @@ class ShardHandler(SidecarHandler):
             if TXN_NUMBER in request.fields and self._shard.history_table.sessions:
                 await in_own_task()
                 run = partial(self._run_admitted, exchange, state, orphans)
-                reply = await answer_retried_write(self._shard, request, run)
+                reply = await answer_retried_write(self._context.mongod, self._shard.history_table, request, run)
                 if reply is not None:
                     return reply
             reply = await self._run_admitted(exchange, state, orphans, request)
@@ -188,7 +191,7 @@ class ShardHandler(SidecarHandler):
             for entry in involved:
                 entry.leave()
             if request.name in CHANGES_OF_VIEWS:
-                self._shard.views.forget()
+                self._context.views.forget()
 
     @may_run_in_reactor
     async def _read_again(
@@ -203,12 +206,12 @@ class ShardHandler(SidecarHandler):
         if request.name not in REPEATABLE_READS or is_writing(request) or snapshot_time(request) or not is_ok(body):
             return frame
         namespace = Namespace.parse(name)
-        await close_cursor(self._shard, namespace, body)
+        await close_cursor(self._context.mongod, namespace, body)
         logger.info("Reads again since a range comes in", namespace=name, command=request.name)
-        ownership = unowned_filter(table, self._shard.require_identity().shard_name)
+        ownership = unowned_filter(table, self._context.require_identity().shard_name)
         if ownership is None:
             raise CommandError(ErrorCode.QueryPlanKilled, "a range came in while the operation was under way")
-        return await exchange.run(await without_orphans(request, self._shard.mongod, namespace, ownership))
+        return await exchange.run(await without_orphans(request, self._context.mongod, namespace, ownership))
 
     @may_run_in_reactor
     async def _get_more(self, upstream: Upstream, request: Request) -> bytes | None:
@@ -241,20 +244,22 @@ class ShardHandler(SidecarHandler):
             if orphans is not None:
                 await in_own_task()
                 run = partial(self._run_without_orphans, exchange, state, orphans, request)
-                return await in_clients_words(self._shard.mongod, request, run)
+                return await in_clients_words(self._context.mongod, request, run)
         return await self._run_filtered(exchange, state, request)
 
     async def _run_without_orphans(
         self, exchange: TermExchange, state: NamespaceState, orphans: OwnershipFilter, request: Request
     ) -> bytes | None:
-        request = await without_orphans(request, self._shard.mongod, Namespace.parse(state.namespace), orphans)
+        request = await without_orphans(request, self._context.mongod, Namespace.parse(state.namespace), orphans)
         return await self._run_filtered(exchange, state, request)
 
     @may_run_in_reactor
     async def _run_filtered(self, exchange: TermExchange, state: NamespaceState, request: Request) -> bytes | None:
         special = None if state.table is None else SHARDED_OPERATIONS.get(request.name)
         if special is not None:
-            reply = await special(ShardedOperation(self._shard, exchange, request, state))
+            reply = await special(
+                ShardedOperation(self._context.mongod, self._shard.previews, exchange, request, state)
+            )
             if reply is not None:
                 await exchange.confirm()
                 return reply

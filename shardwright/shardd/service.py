@@ -6,12 +6,11 @@ import trio
 
 from shardwright.daemon.connection_metrics import measure_connections
 from shardwright.daemon.metrics import Metrics
-from shardwright.shardd.assembly import assemble
+from shardwright.shardd.commands.command_registry import COMMANDS
 from shardwright.shardd.commands.server_parameters import set_parameter
-from shardwright.shardd.context.shard import Shard
 from shardwright.shardd.handler import ShardHandler
-from shardwright.shardd.operations.command_registry import COMMANDS
 from shardwright.shardd.options import ShardOptions
+from shardwright.shardd.shard_server import ShardServer
 from shardwright.wire.hello import HELLO_NAMES
 from shardwright.wire.transport.server import Server
 
@@ -34,28 +33,30 @@ class ShardService(ShardHandler):
 
     def __init__(self, options: ShardOptions, nursery: trio.Nursery) -> None:
         self.metrics = Metrics("shardd", (*COMMANDS, *HELLO_NAMES, *_FORWARDED))
-        self.shard = Shard(options, self.metrics, nursery, assemble, self._close_clients)
-        for name, value in options.parameters.items():
-            set_parameter(self.shard.migrations.parameters, name, value)
         self._server: Server | None = None
+        self._shard = ShardServer(options, self.metrics, nursery, self._close_clients)
+        for name, value in options.parameters.items():
+            set_parameter(self._shard.migrations.parameters, name, value)
         stale_errors = self.metrics.labelled_counter("stale_errors", "Operations refused for a stale version", "error")
-        super().__init__(self.shard, stale_errors)
+        super().__init__(self._shard, stale_errors)
 
     @classmethod
     async def start(cls, options: ShardOptions, nursery: trio.Nursery) -> "ShardService":
         """Make the daemon and start its background tasks."""
         service = cls(options, nursery)
-        service.shard.start()
+        service._shard.start()
         return service
 
     def serving(self, server: Server) -> None:
         """Called before the first client is served."""
         self._server = server
-        measure_connections(self.metrics, server, self.shard.pools)
+        measure_connections(self.metrics, server, self._shard.context.pools)
 
     def not_ready_reason(self) -> str | None:
         """Why clients cannot be served at the moment, None when they can."""
-        return None if self.shard.sidecar.is_ready else "mongod cannot be reached or has no role in its set yet"
+        return (
+            None if self._shard.context.sidecar.is_ready else "mongod cannot be reached or has no role in its set yet"
+        )
 
     def begin_shutdown(self) -> None:
         """Nothing has to be told to anyone: clients find their connections closed, as by a mongod that ends."""

@@ -50,6 +50,10 @@ class LocalMongod:
         self.fence: TermFence | None = None
         self.unanswered = UnansweredCommands(self.pool)
 
+    def number_writes_by(self, fence: "TermFence") -> None:
+        """From now on writes of a term are numbered by a fence, and refused by mongod in any later term."""
+        self.fence = fence
+
     @may_run_in_reactor
     async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
         """Run a command and return its decoded reply.

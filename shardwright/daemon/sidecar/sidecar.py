@@ -40,7 +40,6 @@ class Sidecar:
         mongod_address: ``host:port`` of the mongod in its set's configuration.
         address: ``host:port`` at which clients reach this daemon.
         handshake: makes the hello with which the daemon's own connections introduce themselves.
-        hooks: called at step-up and step-down.
         on_mongod_lost: called when the mongod has gone; the clients have to be closed, as it would have closed them.
         extensions: see `HelloMirror`.
     """
@@ -53,7 +52,6 @@ class Sidecar:
         mongod_address: str,
         address: str,
         handshake: Callable[[], Mapping[str, Any]],
-        hooks: RoleHooks,
         on_mongod_lost: Callable[[], None],
         extensions: Sequence[str] = (),
     ) -> None:
@@ -64,7 +62,6 @@ class Sidecar:
         self._registration = Registration(self.mongod, self.mirror, pools, address)
         self._noop_writer = NoopWriter(self.mongod, self.mirror, pools)
         self._handshake = handshake
-        self._hooks = hooks
         self._on_mongod_lost = on_mongod_lost
 
     @property
@@ -106,13 +103,17 @@ class Sidecar:
             await in_own_task()
             await self._noop_writer.reach(request)
 
-    async def run(self) -> None:
-        """Follow the mongod and its set until cancelled."""
+    async def run(self, hooks: RoleHooks) -> None:
+        """Follow the mongod and its set until cancelled.
+
+        Args:
+            hooks: called at step-up and step-down.
+        """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._follow_mongod)
             nursery.start_soon(self._registration.run)
             nursery.start_soon(self.certainty.run)
-            nursery.start_soon(follow_role, self.mirror, self.certainty, self._hooks)
+            nursery.start_soon(follow_role, self.mirror, self.certainty, hooks)
 
     async def _ask_hello(self) -> Mapping[str, Any]:
         return await self.mongod.pool.command("admin", {"hello": 1})

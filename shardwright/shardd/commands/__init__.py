@@ -1,7 +1,8 @@
 """The commands of the shard daemon, one module for each or for a small family.
 
-Owns their arguments and replies; importing the package registers all of them.
-May import `cluster`, `context`, `ddl`, `exchange`, `local_mongod`, `metadata`, `migration` and `operations`.
+Owns their arguments and replies, and how they are run; importing the package registers all of them.
+May import `cluster`, `context`, `ddl`, `exchange`, `local_mongod`, `metadata`, `migration`, `operations` and
+`range_deleter`.
 """
 
 from shardwright.shardd.commands import (

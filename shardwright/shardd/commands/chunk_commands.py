@@ -5,10 +5,10 @@ from typing import Any
 
 from bson.binary import Binary
 
+from shardwright.shardd.commands.command_registry import command
+from shardwright.shardd.commands.components import ShardComponents
 from shardwright.shardd.context.routing import refreshed_table
-from shardwright.shardd.context.shard import Shard
 from shardwright.shardd.metadata.namespace_state import NamespaceState
-from shardwright.shardd.operations.command_registry import command
 from shardwright.sharding.arguments import full_namespace
 from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.chunks import ChunkRange
@@ -21,7 +21,7 @@ from shardwright.wire.request import Request
 
 
 @command("splitChunk", admin_only=True)
-async def split_chunk(shard: Shard, request: Request) -> dict[str, Any]:
+async def split_chunk(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Split a chunk of this shard at given keys. Done already, it is fine.
 
     Raises:
@@ -42,23 +42,23 @@ async def split_chunk(shard: Shard, request: Request) -> dict[str, Any]:
     }
     if b"timestamp" in request.fields:
         commit["collTimestamp"] = request.get(b"timestamp")
-    async with shard.ddl_locks.chunk_change(str(namespace)):
-        state = shard.namespace(str(namespace))
-        catalog = await shard.catalog()
+    async with shard.context.ddl_locks.chunk_change(str(namespace)):
+        state = shard.context.namespace(str(namespace))
+        catalog = await shard.context.catalog()
         try:
             await catalog.commit(commit)
         except CommandError:
             # A repeated request finds its chunk split: what counts is whether the chunks are there.
-            await shard.refresher.reread_collection(state)
+            await shard.context.refresher.reread_collection(state)
             if not _is_split(state, split_range["min"], split_range["max"], points):
                 raise
         else:
-            await shard.refresher.reread_collection(state)
+            await shard.context.refresher.reread_collection(state)
     return {}
 
 
 @command("mergeChunks", admin_only=True)
-async def merge_chunks(shard: Shard, request: Request) -> dict[str, Any]:
+async def merge_chunks(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Make one chunk of all chunks in a range that this shard owns. Done already, it is fine.
 
     Raises:
@@ -69,25 +69,25 @@ async def merge_chunks(shard: Shard, request: Request) -> dict[str, Any]:
     bounds = request.documents(b"bounds")
     if len(bounds) != 2:
         raise CommandError(ErrorCode.BadValue, "mergeChunks needs a lower and an upper bound")
-    async with shard.ddl_locks.chunk_change(str(namespace)):
-        table = await refreshed_table(shard, namespace, Arguments.of(request).required_value(b"epoch"))
+    async with shard.context.ddl_locks.chunk_change(str(namespace)):
+        table = await refreshed_table(shard.context, namespace, Arguments.of(request).required_value(b"epoch"))
         merged = ChunkRange.of(table.key_pattern, bounds[0], bounds[1])
         first = table.chunk_for_key(merged.min_key)
         if first.min_key == merged.min_key and first.max_key == merged.max_key:
             return {}
-        catalog = await shard.catalog()
+        catalog = await shard.context.catalog()
         await catalog.commit(
             {
                 "_configsvrCommitChunksMerge": str(namespace),
-                "shard": shard.require_identity().shard_name,
+                "shard": shard.context.require_identity().shard_name,
                 "collUUID": {"uuid": Binary.from_uuid(table.collection.uuid)},
                 "chunkRange": merged.to_document(),
-                "validAfter": await shard.placement_time(),
+                "validAfter": await shard.context.placement_time(),
                 "epoch": table.collection.epoch,
                 "timestamp": table.collection.timestamp,
             }
         )
-        await shard.refresher.reread_collection(shard.namespace(str(namespace)))
+        await shard.context.refresher.reread_collection(shard.context.namespace(str(namespace)))
     return {}
 
 

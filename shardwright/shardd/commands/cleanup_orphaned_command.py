@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from shardwright.shardd.context.shard import Shard
-from shardwright.shardd.operations.command_registry import command
+from shardwright.shardd.commands.command_registry import command
+from shardwright.shardd.commands.components import ShardComponents
 from shardwright.sharding.arguments import full_namespace
 from shardwright.sharding.bson_text import document_text
 from shardwright.wire.error_codes import ErrorCode
@@ -13,7 +13,7 @@ from shardwright.wire.request import Request
 
 
 @command("cleanupOrphaned", admin_only=True, is_interruptible=True)
-async def cleanup_orphaned(shard: Shard, request: Request) -> dict[str, Any]:
+async def cleanup_orphaned(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Return when all ranges of a collection that this shard gave away, or failed to get, are deleted.
 
     The range deleter goes its own pace; since MongoDB 4.4 there is nothing to clean up beside it, and nowhere to stop.
@@ -23,8 +23,8 @@ async def cleanup_orphaned(shard: Shard, request: Request) -> dict[str, Any]:
     """
     namespace = str(full_namespace(request))
     start = request.raw_object(b"startingFromKey") or EMPTY_DOCUMENT
-    state = shard.namespace(namespace)
-    await shard.refresher.reread_collection(state)
+    state = shard.context.namespace(namespace)
+    await shard.context.refresher.reread_collection(state)
     if state.table is None:  # not sharded
         return {}
     pattern = state.table.key_pattern

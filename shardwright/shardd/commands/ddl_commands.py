@@ -2,7 +2,8 @@
 
 from typing import Any, Final
 
-from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.commands.command_registry import command
+from shardwright.shardd.commands.components import ShardComponents
 from shardwright.shardd.ddl.coordinators.create_collection import CreateCollection
 from shardwright.shardd.ddl.coordinators.drop_collection import DropCollection
 from shardwright.shardd.ddl.coordinators.drop_database import DropDatabase
@@ -11,7 +12,6 @@ from shardwright.shardd.ddl.coordinators.rename_collection import RenameCollecti
 from shardwright.shardd.ddl.coordinators.set_allow_migrations import SetAllowMigrations
 from shardwright.shardd.ddl.drop_indexes import drop_indexes_everywhere
 from shardwright.shardd.ddl.verbatim_stages import with_verbatim_stages
-from shardwright.shardd.operations.command_registry import command
 from shardwright.sharding.arguments import own_collection
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.versions import DATABASE_VERSION
@@ -32,59 +32,61 @@ _CREATE_ARGUMENTS: Final = (
 
 
 @command("_shardsvrCreateCollection", is_ddl=True)
-async def create_collection(shard: Shard, request: Request) -> dict[str, Any]:
+async def create_collection(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Shard a collection, creating it if it does not exist."""
     arguments = {name: request.get(name.encode()) for name in _CREATE_ARGUMENTS if name.encode() in request.fields}
-    return await shard.coordinators.run(CreateCollection(shard, own_collection(request), arguments))
+    return await shard.coordinators.run(CreateCollection, own_collection(request), arguments)
 
 
 @command("_shardsvrDropCollection", is_ddl=True)
-async def drop_collection(shard: Shard, request: Request) -> dict[str, Any]:
+async def drop_collection(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Drop a collection wherever it is."""
-    return await shard.coordinators.run(DropCollection(shard, own_collection(request), {}))
+    return await shard.coordinators.run(DropCollection, own_collection(request), {})
 
 
 @command("_shardsvrDropDatabase", is_ddl=True)
-async def drop_database(shard: Shard, request: Request) -> dict[str, Any]:
+async def drop_database(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Drop a database wherever it is."""
     arguments = {"databaseVersion": request.get(DATABASE_VERSION)}
-    return await shard.coordinators.run(DropDatabase(shard, Namespace(request.db), arguments))
+    return await shard.coordinators.run(DropDatabase, Namespace(request.db), arguments)
 
 
 @command("_shardsvrRenameCollection", is_ddl=True)
-async def rename_collection(shard: Shard, request: Request) -> dict[str, Any]:
+async def rename_collection(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Rename an unsharded collection."""
     arguments = {
         "to": Arguments.of(request).string(b"to"),
         "dropTarget": bool(request.get(b"dropTarget", False)),
         "stayTemp": bool(request.get(b"stayTemp", False)),
     }
-    return await shard.coordinators.run(RenameCollection(shard, own_collection(request), arguments))
+    return await shard.coordinators.run(RenameCollection, own_collection(request), arguments)
 
 
 @command("_shardsvrCollMod", is_ddl=True)
-async def modify_collection(shard: Shard, request: Request) -> dict[str, Any]:
+async def modify_collection(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Change options of a collection wherever it is."""
     change = {name: value for name, value in request.document.items() if _is_of_coll_mod(name, request.name)}
     fields = with_verbatim_stages(change, request.body)
-    return await shard.coordinators.run(ModifyCollection(shard, own_collection(request), {"collModRequest": fields}))
+    return await shard.coordinators.run(ModifyCollection, own_collection(request), {"collModRequest": fields})
 
 
 @command("_shardsvrDropIndexes", is_ddl=True)
-async def drop_indexes(shard: Shard, request: Request) -> dict[str, Any]:
+async def drop_indexes(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Drop indexes of a collection wherever it is.
 
     Raises:
         CommandError: IndexNotFound, no shard has them; or what a shard answered.
     """
-    return await drop_indexes_everywhere(shard, own_collection(request), Arguments.of(request).required_value(b"index"))
+    return await drop_indexes_everywhere(
+        shard.context, own_collection(request), Arguments.of(request).required_value(b"index")
+    )
 
 
 @command("_shardsvrSetAllowMigrations", is_ddl=True)
-async def set_allow_migrations(shard: Shard, request: Request) -> dict[str, Any]:
+async def set_allow_migrations(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Forbid the chunks of a collection to move, or allow it again."""
     arguments = {"allowMigrations": bool(Arguments.of(request).required_value(b"allowMigrations"))}
-    return await shard.coordinators.run(SetAllowMigrations(shard, own_collection(request), arguments))
+    return await shard.coordinators.run(SetAllowMigrations, own_collection(request), arguments)
 
 
 _GENERIC_FIELDS: Final = frozenset(

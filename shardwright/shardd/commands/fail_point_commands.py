@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.commands.command_registry import command
+from shardwright.shardd.commands.components import ShardComponents
 from shardwright.shardd.exchange.time_limit import seconds_allowed
-from shardwright.shardd.operations.command_registry import command
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -12,7 +12,7 @@ from shardwright.wire.request import Request
 
 
 @command("configureFailPoint", admin_only=True, primary_only=False, needs_identity=False)
-async def configure_fail_point(shard: Shard, request: Request) -> dict[str, Any]:
+async def configure_fail_point(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Turn a fail point on or off; ``count`` is how often it had been entered.
 
     Raises:
@@ -20,13 +20,13 @@ async def configure_fail_point(shard: Shard, request: Request) -> dict[str, Any]
     """
     name = Arguments.of(request).string(b"configureFailPoint")
     mode, data = Arguments.of(request).required_value(b"mode"), request.get(b"data", {})
-    if name not in shard.fail_points.names:
-        return await shard.mongod.command("admin", {"configureFailPoint": name, "mode": mode, "data": data})
-    return {"count": shard.fail_points.configure(name, mode, data)}
+    if name not in shard.context.fail_points.names:
+        return await shard.context.mongod.command("admin", {"configureFailPoint": name, "mode": mode, "data": data})
+    return {"count": shard.context.fail_points.configure(name, mode, data)}
 
 
 @command("waitForFailPoint", admin_only=True, primary_only=False, needs_identity=False, is_interruptible=True)
-async def wait_for_fail_point(shard: Shard, request: Request) -> dict[str, Any]:
+async def wait_for_fail_point(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Return once a fail point has been entered ``timesEntered`` times; a ``maxTimeMS`` is demanded, as by MongoDB.
 
     Raises:
@@ -38,9 +38,9 @@ async def wait_for_fail_point(shard: Shard, request: Request) -> dict[str, Any]:
     )
     if seconds_allowed(request) == float("inf"):
         raise CommandError(ErrorCode.InvalidOptions, "Missing required maxTimeMS")
-    if name not in shard.fail_points.names:
-        return await shard.mongod.command(
+    if name not in shard.context.fail_points.names:
+        return await shard.context.mongod.command(
             "admin", {"waitForFailPoint": name, "timesEntered": times, "maxTimeMS": request.get(b"maxTimeMS")}
         )
-    await shard.fail_points.wait_entered(name, times)
+    await shard.context.fail_points.wait_entered(name, times)
     return {}

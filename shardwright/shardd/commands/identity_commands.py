@@ -3,16 +3,16 @@
 from typing import Any
 
 from shardwright.shardd.cluster.identity import ShardIdentity
-from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.commands.command_registry import command
+from shardwright.shardd.commands.components import ShardComponents
 from shardwright.shardd.local_mongod.write_concern import MAJORITY
-from shardwright.shardd.operations.command_registry import command
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.request import Request
 
 
 @command("_addShard", admin_only=True, needs_identity=False)
-async def add_shard(shard: Shard, request: Request) -> dict[str, Any]:
+async def add_shard(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Make this replica set the shard that a config server says it is. The same again is fine.
 
     Raises:
@@ -20,7 +20,7 @@ async def add_shard(shard: Shard, request: Request) -> dict[str, Any]:
     """
     identity = ShardIdentity.from_document(request.get(b"shardIdentity") or {})
     try:
-        current = await shard.load_identity()
+        current = await shard.context.load_identity()
     except CommandError as error:
         if error.code != ErrorCode.ShardingStateNotInitialized:
             raise
@@ -33,23 +33,25 @@ async def add_shard(shard: Shard, request: Request) -> dict[str, Any]:
             )
     document = identity.to_document()
     update = {"q": {"_id": document["_id"]}, "u": document, "upsert": True}
-    await shard.mongod.write("admin", {"update": "system.version", "updates": [update], "writeConcern": MAJORITY})
-    shard.adopt_identity(identity)
+    await shard.context.mongod.write(
+        "admin", {"update": "system.version", "updates": [update], "writeConcern": MAJORITY}
+    )
+    shard.context.adopt_identity(identity)
     return {}
 
 
 @command("shardingState", admin_only=True, primary_only=False, needs_identity=False)
-async def sharding_state(shard: Shard, request: Request) -> dict[str, Any]:
+async def sharding_state(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Tell which shard this is and which versions of collections it knows."""
     try:
-        identity = await shard.load_identity()
+        identity = await shard.context.load_identity()
     except CommandError as error:
         if error.code != ErrorCode.ShardingStateNotInitialized:
             raise
         return {"enabled": False}
     versions = {
         state.namespace: state.table.shard_version(identity.shard_name).lastmod
-        for state in shard.namespaces
+        for state in shard.context.namespaces
         if state.table is not None
     }
     return {

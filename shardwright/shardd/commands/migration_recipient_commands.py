@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.commands.command_registry import command
+from shardwright.shardd.commands.components import ShardComponents
 from shardwright.shardd.migration.documents import ABORTED, COMMITTED
 from shardwright.shardd.migration.recipient.migration import not_steady
 from shardwright.shardd.migration.recipient.request import ReceiveRequest
 from shardwright.shardd.migration.recipient.service import RecipientService
 from shardwright.shardd.migration.session_argument import migration_session_argument
 from shardwright.shardd.migration.source.digest import digest
-from shardwright.shardd.operations.command_registry import command
 from shardwright.sharding.arguments import full_namespace
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.shard_key import ShardKeyPattern
@@ -21,8 +21,8 @@ from shardwright.wire.request import Request
 
 
 @command("_recvChunkStart", admin_only=True)
-async def recv_chunk_start(shard: Shard, request: Request) -> dict[str, Any]:
-    """Begin to receive a range. The same order again is fine.
+async def recv_chunk_start(shard: ShardComponents, request: Request) -> dict[str, Any]:
+    """Begin to receive a range. The same request again is fine.
 
     Beside the genuine fields it takes ``collectionUUID`` and ``attempts``, what the donor remembers of this migration.
     If that agrees with what is remembered here, the reply tells with ``resumeFrom: {key, position}`` from where on
@@ -36,7 +36,7 @@ async def recv_chunk_start(shard: Shard, request: Request) -> dict[str, Any]:
 
 
 @command("_recvChunkStatus", admin_only=True)
-async def recv_chunk_status(shard: Shard, request: Request) -> dict[str, Any]:
+async def recv_chunk_status(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Tell how far this shard has come with the range that it receives, or received last."""
     status = (await _recovered(shard)).status
     if not Arguments.of(request).boolean(b"waitForSteadyOrDone", False):
@@ -46,7 +46,7 @@ async def recv_chunk_status(shard: Shard, request: Request) -> dict[str, Any]:
 
 
 @command("_recvChunkCommit", admin_only=True)
-async def recv_chunk_commit(shard: Shard, request: Request) -> dict[str, Any]:
+async def recv_chunk_commit(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Apply the last changes, and let nobody in until the donor tells that it is decided whose the range is.
 
     Raises:
@@ -62,7 +62,7 @@ async def recv_chunk_commit(shard: Shard, request: Request) -> dict[str, Any]:
 
 
 @command("_recvChunkReleaseCritSec", admin_only=True)
-async def recv_chunk_release_critical_section(shard: Shard, request: Request) -> dict[str, Any]:
+async def recv_chunk_release_critical_section(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """It is decided whose the range is: let operations go on. Repeated, it does nothing.
 
     Raises:
@@ -77,7 +77,7 @@ async def recv_chunk_release_critical_section(shard: Shard, request: Request) ->
 
 
 @command("_recvChunkAbort", admin_only=True)
-async def recv_chunk_abort(shard: Shard, request: Request) -> dict[str, Any]:
+async def recv_chunk_abort(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Give a migration up, unless its critical section has begun. Repeated, it does nothing."""
     session_id = migration_session_argument(request)
     recipient = await _recovered(shard)
@@ -88,7 +88,7 @@ async def recv_chunk_abort(shard: Shard, request: Request) -> dict[str, Any]:
 
 
 @command("_shardsvrFinishRangeDeletion", admin_only=True)
-async def finish_range_deletion(shard: Shard, request: Request) -> dict[str, Any]:
+async def finish_range_deletion(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """What has become of a migration to this shard, by its ``migrationId``: ``committed`` or ``aborted``.
 
     MongoDB's donors change ``config.rangeDeletions`` of the recipient themselves. Repeated, it does nothing.
@@ -105,7 +105,7 @@ async def finish_range_deletion(shard: Shard, request: Request) -> dict[str, Any
 
 
 @command("_shardsvrDigestRange", admin_only=True)
-async def digest_range(shard: Shard, request: Request) -> dict[str, Any]:
+async def digest_range(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """A digest of the documents of a range, for the donor to compare with its own.
 
     Raises:
@@ -115,16 +115,16 @@ async def digest_range(shard: Shard, request: Request) -> dict[str, Any]:
     uuid = Arguments.of(request).uuid(b"collectionUUID")
     pattern = ShardKeyPattern.from_bson(Arguments.of(request).raw(b"shardKeyPattern"))
     wanted = ChunkRange.of(pattern, Arguments.of(request).raw(b"min"), Arguments.of(request).raw(b"max"))
-    return (await digest(shard.mongod, namespace, uuid, pattern, wanted)).to_document()
+    return (await digest(shard.context.mongod, namespace, uuid, pattern, wanted)).to_document()
 
 
-async def _recovered(shard: Shard) -> RecipientService:
+async def _recovered(shard: ShardComponents) -> RecipientService:
     """The recipient, once it knows of the critical section of a former primary: nothing is to be denied before that.
 
     Raises:
         CommandError: NotWritablePrimary.
     """
-    await shard.recovery_gate.wait_open()
+    await shard.context.recovery_gate.wait_open()
     return shard.migrations.recipient
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from bson.int64 import Int64
 
+from shardwright.shardd.commands.command_registry import RawReply, command
+from shardwright.shardd.commands.components import ShardComponents
 from shardwright.shardd.context.fail_point_names import LOSE_MIGRATE_CLONE_REPLY, LOSE_TRANSFER_MODS_REPLY
-from shardwright.shardd.context.shard import Shard
 from shardwright.shardd.migration.session_argument import migration_session_argument
 from shardwright.shardd.migration.source.clone_source import CloneSource
-from shardwright.shardd.operations.command_registry import RawReply, command
 from shardwright.wire import rawbson
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError, ConnectionClosedError
@@ -21,7 +21,7 @@ from shardwright.wire.request import Request
 
 
 @command("_migrateClone", admin_only=True, is_interruptible=True)
-async def migrate_clone(shard: Shard, request: Request) -> RawReply:
+async def migrate_clone(shard: ShardComponents, request: Request) -> RawReply:
     """A batch of the documents of the range as ``objects``; an empty one ends the clone.
 
     ``position`` is the time after which the donor follows its oplog; ``busy`` that clients keep this shard busy.
@@ -40,7 +40,7 @@ async def migrate_clone(shard: Shard, request: Request) -> RawReply:
 
 
 @command("_transferMods", admin_only=True, is_interruptible=True)
-async def transfer_mods(shard: Shard, request: Request) -> RawReply:
+async def transfer_mods(shard: ShardComponents, request: Request) -> RawReply:
     """What became of changed documents: ``deleted``, to be applied first, and ``reload``; ``size`` 0 if there are none.
 
     ``position`` is the time up to which all changes have been handed out.
@@ -60,9 +60,9 @@ async def transfer_mods(shard: Shard, request: Request) -> RawReply:
     )
 
 
-async def _active_source(shard: Shard, request: Request) -> CloneSource:
+async def _active_source(shard: ShardComponents, request: Request) -> CloneSource:
     session_id = migration_session_argument(request)
-    donor = shard.migrations.donor
+    donor = shard.migrations.donor.migration
     if donor is None:
         raise CommandError(ErrorCode.NotYetInitialized, "No active migrations were found")
     return await donor.wait_source(session_id)
@@ -75,7 +75,7 @@ def _number(request: Request) -> int | None:
     return value
 
 
-def _lose_reply(shard: Shard, fail_point: str) -> None:
+def _lose_reply(shard: ShardComponents, fail_point: str) -> None:
     """As if the network failed when all is done: the connection breaks."""
-    if shard.fail_points.should_fail(fail_point) is not None:
-        raise ConnectionClosedError(shard.options.address, f"fail point {fail_point} is enabled", sent=True)
+    if shard.context.fail_points.should_fail(fail_point) is not None:
+        raise ConnectionClosedError(shard.context.options.address, f"fail point {fail_point} is enabled", sent=True)

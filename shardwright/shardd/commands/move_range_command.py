@@ -1,15 +1,15 @@
-"""``_shardsvrMoveRange``: the config server's order to give a range to another shard."""
+"""``_shardsvrMoveRange``: the config server's request to give a range to another shard."""
 
 from typing import Any
 
-from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.commands.command_registry import command
+from shardwright.shardd.commands.components import ShardComponents
 from shardwright.shardd.migration.donor.request import MoveRangeRequest
-from shardwright.shardd.operations.command_registry import command
 from shardwright.wire.request import Request
 
 
 @command("_shardsvrMoveRange", admin_only=True)
-async def move_range(shard: Shard, request: Request) -> dict[str, Any]:
+async def move_range(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Give a range of this shard to another one; answered when it has moved. It goes on if nobody waits for it.
 
     Raises:

@@ -2,16 +2,16 @@
 
 from typing import Any, Final
 
-from shardwright.shardd.context.shard import Shard
-from shardwright.shardd.operations.command_registry import command
-from shardwright.shardd.operations.current_op import own_operations, union_with
+from shardwright.shardd.commands.command_registry import command
+from shardwright.shardd.commands.components import ShardComponents
+from shardwright.shardd.operations.current_op import union_with
 from shardwright.wire.request import Request
 
 _GENERIC: Final = frozenset({"lsid", "maxTimeMS", "comment", "apiVersion", "apiStrict", "apiDeprecationErrors"})
 
 
 @command("currentOp", admin_only=True, primary_only=False, needs_identity=False, is_interruptible=True)
-async def current_op(shard: Shard, request: Request) -> dict[str, Any]:
+async def current_op(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """The operations that match the fields of the command, as mongod's own ``currentOp`` makes a pipeline of them."""
     arguments = request.document
     stage = {
@@ -24,14 +24,14 @@ async def current_op(shard: Shard, request: Request) -> dict[str, Any]:
         for position, (name, value) in enumerate(arguments.items())
         if position and not name.startswith("$") and name not in _GENERIC
     }
-    operations = own_operations(shard)
+    operations = shard.migrations.progress()
     pipeline = [{"$currentOp": stage}, *([union_with(operations)] if operations else []), {"$match": wanted}]
-    reply = await shard.mongod.command("admin", {"aggregate": 1, "pipeline": pipeline, "cursor": {}})
+    reply = await shard.context.mongod.command("admin", {"aggregate": 1, "pipeline": pipeline, "cursor": {}})
     return {"inprog": reply["cursor"]["firstBatch"]}
 
 
 @command("killOp", admin_only=True, primary_only=False, needs_identity=False)
-async def kill_op(shard: Shard, request: Request) -> dict[str, Any]:
+async def kill_op(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """End an operation: a migration that the daemon shows, or one of its mongod.
 
     Raises:
@@ -41,4 +41,4 @@ async def kill_op(shard: Shard, request: Request) -> dict[str, Any]:
     if isinstance(opid, int) and shard.migrations.kill(opid):
         return {"info": "attempting to kill op"}
     named = {} if opid is None else {"op": opid}
-    return await shard.mongod.command("admin", {"killOp": 1, **named})
+    return await shard.context.mongod.command("admin", {"killOp": 1, **named})

@@ -2,16 +2,16 @@
 
 from typing import Any, Final
 
+from shardwright.shardd.commands.command_registry import command
+from shardwright.shardd.commands.components import ShardComponents
 from shardwright.shardd.commands.server_parameters import PARAMETERS, get_parameter, set_parameter
-from shardwright.shardd.context.shard import Shard
-from shardwright.shardd.operations.command_registry import command
 from shardwright.wire.request import Request
 
 _GENERIC: Final = frozenset({"lsid", "maxTimeMS", "comment", "apiVersion", "apiStrict", "apiDeprecationErrors"})
 
 
 @command("setParameter", admin_only=True, primary_only=False, needs_identity=False)
-async def set_parameters(shard: Shard, request: Request) -> dict[str, Any]:
+async def set_parameters(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Change parameters; ``was`` tells what the first of them was.
 
     Raises:
@@ -21,7 +21,7 @@ async def set_parameters(shard: Shard, request: Request) -> dict[str, Any]:
     of_mongod = {name: value for name, value in given.items() if name not in PARAMETERS}
     reply = {}
     if of_mongod or not given:
-        reply = await shard.mongod.command("admin", {"setParameter": 1, **of_mongod})
+        reply = await shard.context.mongod.command("admin", {"setParameter": 1, **of_mongod})
     for name, value in given.items():
         if name in PARAMETERS:
             reply.setdefault("was", set_parameter(shard.migrations.parameters, name, value))
@@ -29,7 +29,7 @@ async def set_parameters(shard: Shard, request: Request) -> dict[str, Any]:
 
 
 @command("getParameter", admin_only=True, primary_only=False, needs_identity=False)
-async def get_parameters(shard: Shard, request: Request) -> dict[str, Any]:
+async def get_parameters(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """The values of the named parameters, or of all with ``getParameter: "*"`` or ``{allParameters: true}``.
 
     Raises:
@@ -41,7 +41,7 @@ async def get_parameters(shard: Shard, request: Request) -> dict[str, Any]:
     of_mongod = {name: value for name, value in given.items() if name not in PARAMETERS}
     reply = {}
     if of_mongod or wants_all or not given:
-        reply = await shard.mongod.command("admin", {"getParameter": what, **of_mongod})
+        reply = await shard.context.mongod.command("admin", {"getParameter": what, **of_mongod})
     for name in PARAMETERS if wants_all else [name for name in given if name in PARAMETERS]:
         value = get_parameter(shard.migrations.parameters, name)
         details = {"value": value, "settableAtRuntime": True, "settableAtStartup": True}

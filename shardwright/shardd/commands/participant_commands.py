@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.commands.command_registry import command
+from shardwright.shardd.commands.components import ShardComponents
 from shardwright.shardd.ddl.database_sections import database_closed
 from shardwright.shardd.ddl.dropping import drop_database_here, drop_here
 from shardwright.shardd.ddl.participant_sessions import execute_once
@@ -10,7 +11,6 @@ from shardwright.shardd.ddl.verbatim_stages import with_verbatim_stages
 from shardwright.shardd.local_mongod import local_collections
 from shardwright.shardd.local_mongod.write_concern import MAJORITY
 from shardwright.shardd.metadata.critical_sections import closed
-from shardwright.shardd.operations.command_registry import command
 from shardwright.sharding.arguments import own_collection
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.versions import DATABASE_VERSION, DatabaseVersion
@@ -22,7 +22,7 @@ from shardwright.wire.request import Request
 
 
 @command("_shardsvrCreateCollectionParticipant")
-async def create_collection_participant(shard: Shard, request: Request) -> dict[str, Any]:
+async def create_collection_participant(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Have a collection of a given UUID with given indexes.
 
     Raises:
@@ -37,17 +37,17 @@ async def create_collection_participant(shard: Shard, request: Request) -> dict[
     indexes = [raw_document(each) for each in request.documents(b"indexes")] if b"indexes" in request.fields else []
 
     async def create() -> None:
-        mongod = shard.mongod
+        mongod = shard.context.mongod
         await local_collections.create_with_uuid(mongod, namespace, uuid, options, id_index)
         await local_collections.create_indexes(mongod, namespace, indexes)
 
-    await execute_once(shard, request, str(namespace), create)
-    shard.namespace(str(namespace)).forget()
+    await execute_once(shard.context, request, str(namespace), create)
+    shard.context.namespace(str(namespace)).forget()
     return {}
 
 
 @command("_shardsvrDropCollectionParticipant")
-async def drop_collection_participant(shard: Shard, request: Request) -> dict[str, Any]:
+async def drop_collection_participant(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Drop what is here of a collection that has left the catalog, and whatever else has its name.
 
     Raises:
@@ -58,19 +58,19 @@ async def drop_collection_participant(shard: Shard, request: Request) -> dict[st
 
     async def drop() -> None:
         await shard.migrations.end_all(str(namespace), "Collection is being dropped")
-        state = shard.namespace(str(namespace))
+        state = shard.context.namespace(str(namespace))
         async with closed(state, {"command": request.name, "ns": str(namespace)}):
             await _check_not_sharded(shard, namespace)
-            await shard.config_times.wait_durable()
-            await drop_here(shard, namespace)
-        await shard.writer.wait_collection_saved(state.namespace)
+            await shard.context.config_times.wait_durable()
+            await drop_here(shard.context, namespace)
+        await shard.context.writer.wait_collection_saved(state.namespace)
 
-    await execute_once(shard, request, str(namespace), drop)
+    await execute_once(shard.context, request, str(namespace), drop)
     return {}
 
 
 @command("_shardsvrDropDatabaseParticipant")
-async def drop_database_participant(shard: Shard, request: Request) -> dict[str, Any]:
+async def drop_database_participant(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Drop what is here of a database whose collections have left the catalog, and forget what was known of it.
 
     Raises:
@@ -81,17 +81,17 @@ async def drop_database_participant(shard: Shard, request: Request) -> dict[str,
     version = DatabaseVersion.from_value(Arguments.of(request).required_value(DATABASE_VERSION))
 
     async def drop() -> None:
-        async with database_closed(shard, db, {"command": request.name, "db": db}):
+        async with database_closed(shard.context, db, {"command": request.name, "db": db}):
             await _check_database(shard, db, version)
-            await shard.config_times.wait_durable()
-            await drop_database_here(shard, db, is_primary_shard=False)
+            await shard.context.config_times.wait_durable()
+            await drop_database_here(shard.context, db, is_primary_shard=False)
 
-    await execute_once(shard, request, db, drop)
+    await execute_once(shard.context, request, db, drop)
     return {}
 
 
 @command("_shardsvrCollModParticipant")
-async def coll_mod_participant(shard: Shard, request: Request) -> dict[str, Any]:
+async def coll_mod_participant(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Change options of the collection as it is here; ``result`` is what mongod answered.
 
     Raises:
@@ -104,22 +104,22 @@ async def coll_mod_participant(shard: Shard, request: Request) -> dict[str, Any]
     result: dict[str, Any] = {"ok": 1.0}
 
     async def modify() -> None:
-        reply = await local_collections.change(shard.mongod, namespace, order)
+        reply = await local_collections.change(shard.context.mongod, namespace, order)
         result.update((name, value) for name, value in reply.items() if name not in ("$clusterTime", "operationTime"))
 
-    await execute_once(shard, request, str(namespace), modify)
+    await execute_once(shard.context, request, str(namespace), modify)
     return {"result": result}
 
 
-async def _check_not_sharded(shard: Shard, namespace: Namespace) -> None:
+async def _check_not_sharded(shard: ShardComponents, namespace: Namespace) -> None:
     """A drop takes a collection out of the catalog before it comes here; one that is there now is another one.
 
     Raises:
         CommandError: ConflictingOperationInProgress.
     """
-    state = shard.namespace(str(namespace))
+    state = shard.context.namespace(str(namespace))
     state.forget()
-    await shard.refresher.refresh_collection(state)
+    await shard.context.refresher.refresh_collection(state)
     if state.table is not None:
         raise CommandError(
             ErrorCode.ConflictingOperationInProgress,
@@ -127,15 +127,15 @@ async def _check_not_sharded(shard: Shard, namespace: Namespace) -> None:
         )
 
 
-async def _check_database(shard: Shard, db: str, version: DatabaseVersion) -> None:
+async def _check_database(shard: ShardComponents, db: str, version: DatabaseVersion) -> None:
     """A database leaves the catalog after all shards have dropped what they had of it.
 
     Raises:
         CommandError: ConflictingOperationInProgress, it has left it, so that the command comes late.
     """
-    state = shard.database(db)
+    state = shard.context.database(db)
     state.forget()
-    await shard.refresher.refresh_database(state)
+    await shard.context.refresher.refresh_database(state)
     if state.entry is None or not state.entry.version.matches(version):
         raise CommandError(
             ErrorCode.ConflictingOperationInProgress, f"the database {db} of version {version} has been dropped already"

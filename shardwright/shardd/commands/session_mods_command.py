@@ -1,8 +1,8 @@
 """``_getNextSessionMods``: what the recipient of a migration learns of executed retryable writes."""
 
-from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.commands.command_registry import RawReply, command
+from shardwright.shardd.commands.components import ShardComponents
 from shardwright.shardd.migration.session_argument import migration_session_argument
-from shardwright.shardd.operations.command_registry import RawReply, command
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import ARRAY, array_of_documents, element
@@ -10,7 +10,7 @@ from shardwright.wire.request import Request
 
 
 @command("_getNextSessionMods", admin_only=True)
-async def get_next_session_mods(shard: Shard, request: Request) -> RawReply:
+async def get_next_session_mods(shard: ShardComponents, request: Request) -> RawReply:
     """The next batch of the migration's session history as ``oplog``, empty if there is no more at the moment.
 
     Our own field ``number`` numbers the batches from 0, so that one whose reply was lost can be asked for again.
@@ -20,7 +20,7 @@ async def get_next_session_mods(shard: Shard, request: Request) -> RawReply:
             BadValue, the number is neither that of the last batch nor the next.
     """
     session_id = migration_session_argument(request)
-    donor = shard.migrations.donor
+    donor = shard.migrations.donor.migration
     if donor is None:
         raise CommandError(ErrorCode.NotYetInitialized, "No active migrations were found")
     history = await donor.wait_history(session_id)

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.commands.command_registry import command
+from shardwright.shardd.commands.components import ShardComponents
 from shardwright.shardd.metadata.namespace_state import NamespaceState
 from shardwright.shardd.metadata.refresh import AFTER_SECTION
-from shardwright.shardd.operations.command_registry import command
 from shardwright.sharding.arguments import full_namespace
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.rawbson import decode_document, raw_document
@@ -13,10 +13,10 @@ from shardwright.wire.request import Request
 
 
 @command("getShardVersion", admin_only=True, primary_only=False)
-async def get_shard_version(shard: Shard, request: Request) -> dict[str, Any]:
+async def get_shard_version(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Tell what is known of a collection, without a refresh."""
-    state = shard.namespace(str(full_namespace(request)))
-    reply: dict[str, Any] = {"configServer": shard.require_identity().config_string}
+    state = shard.context.namespace(str(full_namespace(request)))
+    reply: dict[str, Any] = {"configServer": shard.context.require_identity().config_string}
     wanted = state.wanted
     reply["global"] = "UNKNOWN" if wanted is None else wanted.lastmod
     if Arguments.of(request).boolean(b"fullMetadata", False):
@@ -42,52 +42,52 @@ def _metadata(state: NamespaceState) -> dict[str, Any]:
 
 
 @command("getDatabaseVersion", admin_only=True, primary_only=False)
-async def get_database_version(shard: Shard, request: Request) -> dict[str, Any]:
+async def get_database_version(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Tell which version of a database's entry is known, without a refresh."""
-    entry = shard.database(Arguments.of(request).string(b"getDatabaseVersion")).entry
+    entry = shard.context.database(Arguments.of(request).string(b"getDatabaseVersion")).entry
     return {"dbVersion": {} if entry is None else entry.version.to_document()}
 
 
 @command("_flushRoutingTableCacheUpdates", admin_only=True)
-async def flush_routing_table(shard: Shard, request: Request) -> dict[str, Any]:
+async def flush_routing_table(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Return once what is known of a collection is persisted, after a refresh unless ``syncFromConfig: false``.
 
     If it says that chunks must not move, or that there are none any more, none is moving when this returns.
     """
-    state = shard.namespace(str(full_namespace(request)))
+    state = shard.context.namespace(str(full_namespace(request)))
     if Arguments.of(request).boolean(AFTER_SECTION.encode(), False):
         await state.wait_section_over()
     if Arguments.of(request).boolean(b"syncFromConfig", True):
-        await shard.refresher.reread_collection(state)
+        await shard.context.refresher.reread_collection(state)
         if state.table is None or not state.table.collection.allow_migrations:
             await shard.migrations.abort_all(
                 state.namespace, "Collection is undergoing changes so moveChunk is not allowed."
             )
-    await shard.writer.wait_collection_saved(state.namespace)
+    await shard.context.writer.wait_collection_saved(state.namespace)
     return {}
 
 
 @command("_flushRoutingTableCacheUpdatesWithWriteConcern", admin_only=True)
-async def flush_routing_table_with_write_concern(shard: Shard, request: Request) -> dict[str, Any]:
+async def flush_routing_table_with_write_concern(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """As ``_flushRoutingTableCacheUpdates``, and wait until a majority of the set has it."""
     reply = await flush_routing_table(shard, request)
-    await shard.wait_majority()
+    await shard.context.wait_majority()
     return reply
 
 
 @command("_flushDatabaseCacheUpdates", primary_only=True)
-async def flush_database(shard: Shard, request: Request) -> dict[str, Any]:
+async def flush_database(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Return once what is known of a database is persisted, after a refresh unless ``syncFromConfig: false``."""
-    state = shard.database(Arguments.of(request).string(request.name.encode()))
+    state = shard.context.database(Arguments.of(request).string(request.name.encode()))
     if Arguments.of(request).boolean(b"syncFromConfig", True):
-        await shard.refresher.refresh_database(state)
-    await shard.writer.wait_database_saved(state.name)
+        await shard.context.refresher.refresh_database(state)
+    await shard.context.writer.wait_database_saved(state.name)
     return {}
 
 
 @command("_flushDatabaseCacheUpdatesWithWriteConcern", primary_only=True)
-async def flush_database_with_write_concern(shard: Shard, request: Request) -> dict[str, Any]:
+async def flush_database_with_write_concern(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """As ``_flushDatabaseCacheUpdates``, and wait until a majority of the set has it."""
     reply = await flush_database(shard, request)
-    await shard.wait_majority()
+    await shard.context.wait_majority()
     return reply

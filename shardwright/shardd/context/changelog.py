@@ -7,20 +7,22 @@ from typing import Any
 from bson.objectid import ObjectId
 
 from shardwright.daemon.logs import get_logger
-from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.sharding.catalog.changelog_entry import ChangeLogEntry
 from shardwright.wire.errors import CommandError
 
 logger = get_logger("shardd.changelog")
 
 
-async def log_change(shard: Shard, what: str, namespace: str, details: Mapping[str, Any] | None = None) -> None:
+async def log_change(
+    context: ShardContext, what: str, namespace: str, details: Mapping[str, Any] | None = None
+) -> None:
     """Insert an entry into ``config.changelog``. The change itself does not depend on it: a failure is logged only."""
     now = datetime.now(UTC).replace(tzinfo=None)
     entry = ChangeLogEntry(
-        id=ChangeLogEntry.make_id(shard.options.address, now, ObjectId()),
-        server=shard.options.address,
-        shard=shard.require_identity().shard_name,
+        id=ChangeLogEntry.make_id(context.options.address, now, ObjectId()),
+        server=context.options.address,
+        shard=context.require_identity().shard_name,
         client_address="",
         time=now,
         what=what,
@@ -29,7 +31,7 @@ async def log_change(shard: Shard, what: str, namespace: str, details: Mapping[s
     )
     logger.info("Changing the cluster", what=what, namespace=namespace)
     try:
-        catalog = await shard.catalog()
+        catalog = await context.catalog()
         await catalog.command({"insert": "changelog", "documents": [entry.to_document()]}, db="config")
     except CommandError as error:
         logger.warning("Could not write to the changelog", what=what, namespace=namespace, error=str(error))

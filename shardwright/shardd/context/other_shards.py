@@ -5,26 +5,26 @@ from typing import Any
 
 import trio
 
-from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 
 
-async def send_to_shard(shard: Shard, shard_id: str, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
+async def send_to_shard(context: ShardContext, shard_id: str, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
     """Run a command, which may be repeated, on the primary of a shard.
 
     Raises:
         CommandError: HostUnreachable, ShardNotFound, or what the shard answered.
     """
-    client = await shard.shard_client(shard_id)
+    client = await context.shard_client(shard_id)
     try:
-        return await client.command(db, {**command, **shard.config_times.gossip()})
+        return await client.command(db, {**command, **context.config_times.gossip()})
     except BackendError as error:
         raise CommandError(ErrorCode.HostUnreachable, f"could not reach shard {shard_id}: {error}") from error
 
 
 async def send_to_shards(
-    shard: Shard, shard_ids: Iterable[str], db: str, command: Mapping[str, Any]
+    context: ShardContext, shard_ids: Iterable[str], db: str, command: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
     """Run a command on several shards at the same time; returns the replies by shard id.
 
@@ -36,7 +36,7 @@ async def send_to_shards(
 
     async def send(shard_id: str) -> None:
         try:
-            replies[shard_id] = await send_to_shard(shard, shard_id, db, command)
+            replies[shard_id] = await send_to_shard(context, shard_id, db, command)
         except CommandError as error:
             errors[shard_id] = error
 
@@ -48,13 +48,13 @@ async def send_to_shards(
     return replies
 
 
-async def send_to_other_shards(shard: Shard, db: str, command: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+async def send_to_other_shards(context: ShardContext, db: str, command: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Run a command on all shards of the cluster but this one; see `send_to_shards`."""
-    me = shard.require_identity().shard_name
-    return await send_to_shards(shard, [each for each in await all_shard_ids(shard) if each != me], db, command)
+    me = context.require_identity().shard_name
+    return await send_to_shards(context, [each for each in await all_shard_ids(context) if each != me], db, command)
 
 
-async def all_shard_ids(shard: Shard) -> list[str]:
+async def all_shard_ids(context: ShardContext) -> list[str]:
     """The ids of all shards of the cluster, in order."""
-    catalog = await shard.catalog()
+    catalog = await context.catalog()
     return sorted(await catalog.shards())

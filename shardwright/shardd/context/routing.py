@@ -2,7 +2,7 @@
 
 from bson.objectid import ObjectId
 
-from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.metadata.stale_errors import stale_config
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.routing_table import RoutingTable
@@ -11,14 +11,14 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
 
-async def refreshed_table(shard: Shard, namespace: Namespace, epoch: ObjectId) -> RoutingTable:
+async def refreshed_table(context: ShardContext, namespace: Namespace, epoch: ObjectId) -> RoutingTable:
     """The routing table of a collection as it is now.
 
     Raises:
         CommandError: NamespaceNotSharded; StaleConfig, it is another incarnation than the caller's.
     """
-    state = shard.namespace(str(namespace))
-    await shard.refresher.reread_collection(state)
+    state = context.namespace(str(namespace))
+    await context.refresher.reread_collection(state)
     table = state.table
     if table is None:
         raise CommandError(ErrorCode.NamespaceNotSharded, f"Collection {namespace} is not sharded")

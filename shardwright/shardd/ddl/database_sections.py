@@ -6,7 +6,7 @@ from typing import Any
 
 import trio
 
-from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.metadata.critical_section import CriticalSection
 from shardwright.shardd.metadata.critical_sections import HOLD_SECONDS_MAX
 from shardwright.wire.error_codes import ErrorCode
@@ -14,7 +14,7 @@ from shardwright.wire.errors import CommandError
 
 
 @asynccontextmanager
-async def database_closed(shard: Shard, db: str, reason: Mapping[str, Any]) -> AsyncIterator[None]:
+async def database_closed(context: ShardContext, db: str, reason: Mapping[str, Any]) -> AsyncIterator[None]:
     """Block operations routed by the version of a database until the block ends; those under way go on.
 
     What is known of the database and its collections is thrown away at the end.
@@ -22,7 +22,7 @@ async def database_closed(shard: Shard, db: str, reason: Mapping[str, Any]) -> A
     Raises:
         CommandError: LockBusy, another such section was on all the time.
     """
-    state = shard.database(db)
+    state = context.database(db)
     with trio.move_on_after(HOLD_SECONDS_MAX) as patience:
         while (other := state.critical_section) is not None:
             await other.wait_released()
@@ -33,7 +33,7 @@ async def database_closed(shard: Shard, db: str, reason: Mapping[str, Any]) -> A
     try:
         yield
     finally:
-        shard.forget_database(db)
+        context.forget_database(db)
         if state.critical_section is section:
             state.critical_section = None
         section.release()

@@ -5,7 +5,7 @@ from typing import Any
 import trio
 
 from shardwright.shardd.context.other_shards import send_to_shard
-from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod.local_collections import change
 from shardwright.sharding.catalog.reads import read_routing
 from shardwright.sharding.namespace import Namespace
@@ -14,7 +14,7 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
 
-async def drop_indexes_everywhere(shard: Shard, namespace: Namespace, index: object) -> dict[str, Any]:
+async def drop_indexes_everywhere(context: ShardContext, namespace: Namespace, index: object) -> dict[str, Any]:
     """Drop them on every shard that owns chunks; one that does not have them is fine if another has.
 
     Args:
@@ -25,20 +25,20 @@ async def drop_indexes_everywhere(shard: Shard, namespace: Namespace, index: obj
     Raises:
         CommandError: IndexNotFound, no shard has them; or what a shard answered.
     """
-    async with shard.ddl_locks.hold(namespace.db):
-        catalog = await shard.catalog()
+    async with context.ddl_locks.hold(namespace.db):
+        catalog = await context.catalog()
         table = await catalog.read(read_routing(str(namespace)))
         drop = {"dropIndexes": namespace.collection, "index": index}
         shards = await catalog.shards()
         if table is None:
-            me = shard.require_identity().shard_name
-            return {"raw": {shards[me].host: _plain(await change(shard.mongod, namespace, drop))}}
-        replies = await _drop_on_owners(shard, namespace, drop, table)
+            me = context.require_identity().shard_name
+            return {"raw": {shards[me].host: _plain(await change(context.mongod, namespace, drop))}}
+        replies = await _drop_on_owners(context, namespace, drop, table)
     return {"raw": {shards[shard_id].host: reply for shard_id, reply in sorted(replies.items())}}
 
 
 async def _drop_on_owners(
-    shard: Shard, namespace: Namespace, drop: dict[str, Any], table: RoutingTable
+    context: ShardContext, namespace: Namespace, drop: dict[str, Any], table: RoutingTable
 ) -> dict[str, dict[str, Any]]:
     replies: dict[str, dict[str, Any]] = {}
     errors: dict[str, CommandError] = {}
@@ -46,7 +46,7 @@ async def _drop_on_owners(
     async def send(shard_id: str) -> None:
         versioned = {**drop, "shardVersion": table.shard_version(shard_id).to_document()}
         try:
-            replies[shard_id] = _plain(await send_to_shard(shard, shard_id, namespace.db, versioned))
+            replies[shard_id] = _plain(await send_to_shard(context, shard_id, namespace.db, versioned))
         except CommandError as error:
             errors[shard_id] = error
             replies[shard_id] = error.reply()

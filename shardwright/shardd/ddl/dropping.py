@@ -10,7 +10,7 @@ from typing import Final
 
 import trio
 
-from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod import local_collections
 from shardwright.shardd.local_mongod.write_concern import MAJORITY
 from shardwright.shardd.metadata.namespace_state import NamespaceState
@@ -25,7 +25,7 @@ DROP_SECONDS_MAX: Final = 5.0
 """How long operations wait for a drop that some write stands up to; then they are let in, and it is tried again."""
 
 
-async def drop_here(shard: Shard, namespace: Namespace) -> None:
+async def drop_here(context: ShardContext, namespace: Namespace) -> None:
     """Drop whatever has a name, of whatever UUID, while its namespace is closed.
 
     Raises:
@@ -34,13 +34,13 @@ async def drop_here(shard: Shard, namespace: Namespace) -> None:
     """
 
     async def drop() -> None:
-        await local_collections.drop(shard.mongod, namespace)
+        await local_collections.drop(context.mongod, namespace)
 
-    await _drop_until_drained([shard.namespace(str(namespace))], drop, str(namespace))
-    shard.views.forget()
+    await _drop_until_drained([context.namespace(str(namespace))], drop, str(namespace))
+    context.views.forget()
 
 
-async def drop_database_here(shard: Shard, db: str, *, is_primary_shard: bool) -> None:
+async def drop_database_here(context: ShardContext, db: str, *, is_primary_shard: bool) -> None:
     """Drop all that there is of a database while it is closed.
 
     Collections are dropped by UUID, so that a command that reaches mongod late spares those of a database that was
@@ -48,7 +48,7 @@ async def drop_database_here(shard: Shard, db: str, *, is_primary_shard: bool) -
     streams.
 
     Args:
-        shard: this shard.
+        context: of this shard daemon.
         db: the database.
         is_primary_shard: whether this is the primary shard of the database.
 
@@ -58,14 +58,14 @@ async def drop_database_here(shard: Shard, db: str, *, is_primary_shard: bool) -
     """
 
     async def drop() -> None:
-        for namespace in await local_collections.list_collections(shard.mongod, db):
-            await local_collections.drop(shard.mongod, namespace)
+        for namespace in await local_collections.list_collections(context.mongod, db):
+            await local_collections.drop(context.mongod, namespace)
 
-    states = [state for state in shard.namespaces if state.namespace.partition(".")[0] == db]
+    states = [state for state in context.namespaces if state.namespace.partition(".")[0] == db]
     await _drop_until_drained(states, drop, db)
-    if is_primary_shard or await local_collections.has_collections(shard.mongod, db):
-        await shard.mongod.command(db, {"dropDatabase": 1, "writeConcern": MAJORITY})
-    shard.views.forget()
+    if is_primary_shard or await local_collections.has_collections(context.mongod, db):
+        await context.mongod.command(db, {"dropDatabase": 1, "writeConcern": MAJORITY})
+    context.views.forget()
 
 
 async def _drop_until_drained(states: Sequence[NamespaceState], drop: Callable[[], Awaitable[None]], name: str) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.sharding import initial_chunks
 from shardwright.sharding.catalog.tag_entry import TagEntry
 from shardwright.sharding.initial_chunks import InitialPlacement, PlannedChunk
@@ -13,14 +13,19 @@ from shardwright.wire.rawbson import decode_document, encode_document
 
 
 async def plan_initial_chunks(
-    shard: Shard, namespace: Namespace, pattern: ShardKeyPattern, arguments: Mapping[str, Any], *, is_empty: bool
+    context: ShardContext,
+    namespace: Namespace,
+    pattern: ShardKeyPattern,
+    arguments: Mapping[str, Any],
+    *,
+    is_empty: bool,
 ) -> Sequence[PlannedChunk]:
     """The first chunks of a collection that this shard, as its database's primary, is about to shard.
 
     Raises:
         CommandError: InvalidOptions and others, the options do not go together or with the zones.
     """
-    catalog = await shard.catalog()
+    catalog = await context.catalog()
     shards = await catalog.shards()
     tags = await catalog.find("tags", {"ns": str(namespace)}, sort={"min": 1})
     shards_of_zone: dict[str, list[str]] = {}
@@ -30,7 +35,7 @@ async def plan_initial_chunks(
     points = arguments.get("initialSplitPoints")
     placement = InitialPlacement(
         pattern=pattern,
-        primary_shard=shard.require_identity().shard_name,
+        primary_shard=context.require_identity().shard_name,
         shards=[shard_id for shard_id, entry in shards.items() if not entry.is_draining],
         is_empty=is_empty,
         zones=[TagEntry.from_document(decode_document(tag)).zone_range(pattern) for tag in tags],

@@ -12,7 +12,7 @@ from typing import Any, Final
 from bson.binary import UUID_SUBTYPE, Binary
 from bson.int64 import Int64
 
-from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod.write_concern import MAJORITY
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -24,13 +24,15 @@ EXECUTED: Final = "sharding_ddl_participants"
 """A collection of ``config`` with one document, whose update is the retryable write that counts as the execution."""
 
 
-async def execute_once(shard: Shard, request: Request, subject: str, work: Callable[[], Awaitable[None]]) -> None:
+async def execute_once(
+    context: ShardContext, request: Request, subject: str, work: Callable[[], Awaitable[None]]
+) -> None:
     """Run ``work`` unless the request was executed already. Requests about one subject run one after the other.
 
     A request without a session is run in any case.
 
     Args:
-        shard: this shard.
+        context: of this shard daemon.
         request: what a coordinator has sent.
         subject: the collection or database it is about.
         work: what it asks for; if it fails, the request can come again.
@@ -39,16 +41,16 @@ async def execute_once(shard: Shard, request: Request, subject: str, work: Calla
         CommandError: TransactionTooOld, the coordinator has gone on; TypeMismatch or InvalidUUID, its session is none;
             or what ``work`` raises.
     """
-    async with shard.ddl_locks.hold(f"participant of {subject}"):
+    async with context.ddl_locks.hold(f"participant of {subject}"):
         if b"lsid" not in request.fields or b"txnNumber" not in request.fields:
             await work()
             return
         session, number = _session_of(request)
-        if await _is_executed(shard, session, number):
-            await shard.wait_majority()
+        if await _is_executed(context, session, number):
+            await context.wait_majority()
             return
         await work()
-        await _record(shard, session, number)
+        await _record(context, session, number)
 
 
 def _session_of(request: Request) -> tuple[Binary, int]:
@@ -61,9 +63,9 @@ def _session_of(request: Request) -> tuple[Binary, int]:
     return identity, number
 
 
-async def _is_executed(shard: Shard, session: Binary, number: int) -> bool:
+async def _is_executed(context: ShardContext, session: Binary, number: int) -> bool:
     find = {"find": "transactions", "filter": {"_id.id": session}, "singleBatch": True}
-    reply = await shard.mongod.command("config", find)
+    reply = await context.mongod.command("config", find)
     last = max((entry["txnNum"] for entry in reply["cursor"]["firstBatch"]), default=-1)
     if last > number:
         raise CommandError(
@@ -74,9 +76,9 @@ async def _is_executed(shard: Shard, session: Binary, number: int) -> bool:
     return bool(last == number)
 
 
-async def _record(shard: Shard, session: Binary, number: int) -> None:
+async def _record(context: ShardContext, session: Binary, number: int) -> None:
     update: dict[str, Any] = {"q": {"_id": "executed"}, "u": {"$inc": {"count": Int64(1)}}, "upsert": True}
-    await shard.mongod.write(
+    await context.mongod.write(
         "config",
         {
             "update": EXECUTED,

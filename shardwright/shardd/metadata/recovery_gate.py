@@ -30,6 +30,14 @@ class RecoveryGate:
         self._is_primary = is_primary
         self._opened = trio.Event()
 
+    async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
+        """All that comes before in the order of a term has been recovered."""
+        self.open()
+
+    def end_term(self) -> None:
+        """Close it."""
+        self.close()
+
     def open(self) -> None:
         """Let operations in."""
         self.is_open = True

@@ -20,6 +20,7 @@ from shardwright.shardd.metadata.metadata_store import MetadataStore
 from shardwright.shardd.metadata.metadata_writer import MetadataWriter
 from shardwright.shardd.metadata.namespace_state import NamespaceState
 from shardwright.shardd.metadata.recovery_gate import RecoveryGate
+from shardwright.shardd.orphans.range_deletion_tasks import RangeDeletionTasks
 from shardwright.sharding.catalog.reads import read_database, read_routing
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.timestamps import unpack_timestamp
@@ -29,13 +30,6 @@ logger = get_logger("shardd.refresh")
 
 AFTER_SECTION: Final = "afterCriticalSection"
 """Our own argument of flushes: wait first for the end of a critical section in which placement is changing."""
-
-
-class KnownRanges(Protocol):
-    """Which ranges may hold orphans."""
-
-    async def wait_loaded(self) -> None:
-        """Return once they are known."""
 
 
 class Sources(Protocol):
@@ -54,7 +48,7 @@ class Sources(Protocol):
         """Closed until critical sections are on that a former primary had begun."""
 
     @property
-    def range_deletions(self) -> KnownRanges:
+    def range_deletion_tasks(self) -> RangeDeletionTasks:
         """Which ranges may hold orphans."""
 
     async def catalog(self) -> Catalog:
@@ -139,7 +133,7 @@ class MetadataRefresher:
     async def _read_collection(self, state: NamespaceState) -> RoutingTable | None:
         namespace = state.namespace
         if not self._sources.is_primary:
-            await self._sources.range_deletions.wait_loaded()
+            await self._sources.range_deletion_tasks.wait_loaded()
             after = await self._flush_on_primary({"_flushRoutingTableCacheUpdates": namespace, AFTER_SECTION: True})
             return await self._store.load_collection(namespace, after)
         await self._sources.recovery_gate.wait_open()

@@ -1,23 +1,24 @@
 """How long the steps of a migration take, on the donor as on the recipient."""
 
 import time
+from enum import IntEnum
 
 
 class StepTimes:
     """Which steps are done, and what time each has taken.
 
     Args:
-        count: how many steps there are.
+        steps: in their order, numbered from 1.
 
     Attributes:
-        done: the number of the last step that is done.
+        done: the number of the last step that is done; 0 at first.
         millis: the milliseconds of each step that is done, named as in the changelog.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, steps: type[IntEnum]) -> None:
         self.done = 0
         self.millis: dict[str, int] = {}
-        self._count = count
+        self._count = len(steps)
         self._last = time.monotonic()
 
     @property
@@ -25,9 +26,9 @@ class StepTimes:
         """The last step that is done, as ``currentOp`` and the changelog name it."""
         return f"step {self.done} of {self._count}"
 
-    def note(self, step: int) -> None:
+    def note(self, step: IntEnum) -> None:
         """A step is done; the next one begins."""
         now = time.monotonic()
-        self.done = step
+        self.done = step.value
         self.millis[self.text] = round((now - self._last) * 1000)
         self._last = now

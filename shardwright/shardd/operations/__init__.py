@@ -1,5 +1,5 @@
 """Operations of clients on their way to the mongod: admitted, completed by what mongod does not know, passed on.
 
-Owns what is checked and changed on that way, and how a command that the daemon has itself is run.
+Owns what is checked and changed on that way.
 May import `context`, `exchange`, `metadata`, `session_history` and `shard_key_updates`.
 """

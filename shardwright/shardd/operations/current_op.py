@@ -4,10 +4,9 @@ A pipeline that begins with ``$currentOp`` runs on the mongod. The daemon's own 
 as a union, so that the rest of the pipeline selects and shapes them like all others.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from shardwright.shardd.context.shard import Shard
 from shardwright.shardd.exchange.sharding_fields import with_body
 from shardwright.wire.rawbson import ARRAY, append, array_of_documents, element, encode_document, index, without
 from shardwright.wire.request import Request
@@ -15,22 +14,22 @@ from shardwright.wire.request import Request
 _ADMIN = "admin"
 
 
-def own_operations(shard: Shard) -> list[dict[str, Any]]:
-    """The operations of the daemon that nobody sees on the mongod: migrations."""
-    return shard.migrations.progress()
-
-
 def union_with(operations: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The stage that adds operations to those before it; nothing in them is taken for an expression."""
     return {"$unionWith": {"pipeline": [{"$documents": [{"$literal": operation} for operation in operations]}]}}
 
 
-def with_own_operations(shard: Shard, request: Request) -> bytes:
-    """The frame to pass on for a request: its own, or one that adds the daemon's operations to the current ones."""
+def with_own_operations(request: Request, own: Callable[[], Sequence[dict[str, Any]]]) -> bytes:
+    """The frame to pass on for a request: its own, or one that adds the daemon's operations to the current ones.
+
+    Args:
+        request: any.
+        own: finds the operations of the daemon that nobody sees on the mongod: migrations.
+    """
     frame = request.message.frame
     if request.name != "aggregate" or request.db != _ADMIN or b"pipeline" not in request.fields:
         return frame
-    operations = own_operations(shard)
+    operations = own()
     if not operations:
         return frame
     pipeline = request.documents(b"pipeline")

@@ -11,10 +11,11 @@ from uuid import UUID
 
 from bson.int64 import Int64
 
-from shardwright.shardd.context.shard import Shard
-from shardwright.shardd.operations.command_runner import gossip
+from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.shardd.exchange.gossip import gossip
 from shardwright.shardd.session_history.replies import batch_reply, find_and_modify_reply
 from shardwright.shardd.session_history.statement import INCOMPLETE_HISTORY, ExecutedStatement, SessionWrite, session_of
+from shardwright.shardd.session_history.table import HistoryTable
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import MORE_TO_COME, OpMsg, encode_sequence, op_msg, reply_document
@@ -30,11 +31,12 @@ _FIND_AND_MODIFY: Final = frozenset({"findAndModify", "findandmodify"})
 Run = Callable[[Request], Awaitable[bytes | None]]
 
 
-async def answer_retried_write(shard: Shard, request: Request, run: Run) -> bytes | None:
+async def answer_retried_write(mongod: LocalMongod, table: HistoryTable, request: Request, run: Run) -> bytes | None:
     """The frame of the reply to a write that other shards have executed in part or as a whole, or None for others.
 
     Args:
-        shard: this shard.
+        mongod: the local one.
+        table: what other shards have executed.
         request: a command with a ``txnNumber``.
         run: runs another request in its place and returns the frame of the reply.
 
@@ -42,16 +44,16 @@ async def answer_retried_write(shard: Shard, request: Request, run: Run) -> byte
         CommandError: TransactionTooOld, the session has gone on elsewhere; IncompleteTransactionHistory, it cannot be
             known whether a statement was executed; or the request does not fit what was executed.
     """
-    write = _session_write(shard, request)
-    if write is None or await _has_gone_on(shard, write):
+    write = _session_write(table, request)
+    if write is None or await _has_gone_on(mongod, write):
         return None
-    executed = await shard.history_table.lookup(write)
+    executed = await table.lookup(write)
     if not executed:
         return None
     if request.name in _FIND_AND_MODIFY:
         statement = executed.get(int(request.get(b"stmtId", 0)))
         if statement is not None:
-            return await _answer(shard, request, find_and_modify_reply(request.document, statement))
+            return await _answer(mongod, request, find_and_modify_reply(request.document, statement))
         _check_complete(write, executed)
         return None
     statements = request.documents(_STATEMENTS[request.name])
@@ -72,10 +74,10 @@ async def answer_retried_write(shard: Shard, request: Request, run: Run) -> byte
         if not rest.get("ok"):
             return frame
     is_ordered = bool(request.get(b"ordered", True))
-    return await _answer(shard, request, batch_reply(request.name, ids, known, positions, rest, is_ordered=is_ordered))
+    return await _answer(mongod, request, batch_reply(request.name, ids, known, positions, rest, is_ordered=is_ordered))
 
 
-def _session_write(shard: Shard, request: Request) -> SessionWrite | None:
+def _session_write(table: HistoryTable, request: Request) -> SessionWrite | None:
     """The write, if it is the newest of its session that other shards know of.
 
     Raises:
@@ -87,7 +89,7 @@ def _session_write(shard: Shard, request: Request) -> SessionWrite | None:
     if b"lsid" not in fields or b"autocommit" in fields or request.message.flags & MORE_TO_COME:
         return None
     session = session_of(request.body, fields[b"lsid"])
-    newest = None if session is None else shard.history_table.sessions.get(session)
+    newest = None if session is None else table.sessions.get(session)
     number = request.get(TXN_NUMBER)
     if session is None or newest is None or not isinstance(number, Int64) or number > newest or number < 0:
         return None  # a negative number is for mongod to refuse
@@ -100,11 +102,11 @@ def _session_write(shard: Shard, request: Request) -> SessionWrite | None:
     return SessionWrite(session, number)
 
 
-async def _has_gone_on(shard: Shard, write: SessionWrite) -> bool:
+async def _has_gone_on(mongod: LocalMongod, write: SessionWrite) -> bool:
     """Whether the local mongod knows of a newer write of the session, and so refuses this one by itself."""
     newer = {"_id": raw_document(write.lsid), "txnNum": {"$gt": Int64(write.txn_number)}}
     find = {"find": "transactions", "filter": newer, "limit": 1, "singleBatch": True}
-    reply = await shard.mongod.command("config", find)
+    reply = await mongod.command("config", find)
     return bool(reply["cursor"]["firstBatch"])
 
 
@@ -142,9 +144,9 @@ def _only(request: Request, statements: list[bytes], ids: list[int], positions: 
     return Request(OpMsg(op_msg(body, request_id=request.message.request_id, sections=sections)))
 
 
-async def _answer(shard: Shard, request: Request, reply: dict[str, Any]) -> bytes:
+async def _answer(mongod: LocalMongod, request: Request, reply: dict[str, Any]) -> bytes:
     if "$clusterTime" not in reply:
-        reply |= await gossip(shard)
+        reply |= await gossip(mongod)
     return reply_document(request.message.request_id, reply)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from shardwright.shardd.context.shard import Shard
+from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.exchange.term_exchange import TermExchange
 from shardwright.shardd.metadata.namespace_state import NamespaceState
 from shardwright.shardd.operations.sharded_indexes import (
@@ -20,6 +20,7 @@ from shardwright.shardd.shard_key_updates.detection import is_collated, may_chan
 from shardwright.shardd.shard_key_updates.key_changing_find_and_modify import key_changing_find_and_modify
 from shardwright.shardd.shard_key_updates.key_changing_request import KeyChangingRequest
 from shardwright.shardd.shard_key_updates.key_changing_updates import KeyChangingUpdates
+from shardwright.shardd.shard_key_updates.update_preview import UpdatePreviews
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -32,7 +33,8 @@ from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reac
 class ShardedOperation:
     """An operation that has been admitted to a sharded collection."""
 
-    shard: Shard
+    mongod: LocalMongod
+    previews: UpdatePreviews
     upstream: TermExchange
     request: Request
     state: NamespaceState
@@ -117,8 +119,8 @@ def _key_changing(operation: ShardedOperation) -> KeyChangingRequest:
     assert state.table is not None
     assert state.mutable_key is not None
     return KeyChangingRequest(
-        operation.shard.previews,
-        operation.shard.mongod,
+        operation.previews,
+        operation.mongod,
         operation.upstream,
         operation.request,
         operation.namespace,

@@ -7,7 +7,7 @@ shard; so it tells in its reply, as genuine servers do with all replies, when th
 
 from collections.abc import Awaitable, Callable
 
-from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.sharding.clock import TOPOLOGY_TIME, VectorTime, topology_time_element
 from shardwright.sharding.versions import IGNORED, SHARD_VERSION
 from shardwright.wire.message import OpMsg, op_msg
@@ -24,7 +24,9 @@ def is_for_all_shards(request: Request) -> bool:
     return request.body[start:end] == IGNORED.raw
 
 
-async def run_telling(shard: Shard, request: Request, run: Callable[[], Awaitable[bytes | None]]) -> bytes | None:
+async def run_telling(
+    context: ShardContext, request: Request, run: Callable[[], Awaitable[bytes | None]]
+) -> bytes | None:
     """Run a request that `is_for_all_shards`; the reply says so if there are other shards than its sender knows.
 
     Args:
@@ -36,9 +38,9 @@ async def run_telling(shard: Shard, request: Request, run: Callable[[], Awaitabl
         CommandError: TypeMismatch, the time is malformed; the list of shards is not known here either, and the config
             servers did not answer; what ``run`` raises.
     """
-    shard.config_times.observe(request)
+    context.config_times.observe(request)
     known = VectorTime.from_message(request.body, request.fields).topology_time
-    catalog = await shard.catalog()
+    catalog = await context.catalog()
     if not catalog.knows_shards:
         await catalog.shards()
     reply = await run()

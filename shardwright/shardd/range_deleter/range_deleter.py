@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from uuid import UUID
 
 import trio
@@ -14,7 +14,9 @@ from shardwright.shardd.context.fail_point_names import (
     HANG_BEFORE_DOING_DELETION,
     SUSPEND_RANGE_DELETION,
 )
+from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod.range_contents import is_range_empty
+from shardwright.shardd.local_mongod.reserved_sessions import ReservedSessions
 from shardwright.shardd.orphans.open_cursors import now, wait_cursors_closed
 from shardwright.shardd.orphans.orphan_ranges import chunks_within, range_of
 from shardwright.shardd.orphans.range_deletion_task import CLEAN_NOW, RangeDeletionTask
@@ -27,9 +29,6 @@ from shardwright.sharding.routing_table import RoutingTable
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 
-if TYPE_CHECKING:
-    from shardwright.shardd.context.shard import Shard
-
 logger = get_logger("shardd.orphans")
 
 _RETRY_SECONDS_MIN: Final = 0.1
@@ -41,17 +40,25 @@ class RangeDeleter:
     """Deletes the ranges of one shard, a batch at a time.
 
     Args:
-        shard: whose ranges.
+        context: of this shard daemon.
+        sessions: in which documents are deleted.
         store: where a range is crossed out once it is empty.
         on_deleted: called with the migration's id and the number of documents that a batch deleted.
     """
 
-    def __init__(self, shard: "Shard", store: RangeDeletionStore, on_deleted: Callable[[UUID, int], None]) -> None:
-        self._shard = shard
+    def __init__(
+        self,
+        context: ShardContext,
+        sessions: ReservedSessions,
+        store: RangeDeletionStore,
+        on_deleted: Callable[[UUID, int], None],
+    ) -> None:
+        self._context = context
+        self._sessions = sessions
         self._store = store
         self._on_deleted = on_deleted
         self._turn = trio.Lock()
-        metrics = shard.metrics
+        metrics = context.metrics
         self._deleted = metrics.counter("range_deleter_documents", "Orphans that the range deleter has deleted")
         self._failures = metrics.counter("range_deleter_failures", "Failures after which the range deleter tried again")
 
@@ -92,15 +99,15 @@ class RangeDeleter:
             CommandError: mongod does not tell.
             BackendError: mongod does not answer.
         """
-        await self._shard.namespace(namespace).wait_earlier_operations()
-        await wait_cursors_closed(self._shard.mongod, namespace, opened_until=now())
+        await self._context.namespace(namespace).wait_earlier_operations()
+        await wait_cursors_closed(self._context.mongod, namespace, opened_until=now())
 
     async def _wait_allowed(self, task: RangeDeletionTask) -> None:
         await self.wait_older_operations(task.namespace)
-        await self._shard.fail_points.hang_while(SUSPEND_RANGE_DELETION)
+        await self._context.fail_points.hang_while(SUSPEND_RANGE_DELETION)
         if task.when != CLEAN_NOW and not await self._is_empty(task):
             # For reads on secondaries, which nobody counts.
-            parameters = await RangeDeleterParameters.read(self._shard.mongod)
+            parameters = await RangeDeleterParameters.read(self._context.mongod)
             await trio.sleep(remaining_delay(task, parameters.cleanup_delay_seconds, time.time()))
 
     async def _is_empty(self, task: RangeDeletionTask) -> bool:
@@ -113,7 +120,7 @@ class RangeDeleter:
         if table is None:
             return True
         return await is_range_empty(
-            self._shard.mongod, Namespace.parse(task.namespace), table.key_pattern, range_of(task)
+            self._context.mongod, Namespace.parse(task.namespace), table.key_pattern, range_of(task)
         )
 
     async def _delete_documents(self, task: RangeDeletionTask) -> None:
@@ -122,14 +129,14 @@ class RangeDeleter:
         Raises:
             OwnedRangeError: the config servers say that this shard owns a part of it.
         """
-        shard, total = self._shard, 0
+        context, total = self._context, 0
         table = await self.authoritative_table(task)
         if table is None:
             logger.info("The collection of a range deletion is gone", namespace=task.namespace, migration=str(task.id))
             return
-        await shard.fail_points.hang_while(HANG_BEFORE_DOING_DELETION)
+        await context.fail_points.hang_while(HANG_BEFORE_DOING_DELETION)
         while True:
-            parameters = await RangeDeleterParameters.read(shard.mongod)
+            parameters = await RangeDeleterParameters.read(context.mongod)
             async with self._turn:
                 self._refuse_owned(task, table)
                 try:
@@ -145,23 +152,23 @@ class RangeDeleter:
                 self._deleted.add(deleted)
                 await self._store.add_orphans(task.id, -deleted)
                 self._on_deleted(task.id, deleted)
-                await shard.fail_points.hang_while(HANG_AFTER_DOING_DELETION)
+                await context.fail_points.hang_while(HANG_AFTER_DOING_DELETION)
                 await trio.sleep(parameters.batch_delay_seconds)
-            table = shard.namespace(task.namespace).table or table
-        await shard.wait_majority()
+            table = context.namespace(task.namespace).table or table
+        await context.wait_majority()
         logger.info("Deleted a range", namespace=task.namespace, migration=str(task.id), documents=total)
 
     async def authoritative_table(self, task: RangeDeletionTask) -> RoutingTable | None:
         """The routing table as the config servers have it, None if the collection of the task is no more."""
-        state = self._shard.namespace(task.namespace)
-        await self._shard.refresher.reread_collection(state)
+        state = self._context.namespace(task.namespace)
+        await self._context.refresher.reread_collection(state)
         while not state.is_known:  # forgotten again at once, as by a critical section
-            await self._shard.refresher.reread_collection(state)
+            await self._context.refresher.reread_collection(state)
         table = state.table
         return table if table is not None and table.collection.uuid == task.collection_uuid else None
 
     def _refuse_owned(self, task: RangeDeletionTask, table: RoutingTable) -> None:
-        this = self._shard.require_identity().shard_name
+        this = self._context.require_identity().shard_name
         for _, chunk in chunks_within(table, range_of(task)):
             if chunk.shard == this:
                 raise OwnedRangeError(
@@ -173,7 +180,7 @@ class RangeDeleter:
     async def _delete_batch(self, task: RangeDeletionTask, table: RoutingTable, size: int) -> int:
         """Delete some documents of the range; returns how many, 0 when there are none left."""
         namespace, pattern = Namespace.parse(task.namespace), table.key_pattern
-        found = await next_batch(self._shard.mongod, namespace, pattern, range_of(task), size)
+        found = await next_batch(self._context.mongod, namespace, pattern, range_of(task), size)
         if not found:
             return 0
         delete: dict[str, Any] = {
@@ -181,7 +188,7 @@ class RangeDeleter:
             "deletes": [delete_statement(found, pattern, range_of(task), table.collection.default_collation)],
             "collectionUUID": Binary.from_uuid(task.collection_uuid),
         }
-        async with self._shard.reserved_sessions.session() as session:
+        async with self._sessions.session() as session:
             (reply,) = await session.run(namespace.db, [delete])
         if not reply["n"]:
             # Somebody else was faster, or finding and deleting differ on what the range is; that must not go on.

@@ -9,13 +9,16 @@ migration of the same keys into this shard, and what of it this shard does not o
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 import trio
 from bson.timestamp import Timestamp
 
 from shardwright.daemon.logs import get_logger
+from shardwright.shardd.context.shard_context import ShardContext
+from shardwright.shardd.local_mongod.reserved_sessions import ReservedSessions
+from shardwright.shardd.orphans.older_cursors import OlderCursors
 from shardwright.shardd.orphans.orphan_ranges import orphan_ranges, range_of
 from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
 from shardwright.shardd.orphans.range_deletion_task import RangeDeletionTask
@@ -25,9 +28,6 @@ from shardwright.shardd.range_deleter.task_store import RangeDeletionStore
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-
-if TYPE_CHECKING:
-    from shardwright.shardd.context.shard import Shard
 
 logger = get_logger("shardd.orphans")
 
@@ -59,31 +59,36 @@ class _Entry:
 
 
 class RangeDeletions:
-    """The range deletions of one shard daemon (``shard.range_deletions``).
+    """The range deletions of one shard daemon.
 
-    The primary changes them; a secondary is told of the changes as they are replicated (`observe`).
+    The primary changes them; a secondary follows the changes as they are replicated (`observe`). They are published in
+    the context (`RangeDeletionTasks`).
 
     Args:
-        shard: whose they are.
+        context: of this shard daemon.
+        sessions: in which documents are deleted.
+        older_cursors: cursors from which incoming ranges are hidden.
     """
 
-    def __init__(self, shard: "Shard") -> None:
-        self._shard = shard
-        self._store = RangeDeletionStore(shard.mongod)
-        self._deleter = RangeDeleter(shard, self._store, self._on_deleted)
+    def __init__(self, context: ShardContext, sessions: ReservedSessions, older_cursors: OlderCursors) -> None:
+        self._context = context
+        self._older_cursors = older_cursors
+        self._tasks = context.range_deletion_tasks
+        self._store = RangeDeletionStore(context.mongod)
+        self._deleter = RangeDeleter(context, sessions, self._store, self._on_deleted)
         self._entries: dict[UUID, _Entry] = {}
         self._nursery: trio.Nursery | None = None
-        self._loaded = trio.Event()
-        metrics = shard.metrics
+        metrics = context.metrics
         metrics.gauge("range_deletions_pending", "Range deletions that have not ended", lambda: len(self._entries))
         metrics.gauge("orphan_documents", "Documents known to be orphans, or about to become some", self._orphan_count)
 
     # Terms
 
-    async def begin_term(self, nursery: trio.Nursery) -> None:
+    async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
         """Take over what is persisted, and go on with the deletions that may go on.
 
         Args:
+            term: which begins.
             nursery: of the term, in which deletions run.
 
         Raises:
@@ -100,7 +105,7 @@ class RangeDeletions:
     def end_term(self) -> None:
         """The deletions have been cancelled with their nursery; the next primary goes on with them."""
         self._nursery = None
-        self._loaded = trio.Event()
+        self._tasks.unload()
         for entry in self._entries.values():
             if not entry.ended.is_set():
                 entry.end(_stepped_down())
@@ -124,12 +129,12 @@ class RangeDeletions:
         await self._store.insert(task)
         self._adopt(task)
         logger.info("Registered a range deletion", **_about(task))
-        state = self._shard.namespace(task.namespace)
+        state = self._context.namespace(task.namespace)
         table = state.table if state.is_known else await self._deleter.authoritative_table(task)
-        ranges = orphan_ranges([task], table, self._shard.require_identity().shard_name) if table else ()
+        ranges = orphan_ranges([task], table, self._context.require_identity().shard_name) if table else ()
         if table is not None and ranges:
             hidden = OwnershipFilter(table.key_pattern, ranges, table.collection.default_collation)
-            await hide_from_older_readers(self._shard, task.namespace, hidden)
+            await hide_from_older_readers(state, self._older_cursors, hidden)
 
     async def mark_ready(self, migration_id: UUID, *, when: str) -> None:
         """Let a range be deleted, on a majority. It begins once the operations and cursors of now have ended.
@@ -229,10 +234,6 @@ class RangeDeletions:
 
     # What is known
 
-    async def wait_loaded(self) -> None:
-        """Return once what is persisted has been read, so that `tasks_of` tells the truth."""
-        await self._loaded.wait()
-
     def tasks_of(self, namespace: str) -> list[RangeDeletionTask]:
         """The range deletions of a collection, of whatever UUID, that have not ended."""
         return [entry.task for entry in self._entries.values() if entry.task.namespace == namespace]
@@ -255,7 +256,7 @@ class RangeDeletions:
             entry = self._adopt(task)
             if entry.ended.is_set():  # told to those who waited in another term
                 self._entries[task.id] = _Entry(task)
-        self._loaded.set()
+        self._tasks.set_loaded()
 
     async def observe_gap(self) -> None:
         """A secondary's mongod may have applied entries that were not observed.
@@ -268,7 +269,7 @@ class RangeDeletions:
         await self.reload()
         for entry in list(self._entries.values()):
             if entry.task.id not in known and entry.task.pending:
-                await hide_from_cursors_of_secondary(self._shard, entry.task)
+                await self._hide_on_secondary(entry.task)
 
     async def observe(self, entry: Mapping[str, Any]) -> None:
         """A secondary's mongod applied an oplog entry of ``config.rangeDeletions``.
@@ -281,11 +282,16 @@ class RangeDeletions:
         """
         if entry["op"] == "i":
             task = self._adopt(RangeDeletionTask.from_document(entry["o"])).task
-            await hide_from_cursors_of_secondary(self._shard, task)
+            await self._hide_on_secondary(task)
         elif entry["op"] == "d":
             self._forget(entry["o"]["_id"].as_uuid())
 
     # Inside
+
+    async def _hide_on_secondary(self, task: RangeDeletionTask) -> None:
+        state = self._context.namespaces.find(task.namespace)
+        if state is not None:  # if nobody has read the collection through this daemon, there is no cursor
+            await hide_from_cursors_of_secondary(state, self._older_cursors, task)
 
     def _adopt(self, task: RangeDeletionTask) -> _Entry:
         entry = self._entries.get(task.id)
@@ -303,9 +309,7 @@ class RangeDeletions:
             entry.end()
 
     def _publish(self, namespace: str) -> None:
-        state = self._shard.namespaces.find(namespace)
-        if state is not None:
-            state.set_range_deletions(self.tasks_of(namespace))
+        self._tasks.put(namespace, self.tasks_of(namespace))
 
     def _start(self, entry: _Entry) -> None:
         assert self._nursery is not None
@@ -341,7 +345,7 @@ class RangeDeletions:
 
     async def _now(self) -> Timestamp:
         """The cluster's time as the local mongod knows it."""
-        pong = await self._shard.mongod.command("admin", {"ping": 1})
+        pong = await self._context.mongod.command("admin", {"ping": 1})
         time: Timestamp = pong["operationTime"]
         return time
 

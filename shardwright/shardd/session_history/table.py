@@ -57,7 +57,7 @@ class HistoryTable:
         self._last_use: dict[bytes, int] = {}
         self._has_index = False
 
-    async def begin_term(self, nursery: trio.Nursery) -> None:
+    async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
         """Learn which sessions migrated in while other members were primary.
 
         Raises:

@@ -18,11 +18,18 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 
 if TYPE_CHECKING:
-    from shardwright.shardd.context.shard import Shard
+    from shardwright.shardd.context.shard_context import ShardContext
 
 IDENTITY = {"namespace": "d.c", "operationType": "rehearsed"}
 LEFT_BEHIND = {"_id": IDENTITY, "phase": "begun", "recoveredFromDisk": True}
 UNREACHABLE = CommandError(ErrorCode.HostUnreachable, "no answer")
+
+
+class NoMigrations:
+    """A shard that neither gives nor receives a range."""
+
+    async def end_all(self, namespace: str, reason: str) -> None:
+        """There are none to be ended."""
 
 
 class FakeShard:
@@ -80,9 +87,9 @@ def in_term(shard: FakeShard, work: Callable[[CoordinatorService], Awaitable[Non
     """Begin a term, do the work, end the term; waits take no time."""
 
     async def main() -> None:
-        service = CoordinatorService(cast("Shard", shard))
+        service = CoordinatorService(cast("ShardContext", shard), NoMigrations())
         async with trio.open_nursery() as nursery:
-            await service.begin_term(nursery)
+            await service.begin_term(1, nursery)
             await work(service)
             nursery.cancel_scope.cancel()
         service.end_term()
@@ -96,7 +103,7 @@ def rehearse(shard: FakeShard) -> dict[str, Any]:
 
     async def work(service: CoordinatorService) -> None:
         try:
-            ends.append(await service.run(Rehearsed(cast("Shard", shard), Namespace("d", "c"), {})))
+            ends.append(await service.run(Rehearsed, Namespace("d", "c"), {}))
         except CommandError as error:
             ends.append(error)
 
@@ -171,7 +178,7 @@ def test_a_document_of_an_unknown_kind_is_logged_and_passed_over(
     shard = FakeShard(unknown, LEFT_BEHIND)
 
     async def work(service: CoordinatorService) -> None:
-        await service.run(Rehearsed(cast("Shard", shard), Namespace("d", "c"), {}))
+        await service.run(Rehearsed, Namespace("d", "c"), {})
 
     in_term(shard, work)
     assert shard.documents == [unknown]

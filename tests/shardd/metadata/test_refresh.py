@@ -12,13 +12,13 @@ from shardwright.shardd.metadata.metadata_writer import MetadataWriter
 from shardwright.shardd.metadata.namespace_state import NamespaceState
 from shardwright.shardd.metadata.recovery_gate import RecoveryGate
 from shardwright.shardd.metadata.refresh import MetadataRefresher
+from shardwright.shardd.orphans.range_deletion_tasks import RangeDeletionTasks
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 
 if TYPE_CHECKING:
     from shardwright.shardd.metadata.metadata_store import MetadataStore
-    from shardwright.shardd.range_deleter.range_deletions import RangeDeletions
 
 
 class FakeSources:
@@ -28,6 +28,8 @@ class FakeSources:
         self.term: int | None = 3
         self.recovery_gate = RecoveryGate(lambda: self.is_primary)
         self.recovery_gate.open()
+        self.range_deletion_tasks = RangeDeletionTasks(lambda _: None)
+        self.range_deletion_tasks.set_loaded()
         self.reads = 0
         self.may_go_on = trio.Event()
         self.is_mongod_gone = False
@@ -35,13 +37,6 @@ class FakeSources:
     @property
     def is_primary(self) -> bool:
         return self.term is not None
-
-    @property
-    def range_deletions(self) -> "RangeDeletions":
-        return cast("RangeDeletions", self)
-
-    async def wait_loaded(self) -> None:
-        """There are none."""
 
     async def catalog(self) -> Catalog:
         return cast("Catalog", self)

@@ -90,7 +90,7 @@ def test_what_is_absorbed_is_found_by_the_next_primary(lone: LoneMongod) -> None
         await first.absorb(executed(session, 5, 1, 7))
         await first.absorb(executed(session, 4, 2))
         assert second.sessions == {}
-        await second.begin_term(nursery)
+        await second.begin_term(1, nursery)
         for table in (first, second):
             assert (table.sessions[lsid_of(session)], table.sessions[lsid_of(other)]) == (5, 1)
             assert set(await table.lookup(SessionWrite(lsid_of(session), 5))) == {1, 7}

@@ -8,13 +8,13 @@ beginning; therefore every step can be repeated.
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol
 from uuid import uuid4
 
 from bson.binary import Binary
 from bson.int64 import Int64
 
-from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod.config_collection import ConfigCollection
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
@@ -25,11 +25,24 @@ _COLLECTION: Final = "system.sharding_ddl_coordinators"
 _NO_ANSWER: Final = frozenset({ErrorCode.FailedToSatisfyReadPreference, ErrorCode.WriteConcernFailed})
 
 
+class LocalMigrations(Protocol):
+    """The migrations of this shard, as far as changes of collections have to end them."""
+
+    async def end_all(self, namespace: str, reason: str) -> None:
+        """End the migration of a collection in either direction; nothing of it is written when this returns.
+
+        Raises:
+            CommandError: it could not be ended.
+            BackendError: mongod does not answer.
+        """
+
+
 class Coordinator(ABC):
     """One change under way on the primary of the database's primary shard.
 
     Args:
-        shard: this shard.
+        context: of this shard daemon.
+        migrations: of this shard.
         namespace: what changes; the collection is empty for a database.
         arguments: what was asked for, as it is persisted.
         phase: the phase that was persisted, None at the beginning.
@@ -42,9 +55,15 @@ class Coordinator(ABC):
     operation_type: ClassVar[str]
 
     def __init__(
-        self, shard: Shard, namespace: Namespace, arguments: Mapping[str, Any], phase: str | None = None
+        self,
+        context: ShardContext,
+        migrations: LocalMigrations,
+        namespace: Namespace,
+        arguments: Mapping[str, Any],
+        phase: str | None = None,
     ) -> None:
-        self.shard = shard
+        self.context = context
+        self.migrations = migrations
         self.namespace = namespace
         self.arguments = dict(arguments)
         self.phase = phase
@@ -102,17 +121,17 @@ class Coordinator(ABC):
             "phase": phase,
             **self.arguments,
         }
-        await coordinator_documents(self.shard).save(document)
+        await coordinator_documents(self.context).save(document)
 
     async def remove_document(self) -> None:
         """The change is made, or given up: there is nothing left to resume."""
-        await coordinator_documents(self.shard).remove(self.id)
+        await coordinator_documents(self.context).remove(self.id)
         self.phase = None
 
 
-def coordinator_documents(shard: Shard) -> ConfigCollection:
+def coordinator_documents(context: ShardContext) -> ConfigCollection:
     """Where the documents of all coordinators are."""
-    return ConfigCollection(shard.mongod, _COLLECTION)
+    return ConfigCollection(context.mongod, _COLLECTION)
 
 
 def _may_be_done(code: int) -> bool:

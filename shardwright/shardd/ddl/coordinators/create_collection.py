@@ -79,11 +79,11 @@ class CreateCollection(Coordinator):
         return bool(self.arguments.get("unique", False))
 
     async def _shard_it(self, pattern: ShardKeyPattern) -> RoutingTable:
-        shard, namespace = self.shard, self.namespace
-        me = shard.require_identity().shard_name
+        context, namespace = self.context, self.namespace
+        me = context.require_identity().shard_name
         details = {"shardKey": self.arguments["shardKey"], "collection": str(namespace), "primary": me}
-        await log_change(shard, "shardCollection.start", str(namespace), details)
-        state = shard.namespace(str(namespace))
+        await log_change(context, "shardCollection.start", str(namespace), details)
+        state = context.namespace(str(namespace))
         async with held_exclusively(state, {"command": "createCollection", "ns": str(namespace)}):
             prepared = await self._prepare(pattern)
             await self.enter_phase(COMMIT)
@@ -100,7 +100,7 @@ class CreateCollection(Coordinator):
         uuid = Binary.from_uuid(prepared.uuid)
         version, count = str(table.collection_version), table.chunk_count
         end = {"uuid": uuid, "version": version, "empty": prepared.is_empty, "numChunks": count}
-        await log_change(shard, "shardCollection.end", str(namespace), end)
+        await log_change(context, "shardCollection.end", str(namespace), end)
         return table
 
     def _check_arguments(self, pattern: ShardKeyPattern) -> None:
@@ -135,7 +135,7 @@ class CreateCollection(Coordinator):
 
     async def _prepare(self, pattern: ShardKeyPattern) -> Prepared:
         """See to it that the collection exists here with its index, and plan its chunks."""
-        mongod, namespace, arguments = self.shard.mongod, self.namespace, self.arguments
+        mongod, namespace, arguments = self.context.mongod, self.namespace, self.arguments
         local = await local_collections.describe(mongod, namespace)
         if local is None:
             await local_collections.create(mongod, namespace)
@@ -152,7 +152,7 @@ class CreateCollection(Coordinator):
             may_create=bool(arguments.get("implicitlyCreateIndex", True)),
         )
         is_empty = await local_collections.is_empty(mongod, namespace)
-        plan = await plan_initial_chunks(self.shard, namespace, pattern, arguments, is_empty=is_empty)
+        plan = await plan_initial_chunks(self.context, namespace, pattern, arguments, is_empty=is_empty)
         return Prepared(local, is_empty, plan)
 
     def _check_local(self, local: LocalCollection | None) -> None:
@@ -172,11 +172,11 @@ class CreateCollection(Coordinator):
             )
 
     async def _prepare_other_shards(self, prepared: Prepared) -> None:
-        me = self.shard.require_identity().shard_name
+        me = self.context.require_identity().shard_name
         others = {each.shard for each in prepared.plan} - {me}
         if not others:
             return
-        indexes = await local_collections.list_indexes(self.shard.mongod, self.namespace)
+        indexes = await local_collections.list_indexes(self.context.mongod, self.namespace)
         participate = {
             "_shardsvrCreateCollectionParticipant": self.namespace.collection,
             "options": dict(prepared.local.options),
@@ -185,10 +185,10 @@ class CreateCollection(Coordinator):
             "idIndex": prepared.local.id_index,
             **self.session,
         }
-        await send_to_shards(self.shard, others, self.namespace.db, participate)
+        await send_to_shards(self.context, others, self.namespace.db, participate)
 
     async def _commit(self, pattern: ShardKeyPattern, prepared: Prepared) -> None:
-        catalog = await self.shard.catalog()
+        catalog = await self.context.catalog()
         epoch = ObjectId()
         timestamp = await catalog.new_timestamp()
         entry = CollectionEntry(
@@ -213,15 +213,15 @@ class CreateCollection(Coordinator):
 
     async def _publish(self, table: RoutingTable) -> None:
         """Let all shards with chunks, this one first, know and persist what has been committed."""
-        shard, name = self.shard, str(self.namespace)
-        await shard.refresher.refresh_collection(shard.namespace(name))
-        await shard.writer.wait_collection_saved(name)
-        others = set(table.shards) - {shard.require_identity().shard_name}
+        context, name = self.context, str(self.namespace)
+        await context.refresher.refresh_collection(context.namespace(name))
+        await context.writer.wait_collection_saved(name)
+        others = set(table.shards) - {context.require_identity().shard_name}
         flush = {"_flushRoutingTableCacheUpdatesWithWriteConcern": name, "syncFromConfig": True}
-        await send_to_shards(shard, others, "admin", flush)
+        await send_to_shards(context, others, "admin", flush)
 
     async def _read_routing(self) -> RoutingTable | None:
-        catalog = await self.shard.catalog()
+        catalog = await self.context.catalog()
         return await catalog.read(read_routing(str(self.namespace)))
 
 

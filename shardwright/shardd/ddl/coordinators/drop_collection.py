@@ -31,20 +31,20 @@ class DropCollection(Coordinator):
             CommandError: IllegalOperation, a collection of the cluster's own; of an unsharded collection also what a
                 shard answers, or that one could not be reached.
         """
-        shard, namespace = self.shard, self.namespace
+        context, namespace = self.context, self.namespace
         if namespace.is_internal:
             raise CommandError(ErrorCode.IllegalOperation, f"can't drop collections of the {namespace.db} database")
         uuid = await self._sharded_uuid()
         collection = {} if uuid is None else {"uuid": Binary.from_uuid(uuid)}
         await log_change(
-            shard, "dropCollection.start", str(namespace), {"collectionUUID": collection} if collection else {}
+            context, "dropCollection.start", str(namespace), {"collectionUUID": collection} if collection else {}
         )
         await self.enter_phase(DROP, **({"collInfo": collection} if collection else {}))
         # From here on chunks of it do not move, and it may be out of the catalog.
         self.must_finish = self.must_finish or uuid is not None
         try:
             async with dropped_everywhere(self, namespace, uuid):
-                await log_change(shard, "dropCollection", str(namespace))
+                await log_change(context, "dropCollection", str(namespace))
                 await self.remove_document()
         except CommandError as error:
             # As in MongoDB: what writes under way keep from being dropped is tried until they have ended.
@@ -57,6 +57,6 @@ class DropCollection(Coordinator):
         persisted = self.arguments.get("collInfo")
         if persisted is not None:
             return UUID(bytes=bytes(persisted["uuid"]))
-        catalog = await self.shard.catalog()
+        catalog = await self.context.catalog()
         table = await catalog.read(read_routing(str(self.namespace)))
         return None if table is None else table.collection.uuid

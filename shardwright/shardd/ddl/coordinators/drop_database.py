@@ -23,35 +23,35 @@ class DropDatabase(Coordinator):
 
     async def run(self) -> dict[str, Any]:
         """Drop the sharded collections one by one, then what is left of the database on every shard, then its entry."""
-        shard, db = self.shard, self.namespace.db
+        context, db = self.context, self.namespace.db
         await self.enter_phase(DROP)
         if await self._is_dropped():
             return {"dropped": db}
-        await log_change(shard, "dropDatabase.start", db)
+        await log_change(context, "dropDatabase.start", db)
         self.must_finish = True
         for collection in await self._sharded_collections():
             async with dropped_everywhere(self, collection.namespace, collection.uuid):
                 # Participants execute what has one number once: the next order needs another one.
                 await self.enter_phase(DROP)
-        async with database_closed(shard, db, {"command": "dropDatabase", "db": db}):
+        async with database_closed(context, db, {"command": "dropDatabase", "db": db}):
             # This shard first: as long as it has collections, the database is there.
-            await drop_database_here(shard, db, is_primary_shard=True)
+            await drop_database_here(context, db, is_primary_shard=True)
             version = {"databaseVersion": self.arguments["databaseVersion"]}
             participate = {"_shardsvrDropDatabaseParticipant": 1, **version, **self.session}
-            await send_to_other_shards(shard, db, participate)
-            catalog = await shard.catalog()
+            await send_to_other_shards(context, db, participate)
+            catalog = await context.catalog()
             await catalog.commit({"_configsvrCommitDropDatabase": db, **version})
-        await log_change(shard, "dropDatabase", db)
+        await log_change(context, "dropDatabase", db)
         return {"dropped": db}
 
     async def _is_dropped(self) -> bool:
         """Whether an earlier attempt has come to its end, so that a database of that name is another one."""
-        catalog = await self.shard.catalog()
+        catalog = await self.context.catalog()
         entry = await catalog.read(read_database(self.namespace.db))
         return entry is None or not entry.version.matches(DatabaseVersion.from_value(self.arguments["databaseVersion"]))
 
     async def _sharded_collections(self) -> list[CollectionEntry]:
-        catalog = await self.shard.catalog()
+        catalog = await self.context.catalog()
         prefix = f"{self.namespace.db}."
         # The first name after all names with the prefix is that with the next character for the dot.
         documents = await catalog.find(

@@ -8,7 +8,7 @@ from uuid import UUID
 from bson.binary import Binary
 
 from shardwright.shardd.context.other_shards import send_to_other_shards
-from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.ddl.coordinators.allow_migrations import allow_migrations
 from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
 from shardwright.shardd.ddl.dropping import drop_here
@@ -32,26 +32,26 @@ async def dropped_everywhere(coordinator: Coordinator, namespace: Namespace, uui
     Raises:
         CommandError: the config servers or a shard refused or could not be reached.
     """
-    shard = coordinator.shard
+    context = coordinator.context
     if uuid is not None:
-        await allow_migrations(shard, namespace, uuid, allow=False)
-    await shard.migrations.end_all(str(namespace), "Collection is being dropped")
+        await allow_migrations(context, namespace, uuid, allow=False)
+    await coordinator.migrations.end_all(str(namespace), "Collection is being dropped")
     reason = {"command": "dropCollection", "ns": str(namespace)}
-    async with closed(shard.namespace(str(namespace)), reason):
+    async with closed(context.namespace(str(namespace)), reason):
         await _drop_in_catalog(coordinator, namespace, uuid)
         participate = {
             "_shardsvrDropCollectionParticipant": namespace.collection,
             "fromMigrate": True,
             **coordinator.session,
         }
-        await send_to_other_shards(shard, namespace.db, participate)
-        await drop_here(shard, namespace)
-        await _learn(shard, namespace)
+        await send_to_other_shards(context, namespace.db, participate)
+        await drop_here(context, namespace)
+        await _learn(context, namespace)
         yield
 
 
 async def _drop_in_catalog(coordinator: Coordinator, namespace: Namespace, uuid: UUID | None) -> None:
-    catalog = await coordinator.shard.catalog()
+    catalog = await coordinator.context.catalog()
     if uuid is None:
         # Zones can be given to a collection before it is sharded, or even exists.
         await catalog.commit({"_configsvrRemoveTags": str(namespace), **coordinator.session})
@@ -63,9 +63,9 @@ async def _drop_in_catalog(coordinator: Coordinator, namespace: Namespace, uuid:
     await catalog.commit(drop)
 
 
-async def _learn(shard: Shard, namespace: Namespace) -> None:
+async def _learn(context: ShardContext, namespace: Namespace) -> None:
     """Learn and persist that the collection is not sharded."""
-    state = shard.namespace(str(namespace))
+    state = context.namespace(str(namespace))
     state.forget()
-    await shard.refresher.refresh_collection(state)
-    await shard.writer.wait_collection_saved(state.namespace)
+    await context.refresher.refresh_collection(state)
+    await context.writer.wait_collection_saved(state.namespace)

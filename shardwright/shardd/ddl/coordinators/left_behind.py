@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from shardwright.daemon.logs import get_logger
-from shardwright.shardd.context.shard import Shard
-from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
+from shardwright.shardd.context.shard_context import ShardContext
+from shardwright.shardd.ddl.coordinators.coordinator import Coordinator, LocalMigrations
 from shardwright.shardd.ddl.coordinators.kinds import COORDINATORS
 from shardwright.sharding.namespace import Namespace
 
@@ -14,7 +14,7 @@ logger = get_logger("shardd.coordinators")
 _NOT_ARGUMENTS: Final = frozenset({"_id", "recoveredFromDisk", "forwardableOpMetadata", "phase"})
 
 
-def left_behind(shard: Shard, document: Mapping[str, Any]) -> Coordinator | None:
+def left_behind(context: ShardContext, migrations: LocalMigrations, document: Mapping[str, Any]) -> Coordinator | None:
     """The coordinator of a document; None if this version of the program does not know what it stands for.
 
     Such a document stays: the version that wrote it may come back, and all other changes go on meanwhile.
@@ -26,4 +26,4 @@ def left_behind(shard: Shard, document: Mapping[str, Any]) -> Coordinator | None
         return None
     logger.info("Resuming a change", id=identity, phase=phase)
     arguments = {name: value for name, value in document.items() if name not in _NOT_ARGUMENTS}
-    return kind(shard, Namespace.parse(identity["namespace"]), arguments, phase)
+    return kind(context, migrations, Namespace.parse(identity["namespace"]), arguments, phase)

@@ -46,14 +46,14 @@ class ModifyCollection(Coordinator):
                 results = await self._send({self._me}, self._order(perform_view_change=True))
         else:
             results = await self._modify_sharded(table)
-        shards = await (await self.shard.catalog()).shards()
+        shards = await (await self.context.catalog()).shards()
         return {"raw": {shards[shard_id].host: result for shard_id, result in sorted(results.items())}}
 
     async def _modify_sharded(self, table: RoutingTable) -> dict[str, Any]:
         await self.enter_phase(self.phase or BLOCK_SHARDS)
         try:
             with self.point_of_no_return():
-                await allow_migrations(self.shard, self.namespace, table.collection.uuid, allow=False)
+                await allow_migrations(self.context, self.namespace, table.collection.uuid, allow=False)
                 # From here on the owners stay what they are.
                 table = await self._read_routing() or table
                 if self.phase == BLOCK_SHARDS:
@@ -69,13 +69,13 @@ class ModifyCollection(Coordinator):
         return results
 
     async def _read_routing(self) -> RoutingTable | None:
-        catalog = await self.shard.catalog()
+        catalog = await self.context.catalog()
         return await catalog.read(read_routing(str(self.namespace)))
 
     async def _thaw(self, table: RoutingTable) -> None:
         """Let chunks move again; that has to be done, whatever has become of the change."""
         self.must_finish = True
-        await allow_migrations(self.shard, self.namespace, table.collection.uuid, allow=True)
+        await allow_migrations(self.context, self.namespace, table.collection.uuid, allow=True)
 
     async def _ask_owners(self, table: RoutingTable) -> None:
         """Find out what a shard that owns chunks would refuse.
@@ -93,7 +93,7 @@ class ModifyCollection(Coordinator):
 
     async def _check_index(self, shard_id: str, index: Mapping[str, Any]) -> None:
         listing = {"listIndexes": self.namespace.collection}
-        reply = await send_to_shard(self.shard, shard_id, self.namespace.db, listing)
+        reply = await send_to_shard(self.context, shard_id, self.namespace.db, listing)
         name, key = index.get("name"), index.get("keyPattern", {})
         found = [each for each in reply["cursor"]["firstBatch"] if each["name"] == name or each["key"] == key]
         if not found and (name or key):
@@ -110,7 +110,7 @@ class ModifyCollection(Coordinator):
         else:
             await self._modify_bystander(results, order, self._me)
         results |= await self._send(owners - {self._me}, order)
-        for shard_id in sorted(set(await all_shard_ids(self.shard)) - owners - {self._me}):
+        for shard_id in sorted(set(await all_shard_ids(self.context)) - owners - {self._me}):
             await self._modify_bystander(results, order, shard_id)
         return results
 
@@ -131,7 +131,7 @@ class ModifyCollection(Coordinator):
                 raise
 
     async def _send(self, shard_ids: Set[str], order: Mapping[str, Any]) -> dict[str, Any]:
-        replies = await send_to_shards(self.shard, shard_ids, self.namespace.db, order)
+        replies = await send_to_shards(self.context, shard_ids, self.namespace.db, order)
         return {shard_id: reply["result"] for shard_id, reply in replies.items()}
 
     def _order(
@@ -153,4 +153,4 @@ class ModifyCollection(Coordinator):
 
     @property
     def _me(self) -> str:
-        return self.shard.require_identity().shard_name
+        return self.context.require_identity().shard_name

@@ -39,16 +39,16 @@ class RenameCollection(Coordinator):
             CommandError: CommandFailed, the databases have different primary shards; CommandNotSupported, one of the
                 collections is sharded; NamespaceNotFound, NamespaceExists and others as mongod answers.
         """
-        shard, source, target = self.shard, self.namespace, self._target
+        context, source, target = self.context, self.namespace, self._target
         target.check_creatable()
         await self._check_placement()
         await log_change(
-            shard, "renameCollection.start", str(source), {"source": str(source), "destination": str(target)}
+            context, "renameCollection.start", str(source), {"source": str(source), "destination": str(target)}
         )
         async with AsyncExitStack() as sections:
             for name in sorted({str(source), str(target)}):
                 reason = {"command": "renameCollection", "ns": name}
-                await sections.enter_async_context(held_exclusively(shard.namespace(name), reason))
+                await sections.enter_async_context(held_exclusively(context.namespace(name), reason))
             rename: dict[str, Any] = {
                 "renameCollection": str(source),
                 "to": str(target),
@@ -60,15 +60,15 @@ class RenameCollection(Coordinator):
                 # A command that reaches mongod late does not take a collection that was created since. Between
                 # databases, where it copies, mongod takes no UUID.
                 rename |= await self._uuids()
-            await shard.mongod.command("admin", rename)
+            await context.mongod.command("admin", rename)
         await log_change(
-            shard, "renameCollection.end", str(source), {"source": str(source), "destination": str(target)}
+            context, "renameCollection.end", str(source), {"source": str(source), "destination": str(target)}
         )
         return {"collectionVersion": UNSHARDED.to_document()}
 
     async def _uuids(self) -> dict[str, Any]:
         """Which collection is to be renamed, and which one to be dropped for it."""
-        mongod = self.shard.mongod
+        mongod = self.context.mongod
         uuids: dict[str, Any] = dict(uuid_argument(self.namespace, await describe(mongod, self.namespace)))
         if self.arguments.get("dropTarget", False):
             replaced = await describe(mongod, self._target)
@@ -77,7 +77,7 @@ class RenameCollection(Coordinator):
         return uuids
 
     async def _check_placement(self) -> None:
-        catalog = await self.shard.catalog()
+        catalog = await self.context.catalog()
         for namespace in (self.namespace, self._target):
             if await catalog.read(read_routing(str(namespace))) is not None:
                 raise CommandError(
@@ -86,7 +86,7 @@ class RenameCollection(Coordinator):
                 )
         if self._target.db != self.namespace.db:
             entry = await catalog.read(read_database(self._target.db))
-            if entry is not None and entry.primary != self.shard.require_identity().shard_name:
+            if entry is not None and entry.primary != self.context.require_identity().shard_name:
                 raise CommandError(
                     ErrorCode.CommandFailed,
                     "Source and destination collections must be on the same shard, but the primary shard of "

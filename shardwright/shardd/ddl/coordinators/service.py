@@ -1,14 +1,16 @@
 """Running coordinators on a primary: those asked for now, and those a former primary has left behind."""
 
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
 import trio
 
-from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.ddl.coordinators.attempts import run_to_its_end
-from shardwright.shardd.ddl.coordinators.coordinator import Coordinator, coordinator_documents
+from shardwright.shardd.ddl.coordinators.coordinator import Coordinator, LocalMigrations, coordinator_documents
 from shardwright.shardd.ddl.coordinators.left_behind import left_behind
+from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 
@@ -24,21 +26,28 @@ class _Run:
 
 
 class CoordinatorService:
-    """The coordinators of one shard daemon."""
+    """The coordinators of one shard daemon.
 
-    def __init__(self, shard: Shard) -> None:
-        self._shard = shard
+    Args:
+        context: of this shard daemon.
+        migrations: of this shard, which drops end.
+    """
+
+    def __init__(self, context: ShardContext, migrations: LocalMigrations) -> None:
+        self._context = context
+        self._migrations = migrations
         self._nursery: trio.Nursery | None = None
         self._runs: dict[tuple[str, str], _Run] = {}
 
-    async def begin_term(self, nursery: trio.Nursery) -> None:
+    async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
         """Start what was left behind; only then are new changes taken.
 
         Args:
+            term: which begins.
             nursery: of the term, in which coordinators run until step-down.
         """
-        for document in await coordinator_documents(self._shard).all():
-            coordinator = left_behind(self._shard, document)
+        for document in await coordinator_documents(self._context).all():
+            coordinator = left_behind(self._context, self._migrations, document)
             if coordinator is not None:
                 self._start(coordinator, nursery)
         self._nursery = nursery
@@ -47,8 +56,13 @@ class CoordinatorService:
         """The coordinators have been cancelled with their nursery; the next primary goes on with them."""
         self._nursery = None
 
-    async def run(self, coordinator: Coordinator) -> dict[str, Any]:
+    async def run(self, kind: type[Coordinator], namespace: Namespace, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Make a change, or wait for the end of the same one if it is under way.
+
+        Args:
+            kind: which change.
+            namespace: what changes.
+            arguments: what was asked for.
 
         Raises:
             CommandError: it failed; NotWritablePrimary, the daemon is not (yet) recovered as primary;
@@ -56,6 +70,7 @@ class CoordinatorService:
         """
         if self._nursery is None:
             raise CommandError(ErrorCode.NotWritablePrimary, "not primary")
+        coordinator = kind(self._context, self._migrations, namespace, arguments)
         run = self._runs.get(_key(coordinator))
         if run is None:
             run = self._start(coordinator, self._nursery)
@@ -79,7 +94,7 @@ class CoordinatorService:
         try:
             async with AsyncExitStack() as locks:
                 for name in coordinator.locks:
-                    await locks.enter_async_context(self._shard.ddl_locks.hold(name))
+                    await locks.enter_async_context(self._context.ddl_locks.hold(name))
                 run.reply = await run_to_its_end(coordinator)
         except CommandError as error:
             run.error = error

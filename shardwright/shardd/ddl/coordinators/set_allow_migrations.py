@@ -26,8 +26,8 @@ class SetAllowMigrations(Coordinator):
         Raises:
             CommandError: NamespaceNotSharded; what a shard answers, when the change itself has been made.
         """
-        shard, namespace = self.shard, str(self.namespace)
-        catalog = await shard.catalog()
+        context, namespace = self.context, str(self.namespace)
+        catalog = await context.catalog()
         change = (
             {"$unset": {"permitMigrations": True}}
             if self.arguments["allowMigrations"]
@@ -47,5 +47,5 @@ class SetAllowMigrations(Coordinator):
             "syncFromConfig": True,
             "writeConcern": MAJORITY,
         }
-        await send_to_shards(shard, table.shards, "admin", flush)
+        await send_to_shards(context, table.shards, "admin", flush)
         return {}

@@ -14,11 +14,12 @@ from shardwright.daemon.logs import get_logger
 from shardwright.shardd.cluster.network import is_transient
 from shardwright.shardd.context.fail_point_names import AFTER_ABORT, AFTER_COMMIT
 from shardwright.shardd.context.other_shards import send_to_shard
-from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod.write_concern import MAJORITY
 from shardwright.shardd.migration.documents import ABORTED, COMMITTED, MigrationCoordinatorDocument
 from shardwright.shardd.migration.donor.store import DonorStore
 from shardwright.shardd.orphans.range_deletion_task import CLEAN_DELAYED, CLEAN_NOW
+from shardwright.shardd.range_deleter.range_deletions import RangeDeletions
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 
@@ -32,12 +33,12 @@ _RETRY_SECONDS_MAX: Final = 5.0
 
 
 async def decide(
-    shard: Shard, coordinator: MigrationCoordinatorDocument, *, is_committed: bool
+    context: ShardContext, coordinator: MigrationCoordinatorDocument, *, is_committed: bool
 ) -> MigrationCoordinatorDocument:
     """Persist what has become of a migration, as often as it takes; returns its document with the decision."""
-    await shard.fail_points.hang_while((AFTER_COMMIT if is_committed else AFTER_ABORT).before_making_decision_durable)
+    await context.fail_points.hang_while((AFTER_COMMIT if is_committed else AFTER_ABORT).before_making_decision_durable)
     decided = replace(coordinator, decision=COMMITTED if is_committed else ABORTED)
-    store, pause = DonorStore(shard.mongod), _RETRY_SECONDS_MIN
+    store, pause = DonorStore(context.mongod), _RETRY_SECONDS_MIN
     while True:
         try:
             await store.save_coordinator(decided)
@@ -52,21 +53,29 @@ class Completion:
     """The completion of one migration.
 
     Args:
-        shard: this shard.
+        context: of this shard daemon.
+        range_deletions: of this shard.
         coordinator: its document with the decision, which is persisted.
         session_id: of the last attempt.
         waits_for_delete: whether somebody waits for the deletion of the donor's documents.
     """
 
     def __init__(
-        self, shard: Shard, coordinator: MigrationCoordinatorDocument, session_id: str, *, waits_for_delete: bool
+        self,
+        context: ShardContext,
+        range_deletions: RangeDeletions,
+        coordinator: MigrationCoordinatorDocument,
+        session_id: str,
+        *,
+        waits_for_delete: bool,
     ) -> None:
         assert coordinator.decision is not None
-        self._shard = shard
+        self._context = context
+        self._range_deletions = range_deletions
         self._coordinator = coordinator
         self._session_id = session_id
         self._when = CLEAN_NOW if waits_for_delete else CLEAN_DELAYED
-        self._store = DonorStore(shard.mongod)
+        self._store = DonorStore(context.mongod)
         self._places = AFTER_COMMIT if coordinator.decision == COMMITTED else AFTER_ABORT
 
     async def run(self, nursery: trio.Nursery) -> None:
@@ -85,7 +94,7 @@ class Completion:
             pause = min(pause * 2, _RETRY_SECONDS_MAX)
 
     async def _try(self) -> bool:
-        fail_points = self._shard.fail_points
+        fail_points = self._context.fail_points
         try:
             await self._complete_here()
             await fail_points.hang_while(self._places.before_sending_decision)
@@ -99,7 +108,7 @@ class Completion:
         return True
 
     async def _complete_here(self) -> None:
-        deletions, migration_id = self._shard.range_deletions, self._coordinator.id
+        deletions, migration_id = self._range_deletions, self._coordinator.id
         if self._coordinator.decision == COMMITTED:
             await deletions.mark_ready(migration_id, when=self._when)
         else:
@@ -136,7 +145,7 @@ class Completion:
             logger.info("The recipient had nothing to abort", error=str(error), **self._about)
 
     async def _tell(self, command: dict[str, Any]) -> None:
-        await send_to_shard(self._shard, self._coordinator.recipient, "admin", command)
+        await send_to_shard(self._context, self._coordinator.recipient, "admin", command)
 
     @property
     def _about(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import trio
 from bson.timestamp import Timestamp
 
 from shardwright.daemon.logs import get_logger
-from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.migration.documents import MigrationCoordinatorDocument
 from shardwright.wire.errors import CommandError
 
@@ -24,7 +24,7 @@ class DonorCriticalSection:
     """The section of one migration.
 
     Args:
-        shard: this shard.
+        context: of this shard daemon.
         coordinator: the migration.
 
     Attributes:
@@ -32,11 +32,11 @@ class DonorCriticalSection:
         phases: how many milliseconds each part of it took, see `finish`.
     """
 
-    def __init__(self, shard: Shard, coordinator: MigrationCoordinatorDocument) -> None:
+    def __init__(self, context: ShardContext, coordinator: MigrationCoordinatorDocument) -> None:
         self.seconds = 0.0
         self.phases: dict[str, float] = {}
-        self._shard = shard
-        self._state = shard.namespace(coordinator.namespace)
+        self._context = context
+        self._state = context.namespace(coordinator.namespace)
         # The session makes it differ from every other section.
         self._reason: dict[str, Any] = {
             "command": "moveChunk",
@@ -79,7 +79,7 @@ class DonorCriticalSection:
             CommandError: mongod refuses.
             BackendError: mongod does not answer.
         """
-        await self._shard.store.count_critical_section(self._state.namespace)
+        await self._context.store.count_critical_section(self._state.namespace)
 
     async def last_write_time(self) -> Timestamp:
         """A time that is not before that of any write that was let in.
@@ -88,7 +88,7 @@ class DonorCriticalSection:
             CommandError: mongod refuses.
             BackendError: mongod does not answer.
         """
-        pong = await self._shard.mongod.command("admin", {"ping": 1})
+        pong = await self._context.mongod.command("admin", {"ping": 1})
         time_of_last: Timestamp = pong["operationTime"]
         return time_of_last
 
@@ -100,7 +100,7 @@ class DonorCriticalSection:
         """Learn the placement after the commit. If that is not possible, the operations that wait will see to it."""
         self._state.forget()
         try:
-            await self._shard.refresher.refresh_collection(self._state)
+            await self._context.refresher.refresh_collection(self._state)
         except CommandError as error:
             logger.warning("Could not refresh after a migration", namespace=self._state.namespace, error=str(error))
 

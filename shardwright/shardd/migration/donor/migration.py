@@ -1,7 +1,7 @@
 """One migration of this shard as donor, from the first attempt at the clone to its outcome.
 
-What is persisted before and after is the work of `donations` and `completion`. The steps and their order are those of
-MongoDB's ``MigrationSourceManager``.
+`donor_service` and `completion` persist what comes before and after. The steps and their order are those of MongoDB's
+``MigrationSourceManager``.
 """
 
 from collections.abc import Mapping
@@ -18,18 +18,18 @@ from shardwright.shardd.context.fail_point_names import (
     HANG_AFTER_BLOCKING_WRITES,
     HANG_BEFORE_LEAVING_CRITICAL_SECTION,
 )
-from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.migration.documents import MigrationCoordinatorDocument, new_session_id
 from shardwright.shardd.migration.donor.attempts import MigrationAttempts
 from shardwright.shardd.migration.donor.backlog import BacklogLimit
 from shardwright.shardd.migration.donor.critical_section import DonorCriticalSection
 from shardwright.shardd.migration.donor.outcome import commit_on_config, wait_outcome
 from shardwright.shardd.migration.donor.plan import MovePlan
-from shardwright.shardd.migration.donor.progress import progress_fields
 from shardwright.shardd.migration.donor.recipient_link import RecipientLink, RecipientLostError, RecipientStatus
-from shardwright.shardd.migration.donor.steps import Steps
+from shardwright.shardd.migration.donor.steps import DonorStep, Steps
 from shardwright.shardd.migration.donor.store import DonorStore
 from shardwright.shardd.migration.donor.verification import verify_range
+from shardwright.shardd.migration.parameters import MigrationParameters
 from shardwright.shardd.migration.source.clone_source import CloneSource
 from shardwright.shardd.session_history.donor_history import DonorHistory
 from shardwright.wire.error_codes import ErrorCode
@@ -71,7 +71,8 @@ class DonorMigration:
     """One migration under way.
 
     Args:
-        shard: this shard.
+        context: of this shard daemon.
+        parameters: what can be set about migrations.
         plan: what moves.
         coordinator: its persisted document.
         attempts: the attempts that former primaries have made.
@@ -95,7 +96,8 @@ class DonorMigration:
 
     def __init__(
         self,
-        shard: Shard,
+        context: ShardContext,
+        parameters: MigrationParameters,
         plan: MovePlan,
         coordinator: MigrationCoordinatorDocument,
         attempts: MigrationAttempts,
@@ -106,7 +108,7 @@ class DonorMigration:
         self.coordinator = coordinator
         self.attempts = attempts
         self.steps = steps
-        self.recipient = RecipientLink(shard, coordinator, plan)
+        self.recipient = RecipientLink(context, coordinator, plan)
         self.session_id = coordinator.session_id
         self.source: CloneSource | None = None
         self.history: DonorHistory | None = None
@@ -114,9 +116,10 @@ class DonorMigration:
         self.status: RecipientStatus | None = None
         self.is_committing = False
         self.critical_section_seconds = 0.0
-        self._shard = shard
+        self._context = context
+        self._parameters = parameters
         self._nursery = nursery
-        self._store = DonorStore(shard.mongod)
+        self._store = DonorStore(context.mongod)
         self._abortable = trio.CancelScope()
         self._abort_reason: CommandError | None = None
         self._source_changed = trio.lowlevel.ParkingLot()
@@ -163,7 +166,7 @@ class DonorMigration:
 
         They do not if it is cancelled: whatever comes after has to put an end to their waiting.
         """
-        section = DonorCriticalSection(self._shard, self.coordinator)
+        section = DonorCriticalSection(self._context, self.coordinator)
         outcome = Outcome()
         try:
             with self._abortable:
@@ -188,7 +191,7 @@ class DonorMigration:
 
     async def _catch_up_and_block(self, section: DonorCriticalSection) -> None:
         """All that comes before the config servers are told."""
-        with trio.move_on_after(self._shard.migrations.parameters.catch_up_seconds_max):
+        with trio.move_on_after(self._parameters.catch_up_seconds_max):
             while not await self._attempt(section):
                 continue
             return
@@ -201,11 +204,11 @@ class DonorMigration:
         await self._begin_attempt()
         try:
             source = await self._start_source()
-            await self._finish_step(3)
+            await self._finish_step(DonorStep.RECIPIENT_STARTED)
             await self._wait_caught_up(source)
-            await self._finish_step(4)
+            await self._finish_step(DonorStep.CAUGHT_UP)
             await self._block_writes(section, source)
-            await self._finish_step(5)
+            await self._finish_step(DonorStep.RECIPIENT_COMMITTED)
         except RecipientLostError as lost:
             logger.warning("Lost the recipient of a migration", reason=str(lost), **self._about)
             return False
@@ -226,8 +229,8 @@ class DonorMigration:
     async def _start_source(self) -> CloneSource:
         """Have the recipient start, and begin to give where it wants to begin."""
         reply = await self.recipient.start(self.attempts)
-        history = self.plan.new_history(self._shard)
-        source = self.plan.new_source(self._shard, self.session_id, history.observe)
+        history = self.plan.new_history(self._context)
+        source = self.plan.new_source(self._context, self.session_id, history.observe)
         resume = reply.get("resumeFrom")
         if resume is None:
             await source.start()
@@ -270,14 +273,14 @@ class DonorMigration:
             await self._wait_caught_up(source)
         with trio.move_on_after(COMMIT_SECONDS_MAX):
             await section.tell_secondaries()
-            await self._shard.fail_points.hang_while(HANG_AFTER_BLOCKING_WRITES)
+            await self._context.fail_points.hang_while(HANG_AFTER_BLOCKING_WRITES)
             await source.wait_followed(await section.last_write_time())
             section.finish("follow")
             self.status = await self.recipient.commit(self.session_id)
             section.finish("recipient")
-            self._shard.fail_points.fail_if_on(FAIL_MIGRATION_COMMIT)
-            if self._shard.migrations.parameters.verify:
-                await verify_range(self._shard, self.coordinator, self.plan)
+            self._context.fail_points.fail_if_on(FAIL_MIGRATION_COMMIT)
+            if self._parameters.verify:
+                await verify_range(self._context, self.coordinator, self.plan)
                 section.finish("verify")
             return
         raise CommandError(ErrorCode.ExceededTimeLimit, "the recipient did not catch up in the critical section")
@@ -287,20 +290,20 @@ class DonorMigration:
         section.block_reads()
         failure: CommandError | None = None
         try:
-            await commit_on_config(self._shard, self.plan, status.cluster_time)
+            await commit_on_config(self._context, self.plan, status.cluster_time)
         except (CommandError, BackendError) as error:
             logger.warning("It is open whether a migration was committed", error=str(error), **self._about)
-            if not await wait_outcome(self._shard, self.coordinator):
+            if not await wait_outcome(self._context, self.coordinator):
                 failure = as_command_error(error)
         section.finish("commit")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._release_recipient)
             await section.refresh()
             section.finish("refresh")
-            await self._shard.fail_points.hang_while(HANG_BEFORE_LEAVING_CRITICAL_SECTION)
+            await self._context.fail_points.hang_while(HANG_BEFORE_LEAVING_CRITICAL_SECTION)
             section.leave()
         if failure is None:
-            await self._finish_step(6)
+            await self._finish_step(DonorStep.CONFIG_COMMITTED)
         return failure
 
     async def _release_recipient(self) -> None:
@@ -311,20 +314,35 @@ class DonorMigration:
         except CommandError as error:
             logger.warning("Could not release the recipient", error=str(error), **self._about)
 
-    async def _finish_step(self, step: int) -> None:
-        await self.steps.finish(step, **self._about, **progress_fields(self))
+    async def _finish_step(self, step: DonorStep) -> None:
+        await self.steps.finish(step, **self._about, **self._progress_fields())
 
     def _maybe_log_progress(self) -> None:
         """Tell the log how far it is, unless it has been told a moment ago."""
         now = trio.current_time()
         if now >= self._next_progress:
             self._next_progress = now + PROGRESS_SECONDS
-            logger.info("A migration is under way", **self._about, **progress_fields(self))
+            logger.info("A migration is under way", **self._about, **self._progress_fields())
 
     def _log_success(self, section: DonorCriticalSection, outcome: Outcome) -> None:
         counts = {name: int(count) for name, count in outcome.counts.items()}
         blocked_ms = round(section.seconds * 1000, 1)
         logger.info("Gave a range to another shard", blocked_ms=blocked_ms, **section.phases, **counts, **self._about)
+
+    def _progress_fields(self) -> dict[str, object]:
+        """How far it has come, as the log says it. What former attempts have cloned counts as well."""
+        source, status = self.source, self.status
+        counts = {} if status is None else status.counts
+        cloned = int(counts.get("cloned", 0))
+        return {
+            "attempt": len(self.attempts.attempts),
+            "documents_cloned": cloned,
+            "documents_estimated": max(self.documents_estimated, cloned),
+            "bytes_cloned": int(counts.get("clonedBytes", 0)),
+            "documents_queued": 0 if source is None else source.queued_ids,
+            "bytes_queued": 0 if source is None else source.queued_bytes,
+            "recipient_state": "" if status is None else status.state,
+        }
 
     def _set_source(self, source: CloneSource | None, history: DonorHistory | None = None) -> None:
         if self.source is not None:

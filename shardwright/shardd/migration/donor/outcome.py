@@ -13,7 +13,7 @@ from bson.binary import Binary
 from shardwright.daemon.logs import get_logger
 from shardwright.shardd.cluster.catalog import Catalog
 from shardwright.shardd.context.fail_point_names import MIGRATION_COMMIT_NETWORK_ERROR, MIGRATION_COMMIT_VERSION_ERROR
-from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.migration.documents import MigrationCoordinatorDocument
 from shardwright.shardd.migration.donor.plan import MovePlan
 from shardwright.sharding.catalog.reads import read_routing
@@ -28,40 +28,40 @@ _RETRY_SECONDS_MIN: Final = 0.05
 _RETRY_SECONDS_MAX: Final = 2.0
 
 
-async def commit_on_config(shard: Shard, plan: MovePlan, cluster_time: Mapping[str, Any] | None) -> None:
+async def commit_on_config(context: ShardContext, plan: MovePlan, cluster_time: Mapping[str, Any] | None) -> None:
     """Have the config servers give the range to the recipient.
 
     Args:
-        shard: this shard.
+        context: of this shard daemon.
         plan: what moves.
         cluster_time: the recipient's ``$clusterTime`` after its last write. The new placement counts from after it.
 
     Raises:
         CommandError: it was refused, or nobody knows.
     """
-    shard.fail_points.fail_if_on(MIGRATION_COMMIT_VERSION_ERROR, ErrorCode.StaleEpoch)
-    catalog = await shard.catalog()
-    valid_after = await shard.placement_time(cluster_time)
+    context.fail_points.fail_if_on(MIGRATION_COMMIT_VERSION_ERROR, ErrorCode.StaleEpoch)
+    catalog = await context.catalog()
+    valid_after = await context.placement_time(cluster_time)
     await catalog.commit(
         {
             "_configsvrCommitChunkMigration": str(plan.request.namespace),
-            "fromShard": shard.require_identity().shard_name,
+            "fromShard": context.require_identity().shard_name,
             "toShard": plan.request.recipient,
             "migratedChunk": {**plan.range.to_document(), "lastmod": plan.chunk_version.to_document()},
             "fromShardCollectionVersion": plan.table.collection_version.to_document(),
             "validAfter": valid_after,
         }
     )
-    shard.fail_points.fail_if_on(MIGRATION_COMMIT_NETWORK_ERROR)
+    context.fail_points.fail_if_on(MIGRATION_COMMIT_NETWORK_ERROR)
 
 
-async def wait_outcome(shard: Shard, coordinator: MigrationCoordinatorDocument) -> bool:
+async def wait_outcome(context: ShardContext, coordinator: MigrationCoordinatorDocument) -> bool:
     """Whether the config servers have committed a migration, for good; as often as it takes to learn it."""
     pause = _RETRY_SECONDS_MIN
     while True:
         try:
-            outcome = await _find_outcome(shard, coordinator)
-            await shard.config_times.wait_durable()
+            outcome = await _find_outcome(context, coordinator)
+            await context.config_times.wait_durable()
         except (CommandError, BackendError) as error:
             logger.warning(
                 "Could not learn what became of a migration",
@@ -76,9 +76,9 @@ async def wait_outcome(shard: Shard, coordinator: MigrationCoordinatorDocument) 
         pause = min(pause * 2, _RETRY_SECONDS_MAX)
 
 
-async def _find_outcome(shard: Shard, coordinator: MigrationCoordinatorDocument) -> bool | None:
+async def _find_outcome(context: ShardContext, coordinator: MigrationCoordinatorDocument) -> bool | None:
     """Whether it was committed, None if the chunks changed while they were looked at."""
-    catalog = await shard.catalog()
+    catalog = await context.catalog()
     chunk = await _chunk_of_donor(catalog, coordinator)
     if isinstance(chunk, bool):
         return chunk

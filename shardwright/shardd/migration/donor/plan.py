@@ -10,7 +10,7 @@ from typing import Final
 from bson.int64 import Int64
 
 from shardwright.shardd.context.routing import refreshed_table
-from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod import local_collections
 from shardwright.shardd.migration.donor.request import DO_NOT_FORCE_JUMBO, MoveRangeRequest
 from shardwright.shardd.migration.source.clone_source import CloneSource
@@ -56,20 +56,20 @@ class MovePlan:
         return self.table.collection.version(self.chunk.version)
 
     def new_source(
-        self, shard: Shard, session_id: str, observe: Callable[[bytes], None] = lambda entry: None
+        self, context: ShardContext, session_id: str, observe: Callable[[bytes], None] = lambda entry: None
     ) -> CloneSource:
         """The documents of the range, for an attempt of that session; ``observe`` is told of oplog entries."""
         collection = self.table.collection
         namespace, pattern = collection.namespace, collection.key_pattern
-        return CloneSource(shard.mongod, namespace, collection.uuid, pattern, self.range, session_id, observe=observe)
+        return CloneSource(context.mongod, namespace, collection.uuid, pattern, self.range, session_id, observe=observe)
 
-    def new_history(self, shard: Shard) -> DonorHistory:
+    def new_history(self, context: ShardContext) -> DonorHistory:
         """The retryable writes in the range, for one attempt."""
         collection = self.table.collection
-        return DonorHistory(shard.mongod, collection.namespace, collection.uuid, collection.key_pattern, self.range)
+        return DonorHistory(context.mongod, collection.namespace, collection.uuid, collection.key_pattern, self.range)
 
 
-async def plan_move(shard: Shard, request: MoveRangeRequest) -> MovePlan | None:
+async def plan_move(context: ShardContext, request: MoveRangeRequest) -> MovePlan | None:
     """Check that a range can be moved, with a fresh routing table; None if it is where it shall be.
 
     Raises:
@@ -78,11 +78,11 @@ async def plan_move(shard: Shard, request: MoveRangeRequest) -> MovePlan | None:
             IncompatibleShardingMetadata, the range is no part of one chunk; IndexNotFound, no index supports the
             shard key; InvalidUUID, the collection here is another one.
     """
-    me = shard.require_identity().shard_name
+    me = context.require_identity().shard_name
     if request.recipient == me:
         raise CommandError(ErrorCode.InvalidOptions, "Destination shard cannot be the same as source")
-    await shard.shard_client(request.recipient)
-    table = await refreshed_table(shard, request.namespace, request.epoch)
+    await context.shard_client(request.recipient)
+    table = await refreshed_table(context, request.namespace, request.epoch)
     if not table.collection.allow_migrations:
         raise CommandError(
             ErrorCode.ConflictingOperationInProgress,
@@ -90,7 +90,7 @@ async def plan_move(shard: Shard, request: MoveRangeRequest) -> MovePlan | None:
         )
     chunk = _chunk_of(table, request)
     low = chunk.min if request.min is None else request.min
-    high = await _upper_bound(shard, table, chunk, low, request) if request.max is None else request.max
+    high = await _upper_bound(context, table, chunk, low, request) if request.max is None else request.max
     moved = ChunkRange.of(table.key_pattern, low, high)
     if chunk.shard == request.recipient and moved.max_key <= chunk.max_key:
         return None
@@ -99,11 +99,11 @@ async def plan_move(shard: Shard, request: MoveRangeRequest) -> MovePlan | None:
             ErrorCode.IncompatibleShardingMetadata,
             f"cannot move range {moved} of {request.namespace}: it is not contained within a chunk of shard {me}",
         )
-    await _check_collection(shard, table)
+    await _check_collection(context, table)
     return MovePlan(request, table, chunk, moved)
 
 
-async def check_size(shard: Shard, plan: MovePlan) -> int:
+async def check_size(context: ShardContext, plan: MovePlan) -> int:
     """Refuse a range that is too big for a chunk, unless it has to be moved all the same.
 
     Returns:
@@ -114,7 +114,7 @@ async def check_size(shard: Shard, plan: MovePlan) -> int:
         BackendError: the local mongod does not answer.
     """
     limit = plan.request.max_chunk_bytes
-    estimate = await plan.new_source(shard, "").estimate()
+    estimate = await plan.new_source(context, "").estimate()
     if limit is None or plan.request.force_jumbo != DO_NOT_FORCE_JUMBO or not estimate.average_bytes:
         return estimate.documents
     documents_max = _SLACK * (limit // estimate.average_bytes)
@@ -138,7 +138,7 @@ def _chunk_of(table: RoutingTable, request: MoveRangeRequest) -> RoutedChunk:
 
 
 async def _upper_bound(
-    shard: Shard, table: RoutingTable, chunk: RoutedChunk, low: bytes, request: MoveRangeRequest
+    context: ShardContext, table: RoutingTable, chunk: RoutedChunk, low: bytes, request: MoveRangeRequest
 ) -> bytes:
     """Where a range ends whose beginning alone was given: where it is as big as a chunk may be, or with its chunk."""
     if request.max_chunk_bytes is None or chunk.shard == request.recipient:
@@ -154,19 +154,19 @@ async def _upper_bound(
         "maxChunkSizeBytes": Int64(request.max_chunk_bytes),
         "maxSplitPoints": 2,
     }
-    reply = await shard.mongod.command("admin", split)
+    reply = await context.mongod.command("admin", split)
     keys = reply["splitKeys"]
     return encode_document(keys[1]) if len(keys) == 2 else chunk.max
 
 
-async def _check_collection(shard: Shard, table: RoutingTable) -> None:
+async def _check_collection(context: ShardContext, table: RoutingTable) -> None:
     namespace, pattern = table.namespace, table.key_pattern
-    local = await local_collections.describe(shard.mongod, namespace)
+    local = await local_collections.describe(context.mongod, namespace)
     if local is None or local.uuid != table.collection.uuid:
         raise CommandError(
             ErrorCode.InvalidUUID, f"{namespace} is not on this shard under the UUID {table.collection.uuid}"
         )
-    indexes = await local_collections.list_indexes(shard.mongod, namespace)
+    indexes = await local_collections.list_indexes(context.mongod, namespace)
     if not any(pattern.is_supported_by_index(index) for index in indexes):
         raise CommandError(
             ErrorCode.IndexNotFound,

@@ -10,7 +10,7 @@ from bson.int64 import Int64
 from shardwright.daemon.logs import get_logger
 from shardwright.shardd.cluster.network import repeated
 from shardwright.shardd.context.other_shards import send_to_shard
-from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod.write_concern import MAJORITY
 from shardwright.shardd.migration.documents import MigrationCoordinatorDocument
 from shardwright.shardd.migration.donor.attempts import MigrationAttempts
@@ -47,13 +47,13 @@ class RecipientLink:
     """The recipient of one migration.
 
     Args:
-        shard: this shard.
+        context: of this shard daemon.
         coordinator: the migration.
         plan: what moves.
     """
 
-    def __init__(self, shard: Shard, coordinator: MigrationCoordinatorDocument, plan: MovePlan) -> None:
-        self._shard = shard
+    def __init__(self, context: ShardContext, coordinator: MigrationCoordinatorDocument, plan: MovePlan) -> None:
+        self._context = context
         self._coordinator = coordinator
         self._plan = plan
         self._namespace = str(plan.request.namespace)
@@ -102,7 +102,7 @@ class RecipientLink:
             CommandError: it could not, or has perhaps not.
         """
         command = {"_recvChunkCommit": self._namespace, "acquireCSOnRecipient": True, "sessionId": session_id}
-        reply = await send_to_shard(self._shard, self._coordinator.recipient, "admin", command)
+        reply = await send_to_shard(self._context, self._coordinator.recipient, "admin", command)
         return RecipientStatus(reply.get("state", ""), reply.get("counts", {}), reply.get("$clusterTime"))
 
     async def abort(self, session_id: str) -> None:
@@ -154,11 +154,11 @@ class RecipientLink:
         return bounds == [moved.min_key, moved.max_key]
 
     async def _own_connection_string(self) -> str:
-        catalog = await self._shard.catalog()
+        catalog = await self._context.catalog()
         return (await catalog.shards())[self._coordinator.donor].host
 
     async def _once(self, command: Mapping[str, Any]) -> None:
-        await send_to_shard(self._shard, self._coordinator.recipient, "admin", command)
+        await send_to_shard(self._context, self._coordinator.recipient, "admin", command)
 
     async def _send(self, command: Mapping[str, Any]) -> dict[str, Any]:
         """Send what may be repeated, and repeat it when the network fails."""
@@ -172,4 +172,4 @@ class RecipientLink:
                 error=str(error),
             )
 
-        return await repeated(lambda: send_to_shard(self._shard, self._coordinator.recipient, "admin", command), log)
+        return await repeated(lambda: send_to_shard(self._context, self._coordinator.recipient, "admin", command), log)

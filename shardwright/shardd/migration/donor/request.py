@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from bson.objectid import ObjectId
 
-from shardwright.shardd.migration.registry import DonationKey
+from shardwright.shardd.migration.active_migrations import DonorMigrationKey
 from shardwright.sharding.arguments import full_namespace
 from shardwright.sharding.catalog.fields import optional, required
 from shardwright.sharding.namespace import Namespace
@@ -23,7 +23,7 @@ DO_NOT_FORCE_JUMBO: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class MoveRangeRequest:
-    """One order to give a range to another shard.
+    """One request to give a range to another shard.
 
     Attributes:
         namespace: the collection.
@@ -117,6 +117,6 @@ class MoveRangeRequest:
         }
 
     @property
-    def key(self) -> DonationKey:
+    def key(self) -> DonorMigrationKey:
         """What tells this move from others."""
-        return DonationKey(str(self.namespace), self.min, self.max, self.recipient)
+        return DonorMigrationKey(str(self.namespace), self.min, self.max, self.recipient)

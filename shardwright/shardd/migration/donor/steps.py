@@ -1,12 +1,13 @@
-"""The steps of a donation: their times for the changelog and the log, and the fail points after each of them."""
+"""The steps of a donor: their times for the changelog and the log, and the fail points after each of them."""
 
-from typing import Any, Final
+from enum import IntEnum
+from typing import Any
 
 from shardwright.daemon.logs import get_logger
 from shardwright.shardd.context.changelog import log_change
-from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.context.shard_context import ShardContext
+from shardwright.shardd.migration.active_migrations import ActiveDonorMigration
 from shardwright.shardd.migration.donor.request import MoveRangeRequest
-from shardwright.shardd.migration.registry import Donation
 from shardwright.shardd.migration.step_times import StepTimes
 from shardwright.sharding.bson_text import document_text
 from shardwright.wire.errors import CommandError
@@ -14,17 +15,25 @@ from shardwright.wire.rawbson import raw_document
 
 logger = get_logger("shardd.migration.donor")
 
-STEPS: Final = 6
-"""Request read; checked and persisted; recipient started; clone caught up; recipient committed; config committed."""
+
+class DonorStep(IntEnum):
+    """The steps, named after what has been done at their end; MongoDB's fail points and changelog number them."""
+
+    REQUEST_READ = 1
+    CHECKED_AND_PERSISTED = 2
+    RECIPIENT_STARTED = 3
+    CAUGHT_UP = 4
+    RECIPIENT_COMMITTED = 5
+    CONFIG_COMMITTED = 6
 
 
 class Steps(StepTimes):
-    """The steps of one donation."""
+    """The steps of one migration."""
 
-    def __init__(self, shard: Shard, donation: Donation, request: MoveRangeRequest) -> None:
-        super().__init__(STEPS)
-        self._donation = donation
-        self._shard = shard
+    def __init__(self, context: ShardContext, active: ActiveDonorMigration, request: MoveRangeRequest) -> None:
+        super().__init__(DonorStep)
+        self._active = active
+        self._context = context
         self._namespace = str(request.namespace)
         self._bounds: dict[str, Any] = {
             name: raw_document(bound) for name, bound in (("min", request.min), ("max", request.max)) if bound
@@ -37,7 +46,7 @@ class Steps(StepTimes):
         self._bounds = {"min": raw_document(low), "max": raw_document(high)}
         self._about["range"] = f"[{document_text(low)}, {document_text(high)})"
 
-    async def finish(self, step: int, **details: object) -> None:
+    async def finish(self, step: DonorStep, **details: object) -> None:
         """A step is done; tests may have the migration wait here.
 
         Args:
@@ -45,20 +54,20 @@ class Steps(StepTimes):
             details: what the log says of it beside its time, and namespace, recipient and range as far as known.
         """
         self.note(step)
-        self._donation.message = self.text
-        fields = {"step": step, "ms": self.millis[self.text], **self._about, **details}
+        self._active.message = self.text
+        fields = {"step": step.value, "ms": self.millis[self.text], **self._about, **details}
         logger.info("A step of a migration is done", **fields)
-        await self._shard.fail_points.hang_while(f"moveChunkHangAtStep{step}")
+        await self._context.fail_points.hang_while(f"moveChunkHangAtStep{step.value}")
 
     async def log(self, what: str, **details: object) -> None:
         """Write ``moveChunk.<what>`` with the range and the shards to the changelog."""
-        donor = self._shard.require_identity().shard_name
+        donor = self._context.require_identity().shard_name
         entry = {**self._bounds, "from": donor, "to": self._recipient, **details}
-        await log_change(self._shard, f"moveChunk.{what}", self._namespace, entry)
+        await log_change(self._context, f"moveChunk.{what}", self._namespace, entry)
 
     async def log_times(self, error: CommandError | None) -> None:
         """Write ``moveChunk.from``: the steps that were done, and why it ended if it failed."""
-        donor = self._shard.require_identity().shard_name
+        donor = self._context.require_identity().shard_name
         end = {"note": "success"} if error is None else {"note": "aborted", "errmsg": error.message}
         entry = {**self.millis, **self._bounds, "to": self._recipient, "from": donor, **end}
-        await log_change(self._shard, "moveChunk.from", self._namespace, entry)
+        await log_change(self._context, "moveChunk.from", self._namespace, entry)

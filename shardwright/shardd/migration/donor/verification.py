@@ -6,7 +6,7 @@ from bson.binary import Binary
 from shardwright.daemon.logs import get_logger
 from shardwright.shardd.cluster.network import as_command_error
 from shardwright.shardd.context.other_shards import send_to_shard
-from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.migration.documents import MigrationCoordinatorDocument
 from shardwright.shardd.migration.donor.plan import MovePlan
 from shardwright.shardd.migration.source.digest import RangeDigest, digest
@@ -17,7 +17,7 @@ from shardwright.wire.rawbson import raw_document
 logger = get_logger("shardd.migration.donor")
 
 
-async def verify_range(shard: Shard, coordinator: MigrationCoordinatorDocument, plan: MovePlan) -> None:
+async def verify_range(context: ShardContext, coordinator: MigrationCoordinatorDocument, plan: MovePlan) -> None:
     """Have both sides make a digest of the range, at the same time.
 
     Raises:
@@ -35,7 +35,7 @@ async def verify_range(shard: Shard, coordinator: MigrationCoordinatorDocument, 
             **plan.range.to_document(),
         }
         try:
-            reply = await send_to_shard(shard, coordinator.recipient, "admin", command)
+            reply = await send_to_shard(context, coordinator.recipient, "admin", command)
             digests["recipient"] = RangeDigest.from_document(reply)
         except CommandError as error:
             errors.append(error)
@@ -43,7 +43,7 @@ async def verify_range(shard: Shard, coordinator: MigrationCoordinatorDocument, 
     async def read_own() -> None:
         try:
             digests["donor"] = await digest(
-                shard.mongod, collection.namespace, collection.uuid, collection.key_pattern, plan.range
+                context.mongod, collection.namespace, collection.uuid, collection.key_pattern, plan.range
             )
         except (CommandError, BackendError) as error:
             errors.append(as_command_error(error))

@@ -9,10 +9,10 @@ deleted. Nothing of this has to be atomic, since nobody sees the range yet, and 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from shardwright.daemon.fail_points import FailPoints
 from shardwright.daemon.logs import get_logger
 from shardwright.shardd.context.fail_point_names import FAIL_MIGRATION_RECEIVED_OUT_OF_RANGE_OPERATION
-from shardwright.shardd.context.shard import Shard
-from shardwright.shardd.local_mongod.reserved_sessions import ReservedSession
+from shardwright.shardd.local_mongod.reserved_sessions import ReservedSession, ReservedSessions
 from shardwright.shardd.migration.recipient.clone import cut
 from shardwright.shardd.migration.recipient.donor_link import Modifications
 from shardwright.shardd.migration.recipient.range_writer import RangeWriter
@@ -31,7 +31,8 @@ class Modifier:
     """Applies the modifications of one migration.
 
     Args:
-        shard: this shard.
+        sessions: in which documents are written.
+        fail_points: of the daemon.
         request: what is received.
         writer: inserts documents.
         default_collation: of the collection.
@@ -39,12 +40,14 @@ class Modifier:
 
     def __init__(
         self,
-        shard: Shard,
+        sessions: ReservedSessions,
+        fail_points: FailPoints,
         request: ReceiveRequest,
         writer: RangeWriter,
         default_collation: Mapping[str, Any] | None,
     ) -> None:
-        self._shard = shard
+        self._sessions = sessions
+        self._fail_points = fail_points
         self._request = request
         self._writer = writer
         self._default_collation = default_collation
@@ -59,7 +62,7 @@ class Modifier:
         reload = [document for document in modifications.reload if self._is_in_range(document)]
         self._writer.replace(modifications.deleted)
         self._writer.replace(modifications.reload)
-        async with self._shard.reserved_sessions.session() as session:
+        async with self._sessions.session() as session:
             await self._delete(session, [*modifications.deleted, *modifications.reload])
             for documents, _ in cut([*self._writer.take_postponed(), *reload]):
                 await self._writer.insert(session, documents)
@@ -86,7 +89,7 @@ class Modifier:
     def _is_in_range(self, document: bytes) -> bool:
         if self._writer.is_member(document):
             return True
-        if self._shard.fail_points.should_fail(FAIL_MIGRATION_RECEIVED_OUT_OF_RANGE_OPERATION) is not None:
+        if self._fail_points.should_fail(FAIL_MIGRATION_RECEIVED_OUT_OF_RANGE_OPERATION) is not None:
             raise CommandError(
                 ErrorCode.InternalError,
                 f"Migration received a document out of range: {document_text(document)} is not in "

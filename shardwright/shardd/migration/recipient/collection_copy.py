@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from shardwright.daemon.logs import get_logger
-from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod import local_collections
 from shardwright.shardd.local_mongod.write_concern import MAJORITY
 from shardwright.shardd.migration.recipient.collection_options import align_options
@@ -43,7 +43,7 @@ async def describe_on_donor(link: DonorLink) -> DonorCollection:
     """Ask the donor for the collection.
 
     Raises:
-        CommandError: NamespaceNotFound, it is not there; InvalidUUID, it is another one than the order to receive says;
+        CommandError: NamespaceNotFound, it is not there; InvalidUUID, it is another one than the request names;
             or the donor could not be asked.
     """
     request = link.request
@@ -64,7 +64,7 @@ async def describe_on_donor(link: DonorLink) -> DonorCollection:
     return DonorCollection(uuid, entry["options"], entry.get("idIndex"), indexes)
 
 
-async def copy_collection(shard: Shard, namespace: Namespace, donor: DonorCollection) -> None:
+async def copy_collection(context: ShardContext, namespace: Namespace, donor: DonorCollection) -> None:
     """Create what is missing here of a collection, and bring what is there into line with the donor's.
 
     Raises:
@@ -72,21 +72,21 @@ async def copy_collection(shard: Shard, namespace: Namespace, donor: DonorCollec
             CannotCreateCollection, an index is missing and the collection has documents; or an index could not be
             created.
     """
-    mongod = shard.mongod
+    mongod = context.mongod
     local = await local_collections.describe(mongod, namespace)
     if local is None:
         options = {name: value for name, value in donor.options.items() if name != "uuid"}
         await local_collections.create_with_uuid(mongod, namespace, donor.uuid, options, donor.id_index)
-        shard.namespace(str(namespace)).forget()
+        context.namespace(str(namespace)).forget()
     else:
         await local_collections.create_with_uuid(mongod, namespace, donor.uuid, {}, None)  # checks the UUID alone
-        state = shard.namespace(str(namespace))
+        state = context.namespace(str(namespace))
         if not state.is_known:
-            await shard.refresher.refresh_collection(state)
+            await context.refresher.refresh_collection(state)
         owns_chunks = state.table is not None and any(state.table.chunks_of_shard(state.shard))
-        await align_options(shard, namespace, local, donor.options, owns_chunks=owns_chunks)
+        await align_options(context, namespace, local, donor.options, owns_chunks=owns_chunks)
         if state.table is not None and not owns_chunks:
-            await _drop_foreign_indexes(shard, namespace, donor.indexes)
+            await _drop_foreign_indexes(context, namespace, donor.indexes)
     present = await local_collections.list_indexes(mongod, namespace)
     missing = [each for each in donor.indexes if not any(_is_same(each, other) for other in present)]
     if missing and not await local_collections.is_empty(mongod, namespace):
@@ -101,14 +101,16 @@ async def copy_collection(shard: Shard, namespace: Namespace, donor: DonorCollec
     await local_collections.create_indexes(mongod, namespace, missing)
 
 
-async def _drop_foreign_indexes(shard: Shard, namespace: Namespace, wanted: Sequence[Mapping[str, Any]]) -> None:
+async def _drop_foreign_indexes(
+    context: ShardContext, namespace: Namespace, wanted: Sequence[Mapping[str, Any]]
+) -> None:
     """Drop what a shard without chunks of the collection may have been left with, as its indexes are not kept up."""
-    for each in await local_collections.list_indexes(shard.mongod, namespace):
+    for each in await local_collections.list_indexes(context.mongod, namespace):
         if each["name"] == "_id_" or each.get("clustered") or any(_is_same(each, other) for other in wanted):
             continue
         logger.info("Dropping an index that the donor does not have", namespace=str(namespace), index=each["name"])
         drop = {"dropIndexes": namespace.collection, "index": each["name"], "writeConcern": MAJORITY}
-        await local_collections.change(shard.mongod, namespace, drop)
+        await local_collections.change(context.mongod, namespace, drop)
 
 
 def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

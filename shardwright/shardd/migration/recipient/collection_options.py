@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from shardwright.daemon.logs import get_logger
-from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod.local_collections import LocalCollection, change
 from shardwright.shardd.local_mongod.write_concern import MAJORITY
 from shardwright.sharding.namespace import Namespace
@@ -28,12 +28,12 @@ _MODIFIABLE: Final[Mapping[str, Any]] = {
 
 
 async def align_options(
-    shard: Shard, namespace: Namespace, local: LocalCollection, wanted: Mapping[str, Any], *, owns_chunks: bool
+    context: ShardContext, namespace: Namespace, local: LocalCollection, wanted: Mapping[str, Any], *, owns_chunks: bool
 ) -> None:
     """Give a collection that is here the options that it has on the donor.
 
     Args:
-        shard: this shard.
+        context: of this shard daemon.
         namespace: the collection.
         local: it as it is here.
         wanted: the options on the donor.
@@ -53,7 +53,7 @@ async def align_options(
         )
     logger.info("Changing options to those of the donor", namespace=str(namespace), options=different)
     modify = {"collMod": namespace.collection, **{name: _value(name, wanted) for name in different}}
-    await change(shard.mongod, namespace, {**modify, "writeConcern": MAJORITY})
+    await change(context.mongod, namespace, {**modify, "writeConcern": MAJORITY})
 
 
 def _is_same(name: str, options: Mapping[str, Any], others: Mapping[str, Any]) -> bool:

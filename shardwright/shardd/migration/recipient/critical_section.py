@@ -13,7 +13,7 @@ from bson.binary import Binary
 
 from shardwright.daemon.logs import get_logger
 from shardwright.shardd.context.fail_point_names import MIGRATION_RECIPIENT_FAIL_POST_COMMIT_REFRESH
-from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod.config_collection import ConfigCollection
 from shardwright.shardd.local_mongod.reserved_sessions import LOCAL_WRITE_CONCERN
 from shardwright.shardd.local_mongod.write_concern import MAJORITY
@@ -29,17 +29,17 @@ class RecipientCriticalSection:
     """The critical section of one migration.
 
     Args:
-        shard: this shard.
+        context: of this shard daemon.
         recipient: the document that tells of it.
 
     Attributes:
         has_begun: whether there may be anything of it to be undone by `leave`.
     """
 
-    def __init__(self, shard: Shard, recipient: MigrationRecipientDocument) -> None:
+    def __init__(self, context: ShardContext, recipient: MigrationRecipientDocument) -> None:
         self.has_begun = False
-        self._mongod = shard.mongod
-        self._shard = shard
+        self._mongod = context.mongod
+        self._context = context
         self._recipient = recipient
         self._reason = {"recvChunk": 1, "sessionId": recipient.session_id}
         self._section: CriticalSection | None = None
@@ -93,7 +93,7 @@ class RecipientCriticalSection:
             CommandError: mongod refuses; it has to be called again.
             BackendError: mongod does not answer; likewise.
         """
-        state = self._shard.namespace(self._recipient.namespace)
+        state = self._context.namespace(self._recipient.namespace)
         if self._section is not None and state.critical_section is self._section:
             await self._refresh(state)
             # Not to be kept waiting by what follows: a crash now would only bring the section back until the donor,
@@ -107,14 +107,14 @@ class RecipientCriticalSection:
         # Whatever has been read before the decision, or is being read, is thrown away.
         state.forget()
         try:
-            self._shard.fail_points.fail_if_on(MIGRATION_RECIPIENT_FAIL_POST_COMMIT_REFRESH)
-            await self._shard.refresher.refresh_collection(state)
+            self._context.fail_points.fail_if_on(MIGRATION_RECIPIENT_FAIL_POST_COMMIT_REFRESH)
+            await self._context.refresher.refresh_collection(state)
         except CommandError as error:
             # Operations do it themselves, as soon as the config servers answer.
             logger.info("Leaves the critical section without a refresh", namespace=state.namespace, error=str(error))
 
     async def _block_writes(self) -> None:
-        state = self._shard.namespace(self._recipient.namespace)
+        state = self._context.namespace(self._recipient.namespace)
         while (other := state.critical_section) is not None:
             await other.wait_released()
         self._section = state.critical_section = CriticalSection(self._reason)
@@ -137,12 +137,12 @@ class RecipientCriticalSection:
         )
 
 
-async def recipients_left_behind(shard: Shard) -> list[MigrationRecipientDocument]:
+async def recipients_left_behind(context: ShardContext) -> list[MigrationRecipientDocument]:
     """The migrations whose critical section was on when the last primary ended.
 
     Raises:
         CommandError: mongod refuses.
         BackendError: mongod does not answer.
     """
-    documents = await ConfigCollection(shard.mongod, MIGRATION_RECIPIENTS).all()
+    documents = await ConfigCollection(context.mongod, MIGRATION_RECIPIENTS).all()
     return [MigrationRecipientDocument.from_document(document) for document in documents]

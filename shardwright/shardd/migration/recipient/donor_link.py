@@ -13,7 +13,7 @@ from bson.timestamp import Timestamp
 
 from shardwright.daemon.logs import get_logger
 from shardwright.shardd.cluster.network import repeated
-from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod.raw_replies import check_reply, required_array
 from shardwright.shardd.migration.recipient.request import ReceiveRequest
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
@@ -72,12 +72,12 @@ class DonorConnection:
     """One connection to the primary of the donor, made again when it breaks. One task uses it at a time.
 
     Args:
-        shard: this shard.
+        context: of this shard daemon.
         request: what is received.
     """
 
-    def __init__(self, shard: Shard, request: ReceiveRequest) -> None:
-        self._shard = shard
+    def __init__(self, context: ShardContext, request: ReceiveRequest) -> None:
+        self._context = context
         self._request = request
         self._connection: Connection | None = None
 
@@ -117,7 +117,7 @@ class DonorConnection:
             self._connection = None
 
     async def _exchange(self, body: bytes) -> bytes:
-        client = await self._shard.shard_client(self._request.donor)
+        client = await self._context.shard_client(self._request.donor)
         connection = self._connection
         if connection is None or connection.is_closed:
             connection = self._connection = await _open(client)
@@ -150,7 +150,7 @@ class DonorLink:
     Documents, and everything else, come on connections of their own, so that neither waits for the other.
 
     Args:
-        shard: this shard.
+        context: of this shard daemon.
         request: what is received.
 
     Attributes:
@@ -158,11 +158,11 @@ class DonorLink:
         history: the connection for the history of sessions.
     """
 
-    def __init__(self, shard: Shard, request: ReceiveRequest) -> None:
+    def __init__(self, context: ShardContext, request: ReceiveRequest) -> None:
         self.request = request
-        self._documents = DonorConnection(shard, request)
-        self._others = DonorConnection(shard, request)
-        self.history = DonorConnection(shard, request)
+        self._documents = DonorConnection(context, request)
+        self._others = DonorConnection(context, request)
+        self.history = DonorConnection(context, request)
         self._mods_number = 0
 
     async def clone_batch(self, number: int) -> CloneBatch:

@@ -12,23 +12,24 @@ import trio
 
 from shardwright.daemon.logs import get_logger
 from shardwright.shardd.cluster.network import as_command_error
-from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod.range_contents import is_range_empty
+from shardwright.shardd.migration.active_migrations import new_opid
 from shardwright.shardd.migration.documents import MigrationRecipientDocument
 from shardwright.shardd.migration.recipient.catch_up import Modifier
+from shardwright.shardd.migration.recipient.checkpoint_keeper import CheckpointKeeper
 from shardwright.shardd.migration.recipient.clone import Cloner
 from shardwright.shardd.migration.recipient.collection_copy import DonorCollection, copy_collection, describe_on_donor
 from shardwright.shardd.migration.recipient.critical_section import RecipientCriticalSection
 from shardwright.shardd.migration.recipient.donor_link import CloneBatch, DonorLink
-from shardwright.shardd.migration.recipient.progress import Progress
+from shardwright.shardd.migration.recipient.peers import RecipientPeers
 from shardwright.shardd.migration.recipient.range_writer import RangeWriter
 from shardwright.shardd.migration.recipient.received_range import delete_received, wait_range_free
 from shardwright.shardd.migration.recipient.request import ReceiveRequest
 from shardwright.shardd.migration.recipient.status import ReceiveState, ReceiveStatus
-from shardwright.shardd.migration.recipient.steps import STEPS, Steps
+from shardwright.shardd.migration.recipient.steps import RecipientStep, Steps
 from shardwright.shardd.migration.recipient.together import run_together
 from shardwright.shardd.migration.recipient.write_concern import effective_write_concern
-from shardwright.shardd.migration.registry import new_opid
 from shardwright.shardd.orphans.range_deletion_task import CLEAN_NOW, RangeDeletionTask
 from shardwright.shardd.session_history.pull import HistoryPull
 from shardwright.sharding.chunks import ChunkRange
@@ -56,7 +57,8 @@ class RecipientMigration:
     """One attempt. Somebody else keeps other migrations from this shard as long as it is under way.
 
     Args:
-        shard: this shard.
+        context: of this shard daemon.
+        peers: what it works with beside that.
         request: what is received.
         on_end: called when it is over.
 
@@ -68,17 +70,20 @@ class RecipientMigration:
         began: when.
     """
 
-    def __init__(self, shard: Shard, request: ReceiveRequest, on_end: Callable[[], None]) -> None:
+    def __init__(
+        self, context: ShardContext, peers: RecipientPeers, request: ReceiveRequest, on_end: Callable[[], None]
+    ) -> None:
         self.request = request
         self.status = ReceiveStatus(request)
-        self.steps = Steps(shard, request)
+        self.steps = Steps(context, request)
         self.opid = new_opid()
         self.began = datetime.now(UTC)
-        self._shard = shard
+        self._context = context
+        self._peers = peers
         self._on_end = on_end
-        self._link = DonorLink(shard, request)
-        self._progress = Progress(shard, request, self.status)
-        self._section = RecipientCriticalSection(shard, _recipient_document(request))
+        self._link = DonorLink(context, request)
+        self._checkpoints = CheckpointKeeper(context.mongod, peers.range_deletions, request, self.status)
+        self._section = RecipientCriticalSection(context, _recipient_document(request))
         self._scope = trio.CancelScope()
         self._stop_reason: CommandError | None = None
         self._loaded = trio.Event()
@@ -103,7 +108,7 @@ class RecipientMigration:
         if self.status.error is not None and not self.steps.done:
             raise self.status.error
         reply: dict[str, Any] = {"started": True}
-        resumed = self._progress.resumed
+        resumed = self._checkpoints.resumed
         if resumed is not None:
             assert resumed.cloned_up_to is not None
             reply["resumeFrom"] = {"key": raw_document(resumed.cloned_up_to), "position": resumed.position}
@@ -229,57 +234,59 @@ class RecipientMigration:
             self.status.enter(ReceiveState.DONE)
 
     async def _receive(self) -> None:
-        await self._progress.load()
+        await self._checkpoints.load()
         self._loaded.set()
-        write_concern = effective_write_concern(self._shard, self.request)
-        writer = RangeWriter(self._shard, self.request, write_concern)
+        write_concern = effective_write_concern(self._context, self.request)
+        writer = RangeWriter(self._context.mongod, self.request, write_concern)
         donor, first = await self._prepare()
-        history = HistoryPull(self._shard.history_table, self._link.history.command, self.request.session_id)
+        history = HistoryPull(self._peers.history_table, self._link.history.command, self.request.session_id)
 
         async def meanwhile() -> None:
-            await run_together(self._progress.keep, history.follow)
+            await run_together(self._checkpoints.keep, history.follow)
 
         async def transfer() -> None:
             await self._clone(writer, first)
-            modifier = Modifier(self._shard, self.request, writer, donor.options.get("collation"))
+            modifier = Modifier(
+                self._peers.sessions, self._context.fail_points, self.request, writer, donor.options.get("collation")
+            )
             await self._catch_up(modifier, writer, history)
             await self._finish_transfer(modifier, writer, history)
 
         await run_together(transfer, meanwhile=meanwhile)
         self.status.enter(ReceiveState.ENTERED_CRITICAL_SECTION)
         await self._wait_release()
-        await self.steps.finish(STEPS)
+        await self.steps.finish(RecipientStep.CRITICAL_SECTION_LEFT)
 
     async def _prepare(self) -> tuple[DonorCollection, CloneBatch]:
-        """Everything before the first document is written: steps 1 to 3."""
-        shard, request = self._shard, self.request
+        """Everything before the first document is written, until the range is registered."""
+        context, request = self._context, self.request
         donor = await describe_on_donor(self._link)
-        await wait_range_free(shard, request, donor.uuid)
-        await self.steps.finish(1)
-        # Only a donor that has this migration under way hands out documents; so an order that was long under way
+        await wait_range_free(context.mongod, self._peers.range_deletions, request, donor.uuid)
+        await self.steps.finish(RecipientStep.OLD_RANGES_DELETED)
+        # Only a donor that has this migration under way hands out documents; so a request that was long under way
         # leaves nothing behind. From here on the donor follows its oplog, and ends the migration where options or
         # indexes change; what changed before is seen only now.
         first = await self._link.clone_batch(0)
         donor = await describe_on_donor(self._link)
-        await copy_collection(shard, request.namespace, donor)
-        await self.steps.finish(2)
-        if self._progress.resumed is None:
-            self._progress.position = first.position
-        await self._progress.begin(donor.uuid)
+        await copy_collection(context, request.namespace, donor)
+        await self.steps.finish(RecipientStep.COLLECTION_CREATED)
+        if self._checkpoints.resumed is None:
+            self._checkpoints.position = first.position
+        await self._checkpoints.begin(donor.uuid)
         await self._make_room()
         await self._register(donor.uuid)
-        await self.steps.finish(3)
+        await self.steps.finish(RecipientStep.RANGE_REGISTERED)
         return donor, first
 
     async def _make_room(self) -> None:
         """See to it that the range holds no documents here but those that are relied on."""
-        shard, request, resumed = self._shard, self.request, self._progress.resumed
-        if self._progress.has_predecessor:
+        context, request, resumed = self._context, self.request, self._checkpoints.resumed
+        if self._checkpoints.has_predecessor:
             low = request.range.min if resumed is None else resumed.cloned_up_to
             assert low is not None
             unreliable = ChunkRange.of(request.pattern, low, request.range.max)
-            await delete_received(shard, request.namespace, request.pattern, unreliable)
-        elif not await is_range_empty(shard.mongod, request.namespace, request.pattern, request.range):
+            await delete_received(context.mongod, self._peers.sessions, request.namespace, request.pattern, unreliable)
+        elif not await is_range_empty(context.mongod, request.namespace, request.pattern, request.range):
             raise CommandError(
                 ErrorCode.OperationFailed,
                 f"cannot receive range {request.range} of {request.namespace}: this shard holds documents in it",
@@ -287,8 +294,8 @@ class RecipientMigration:
 
     async def _register(self, collection_uuid: UUID) -> None:
         request = self.request
-        pong = await self._shard.mongod.command("admin", {"ping": 1})
-        await self._shard.range_deletions.register(
+        pong = await self._context.mongod.command("admin", {"ping": 1})
+        await self._peers.range_deletions.register(
             RangeDeletionTask(
                 id=request.migration_id,
                 namespace=str(request.namespace),
@@ -302,23 +309,23 @@ class RecipientMigration:
         )
 
     async def _clone(self, writer: RangeWriter, first: CloneBatch) -> None:
-        """Step 4."""
+        """Insert the documents of the range as they were when the clone began, or later."""
         self.status.enter(ReceiveState.CLONE)
-        load = self._shard.migrations.client_load
-        cloner = Cloner(self._link, self._shard.reserved_sessions, writer, self.status, self._progress.prefix, load)
+        sessions, load = self._peers.sessions, self._peers.client_load
+        cloner = Cloner(self._link, sessions, writer, self.status, self._checkpoints.prefix, load)
         await cloner.run(first)
-        await self._progress.save()
-        await self.steps.finish(4)
+        await self._checkpoints.save()
+        await self.steps.finish(RecipientStep.CLONED)
 
     async def _catch_up(self, modifier: Modifier, writer: RangeWriter, history: HistoryPull) -> None:
-        """Step 5, and on until the donor wants to commit."""
+        """Apply what has changed since, until the donor wants to commit."""
         status = self.status
         status.enter(ReceiveState.CATCHUP)
         while count := await self._apply_next(modifier, writer):
             status.catchup += count
         # As in MongoDB, writes are not made to wait while there is much of the history still to come.
-        await run_together(self._shard.wait_majority, history.drain)
-        await self.steps.finish(5)
+        await run_together(self._context.wait_majority, history.drain)
+        await self.steps.finish(RecipientStep.CAUGHT_UP)
         status.enter(ReceiveState.STEADY)
         while not self._commit_requested.is_set():
             count = await self._apply_next(modifier, writer)
@@ -328,17 +335,20 @@ class RecipientMigration:
                     await self._commit_requested.wait()
 
     async def _finish_transfer(self, modifier: Modifier, writer: RangeWriter, history: HistoryPull) -> None:
-        """Steps 6 and 7, and the critical section. Writes wait on the donor meanwhile, so nothing waits in turn."""
+        """Drain modifications and history, and enter the critical section.
+
+        Writes wait on the donor meanwhile, so nothing waits in turn.
+        """
         self.status.enter(ReceiveState.COMMIT_START)
 
         async def drain() -> None:
             while count := await self._apply_next(modifier, writer):
                 self.status.steady += count
             await modifier.complete()
-            await self.steps.finish(6)
+            await self.steps.finish(RecipientStep.MODIFICATIONS_DRAINED)
 
         await run_together(drain, history.drain, self._section.begin)
-        await self.steps.finish(7)
+        await self.steps.finish(RecipientStep.HISTORY_DRAINED)
         await self._section.complete()
 
     async def _apply_next(self, modifier: Modifier, writer: RangeWriter) -> int:
@@ -346,7 +356,7 @@ class RecipientMigration:
         modifications = await self._link.modifications()
         count = 0 if modifications.is_empty else await modifier.apply(modifications)
         if modifications.position is not None and not writer.has_postponed:
-            self._progress.position = modifications.position
+            self._checkpoints.position = modifications.position
         return count
 
     async def _wait_release(self) -> None:

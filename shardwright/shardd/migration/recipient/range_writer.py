@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from shardwright.daemon.logs import get_logger
-from shardwright.shardd.context.shard import Shard
+from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.pooled_cursor import PooledCursor
 from shardwright.shardd.local_mongod.reserved_sessions import LOCAL_WRITE_CONCERN, ReservedSession
 from shardwright.shardd.migration.recipient.received_range import RangeMembership
@@ -29,13 +29,15 @@ class RangeWriter:
     """Inserts documents of one migration.
 
     Args:
-        shard: this shard.
+        mongod: the local one.
         request: what is received.
         write_concern: of every transaction.
     """
 
-    def __init__(self, shard: Shard, request: ReceiveRequest, write_concern: Mapping[str, Any] | None = None) -> None:
-        self._shard = shard
+    def __init__(
+        self, mongod: LocalMongod, request: ReceiveRequest, write_concern: Mapping[str, Any] | None = None
+    ) -> None:
+        self._mongod = mongod
         self._namespace = request.namespace
         self._membership = RangeMembership(request.pattern, request.range)
         self._write_concern = write_concern or LOCAL_WRITE_CONCERN
@@ -121,7 +123,7 @@ class RangeWriter:
         kind, value = _id_of(document)
         filter_ = raw_document(wrap_value(OBJECT, wrap_value(kind, value, b"$eq"), b"_id"))
         arguments = {"filter": filter_, "projection": self._membership.projection, "limit": 1, "singleBatch": True}
-        for found in await PooledCursor.find(self._shard.mongod, self._namespace, arguments).next_batch():
+        for found in await PooledCursor.find(self._mongod, self._namespace, arguments).next_batch():
             return found
         return None
 

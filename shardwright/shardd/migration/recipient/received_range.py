@@ -6,10 +6,12 @@ from uuid import UUID
 import trio
 
 from shardwright.daemon.logs import get_logger
-from shardwright.shardd.context.shard import Shard
+from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.pooled_cursor import PooledCursor
 from shardwright.shardd.local_mongod.range_scan import ShardKeyIndex
+from shardwright.shardd.local_mongod.reserved_sessions import ReservedSessions
 from shardwright.shardd.migration.recipient.request import ReceiveRequest
+from shardwright.shardd.range_deleter.range_deletions import RangeDeletions
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.shard_key import ShardKeyPattern
@@ -43,7 +45,9 @@ class RangeMembership:
         return self._range.contains_key(key) or key == self._greatest
 
 
-async def wait_range_free(shard: Shard, request: ReceiveRequest, collection_uuid: UUID) -> None:
+async def wait_range_free(
+    mongod: LocalMongod, range_deletions: RangeDeletions, request: ReceiveRequest, collection_uuid: UUID
+) -> None:
     """Return when no other range overlaps that may hold orphans, or that is being deleted.
 
     Raises:
@@ -52,11 +56,9 @@ async def wait_range_free(shard: Shard, request: ReceiveRequest, collection_uuid
         BackendError: mongod does not answer.
     """
     namespace = str(request.namespace)
-    parameters = await shard.mongod.command("admin", {"getParameter": 1, _WAIT_PARAMETER: 1})
+    parameters = await mongod.command("admin", {"getParameter": 1, _WAIT_PARAMETER: 1})
     with trio.move_on_after(parameters[_WAIT_PARAMETER] / 1000):
-        await shard.range_deletions.wait_no_overlap(
-            namespace, collection_uuid, request.range, ignoring=request.migration_id
-        )
+        await range_deletions.wait_no_overlap(namespace, collection_uuid, request.range, ignoring=request.migration_id)
         return
     raise CommandError(
         ErrorCode.ExceededTimeLimit,
@@ -64,19 +66,21 @@ async def wait_range_free(shard: Shard, request: ReceiveRequest, collection_uuid
     )
 
 
-async def delete_received(shard: Shard, namespace: Namespace, pattern: ShardKeyPattern, wanted: ChunkRange) -> int:
+async def delete_received(
+    mongod: LocalMongod, sessions: ReservedSessions, namespace: Namespace, pattern: ShardKeyPattern, wanted: ChunkRange
+) -> int:
     """Delete all documents of a range that this shard does not own, and never did; returns how many there were.
 
     Raises:
         CommandError: IndexNotFound, no index supports the shard key; or mongod refuses.
         BackendError: mongod does not answer.
     """
-    index = await ShardKeyIndex.find(shard.mongod, namespace, pattern)
+    index = await ShardKeyIndex.find(mongod, namespace, pattern)
     deleted = 0
-    async with shard.reserved_sessions.session() as session:
+    async with sessions.session() as session:
         for scan in index.scans(pattern, wanted):
             arguments = {**scan, "projection": {"_id": 1}, "batchSize": _DELETED_AT_ONCE}
-            cursor = PooledCursor.find(shard.mongod, namespace, arguments)
+            cursor = PooledCursor.find(mongod, namespace, arguments)
             while found := await cursor.next_batch():
                 for begin in range(0, len(found), _DELETED_AT_ONCE):
                     batch = found[begin : begin + _DELETED_AT_ONCE]

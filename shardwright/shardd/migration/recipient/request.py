@@ -20,13 +20,13 @@ from shardwright.wire.request import Request
 
 @dataclass(frozen=True, slots=True)
 class ReceiveRequest:
-    """One order to receive a range.
+    """One request to receive a range.
 
     Attributes:
         migration_id: of the migration.
         session_id: of this attempt at it.
         namespace: the collection.
-        collection_uuid: its UUID on the donor; None if the order does not say.
+        collection_uuid: its UUID on the donor; None if the request does not say.
         pattern: its shard key.
         range: what is to be received.
         donor: id of the shard that gives it.

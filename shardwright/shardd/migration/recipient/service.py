@@ -8,14 +8,15 @@ from uuid import UUID
 import trio
 
 from shardwright.daemon.logs import get_logger
-from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.context.shard_context import ShardContext
+from shardwright.shardd.migration.active_migrations import ActiveMigrations
 from shardwright.shardd.migration.documents import COMMITTED, MigrationRecipientDocument
 from shardwright.shardd.migration.recipient.checkpoint import CheckpointStore
 from shardwright.shardd.migration.recipient.critical_section import recipients_left_behind
 from shardwright.shardd.migration.recipient.migration import RecipientMigration
+from shardwright.shardd.migration.recipient.peers import RecipientPeers
 from shardwright.shardd.migration.recipient.request import ReceiveRequest
 from shardwright.shardd.migration.recipient.status import ReceiveStatus
-from shardwright.shardd.migration.registry import MigrationRegistry
 from shardwright.shardd.orphans.range_deletion_task import CLEAN_NOW
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.namespace import Namespace
@@ -34,17 +35,19 @@ class RecipientService:
     """Receives ranges.
 
     Args:
-        shard: this shard.
-        registry: lets one migration be under way at a time.
+        context: of this shard daemon.
+        peers: what it works with beside that.
+        active: lets one migration be under way at a time.
 
     Attributes:
         last: the attempt that was begun last, under way or over; None if there was none since step-up.
     """
 
-    def __init__(self, shard: Shard, registry: MigrationRegistry) -> None:
+    def __init__(self, context: ShardContext, peers: RecipientPeers, active: ActiveMigrations) -> None:
         self.last: RecipientMigration | None = None
-        self._shard = shard
-        self._registry = registry
+        self._context = context
+        self._peers = peers
+        self._active_migrations = active
         self._nursery: trio.Nursery | None = None
 
     @property
@@ -70,8 +73,8 @@ class RecipientService:
             BackendError: mongod does not answer.
         """
         self.last = None
-        for document in await recipients_left_behind(self._shard):
-            request = _recovered(document, self._shard.require_identity().shard_name)
+        for document in await recipients_left_behind(self._context):
+            request = _recovered(document, self._context.require_identity().shard_name)
             migration = self._make(request)
             try:
                 is_prepared = await migration.restore_section()
@@ -90,7 +93,7 @@ class RecipientService:
     async def start(self, request: ReceiveRequest) -> dict[str, Any]:
         """Begin to receive a range, or go on with what an earlier attempt has received; returns the reply.
 
-        The same order again joins the attempt under way. An attempt at the same migration in another session ends
+        The same request again joins the attempt under way. An attempt at the same migration in another session ends
         first, as its donor has restarted.
 
         Raises:
@@ -121,10 +124,10 @@ class RecipientService:
             await active.abort()
             await active.release()
         if decision == COMMITTED:
-            await self._shard.range_deletions.remove(migration_id)
+            await self._peers.range_deletions.remove(migration_id)
         else:
-            await self._shard.range_deletions.mark_ready(migration_id, when=CLEAN_NOW)
-        await CheckpointStore(self._shard.mongod).remove(migration_id)
+            await self._peers.range_deletions.mark_ready(migration_id, when=CLEAN_NOW)
+        await CheckpointStore(self._context.mongod).remove(migration_id)
 
     async def end(self, namespace: str) -> None:
         """Give up what is received of a collection, and wait for its end.
@@ -146,13 +149,15 @@ class RecipientService:
 
     def _make(self, request: ReceiveRequest) -> RecipientMigration:
         stack = ExitStack()
-        stack.enter_context(self._registry.receiving(str(request.namespace), str(request.range), request.donor))
-        self.last = RecipientMigration(self._shard, request, stack.close)
+        stack.enter_context(
+            self._active_migrations.receiving(str(request.namespace), str(request.range), request.donor)
+        )
+        self.last = RecipientMigration(self._context, self._peers, request, stack.close)
         return self.last
 
 
 def _recovered(document: MigrationRecipientDocument, recipient: str) -> ReceiveRequest:
-    """What can be told of the order to receive from what is left of it."""
+    """As much of the request to receive as can be told from what is left of it."""
     low, high = document.range.min, document.range.max
     pattern = ShardKeyPattern.from_bson(encode_document({name.decode(): 1 for name, _ in spans(low)}))
     return ReceiveRequest(

@@ -1,30 +1,39 @@
 """The steps of a recipient: their times for the changelog, and the fail points after each of them."""
 
-from typing import Final
+from enum import IntEnum
 
 from shardwright.shardd.context.changelog import log_change
-from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.migration.recipient.request import ReceiveRequest
 from shardwright.shardd.migration.step_times import StepTimes
 
-STEPS: Final = 8
-"""Old ranges deleted; collection made; range registered; cloned; caught up; modifications drained; history drained;
-critical section left."""
+
+class RecipientStep(IntEnum):
+    """The steps, named after what has been done at their end; MongoDB's fail points and changelog number them."""
+
+    OLD_RANGES_DELETED = 1
+    COLLECTION_CREATED = 2
+    RANGE_REGISTERED = 3
+    CLONED = 4
+    CAUGHT_UP = 5
+    MODIFICATIONS_DRAINED = 6
+    HISTORY_DRAINED = 7
+    CRITICAL_SECTION_LEFT = 8
 
 
 class Steps(StepTimes):
     """The steps of one attempt."""
 
-    def __init__(self, shard: Shard, request: ReceiveRequest) -> None:
-        super().__init__(STEPS)
-        self._shard = shard
+    def __init__(self, context: ShardContext, request: ReceiveRequest) -> None:
+        super().__init__(RecipientStep)
+        self._context = context
         self._request = request
 
-    async def finish(self, step: int) -> None:
+    async def finish(self, step: RecipientStep) -> None:
         """A step is done; tests may have the migration wait here."""
         self.note(step)
-        if step < STEPS:
-            await self._shard.fail_points.hang_while(f"migrateThreadHangAtStep{step}")
+        if step is not RecipientStep.CRITICAL_SECTION_LEFT:
+            await self._context.fail_points.hang_while(f"migrateThreadHangAtStep{step.value}")
 
     async def log(self, *, is_success: bool) -> None:
         """Write ``moveChunk.to`` to the changelog, in the form of MongoDB 6.0.5."""
@@ -36,4 +45,4 @@ class Steps(StepTimes):
             "from": request.donor,
             "note": "success" if is_success else "aborted",
         }
-        await log_change(self._shard, "moveChunk.to", str(request.namespace), details)
+        await log_change(self._context, "moveChunk.to", str(request.namespace), details)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod.reserved_sessions import LOCAL_WRITE_CONCERN
 from shardwright.shardd.migration.recipient.request import ReceiveRequest
 from shardwright.wire.error_codes import ErrorCode
@@ -13,7 +13,7 @@ _WAIT_MS: Final = 60_000
 """MongoDB's limit for waiting after one batch, after which the migration goes on all the same."""
 
 
-def effective_write_concern(shard: Shard, request: ReceiveRequest) -> Mapping[str, Any]:
+def effective_write_concern(context: ShardContext, request: ReceiveRequest) -> Mapping[str, Any]:
     """The write concern of the transactions in which documents are written.
 
     Without throttle, and in a set that has no secondary to wait for, that of the primary alone; with it the one that
@@ -24,7 +24,7 @@ def effective_write_concern(shard: Shard, request: ReceiveRequest) -> Mapping[st
     """
     if not request.secondary_throttle:
         return LOCAL_WRITE_CONCERN
-    hello = shard.sidecar.mirror.hello or {}
+    hello = context.sidecar.mirror.hello or {}
     members = len(hello.get("hosts", ())) + len(hello.get("passives", ()))
     if not request.write_concern:
         return {"w": 2, "wtimeout": _WAIT_MS} if members > 1 else LOCAL_WRITE_CONCERN

@@ -1,4 +1,4 @@
-"""A donation without servers: mongod and recipient are played, and time passes when nobody has anything to do."""
+"""A donor without servers: mongod and recipient are played, and time passes when nobody has anything to do."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from types import SimpleNamespace
@@ -12,6 +12,7 @@ from trio.testing import MockClock
 from shardwright.daemon.fail_points import FailPoints
 from shardwright.shardd.context.fail_point_names import FAIL_POINT_NAMES
 from shardwright.shardd.metadata.namespace_state import NamespaceState
+from shardwright.shardd.migration.active_migrations import ActiveDonorMigration
 from shardwright.shardd.migration.documents import MigrationCoordinatorDocument
 from shardwright.shardd.migration.donor.attempts import MigrationAttempts
 from shardwright.shardd.migration.donor.migration import DonorMigration, Outcome
@@ -19,7 +20,6 @@ from shardwright.shardd.migration.donor.recipient_link import RecipientLink, Rec
 from shardwright.shardd.migration.donor.request import MoveRangeRequest
 from shardwright.shardd.migration.donor.steps import Steps
 from shardwright.shardd.migration.parameters import MigrationParameters
-from shardwright.shardd.migration.registry import Donation
 from shardwright.shardd.orphans.range_deletion_task import KeyRange
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.namespace import Namespace
@@ -28,7 +28,7 @@ from shardwright.sharding.versions import ChunkVersion
 from shardwright.wire.rawbson import encode_document
 
 if TYPE_CHECKING:
-    from shardwright.shardd.context.shard import Shard
+    from shardwright.shardd.context.shard_context import ShardContext
     from shardwright.shardd.migration.donor.plan import MovePlan
 
 NAMESPACE = Namespace.parse("db.c")
@@ -113,7 +113,7 @@ class Mongod:
 
 
 class LoneDonor:
-    """One donation.
+    """One migration.
 
     Attributes:
         mongod: the donor's.
@@ -149,10 +149,9 @@ class LoneDonor:
             """Tells secondaries, of which there are none."""
 
         shard = cast(
-            "Shard",
+            "ShardContext",
             SimpleNamespace(
                 mongod=self.mongod,
-                migrations=SimpleNamespace(parameters=MigrationParameters()),
                 fail_points=FailPoints(FAIL_POINT_NAMES),
                 store=SimpleNamespace(count_critical_section=count_critical_section),
                 namespace=lambda namespace: self.state,
@@ -177,10 +176,12 @@ class LoneDonor:
             range=KeyRange(LOW, HIGH),
             chunk_version=ChunkVersion(1, 0, request.epoch, Timestamp(1, 1)),
         )
-        steps = Steps(shard, Donation(request.key), request)
+        steps = Steps(shard, ActiveDonorMigration(request.key), request)
         steps.set_bounds(LOW, HIGH)
         attempts = MigrationAttempts(coordinator.id, request)
-        migration = DonorMigration(shard, cast("MovePlan", plan), coordinator, attempts, steps, nursery)
+        migration = DonorMigration(
+            shard, MigrationParameters(), cast("MovePlan", plan), coordinator, attempts, steps, nursery
+        )
         migration.documents_estimated = ESTIMATE
         migration.recipient = cast("RecipientLink", self.recipient)
         return migration

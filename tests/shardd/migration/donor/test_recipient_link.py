@@ -20,7 +20,7 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import encode_document
 
 if TYPE_CHECKING:
-    from shardwright.shardd.context.shard import Shard
+    from shardwright.shardd.context.shard_context import ShardContext
 
 NAMESPACE = Namespace.parse("db.c")
 PATTERN = ShardKeyPattern.from_mapping({"b": 1, "_id": 1})
@@ -65,7 +65,7 @@ def link() -> RecipientLink:
         range=KeyRange(LOW, HIGH),
         chunk_version=plan.chunk_version,
     )
-    return RecipientLink(cast("Shard", None), coordinator, plan)
+    return RecipientLink(cast("ShardContext", None), coordinator, plan)
 
 
 def understand(link: RecipientLink, **changes: object) -> RecipientStatus:

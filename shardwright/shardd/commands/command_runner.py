@@ -1,50 +1,52 @@
 """Running one of the daemon's own commands: what is checked before, and how it is answered."""
 
-from typing import Any
-
 import bson
 import trio
 
 from shardwright.daemon.sidecar.term_scope import working_for
-from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.commands.command_registry import Command, RawReply
+from shardwright.shardd.commands.components import ShardComponents
+from shardwright.shardd.context.shard_context import ShardContext
+from shardwright.shardd.exchange.gossip import gossip
 from shardwright.shardd.exchange.time_limit import seconds_allowed
 from shardwright.shardd.metadata.stale_errors import StaleError
-from shardwright.shardd.operations.command_registry import Command, RawReply
 from shardwright.sharding.versions import DATABASE_VERSION, DatabaseVersion
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.errors import CommandError
 from shardwright.wire.message import reply, reply_of_elements
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
 
 
-async def run_command(command: Command, shard: Shard, client: ClientConnection, request: Request) -> bytes:
+async def run_command(command: Command, shard: ShardComponents, client: ClientConnection, request: Request) -> bytes:
     """The reply frame to a request for ``command``.
 
     Raises:
         CommandError: it must not run here or now, or it failed.
         BackendError: mongod does not answer.
     """
+    context = shard.context
     if command.is_interruptible:
         client.allow_interruption()
     if command.admin_only and request.db != "admin":
         raise CommandError(ErrorCode.Unauthorized, f"{command.name} may only be run against the admin database.")
     if command.primary_only:
-        term = await shard.sidecar.certainty.present_term()
+        term = await context.sidecar.certainty.present_term()
         if term is None:
             raise CommandError(ErrorCode.NotWritablePrimary, "not primary")
-        with working_for(term), shard.sidecar.certainty.while_role_lasts():
+        with working_for(term), context.sidecar.certainty.while_role_lasts():
             return await _run(command, shard, request)
         raise CommandError(ErrorCode.InterruptedDueToReplStateChange, "operation was interrupted")
     return await _run(command, shard, request)
 
 
-async def _run(command: Command, shard: Shard, request: Request) -> bytes:
-    shard.config_times.observe(request)
+async def _run(command: Command, shard: ShardComponents, request: Request) -> bytes:
+    context = shard.context
+    context.config_times.observe(request)
     if command.needs_identity:
-        await shard.load_identity()
+        await context.load_identity()
     if command.is_ddl:
-        await check_database_version(shard, request)
+        await check_database_version(context, request)
     try:
         with trio.move_on_after(seconds_allowed(request)) as deadline:
             body = await command.handler(shard, request)
@@ -53,16 +55,16 @@ async def _run(command: Command, shard: Shard, request: Request) -> bytes:
             raise CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit")
     finally:
         if command.is_ddl:
-            shard.views.forget()
+            context.views.forget()
     if isinstance(body, RawReply):
-        rest = bson.encode({"ok": 1.0, **await gossip(shard)})[4:-1]
+        rest = bson.encode({"ok": 1.0, **await gossip(context.mongod)})[4:-1]
         return reply_of_elements(request.message.request_id, (*body.elements, rest))
     body.setdefault("ok", 1.0)
-    body.update(await gossip(shard))
+    body.update(await gossip(context.mongod))
     return reply(request.message.request_id, bson.encode(body))
 
 
-async def check_database_version(shard: Shard, request: Request) -> None:
+async def check_database_version(context: ShardContext, request: Request) -> None:
     """Let a DDL command run only if it was routed by the current entry of its database, to its primary shard.
 
     Raises:
@@ -73,34 +75,18 @@ async def check_database_version(shard: Shard, request: Request) -> None:
         raise CommandError(ErrorCode.IllegalOperation, "Request sent without attaching database version")
     received = DatabaseVersion.from_span(request.body, span)
     raw = request.body[span[2] : span[3]]
-    state = shard.database(request.db)
+    state = context.database(request.db)
     try:
         state.check(raw, received)
     except StaleError as error:
         if not error.may_shard_be_stale:
             raise
-        await shard.refresher.refresh_database(state)
+        await context.refresher.refresh_database(state)
         state.check(raw, received)
     assert state.entry is not None
-    this = shard.require_identity().shard_name
+    this = context.require_identity().shard_name
     if state.entry.primary != this:
         raise CommandError(
             ErrorCode.IllegalOperation,
             f"This is not the primary shard for db {request.db} expected: {state.entry.primary} shardId: {this}",
         )
-
-
-async def gossip(shard: Shard) -> dict[str, Any]:
-    """The times that tell clients up to where the mongod has come.
-
-    Raises:
-        CommandError: InterruptedDueToReplStateChange, the term for which this task works is over: what it has done may
-            not last.
-    """
-    try:
-        pong = await shard.mongod.command("admin", {"ping": 1})
-    except (BackendError, CommandError) as error:
-        if isinstance(error, CommandError) and error.code == ErrorCode.InterruptedDueToReplStateChange:
-            raise
-        return {}  # stepping down or gone: the command has been done, and its answer matters more
-    return {field: pong[field] for field in ("$clusterTime", "operationTime") if field in pong}

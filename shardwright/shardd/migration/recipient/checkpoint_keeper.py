@@ -7,11 +7,12 @@ from uuid import UUID
 import trio
 
 from shardwright.daemon.logs import get_logger
-from shardwright.shardd.context.shard import Shard
+from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.migration.recipient.checkpoint import CheckpointStore, MigrationCheckpoint
 from shardwright.shardd.migration.recipient.clone import ClonedPrefix
 from shardwright.shardd.migration.recipient.request import ReceiveRequest
 from shardwright.shardd.migration.recipient.status import ReceiveStatus
+from shardwright.shardd.range_deleter.range_deletions import RangeDeletions
 
 if TYPE_CHECKING:
     from bson.timestamp import Timestamp
@@ -21,11 +22,12 @@ logger = get_logger("shardd.migration.recipient")
 _INTERVAL_SECONDS: Final = 1.0
 
 
-class Progress:
+class CheckpointKeeper:
     """What of one attempt is written down: its checkpoint, and the number of documents that may become orphans.
 
     Args:
-        shard: this shard.
+        mongod: the local one.
+        range_deletions: of this shard.
         request: what is received.
         status: counts what has been cloned.
 
@@ -36,15 +38,17 @@ class Progress:
         position: everything up to this time of the donor's has been applied; None before it is known.
     """
 
-    def __init__(self, shard: Shard, request: ReceiveRequest, status: ReceiveStatus) -> None:
+    def __init__(
+        self, mongod: LocalMongod, range_deletions: RangeDeletions, request: ReceiveRequest, status: ReceiveStatus
+    ) -> None:
         self.resumed: MigrationCheckpoint | None = None
         self.has_predecessor = False
         self.prefix = ClonedPrefix()
         self.position: Timestamp | None = None
-        self._shard = shard
+        self._range_deletions = range_deletions
         self._request = request
         self._status = status
-        self._store = CheckpointStore(shard.mongod)
+        self._store = CheckpointStore(mongod)
         self._checkpoint: MigrationCheckpoint | None = None
         self._orphans_reported = 0
         self._saving = trio.Lock()
@@ -58,7 +62,7 @@ class Progress:
         """
         request = self._request
         found = await self._store.load(request.migration_id)
-        tasks = self._shard.range_deletions.tasks_of(str(request.namespace))
+        tasks = self._range_deletions.tasks_of(str(request.namespace))
         self.has_predecessor = found is not None or any(task.id == request.migration_id for task in tasks)
         if found is None:
             return
@@ -121,4 +125,4 @@ class Progress:
         count = self._status.cloned - self._orphans_reported
         if count:
             self._orphans_reported += count
-            await self._shard.range_deletions.add_orphan_count(self._request.migration_id, count)
+            await self._range_deletions.add_orphan_count(self._request.migration_id, count)

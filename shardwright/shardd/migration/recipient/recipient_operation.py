@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from shardwright.shardd.migration.operation import migration_operation
+from shardwright.shardd.migration.current_op_entry import migration_operation
 
 if TYPE_CHECKING:
     from shardwright.shardd.migration.recipient.migration import RecipientMigration

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
 
-from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.commands.components import ShardComponents
 from shardwright.wire.request import Request
 
 
@@ -18,7 +18,7 @@ class RawReply:
     elements: Sequence[bytes | memoryview]
 
 
-CommandHandler: TypeAlias = Callable[[Shard, Request], Awaitable[dict[str, Any] | RawReply]]
+CommandHandler: TypeAlias = Callable[[ShardComponents, Request], Awaitable[dict[str, Any] | RawReply]]
 
 Handler = TypeVar("Handler", bound=CommandHandler)
 

@@ -32,8 +32,8 @@ def new_opid() -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class DonationKey:
-    """What tells one donation from another.
+class DonorMigrationKey:
+    """What tells one migration of a donor from another.
 
     Attributes:
         namespace: the collection.
@@ -52,8 +52,8 @@ class DonationKey:
         return f"[{low}, {high}) for namespace {self.namespace} to {self.recipient}"
 
 
-class Donation:
-    """A donation under way, for those who wait for its end or want to put an end to it.
+class ActiveDonorMigration:
+    """A migration in which this shard is the donor, for those who wait for its end or want to abort it.
 
     Attributes:
         key: which one.
@@ -66,7 +66,7 @@ class Donation:
         error: why it failed, once it has ended; None if it did not.
     """
 
-    def __init__(self, key: DonationKey) -> None:
+    def __init__(self, key: DonorMigrationKey) -> None:
         self.key = key
         self.opid = new_opid()
         self.began = datetime.now(UTC)
@@ -92,7 +92,7 @@ class Donation:
 
     @contextmanager
     def abortable(self) -> Iterator[None]:
-        """What the block waits for is given up when somebody wants the donation aborted.
+        """What the block waits for is given up when somebody wants the migration aborted.
 
         Raises:
             CommandError: the reason.
@@ -115,11 +115,15 @@ class Donation:
             raise self.error
 
 
-class MigrationRegistry:
-    """The one migration of this shard, if there is one."""
+class ActiveMigrations:
+    """The one migration of this shard, if there is one.
+
+    Attributes:
+        donor: the migration in which this shard is the donor.
+    """
 
     def __init__(self) -> None:
-        self.donation: Donation | None = None
+        self.donor: ActiveDonorMigration | None = None
         self._receiving: str | None = None
 
     @property
@@ -127,33 +131,33 @@ class MigrationRegistry:
         """Whether this shard is the recipient of a migration."""
         return self._receiving is not None
 
-    def join_donation(self, key: DonationKey) -> Donation | None:
-        """The donation under way if it is the one asked for, None if the shard is free for it.
+    def join_donor_migration(self, key: DonorMigrationKey) -> ActiveDonorMigration | None:
+        """The migration under way if it is the one asked for, None if the shard is free for it.
 
         Raises:
             CommandError: ConflictingOperationInProgress, the shard is busy with another migration.
         """
-        if self.donation is not None and self.donation.key == key:
-            return self.donation
+        if self.donor is not None and self.donor.key == key:
+            return self.donor
         self._check_free()
         return None
 
-    def begin_donation(self, key: DonationKey) -> Donation:
-        """This shard gives a range until `end_donation`.
+    def begin_donor_migration(self, key: DonorMigrationKey) -> ActiveDonorMigration:
+        """This shard is the donor of a migration until `end_donor_migration`.
 
         Raises:
             CommandError: ConflictingOperationInProgress.
         """
         self._check_free()
-        self.donation = Donation(key)
-        return self.donation
+        self.donor = ActiveDonorMigration(key)
+        return self.donor
 
-    def end_donation(self, error: CommandError | None = None) -> None:
-        """The donation is over, successfully without an error."""
-        donation, self.donation = self.donation, None
-        assert donation is not None
-        donation.error = error
-        donation.ended.set()
+    def end_donor_migration(self, error: CommandError | None = None) -> None:
+        """The migration is over, successfully without an error."""
+        active, self.donor = self.donor, None
+        assert active is not None
+        active.error = error
+        active.ended.set()
 
     @contextmanager
     def receiving(self, namespace: str, range_text: str, donor: str) -> Iterator[None]:
@@ -175,8 +179,8 @@ class MigrationRegistry:
             self._receiving = None
 
     def _check_free(self) -> None:
-        if self.donation is not None:
-            raise _conflict(f"donating chunk {self.donation.key}")
+        if self.donor is not None:
+            raise _conflict(f"donating chunk {self.donor.key}")
         if self._receiving is not None:
             raise _conflict(self._receiving)
 

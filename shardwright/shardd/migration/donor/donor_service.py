@@ -1,4 +1,4 @@
-"""Running donations: from the request, or from what a former primary has left, to their completion."""
+"""Running the migrations of a donor: from the request, or from what a former primary has left, to their completion."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -13,19 +13,22 @@ from bson.binary import Binary
 
 from shardwright.daemon.logs import get_logger
 from shardwright.shardd.cluster.network import as_command_error, is_transient
-from shardwright.shardd.context.shard import Shard
+from shardwright.shardd.context.shard_context import ShardContext
+from shardwright.shardd.migration.active_migrations import ActiveDonorMigration, ActiveMigrations, DonorMigrationKey
 from shardwright.shardd.migration.documents import MigrationCoordinatorDocument, new_session_id
 from shardwright.shardd.migration.donor.attempts import MigrationAttempts
 from shardwright.shardd.migration.donor.completion import Completion, decide
 from shardwright.shardd.migration.donor.critical_section import DonorCriticalSection
+from shardwright.shardd.migration.donor.metrics import DonorMetrics
 from shardwright.shardd.migration.donor.migration import DonorMigration, Outcome
 from shardwright.shardd.migration.donor.outcome import wait_outcome
 from shardwright.shardd.migration.donor.plan import MovePlan, check_size, plan_move
 from shardwright.shardd.migration.donor.request import MoveRangeRequest
-from shardwright.shardd.migration.donor.steps import Steps
+from shardwright.shardd.migration.donor.steps import DonorStep, Steps
 from shardwright.shardd.migration.donor.store import DonorStore
-from shardwright.shardd.migration.registry import Donation, DonationKey
+from shardwright.shardd.migration.parameters import MigrationParameters
 from shardwright.shardd.orphans.range_deletion_task import CLEAN_DELAYED, CLEAN_NOW, RangeDeletionTask
+from shardwright.shardd.range_deleter.range_deletions import RangeDeletions
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 
@@ -37,31 +40,54 @@ _NO_USER: Final = sha256(b"").digest()
 _RETRY_SECONDS: Final = 0.5
 
 
-class Donations:
-    """The donations of one term as primary.
+class DonorService:
+    """The migrations in which this shard is the donor.
 
     Args:
-        shard: this shard.
-        nursery: of the term.
+        context: of this shard daemon.
+        range_deletions: of this shard.
+        active: lets one migration be under way at a time.
+        parameters: what can be set about migrations.
+
+    Attributes:
+        migration: the one under way, from where it has been checked and persisted.
     """
 
-    def __init__(self, shard: Shard, nursery: trio.Nursery) -> None:
-        self._shard = shard
-        self._nursery = nursery
-        self._store = DonorStore(shard.mongod)
+    def __init__(
+        self,
+        context: ShardContext,
+        range_deletions: RangeDeletions,
+        active: ActiveMigrations,
+        parameters: MigrationParameters,
+    ) -> None:
+        self.migration: DonorMigration | None = None
+        self._context = context
+        self._range_deletions = range_deletions
+        self._active = active
+        self._parameters = parameters
+        self._store = DonorStore(context.mongod)
+        self._metrics = DonorMetrics(context.metrics, lambda: self.migration)
+        self._term_nursery: trio.Nursery | None = None
 
-    def start(self, request: MoveRangeRequest) -> Donation:
-        """Begin to give a range, or join those who wait for the same.
+    @property
+    def _nursery(self) -> trio.Nursery:
+        """That of the term. All that works here works for a term."""
+        assert self._term_nursery is not None
+        return self._term_nursery
+
+    def start(self, request: MoveRangeRequest) -> ActiveDonorMigration:
+        """Begin to move a range, or join those who wait for the same.
 
         Raises:
-            CommandError: ConflictingOperationInProgress, another migration is under way.
+            CommandError: ConflictingOperationInProgress, another migration is under way; NotWritablePrimary.
         """
-        registry = self._shard.migrations.registry
-        donation = registry.join_donation(request.key)
-        if donation is None:
-            donation = registry.begin_donation(request.key)
-            self._nursery.start_soon(self._execute, donation, partial(self._donate, donation, request))
-        return donation
+        if self._term_nursery is None:
+            raise CommandError(ErrorCode.NotWritablePrimary, "not primary")
+        active = self._active.join_donor_migration(request.key)
+        if active is None:
+            active = self._active.begin_donor_migration(request.key)
+            self._nursery.start_soon(self._execute, active, partial(self._move, active, request))
+        return active
 
     async def load(self) -> list[tuple[MigrationCoordinatorDocument, MigrationAttempts | None]]:
         """What the last primary has left unfinished.
@@ -73,9 +99,17 @@ class Donations:
         return await self._store.load()
 
     async def recover(
-        self, unfinished: Sequence[tuple[MigrationCoordinatorDocument, MigrationAttempts | None]]
+        self,
+        unfinished: Sequence[tuple[MigrationCoordinatorDocument, MigrationAttempts | None]],
+        nursery: trio.Nursery,
     ) -> None:
-        """Go on with what `load` has found; critical sections are on when this returns."""
+        """Go on with what `load` has found; critical sections are on when this returns.
+
+        Args:
+            unfinished: what was found.
+            nursery: of the term.
+        """
+        self._term_nursery = nursery
         for coordinator, attempts in unfinished:
             logger.info(
                 "Taking over a migration",
@@ -85,75 +119,76 @@ class Donations:
                 decision=coordinator.decision,
             )
             if coordinator.decision is not None:
-                self._nursery.start_soon(self._completion(coordinator, attempts).run_until_done)
+                nursery.start_soon(self._completion(coordinator, attempts).run_until_done)
                 continue
-            donation = self._shard.migrations.registry.begin_donation(_key_of(coordinator, attempts))
-            donation.migration_id = coordinator.id
+            active = self._active.begin_donor_migration(_key_of(coordinator, attempts))
+            active.migration_id = coordinator.id
             if attempts is None or attempts.has_entered_critical_section:
-                section = DonorCriticalSection(self._shard, coordinator)
+                section = DonorCriticalSection(self._context, coordinator)
                 await section.put_back()
-                self._nursery.start_soon(
-                    self._execute, donation, partial(self._find_out, coordinator, attempts, section)
-                )
+                work = partial(self._find_out, coordinator, attempts, section)
             else:
-                self._nursery.start_soon(
-                    self._execute, donation, partial(self._resume, donation, coordinator, attempts)
-                )
+                work = partial(self._resume, active, coordinator, attempts)
+            nursery.start_soon(self._execute, active, work)
 
-    async def _execute(self, donation: Donation, work: Callable[[], Awaitable[None]]) -> None:
-        """Run one donation; what comes of it is told to those who wait for it."""
+    def end_term(self) -> None:
+        """What was under way has been cancelled with its nursery; the next primary goes on with it."""
+        self._term_nursery = None
+
+    async def _execute(self, active: ActiveDonorMigration, work: Callable[[], Awaitable[None]]) -> None:
+        """Run one migration, and let those who wait for it know how it ended."""
         error: CommandError | None = None
         try:
-            async with self._shard.ddl_locks.chunk_change(donation.key.namespace):
+            async with self._context.ddl_locks.chunk_change(active.key.namespace):
                 await work()
         except (CommandError, BackendError) as failure:
             error = as_command_error(failure)
         except Exception as failure:
-            logger.exception("A migration failed for a reason that is our fault", migration=str(donation.migration_id))
+            logger.exception("A migration failed for a reason that is our fault", migration=str(active.migration_id))
             error = CommandError(ErrorCode.InternalError, f"{type(failure).__name__}: {failure}")
-            self._nursery.start_soon(self._salvage, donation.migration_id)
+            self._nursery.start_soon(self._salvage, active.migration_id)
         except BaseException:
             error = CommandError(
                 ErrorCode.InterruptedDueToReplStateChange, "operation was interrupted because the primary stepped down"
             )
             raise
         finally:
-            self._shard.migrations.donor = None
-            self._shard.migrations.registry.end_donation(error)
+            self.migration = None
+            self._active.end_donor_migration(error)
 
     # From the beginning
 
-    async def _donate(self, donation: Donation, request: MoveRangeRequest) -> None:
-        steps = Steps(self._shard, donation, request)
+    async def _move(self, active: ActiveDonorMigration, request: MoveRangeRequest) -> None:
+        steps = Steps(self._context, active, request)
         try:
-            with donation.abortable():
-                await steps.finish(1)
-                plan = await plan_move(self._shard, request)
+            with active.abortable():
+                await steps.finish(DonorStep.REQUEST_READ)
+                plan = await plan_move(self._context, request)
                 if plan is None:
                     return
                 steps.set_bounds(plan.range.min, plan.range.max)
-                documents = await check_size(self._shard, plan)
+                documents = await check_size(self._context, plan)
         except CommandError as error:
             await steps.log_times(error)
             raise
         coordinator = self._new_coordinator(plan)
-        donation.migration_id = coordinator.id
+        active.migration_id = coordinator.id
         attempts = MigrationAttempts(coordinator.id, request)
         await steps.log("start")
         # A document without a coordinator is of no consequence; a coordinator has all that it needs to be aborted.
         await self._store.save_attempts(attempts)
         try:
             await self._store.save_coordinator(coordinator)
-            await self._shard.range_deletions.register(await self._range_deletion(coordinator, request))
-            with donation.abortable():
-                await steps.finish(2, session=coordinator.session_id)
+            await self._range_deletions.register(await self._range_deletion(coordinator, request))
+            with active.abortable():
+                await steps.finish(DonorStep.CHECKED_AND_PERSISTED, session=coordinator.session_id)
         except (CommandError, BackendError) as error:
             await self._finish(coordinator, attempts, steps, Outcome(as_command_error(error)))
             raise
-        await self._run(donation, plan, coordinator, attempts, steps, documents)
+        await self._run(active, plan, coordinator, attempts, steps, documents)
 
     def _new_coordinator(self, plan: MovePlan) -> MigrationCoordinatorDocument:
-        donor, recipient = self._shard.require_identity().shard_name, plan.request.recipient
+        donor, recipient = self._context.require_identity().shard_name, plan.request.recipient
         return MigrationCoordinatorDocument(
             id=uuid4(),
             session_id=new_session_id(donor, recipient),
@@ -170,7 +205,7 @@ class Donations:
     async def _range_deletion(
         self, coordinator: MigrationCoordinatorDocument, request: MoveRangeRequest
     ) -> RangeDeletionTask:
-        pong = await self._shard.mongod.command("admin", {"ping": 1})
+        pong = await self._context.mongod.command("admin", {"ping": 1})
         return RangeDeletionTask(
             id=coordinator.id,
             namespace=coordinator.namespace,
@@ -185,23 +220,23 @@ class Donations:
     # From where a former primary stopped
 
     async def _resume(
-        self, donation: Donation, coordinator: MigrationCoordinatorDocument, attempts: MigrationAttempts
+        self, active: ActiveDonorMigration, coordinator: MigrationCoordinatorDocument, attempts: MigrationAttempts
     ) -> None:
         """Go on with a migration that has not come to its critical section."""
         moved = coordinator.range
         request = replace(attempts.request, min=moved.min, max=moved.max)
-        steps = Steps(self._shard, donation, request)
+        steps = Steps(self._context, active, request)
         try:
             plan = await self._plan_again(request, coordinator)
             # Chunks may have been given new versions since; a commit is for the version that is persisted.
             coordinator = replace(coordinator, chunk_version=plan.chunk_version)
             await self._store.save_coordinator(coordinator)
-            await self._shard.range_deletions.register(await self._range_deletion(coordinator, request))
-            estimate = await plan.new_source(self._shard, coordinator.session_id).estimate()
+            await self._range_deletions.register(await self._range_deletion(coordinator, request))
+            estimate = await plan.new_source(self._context, coordinator.session_id).estimate()
         except (CommandError, BackendError) as error:
             await self._finish(coordinator, attempts, steps, Outcome(as_command_error(error)))
             raise
-        await self._run(donation, plan, coordinator, attempts, steps, estimate.documents)
+        await self._run(active, plan, coordinator, attempts, steps, estimate.documents)
 
     async def _plan_again(self, request: MoveRangeRequest, coordinator: MigrationCoordinatorDocument) -> MovePlan:
         """Check that the migration is still possible; that servers are away delays it, and does not end it.
@@ -211,7 +246,7 @@ class Donations:
         """
         while True:
             try:
-                plan = await plan_move(self._shard, request)
+                plan = await plan_move(self._context, request)
             except CommandError as error:
                 if not is_transient(error):
                     raise
@@ -231,10 +266,10 @@ class Donations:
         section: DonorCriticalSection,
     ) -> None:
         """Let operations wait until the config servers have said what became of a migration."""
-        is_committed = await wait_outcome(self._shard, coordinator)
+        is_committed = await wait_outcome(self._context, coordinator)
         await section.refresh()
         section.leave()
-        decided = await decide(self._shard, coordinator, is_committed=is_committed)
+        decided = await decide(self._context, coordinator, is_committed=is_committed)
         await self._completion(decided, attempts).run(self._nursery)
         if not is_committed:
             raise CommandError(
@@ -245,7 +280,7 @@ class Donations:
         """End a migration in which this program has failed, as if another primary had taken over."""
         for coordinator, attempts in await self._store.load():
             if coordinator.id == migration_id and coordinator.decision is None:
-                section = DonorCriticalSection(self._shard, coordinator)
+                section = DonorCriticalSection(self._context, coordinator)
                 await section.put_back()
                 with suppress(CommandError):  # that it was aborted
                     await self._find_out(coordinator, attempts, section)
@@ -254,19 +289,19 @@ class Donations:
 
     async def _run(
         self,
-        donation: Donation,
+        active: ActiveDonorMigration,
         plan: MovePlan,
         coordinator: MigrationCoordinatorDocument,
         attempts: MigrationAttempts,
         steps: Steps,
         documents: int,
     ) -> None:
-        migration = DonorMigration(self._shard, plan, coordinator, attempts, steps, self._nursery)
+        migration = DonorMigration(self._context, self._parameters, plan, coordinator, attempts, steps, self._nursery)
         migration.documents_estimated = documents
-        self._shard.migrations.donor = migration
-        donation.set_on_abort(migration.abort)
+        self.migration = migration
+        active.set_on_abort(migration.abort)
         outcome = await migration.run()
-        self._shard.migrations.donor_metrics.ended(migration, is_committed=outcome.error is None)
+        self._metrics.ended(migration, is_committed=outcome.error is None)
         await self._finish(coordinator, migration.attempts, steps, outcome)
 
     async def _finish(
@@ -277,7 +312,7 @@ class Donations:
         Raises:
             CommandError: why it was aborted, if it was.
         """
-        decided = await decide(self._shard, coordinator, is_committed=outcome.error is None)
+        decided = await decide(self._context, coordinator, is_committed=outcome.error is None)
         if outcome.error is None:
             await self._count_orphans(coordinator.id, int(outcome.counts.get("cloned", 0)))
             await steps.log("commit", counts=dict(outcome.counts))
@@ -291,7 +326,7 @@ class Donations:
     async def _count_orphans(self, migration_id: UUID, count: int) -> None:
         """Tell how many documents stay behind; the number is for people, and nothing depends on it."""
         try:
-            await self._shard.range_deletions.add_orphan_count(migration_id, count)
+            await self._range_deletions.add_orphan_count(migration_id, count)
         except (CommandError, BackendError) as error:
             logger.warning("Could not count orphans", migration=str(migration_id), error=str(error))
 
@@ -300,11 +335,11 @@ class Donations:
         if attempts is not None and attempts.attempts:
             last = attempts.attempts[-1].session_id
         waits = attempts is not None and attempts.request.wait_for_delete
-        return Completion(self._shard, coordinator, last, waits_for_delete=waits)
+        return Completion(self._context, self._range_deletions, coordinator, last, waits_for_delete=waits)
 
 
-def _key_of(coordinator: MigrationCoordinatorDocument, attempts: MigrationAttempts | None) -> DonationKey:
+def _key_of(coordinator: MigrationCoordinatorDocument, attempts: MigrationAttempts | None) -> DonorMigrationKey:
     if attempts is not None:
         return attempts.request.key
     moved = coordinator.range
-    return DonationKey(coordinator.namespace, moved.min, moved.max, coordinator.recipient)
+    return DonorMigrationKey(coordinator.namespace, moved.min, moved.max, coordinator.recipient)

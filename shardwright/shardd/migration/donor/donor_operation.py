@@ -1,0 +1,44 @@
+"""What ``currentOp`` shows of a migration on its donor."""
+
+from typing import Any
+
+from shardwright.shardd.migration.active_migrations import ActiveDonorMigration
+from shardwright.shardd.migration.current_op_entry import migration_operation
+from shardwright.shardd.migration.donor.migration import DonorMigration
+from shardwright.wire.rawbson import raw_document
+
+
+def donor_operation(active: ActiveDonorMigration, migration: DonorMigration | None, address: str) -> dict[str, Any]:
+    """A migration as ``currentOp`` of a MongoDB 6.0 donor shows it, with more of its progress.
+
+    Args:
+        active: the one under way.
+        migration: what has come of it so far; None before everything has been checked and persisted.
+        address: ``host:port`` of this daemon.
+    """
+    key = active.key
+    bounds = {name: raw_document(bound) for name, bound in (("min", key.min), ("max", key.max)) if bound is not None}
+    command: dict[str, Any] = {"moveRange": key.namespace, **bounds, "toShard": key.recipient}
+    details: dict[str, Any] = {"ns": key.namespace, "command": command, "msg": active.message}
+    if migration is not None:
+        command |= migration.coordinator.range.to_document()
+        command |= {"fromShard": migration.coordinator.donor, "sessionId": migration.session_id}
+        details |= _transfer(migration)
+    return migration_operation("MoveChunk", address, active.opid, active.began, details)
+
+
+def _transfer(migration: DonorMigration) -> dict[str, Any]:
+    source, status = migration.source, migration.status
+    cloned = 0 if source is None else source.documents_cloned
+    return {
+        "progress": {"done": cloned, "total": max(migration.documents_estimated, cloned)},
+        "migration": {
+            "state": "" if status is None else status.state,
+            "attempt": len(migration.attempts.attempts),
+            "documentsCloned": cloned,
+            "bytesCloned": 0 if source is None else source.bytes_cloned,
+            "documentsQueued": 0 if source is None else source.queued_ids,
+            "bytesQueued": 0 if source is None else source.queued_bytes,
+            "counts": {} if status is None else dict(status.counts),
+        },
+    }

@@ -1,0 +1,78 @@
+"""What the metrics of a daemon show of the migrations in which its shard is the donor."""
+
+from collections.abc import Callable
+
+from shardwright.daemon.metrics import Metrics
+from shardwright.shardd.migration.donor.migration import DonorMigration
+
+
+class DonorMetrics:
+    """Counters of migrations from this shard, and gauges of the one under way.
+
+    Args:
+        metrics: of the daemon.
+        current: the migration under way.
+    """
+
+    def __init__(self, metrics: Metrics, current: Callable[[], DonorMigration | None]) -> None:
+        self._ended = metrics.labelled_counter("donations", "Migrations from this shard that have ended", "outcome")
+        self._documents = metrics.counter("donated_documents", "Documents cloned to other shards")
+        self._bytes = metrics.counter("donated_bytes", "Bytes cloned to other shards")
+        self._blocked_ms = metrics.counter(
+            "donor_critical_section_ms", "Time in critical sections of migrations from this shard"
+        )
+        self._last_blocked_ms = 0.0
+
+        def read(value: Callable[[DonorMigration], float]) -> Callable[[], float]:
+            def read_now() -> float:
+                migration = current()
+                return 0 if migration is None else value(migration)
+
+            return read_now
+
+        gauge = metrics.gauge
+        gauge("donation_active", "Whether this shard gives a range", read(lambda migration: 1))
+        gauge(
+            "donation_step",
+            "Step of the migration from this shard that is under way",
+            read(lambda migration: migration.steps.done),
+        )
+        gauge(
+            "donation_documents_estimated",
+            "Documents in the range of the migration from this shard that is under way",
+            read(lambda migration: migration.documents_estimated),
+        )
+        gauge(
+            "donation_documents_cloned",
+            "Documents cloned by the migration from this shard that is under way",
+            read(lambda migration: migration.source.documents_cloned if migration.source else 0),
+        )
+        gauge(
+            "donation_bytes_cloned",
+            "Bytes cloned by the migration from this shard that is under way",
+            read(lambda migration: migration.source.bytes_cloned if migration.source else 0),
+        )
+        gauge(
+            "donation_documents_queued",
+            "Changed documents that wait to be transferred to the recipient",
+            read(lambda migration: migration.source.queued_ids if migration.source else 0),
+        )
+        gauge(
+            "donation_queued_bytes",
+            "Memory used by the ids of changed documents that wait to be transferred",
+            read(lambda migration: migration.source.queued_bytes if migration.source else 0),
+        )
+        gauge(
+            "donor_last_critical_section_ms",
+            "Length of the critical section of the last migration from this shard",
+            lambda: self._last_blocked_ms,
+        )
+
+    def ended(self, migration: DonorMigration, *, is_committed: bool) -> None:
+        """Count a migration that has ended."""
+        self._ended.add("committed" if is_committed else "aborted")
+        counts = {} if migration.status is None else migration.status.counts
+        self._documents.add(int(counts.get("cloned", 0)))
+        self._bytes.add(int(counts.get("clonedBytes", 0)))
+        self._last_blocked_ms = migration.critical_section_seconds * 1000
+        self._blocked_ms.add(round(self._last_blocked_ms))

@@ -1,0 +1,109 @@
+"""The shard daemon put together: its context is made first, each component after those that it works with."""
+
+from collections.abc import Callable
+from functools import partial
+
+import trio
+
+from shardwright.daemon.metrics import Metrics
+from shardwright.daemon.sidecar.options import SidecarOptions
+from shardwright.daemon.sidecar.term_fence import TermFence
+from shardwright.shardd.commands.components import ShardComponents
+from shardwright.shardd.context.shard_context import ShardContext, handshake
+from shardwright.shardd.ddl.coordinators.service import CoordinatorService
+from shardwright.shardd.local_mongod.reserved_sessions import ReservedSessions
+from shardwright.shardd.metadata.cache_watch import CacheWatch
+from shardwright.shardd.migration.migrations import Migrations
+from shardwright.shardd.orphans.former_cursors import FormerCursors
+from shardwright.shardd.orphans.older_cursors import OlderCursors
+from shardwright.shardd.range_deleter.range_deletions import RangeDeletions
+from shardwright.shardd.session_history.table import HistoryTable
+from shardwright.shardd.shard_key_updates.update_preview import UpdatePreviews
+from shardwright.shardd.terms import FencedWrites, TermRecovery, Terms, TermTask
+from shardwright.wire.transport.client import Connection
+
+
+class ShardServer:
+    """One shard daemon.
+
+    Args:
+        options: how it was started.
+        metrics: what it measures.
+        nursery: for tasks that live as long as the daemon.
+        on_mongod_lost: see `Sidecar`.
+
+    Attributes:
+        context: what all components are given.
+        older_cursors: cursors that are older than a range that came in.
+        former_cursors: cursors that are older than this process.
+        previews: of updates that may change a shard key.
+        history_table: retryable writes that were executed by the former owners of ranges.
+        range_deletions: ranges whose documents are, or may become, orphans.
+        migrations: ranges on their way to or from another shard.
+        coordinators: DDL operations of several steps.
+        components: those of them that have commands of their own.
+    """
+
+    def __init__(
+        self, options: SidecarOptions, metrics: Metrics, nursery: trio.Nursery, on_mongod_lost: Callable[[], None]
+    ) -> None:
+        self.context = context = ShardContext(options, metrics, nursery, on_mongod_lost)
+        mongod = context.mongod
+        fence = TermFence(mongod)
+        mongod.number_writes_by(fence)
+        sessions = ReservedSessions(mongod)
+        self.older_cursors = OlderCursors(mongod)
+        self.former_cursors = FormerCursors(mongod)
+        self.previews = UpdatePreviews(mongod)
+        self.history_table = HistoryTable(mongod)
+        self.range_deletions = RangeDeletions(context, sessions, self.older_cursors)
+        self.migrations = Migrations(context, self.range_deletions, sessions, self.history_table)
+        self.coordinators = CoordinatorService(context, self.migrations)
+        self.components = ShardComponents(context, self.range_deletions, self.migrations, self.coordinators)
+        self._cache_watch = CacheWatch(
+            context.sidecar.mirror,
+            partial(Connection.open, options.mongod_socket, handshake=handshake()),
+            on_collection=self._on_cached_collection,
+            on_database=self._on_cached_database,
+            on_range_deletion=self.range_deletions.observe,
+            on_gap=self._on_missed_changes,
+        )
+        self._terms = Terms(
+            context,
+            (
+                TermTask(context.writer.run),
+                FencedWrites(fence),
+                TermRecovery(mongod.unanswered.wait_earlier_over),
+                TermRecovery(lambda _: context.config_times.recover()),
+                self.range_deletions,
+                self.history_table,
+                self.migrations,
+                TermRecovery(lambda _: self.previews.transactions.end_forgotten()),
+                context.recovery_gate,
+                self.coordinators,
+            ),
+        )
+        self._nursery = nursery
+
+    def start(self) -> None:
+        """Start the tasks that live as long as the daemon."""
+        self._nursery.start_soon(self.context.pools.run)
+        self._nursery.start_soon(self.context.sidecar.run, self._terms)
+        self._nursery.start_soon(self._cache_watch.run)
+        self._nursery.start_soon(self.former_cursors.end)
+
+    # What a secondary learns from its oplog
+
+    def _on_cached_collection(self, namespace: str) -> None:
+        state = self.context.namespaces.find(namespace)
+        if state is not None:
+            state.forget()
+
+    def _on_cached_database(self, db: str) -> None:
+        state = self.context.databases.find(db)
+        if state is not None:
+            state.forget()
+
+    async def _on_missed_changes(self) -> None:
+        await self.range_deletions.observe_gap()
+        self.context.forget_metadata()
