@@ -93,7 +93,7 @@ class ConfigServer:
                 break
             except (CommandError, BackendError) as error:
                 # Nothing else can be done in this term, which ends soon if the mongod is failing.
-                logger.error("The catalog could not be initialized", term=term, error=str(error))
+                logger.error("Could not initialize the catalog", term=term, error=str(error))
                 await trio.sleep(_RETRY_SECONDS)
         catalog, shards = Catalog(self.sidecar.mongod, cluster_id, self._conflicts), ShardClients(nursery, self.pools)
         shard_hosts = ShardHosts(catalog, shards, nursery)

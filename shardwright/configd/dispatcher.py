@@ -46,7 +46,7 @@ async def run_config_command(
     except trio.TooSlowError:
         raise CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit") from None
     except BackendError as error:
-        # The local mongod went away in the middle; shards that do not answer are told apart where they are asked.
+        # The local mongod went away in the middle; shards that do not answer are recognised where they are asked.
         raise CommandError(ErrorCode.InterruptedDueToReplStateChange, f"operation was interrupted: {error}") from error
     return {**reply, "ok": 1.0}
 

@@ -15,7 +15,7 @@ class Operation:
     Attributes:
         primary: what there is to work with.
         arguments: the fields of the command.
-        client_address: ``ip:port`` of whoever sent it.
+        client_address: ``ip:port`` of the sender.
     """
 
     def __init__(self, primary: Primary, request: Request, client_address: str) -> None:

@@ -28,7 +28,7 @@ class Primary:
         shard_hosts: keeps their entries current.
         migrations: orders to donors that were not answered yet, by their bytes; a request for just the same one waits.
         locks: by database, collection and so on; prefixed so that they do not meet: ``db:``, ``ns:``, ``shards``.
-        config_string: gives ``set/host:port,…`` of the config servers, as shards are told it.
+        config_string: gives ``set/host:port,…`` of the config servers, in the form that shards get.
     """
 
     def __init__(

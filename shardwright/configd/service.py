@@ -32,13 +32,15 @@ class ConfigService(ConfigHandler):
         self.metrics = Metrics("configd", (*COMMANDS, *HELLO_NAMES, *_FORWARDED))
         self.config_server = ConfigServer(
             options,
-            self.metrics.counter(
-                "catalog_conflicts", "Changes begun again, as what they had read was changed meanwhile"
-            ),
+            self.metrics.counter("catalog_conflicts", "Catalog transactions retried because of a write conflict"),
             self._close_clients,
         )
         self._server_of_clients: Server | None = None
-        self.metrics.gauge("is_primary", "Whether the mongod is primary", lambda: self.config_server.sidecar.is_primary)
+        self.metrics.gauge(
+            "is_primary",
+            "1 if the mongod of this daemon is primary, else 0",
+            lambda: self.config_server.sidecar.is_primary,
+        )
         super().__init__(self.config_server, self.metrics)
 
     @classmethod

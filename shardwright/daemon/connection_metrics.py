@@ -16,35 +16,41 @@ def measure_connections(metrics: Metrics, server: Server, pools: ConnectionPools
     """
     metrics.gauge("open_connections", "Open client connections", lambda: len(server.clients))
     metrics.observed_counter(
-        "connections_refused", "Clients turned away as there were too many", lambda: server.connections_refused
+        "connections_refused",
+        "Client connections refused because the limit on open connections was reached",
+        lambda: server.connections_refused,
     )
     metrics.observed_counter(
-        "protocol_errors", "Connections closed for a malformed message", lambda: server.protocol_errors
+        "protocol_errors", "Client connections closed because of a malformed message", lambda: server.protocol_errors
     )
     metrics.gauge(
-        "unread_reply_bytes", "Memory of replies that clients do not read", lambda: UNREAD_REPLIES.total_bytes
+        "unread_reply_bytes",
+        "Bytes of memory held by replies that clients have not read",
+        lambda: UNREAD_REPLIES.total_bytes,
     )
     metrics.gauge(
         "slow_clients_closed",
-        "Clients closed as their unread replies took too much memory",
+        "Client connections closed because their unread replies held too much memory",
         lambda: UNREAD_REPLIES.clients_closed,
     )
     metrics.gauge(
         "long_replies_refused",
-        "Long replies of shards not received as there was no room for them",
+        "Replies of shards refused because unread replies held all the memory allowed",
         lambda: UNREAD_REPLIES.reservations.refused,
     )
     metrics.gauge(
-        "unread_reply_bytes_max", "The most that unread_reply_bytes has been", lambda: UNREAD_REPLIES.peak_bytes
+        "unread_reply_bytes_max",
+        "Peak of unread_reply_bytes since the process started",
+        lambda: UNREAD_REPLIES.peak_bytes,
     )
     metrics.gauge(
         "held_batch_bytes",
-        "Of unread_reply_bytes, what idle cursors have fetched and not returned",
+        "Part of unread_reply_bytes: batches that idle cursors have fetched and not returned",
         lambda: UNREAD_REPLIES.holdings.total_bytes,
     )
     metrics.gauge(
         "cursors_ended_for_room",
-        "Idle cursors ended as others needed the memory",
+        "Idle cursors killed to free memory for other replies",
         lambda: UNREAD_REPLIES.holdings.ended,
     )
     metrics.labelled_gauge("pool_connections", "Connections to other hosts by use", "state", lambda: _totals(pools))

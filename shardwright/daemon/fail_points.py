@@ -80,7 +80,7 @@ class FailPoints:
         return switch.entered
 
     def should_fail(self, name: str, matches: Matches | None = None) -> Mapping[str, Any] | None:
-        """The fail point's data if it is on for whoever asks, else None.
+        """The fail point's data if it is on for this caller, else None.
 
         Args:
             name: which.

@@ -1,4 +1,4 @@
-"""The small HTTP server beside every daemon, for Prometheus and for whoever restarts or balances daemons.
+"""The small HTTP server beside every daemon, for Prometheus and for supervisors and load balancers.
 
 * ``/metrics``: Prometheus's text format.
 * ``/healthz``: 200 while the process can answer at all.

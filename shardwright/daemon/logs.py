@@ -44,7 +44,7 @@ class Logger:
         return self._logger.isEnabledFor(logging.DEBUG)
 
     def debug(self, sentence: str, **fields: object) -> None:
-        """For whoever looks for a fault; the only level at which documents may appear."""
+        """For debugging; the only level at which documents may appear."""
         self._log(logging.DEBUG, sentence, fields)
 
     def info(self, sentence: str, **fields: object) -> None:
@@ -121,7 +121,7 @@ class LogSink(logging.Handler):
         self.setFormatter(JSONFormatter())
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one record; trouble with the stream is told on standard error by the standard library, not raised."""
+        """Write one record; the standard library reports a broken stream on standard error and raises nothing."""
         try:
             line = self.format(record)
             self._recent.add(line)
@@ -187,7 +187,7 @@ def _change_files(change: Callable[[LogFile], None]) -> None:
                 if isinstance(handler, LogSink) and handler.file is not None:
                     change(handler.file)
     except OSError as error:
-        _logger.error("The log could not be rotated", error=str(error))
+        _logger.error("Could not rotate the log", error=str(error))
         raise
     _logger.info("Log file opened", pid=os.getpid())
 

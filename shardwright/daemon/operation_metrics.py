@@ -18,7 +18,7 @@ UNKNOWN_COMMAND: Final = "unknown"
 OTHER_OUTCOME: Final = "other"
 
 OUTCOMES_MAX: Final = 50
-"""How many different outcomes of one command are told apart, so that error codes cannot grow the metrics for ever."""
+"""Different outcomes of one command that are counted apart, so that error codes cannot grow the metrics for ever."""
 
 BUCKET_BOUNDS_SECONDS: Final = (
     0.0001,

@@ -117,7 +117,7 @@ def _schedule_as_batch() -> None:
     try:
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     except OSError as error:
-        logger.info("The process is scheduled as any other", error=str(error))
+        logger.info("Could not raise the scheduling priority", error=str(error))
 
 
 def connections_allowed() -> int:

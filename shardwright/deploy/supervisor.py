@@ -20,7 +20,7 @@ from shardwright.deploy.topology import CONFIG_SET, ProcessPlan, Role
 # Seconds a process gets to end by itself: longer than a router lets running operations finish.
 STOP_TIMEOUT = 30.0
 
-# Clients first, data last: whoever stops still finds what it depends on.
+# Clients first, data last: each process still finds what it depends on while it stops.
 STOP_ORDER = (Role.ROUTER, Role.SHARDD, Role.CONFIGD, Role.MONGOD)
 
 ENDING_SIGNALS = (

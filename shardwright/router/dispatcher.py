@@ -49,7 +49,7 @@ class Dispatcher:
     def __init__(self, shared: Router) -> None:
         self._router = shared
         self._stale_version_retries = shared.metrics.counter(
-            "stale_version_retries", "Attempts begun again because a shard had refused the versions"
+            "stale_version_retries", "Operations repeated because a shard rejected the routing versions sent with them"
         )
 
     @may_run_in_reactor

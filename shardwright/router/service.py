@@ -63,23 +63,25 @@ class RouterService:
         config_servers = router.catalog.client.monitor
         metrics.gauge(
             "config_primary_known",
-            "Whether the config servers have a primary; without one, only what is known already can be used",
+            "1 if a primary of the config servers is known, else 0: only cached routing can be used",
             lambda: config_servers.primary is not None,
         )
         metrics.gauge(
             "open_cursors_of_closed_connections",
-            "Open client cursors last read on a connection that is closed by now",
+            "Open client cursors whose last client connection has closed",
             lambda: router.cursors.statistics().open_of_closed_connections,
         )
         metrics.gauge("open_cursors", "Open client cursors", lambda: router.cursors.statistics().open_total)
         routing = router.routing.statistics
-        metrics.gauge("full_refreshes", "Routing tables read as a whole", lambda: routing.full_refreshes)
+        metrics.gauge("full_refreshes", "Full refreshes of routing tables", lambda: routing.full_refreshes)
         metrics.gauge(
-            "incremental_refreshes", "Routing tables brought up to date", lambda: routing.incremental_refreshes
+            "incremental_refreshes", "Incremental refreshes of routing tables", lambda: routing.incremental_refreshes
         )
-        metrics.gauge("failed_refreshes", "Routing tables that could not be read", lambda: routing.failed_refreshes)
+        metrics.gauge("failed_refreshes", "Failed refreshes of routing tables", lambda: routing.failed_refreshes)
         metrics.gauge(
-            "stale_config_errors", "Refusals by shards for stale versions", lambda: routing.stale_config_errors
+            "stale_config_errors",
+            "StaleConfig and StaleDbVersion errors received from shards",
+            lambda: routing.stale_config_errors,
         )
 
     def begin_shutdown(self) -> None:

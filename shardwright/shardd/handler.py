@@ -167,7 +167,7 @@ class ShardHandler(SidecarHandler):
                 return reply_document(request.message.request_id, reply_body)
         # What is true at the moment of admission is true for the whole operation.
         operations, orphans, table = state.operations, state.orphans, state.table
-        is_whole = is_whole or bool(involved)  # the reply tells the cursor
+        is_whole = is_whole or bool(involved)  # the reply names the cursor
         exchange = TermExchange(
             self._context.sidecar, upstream, operations, must_tell_term=must_tell_term, is_whole=is_whole
         )
@@ -207,7 +207,7 @@ class ShardHandler(SidecarHandler):
             return frame
         namespace = Namespace.parse(name)
         await close_cursor(self._context.mongod, namespace, body)
-        logger.info("Reads again since a range comes in", namespace=name, command=request.name)
+        logger.info("Repeating a read because a range is being received", namespace=name, command=request.name)
         ownership = unowned_filter(table, self._context.require_identity().shard_name)
         if ownership is None:
             raise CommandError(ErrorCode.QueryPlanKilled, "a range came in while the operation was under way")

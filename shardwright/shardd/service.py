@@ -37,7 +37,9 @@ class ShardService(ShardHandler):
         self._shard = ShardServer(options, self.metrics, nursery, self._close_clients)
         for name, value in options.parameters.items():
             set_parameter(self._shard.migrations.parameters, name, value)
-        stale_errors = self.metrics.labelled_counter("stale_errors", "Operations refused for a stale version", "error")
+        stale_errors = self.metrics.labelled_counter(
+            "stale_errors", "Operations rejected because of a stale routing version", "error"
+        )
         super().__init__(self._shard, stale_errors)
 
     @classmethod

@@ -123,7 +123,7 @@ class Terms:
             try:
                 await step()
             except (BackendError, CommandError) as error:
-                logger.warning("Could not recover what was under way", term=term, error=str(error))
+                logger.warning("Could not recover the operations of earlier terms", term=term, error=str(error))
                 await trio.sleep(_RETRY_SECONDS)
             else:
                 return

@@ -421,7 +421,7 @@ def code_name(code: int) -> str:
 
 
 class Category(Enum):
-    """What codes have in common for whoever has to handle them (``error_categories`` of MongoDB)."""
+    """Properties that groups of codes share, for those who handle them (``error_categories`` of MongoDB)."""
 
     RETRYABLE = auto()
     """RetriableError: a driver or a router may send the operation again, if it is retryable at all."""

@@ -2,7 +2,7 @@
 
 Four families, kept apart because they are handled in different places:
 
-* `CommandError` becomes an ``ok: 0`` reply to whoever sent the command.
+* `CommandError` becomes an ``ok: 0`` reply to the sender of the command.
 * `RemoteProtocolError` is about bytes that no peer should send; it closes the connection they came on, and no other.
 * `LocalProtocolError` is our own misuse of a protocol object: a bug.
 * `BackendError` is a remote host that could not be reached or did not answer; its caller decides what that means.
@@ -56,7 +56,7 @@ class CommandError(Exception):
 
     @classmethod
     def from_reply(cls, reply: Mapping[str, Any]) -> "CommandError":
-        """The error that an ``ok: 0`` reply tells of."""
+        """The error in an ``ok: 0`` reply."""
         extra = {
             key: value for key, value in reply.items() if key not in _COMMON_REPLY_FIELDS and not key.startswith("$")
         }

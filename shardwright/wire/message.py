@@ -78,7 +78,7 @@ def is_whole_frame(data: bytes) -> bool:
 class FrameReader:
     """Cuts a stream of bytes into frames.
 
-    Feed it what arrives, then take frames until there is none. `bytes_missing` tells how much of a begun frame is still
+    Feed it what arrives, then take frames until there is none. `bytes_missing` is how much of a partial frame is still
     to come, so that a transport can read a long message in few calls.
     """
 
@@ -322,5 +322,5 @@ def reply_document(request_id: int, document: dict[str, Any]) -> bytes:
 
 
 def error_reply(request_id: int, error: CommandError) -> bytes:
-    """The frame of the ``ok: 0`` reply that tells of ``error``."""
+    """The frame of an ``ok: 0`` reply with ``error``."""
     return reply_document(request_id, error.reply())

@@ -16,7 +16,7 @@ from shardwright.wire.request import Request
 
 
 def error_of_request(failure: Exception, request: Request) -> CommandError | None:
-    """The error with which a failed command is answered; None if it failed for a reason that is our fault.
+    """The error with which a failed command is answered; None for an internal error.
 
     Args:
         failure: what its handler raised.

@@ -106,7 +106,7 @@ def test_log_that_cannot_be_rotated_does_not_end_the_daemon(tmp_path: Path) -> N
         moved = daemon.log.rename(tmp_path / "moved")
         daemon.log.mkdir()
         daemon.process.send_signal(signal.SIGUSR1)
-        eventually(lambda: "The log could not be rotated" in moved.read_text(), what="the failure is logged")
+        eventually(lambda: "Could not rotate the log" in moved.read_text(), what="the failure is logged")
         assert daemon.process.poll() is None
 
 

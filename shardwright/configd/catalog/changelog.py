@@ -63,4 +63,6 @@ class ChangeLog:
                 "config", {"insert": collection, "documents": documents, "writeConcern": MAJORITY}
             )
         except (CommandError, BackendError) as error:
-            logger.warning("Could not note a change", what=entries[0].what, ns=entries[0].namespace, error=str(error))
+            logger.warning(
+                "Could not write to the changelog", what=entries[0].what, ns=entries[0].namespace, error=str(error)
+            )

@@ -24,7 +24,7 @@ logger = get_logger("configd.transactions")
 T = TypeVar("T")
 
 ATTEMPTS_MAX: Final = 10
-"""How often a transaction is run that collides with the writes of others before its caller is told."""
+"""Attempts of a transaction that conflicts with other writes before its caller gets the error."""
 
 MAJORITY: Final = {"w": "majority"}
 
@@ -153,7 +153,7 @@ async def run_transaction(
         except TransactionConflictError as conflict:
             if conflicts is not None:
                 conflicts.add()
-            logger.info("Running a transaction again", attempt=attempt, ns=str(conflict))
+            logger.info("Retrying a transaction", attempt=attempt, ns=str(conflict))
             await wait_for_majority(mongod)
         else:
             return result

@@ -136,4 +136,6 @@ async def _tell_primary(primary: Primary, shard: ShardEntry, name: str) -> None:
     try:
         await primary.shards.command(shard, "admin", {"_flushDatabaseCacheUpdates": name})
     except CommandError as error:
-        logger.warning("A shard was not told of its database", shard=shard.id, db=name, error=str(error))
+        logger.warning(
+            "Could not send a shard the metadata of a new database", shard=shard.id, db=name, error=str(error)
+        )

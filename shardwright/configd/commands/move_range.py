@@ -110,7 +110,7 @@ async def _recipient(operation: Operation, shard_id: str) -> ShardEntry:
 
 
 def _throttle(arguments: Arguments) -> dict[str, Any]:
-    """The write concern for the documents that the recipient writes, as the donor is told it.
+    """The write concern for the documents that the recipient writes, in the form that the donor gets.
 
     ``secondaryThrottle: {secondaryThrottle: bool, writeConcern?}`` says it (MongoDB's MigrationSecondaryThrottle, in
     which the field may have an underscore too); what the balancer is set to does not count for a move by hand.

@@ -39,7 +39,7 @@ class ShardHosts:
             for shard in await self._catalog.shards():
                 self.follow(shard)
         except (CommandError, BackendError) as error:
-            logger.warning("The shards could not be read, so their hosts are not followed", error=str(error))
+            logger.warning("Could not read the list of shards to monitor their hosts", error=str(error))
 
     def follow(self, shard: ShardEntry) -> None:
         """Follow one shard, unless it is followed already."""
@@ -67,6 +67,6 @@ class ShardHosts:
         try:
             await self._catalog.transaction(work)
         except (CommandError, BackendError) as error:
-            logger.warning("The hosts of a shard could not be updated", shard=shard_id, host=host, error=str(error))
+            logger.warning("Could not update the hosts of a shard", shard=shard_id, host=host, error=str(error))
         else:
             logger.info("Updated the hosts of a shard", shard=shard_id, host=host)

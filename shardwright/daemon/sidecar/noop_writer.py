@@ -29,11 +29,11 @@ _CLUSTER_TIME: Final = b"$clusterTime"
 
 
 class NoopWriter:
-    """Brings the oplog of the own set up to the times that clients wait for.
+    """Advances the oplog of this set to the times that clients wait for.
 
     Args:
         mongod: the local mongod.
-        mirror: tells who is primary.
+        mirror: knows which member is primary.
         pools: for the way to the primary mongod.
     """
 
@@ -53,7 +53,7 @@ class NoopWriter:
         if awaited is None or awaited <= self._reached:
             return
         async with self._writing:
-            if awaited <= self._reached:  # by whoever held the lock
+            if awaited <= self._reached:  # by the previous holder of the lock
                 return
             try:
                 await self._write(awaited, request.get(_CLUSTER_TIME))

@@ -52,7 +52,7 @@ def add_sidecar_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _parse_socket_path(text: str) -> str:
-    """The path from the root on, which tells it from an address.
+    """The absolute path, which cannot be mistaken for an address.
 
     Raises:
         ValueError: there is no path, or none that a socket can have.

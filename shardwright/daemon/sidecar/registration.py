@@ -18,18 +18,18 @@ logger = logging.getLogger("daemon.sidecar.registration")
 
 COLLECTION: Final = "sidecars"
 
-# Nothing on a secondary tells that a document has been replicated, so the collection is read again: quickly while a
+# A secondary is not notified when a document has been replicated, so the collection is read again: quickly while a
 # member of the set is unaccounted for, else now and then, for a daemon that moved to another address.
 _INCOMPLETE_SECONDS: Final = 0.2
 _COMPLETE_SECONDS: Final = 10.0
 
 
 class Registration:
-    """Keeps the own document and the mirror's addresses current.
+    """Keeps this daemon's document and the mirror's addresses current.
 
     Args:
         mongod: the local mongod.
-        mirror: is told the addresses, and tells who is primary.
+        mirror: gets the addresses, and knows which member is primary.
         pools: for the way to the primary mongod.
         address: of this daemon, as clients reach it.
     """

@@ -95,7 +95,7 @@ class TermFence:
             try:
                 await self._mark()
             except (CommandError, BackendError) as error:
-                logger.warning("Could not write to the fence of the term", extra={"error": str(error)})
+                logger.warning("Could not write the term's fence", extra={"error": str(error)})
 
     async def _mark(self) -> None:
         update = {"q": {"_id": "fence"}, "u": {"$set": {"term": self._term}, "$inc": {"count": Int64(1)}}}

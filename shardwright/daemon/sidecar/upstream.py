@@ -138,7 +138,7 @@ class Upstream:
                 await self._client.send(reply)
                 reply = await connection.receive()
         except BaseException:
-            connection.close()  # mongod would go on sending to whoever asks next
+            connection.close()  # mongod would go on sending to the next borrower
             self._client.is_finished = True
             raise
         return reply

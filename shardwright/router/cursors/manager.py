@@ -268,7 +268,7 @@ class CursorManager:
     def end_for_room(self, entry: OpenCursor) -> None:
         """End a cursor that nobody is reading, for the sake of others."""
         logger.info(
-            "A cursor was ended to make room for the replies of others",
+            "Killed an idle cursor to free memory for other replies",
             extra={"cursor_id": entry.id, "namespace": entry.cursor.namespace},
         )
         self._end(entry)

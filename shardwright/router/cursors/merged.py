@@ -153,7 +153,7 @@ class MergedCursor:
         return self._reply(operation, NEXT_BATCH, batch.documents, 0 if self.is_exhausted else cursor_id)
 
     async def _ask_ahead(self, operation: "Operation", number: int) -> None:
-        """Have a shard make ready a batch that will be wanted soon; what goes wrong is told when it is wanted."""
+        """Have a shard make ready a batch that will be wanted soon; errors are raised when it is read."""
         remote = self._remotes[number]
         if not remote.may_ask_ahead(operation.router):
             return

@@ -43,7 +43,7 @@ class RemoteCursor:
 
     @classmethod
     def opened(cls, reply: ShardReply, cursor: CursorReply) -> "RemoteCursor":
-        """The cursor that a reply tells of."""
+        """The cursor named in a reply."""
         return cls(reply.shard_id, reply.address, cursor.namespace, cursor.cursor_id, reply.is_usual)
 
     @property

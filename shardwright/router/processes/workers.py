@@ -92,7 +92,7 @@ async def end_with_supervisor() -> None:
     standard_input = sys.stdin.fileno()
     os.set_blocking(standard_input, False)
     await trio.lowlevel.wait_readable(standard_input)
-    logger.warning("The process that keeps the workers running has gone")
+    logger.warning("The supervising process ended")
     os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -163,7 +163,7 @@ class _Supervisor:
         command += ["--worker-supervisor", str(os.getpid())]
         if self._parsed.metrics_port:
             command += ["--metrics-port", str(self._parsed.metrics_port + index)]
-        # The worker's end of the pipe tells it when this process is gone, however it went.
+        # The worker's end of the pipe is closed when this process ends, however it ends.
         with log_signals_held_back():
             process = subprocess.Popen(command, process_group=0, stdin=subprocess.PIPE)
         self._processes[process.pid] = (index, process)

@@ -83,7 +83,7 @@ class CatalogClient:
         try:
             await work()
         except (CommandError, BackendError) as error:
-            logger.warning("The config servers could not be used", extra={"error": str(error)})
+            logger.warning("Could not reach the config servers", extra={"error": str(error)})
 
 
 def _too_slow() -> CommandError:

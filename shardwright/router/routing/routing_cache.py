@@ -217,7 +217,7 @@ class RoutingCache:
         try:
             return await self.latest(routing)
         except CommandError as error:
-            logger.warning("The placement could not be read again", extra={"error": str(error)})
+            logger.warning("Could not refresh the routing table", extra={"error": str(error)})
             return routing
 
     def invalidate(self, routing: CollectionRouting) -> None:

@@ -120,7 +120,7 @@ class ShardReply:
         return bool(self._usual_cluster_time)
 
     def tell(self, clock: VectorClock) -> None:
-        """Have a clock take in the times that the shard gossips.
+        """Advance a clock to the times that the shard gossips.
 
         Raises:
             CommandError: TypeMismatch or NoSuchKey, they are malformed.

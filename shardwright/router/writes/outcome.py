@@ -1,4 +1,4 @@
-"""What became of the statements of a batch so far, and the reply that tells it."""
+"""The outcomes of a batch's statements so far, and the reply that reports them."""
 
 from collections.abc import Iterable
 from typing import Any

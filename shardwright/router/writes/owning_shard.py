@@ -9,7 +9,7 @@ from shardwright.wire.errors import CommandError
 
 
 def move_refused(statements: int) -> CommandError:
-    """What a client is told instead of WouldChangeOwningShard.
+    """What a client gets instead of WouldChangeOwningShard.
 
     Args:
         statements: how many there are in its batch.

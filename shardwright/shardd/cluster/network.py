@@ -22,7 +22,7 @@ def is_transient(error: CommandError) -> bool:
 
 
 def as_command_error(error: CommandError | BackendError | RemoteProtocolError) -> CommandError:
-    """An error as whoever asked for the migration gets to see it."""
+    """An error in the form that the migration's requester sees."""
     return error if isinstance(error, CommandError) else CommandError(ErrorCode.HostUnreachable, str(error))
 
 

@@ -11,7 +11,7 @@ from shardwright.wire.transport.replica_set import ReplicaSetClient
 
 
 class RemoteSets:
-    """One client for each replica set, found by its name; the hosts are those of whoever named it first.
+    """One client for each replica set, found by its name; the hosts are those given when it was first named.
 
     Args:
         pools: connections to their members.

@@ -47,7 +47,7 @@ async def recv_chunk_status(shard: ShardComponents, request: Request) -> dict[st
 
 @command("_recvChunkCommit", admin_only=True)
 async def recv_chunk_commit(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Apply the last changes, and let nobody in until the donor tells that it is decided whose the range is.
+    """Apply the last changes, and let nobody in until the donor reports the decision.
 
     Raises:
         CommandError: CommandFailed, the migration is not steady, or cannot be completed.

@@ -12,7 +12,7 @@ _GENERIC: Final = frozenset({"lsid", "maxTimeMS", "comment", "apiVersion", "apiS
 
 @command("setParameter", admin_only=True, primary_only=False, needs_identity=False)
 async def set_parameters(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Change parameters; ``was`` tells what the first of them was.
+    """Change parameters; ``was`` is the earlier value of the first of them.
 
     Raises:
         CommandError: BadValue; what the mongod answers about parameters of its own.

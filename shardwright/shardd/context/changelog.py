@@ -29,7 +29,7 @@ async def log_change(
         namespace=namespace,
         details=details or {},
     )
-    logger.info("Changing the cluster", what=what, namespace=namespace)
+    logger.info("Writing to the changelog", what=what, namespace=namespace)
     try:
         catalog = await context.catalog()
         await catalog.command({"insert": "changelog", "documents": [entry.to_document()]}, db="config")

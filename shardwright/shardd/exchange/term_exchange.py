@@ -166,8 +166,8 @@ class TermExchange:
         raise self._refusal()
 
     def _refusal(self) -> BackendError:
-        logger.warning("An operation met another term than that in which it was let in", term=self._term)
-        return BackendError(self._sidecar.mongod.socket_path, "has answered in another term", sent=True)
+        logger.warning("An operation was answered in a later term than it was admitted in", term=self._term)
+        return BackendError(self._sidecar.mongod.socket_path, "replied in another term", sent=True)
 
 
 def is_linearizable(request: Request) -> bool:

@@ -96,7 +96,7 @@ class RawCursor:
     """A cursor, and the connection on which it alone is read.
 
     Args:
-        mongod: the own one.
+        mongod: the mongod of this daemon.
         connection: borrowed from its pool.
         namespace: what is read.
         options: fields of every command of the cursor, as ``lsid``.

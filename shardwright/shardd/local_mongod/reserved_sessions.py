@@ -231,7 +231,7 @@ class ReservedSession:
                     raise
                 if attempt == _TRANSIENT_ATTEMPTS_MAX:
                     raise
-                logger.debug("A transaction of a migration is tried again", attempt=attempt, error=str(error))
+                logger.debug("Retrying a transaction of a migration", attempt=attempt, error=str(error))
             else:
                 self.is_settled = True
                 return result
@@ -263,7 +263,7 @@ class ReservedSession:
                 await transaction.abort()
                 self.is_settled = True
             except (CommandError, BackendError) as error:
-                logger.info("A transaction of a migration is left to be settled", error=str(error))
+                logger.info("A transaction of a migration remains to be settled", error=str(error))
 
     async def _learn_number(self, leap: int) -> None:
         """Another primary, whose clock was ahead, has used this session: begin above its numbers.

@@ -29,7 +29,7 @@ class CacheWatch:
     """Follows the local mongod's oplog while it is a secondary.
 
     Args:
-        mirror: tells the role of the mongod.
+        mirror: knows the role of the mongod.
         open_connection: makes a connection to the mongod.
         on_collection: called with a namespace whose cached entry changed.
         on_database: called with a database whose cached entry changed.
@@ -85,7 +85,7 @@ class CacheWatch:
             try:
                 await self._follow()
             except (BackendError, CommandError) as error:
-                logger.info("Has to follow the oplog again", error=str(error))
+                logger.info("Restarting to follow the oplog", error=str(error))
             await trio.sleep(_RETRY_SECONDS)
 
     async def _follow(self) -> None:

@@ -1,9 +1,9 @@
 """Reads on a secondary that have to see a given time: what is known of their collection has to be as young as that.
 
-A secondary serves by what it knew until its oplog tells it better (`cache_watch`), a moment after the data itself has
-come. Usually that is right, since the data was then like that. But a read after a time (``afterClusterTime``) may
-follow a write that another shard took after a migration. So the cached entry is looked at as of that time; it has
-changed at the latest when the critical section began (``enterCriticalSectionCounter``).
+A secondary serves by what it knew until its oplog brings something newer (`cache_watch`), a moment after the data
+itself has come. Usually that is right, since the data was then like that. But a read after a time
+(``afterClusterTime``) may follow a write that another shard took after a migration. So the cached entry is looked at as
+of that time; it has changed at the latest when the critical section began (``enterCriticalSectionCounter``).
 """
 
 from typing import Any

@@ -42,7 +42,9 @@ async def held_exclusively(state: NamespaceState, reason: Mapping[str, Any]) -> 
     pause = _PAUSE_SECONDS
     with trio.move_on_after(HOLD_SECONDS_MAX) as patience:
         while not await _try_block_writes(state, reason):
-            logger.info("Writes under way keep a change waiting", namespace=state.namespace, writers=state.writers)
+            logger.info(
+                "Writes in progress are delaying a DDL operation", namespace=state.namespace, writers=state.writers
+            )
             await trio.sleep(pause)
             pause = min(2 * pause, _PAUSE_SECONDS_MAX)
     if patience.cancelled_caught:

@@ -44,7 +44,7 @@ class RecoveryGate:
         self._opened.set()
 
     def close(self) -> None:
-        """The term is over; those who still wait are told."""
+        """The term is over; those who still wait get an error."""
         self.is_open = False
         waiting, self._opened = self._opened, trio.Event()
         waiting.set()

@@ -33,7 +33,7 @@ def new_opid() -> int:
 
 @dataclass(frozen=True, slots=True)
 class DonorMigrationKey:
-    """What tells one migration of a donor from another.
+    """What identifies one of a donor's migrations.
 
     Attributes:
         namespace: the collection.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from shardwright.shardd.operations.involvement import InvolvedNamespace
 
 _KEPT_MAX: Final = 10_000
-"""More are open at once only if nobody reads them; mongod ends those after ten minutes, and tells nobody."""
+"""More are open at once only if nobody reads them; mongod ends those after ten minutes without notice."""
 
 
 class InvolvedCursors:

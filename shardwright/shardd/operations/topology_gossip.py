@@ -2,7 +2,7 @@
 
 A statement that may concern any shard goes to all of them, and none checks versions. So a router whose list is old
 would leave out a shard that has been given a part of the collection since. Whoever gave it that part knows of that
-shard; so it tells in its reply, as genuine servers do with all replies, when the set of shards has changed.
+shard; so it reports in its reply, as genuine servers do with all replies, when the set of shards has changed.
 """
 
 from collections.abc import Awaitable, Callable

@@ -42,7 +42,7 @@ async def without_orphans(
 
     Args:
         request: an operation on a sharded collection.
-        mongod: the own one.
+        mongod: the mongod of this daemon.
         namespace: the collection.
         ownership: what orphans are.
 

@@ -67,7 +67,9 @@ class OlderCursors:
             if not others:
                 return
             if trio.current_time() >= deadline:
-                logger.warning("Ended cursors that are older than a range", namespace=namespace, count=len(others))
+                logger.warning(
+                    "Killed cursors opened before a range was received", namespace=namespace, count=len(others)
+                )
                 await self._end(namespace, others)
                 return
             await trio.sleep(_POLL_SECONDS)

@@ -27,7 +27,7 @@ class OpenCursor(NamedTuple):
 async def wait_cursors_closed(mongod: LocalMongod, namespace: str, *, opened_until: datetime) -> None:
     """Return when no cursor on a collection is left that was open at a time.
 
-    Mongod tells nobody when a cursor is closed, so it is asked from time to time, less and less often.
+    Mongod does not announce when a cursor is closed, so it is asked from time to time, less and less often.
 
     Args:
         mongod: where the cursors are; its clock is this machine's.

@@ -59,8 +59,10 @@ class RangeDeleter:
         self._on_deleted = on_deleted
         self._turn = trio.Lock()
         metrics = context.metrics
-        self._deleted = metrics.counter("range_deleter_documents", "Orphans that the range deleter has deleted")
-        self._failures = metrics.counter("range_deleter_failures", "Failures after which the range deleter tried again")
+        self._deleted = metrics.counter("range_deleter_documents", "Orphaned documents deleted by the range deleter")
+        self._failures = metrics.counter(
+            "range_deleter_failures", "Failed attempts of the range deleter, each of them retried"
+        )
 
     async def delete(self, task: RangeDeletionTask) -> None:
         """Delete a range as soon as it may be, and its document in the end.
@@ -82,7 +84,7 @@ class RangeDeleter:
             except (CommandError, BackendError) as error:
                 self._failures.add()
                 logger.warning(
-                    "The deletion of a range has to be tried again",
+                    "Retrying a range deletion",
                     namespace=task.namespace,
                     migration=str(task.id),
                     error=str(error),
@@ -132,7 +134,9 @@ class RangeDeleter:
         context, total = self._context, 0
         table = await self.authoritative_table(task)
         if table is None:
-            logger.info("The collection of a range deletion is gone", namespace=task.namespace, migration=str(task.id))
+            logger.info(
+                "The collection of a range deletion was dropped", namespace=task.namespace, migration=str(task.id)
+            )
             return
         await context.fail_points.hang_while(HANG_BEFORE_DOING_DELETION)
         while True:

@@ -79,8 +79,8 @@ class RangeDeletions:
         self._entries: dict[UUID, _Entry] = {}
         self._nursery: trio.Nursery | None = None
         metrics = context.metrics
-        metrics.gauge("range_deletions_pending", "Range deletions that have not ended", lambda: len(self._entries))
-        metrics.gauge("orphan_documents", "Documents known to be orphans, or about to become some", self._orphan_count)
+        metrics.gauge("range_deletions_pending", "Range deletions not yet finished", lambda: len(self._entries))
+        metrics.gauge("orphan_documents", "Documents in ranges that are to be deleted", self._orphan_count)
 
     # Terms
 
@@ -155,7 +155,7 @@ class RangeDeletions:
             self._forget(migration_id)
             return
         entry = self._adopt(task)
-        logger.info("A range is to be deleted", when=when, **_about(task))
+        logger.info("Scheduled a range deletion", when=when, **_about(task))
         self._start(entry)
 
     async def remove(self, migration_id: UUID) -> None:
@@ -209,7 +209,7 @@ class RangeDeletions:
             ]
             if not overlapping:
                 return
-            logger.info("Waiting for a range deletion", **_about(overlapping[0].task))
+            logger.info("Waiting for an overlapping range deletion", **_about(overlapping[0].task))
             await overlapping[0].wait_ended()
 
     async def wait_deleted(self, migration_id: UUID) -> None:
@@ -326,7 +326,7 @@ class RangeDeletions:
             self._forget(task.id)
         except CommandError as error:
             # It stays as it is, hidden and in the way, for somebody to look at; the next primary tries again.
-            logger.error("A range is not deleted", error=str(error), **_about(task))
+            logger.error("Could not delete a range", error=str(error), **_about(task))
             entry.end(error)
         finally:
             entry.is_running = False

@@ -204,7 +204,7 @@ class DonorHistory:
             low, high = map(unpack_timestamp, self._skipped)
             self._skipped = None
             name = str(self._namespace)
-            logger.info("Session history is read from the oplog again", namespace=name, since=str(low))
+            logger.info("Rereading session history from the oplog", namespace=name, since=str(low))
             find = {
                 "filter": {
                     "ts": {"$gte": low, "$lte": high},

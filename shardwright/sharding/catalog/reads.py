@@ -1,6 +1,6 @@
 """What daemons read from the catalog, as generators that yield reads and are sent what came of them.
 
-No I/O: whoever drives a generator sends each `CatalogRead` to a config server and sends back the raw documents of the
+No I/O: the caller of a generator sends each `CatalogRead` to a config server and sends back the raw documents of the
 whole cursor; the generator's return value is the result. The reads carry their own read concern, and serve a config
 server of MongoDB 6.0 just as well.
 """
@@ -23,7 +23,7 @@ from shardwright.wire.rawbson import decode_document
 CONFIG: Final = "config"
 
 ROUTING_READS_MAX: Final = 3
-"""How often a collection and its chunks are read that do not fit together, before the reader is told."""
+"""How often a collection and its chunks are read that do not fit together, before the reader gets an error."""
 
 # A document of one field "chunks": its length, a type byte and the name come before the chunk, a null byte after it.
 _CHUNK_PREFIX: Final = b"\x03chunks\0"

@@ -23,7 +23,7 @@ class DisconnectWatcher:
         self._callbacks: dict[int, Callable[[], None]] = {}
 
     def watch(self, watched: socket.socket, on_disconnect: Callable[[], None]) -> None:
-        """Begin to watch; ``on_disconnect`` must not block. After the end of `run` nobody is told of anything."""
+        """Begin to watch; ``on_disconnect`` must not block. After the end of `run` there are no callbacks."""
         if self._epoll.closed:
             return
         descriptor = watched.fileno()

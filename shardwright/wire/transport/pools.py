@@ -74,5 +74,5 @@ async def _fill(pool: Pool) -> None:
     try:
         await pool.fill()
     except (BackendError, RemoteProtocolError) as error:
-        # The host is down; whoever needs it will be told, and a later round fills the pool.
+        # The host is down; those who need it get the error, and a later round fills the pool.
         logger.debug("Could not fill a pool", extra={"remote": pool.address, "error": str(error)})

@@ -52,7 +52,7 @@ class Reactor(threading.local, trio.abc.Instrument):
         """Begin to wait for trio, from within `trio.run` and until it ends; whether that is possible."""
         descriptor = _epoll_descriptor()
         if descriptor is None:
-            logger.warning("This version of trio does not tell its epoll descriptor: all waits are left to it")
+            logger.warning("This version of trio does not expose its epoll descriptor; the reactor is off")
             return False
         self._epoll = select.epoll()
         self._epoll.register(descriptor, select.EPOLLIN)

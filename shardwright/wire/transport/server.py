@@ -259,7 +259,7 @@ class Server:
             raise
         except Exception as error:
             logger.exception(
-                "A command failed for a reason that is our fault",
+                "Internal error in a command",
                 extra={"connection_id": client.id, "remote": client.peer},
             )
             internal = CommandError(ErrorCode.InternalError, f"{type(error).__name__}: {error}")

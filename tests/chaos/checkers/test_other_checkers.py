@@ -99,7 +99,7 @@ def test_definitions() -> None:
 
 def test_logs() -> None:
     ordinary = '{"level":"warning","msg":"Lost the mongod","error":"closed the connection"}'
-    fault = '{"level":"error","msg":"A command failed for a reason that is our fault","traceback":"Traceback ..."}'
+    fault = '{"level":"error","msg":"Internal error in a command","traceback":"Traceback ..."}'
     assert check_daemon_log("router.0", [ordinary]) == []
     assert check_daemon_log("router.0", [ordinary, fault]) == [f"router.0 logged {fault}"]
     assert check_daemon_log("router.0", ["Fatal Python error: Aborted"])

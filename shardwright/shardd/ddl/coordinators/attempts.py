@@ -44,7 +44,7 @@ async def run_to_its_end(coordinator: Coordinator) -> dict[str, Any]:
         # Half done is worse than late.
         pause = min(RETRY_SECONDS * 2 ** min(attempt, 10), RETRY_SECONDS_MAX)
         failed = {"attempt": attempt + 1, "code": failure.code, "error": str(failure)}
-        logger.warning("A change has to be tried again", id=coordinator.id, **failed, retry_seconds=pause)
+        logger.warning("Retrying a DDL operation", id=coordinator.id, **failed, retry_seconds=pause)
         await trio.sleep(pause)
     raise AssertionError("attempts do not run out")
 
@@ -59,5 +59,5 @@ def _as_command_error(coordinator: Coordinator, error: Exception) -> CommandErro
         return error
     if isinstance(error, BackendError):
         return CommandError(ErrorCode.HostUnreachable, str(error))
-    logger.exception("A change failed for a reason that is our fault", id=coordinator.id)
+    logger.exception("Internal error in a DDL operation", id=coordinator.id)
     return CommandError(ErrorCode.InternalError, f"{type(error).__name__}: {error}")

@@ -83,7 +83,7 @@ class Coordinator(ABC):
 
     @abstractmethod
     async def run(self) -> dict[str, Any]:
-        """Make the change; returns the reply to whoever asked for it.
+        """Make the change; returns the reply to the caller.
 
         Raises:
             CommandError: it can't be made. Unless `must_finish`, that is the end of it.

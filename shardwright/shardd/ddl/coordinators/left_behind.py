@@ -24,6 +24,6 @@ def left_behind(context: ShardContext, migrations: LocalMigrations, document: Ma
     if kind is None or not isinstance(identity.get("namespace"), str) or not isinstance(phase, str):
         logger.error("Cannot resume a change of an unknown kind", document=str(document))
         return None
-    logger.info("Resuming a change", id=identity, phase=phase)
+    logger.info("Resuming a DDL operation", id=identity, phase=phase)
     arguments = {name: value for name, value in document.items() if name not in _NOT_ARGUMENTS}
     return kind(context, migrations, Namespace.parse(identity["namespace"]), arguments, phase)

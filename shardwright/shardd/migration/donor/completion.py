@@ -26,7 +26,7 @@ from shardwright.wire.errors import BackendError, CommandError
 logger = get_logger("shardd.migration.donor")
 
 _PATIENCE_SECONDS: Final = 5.0
-"""How long whoever asked for a migration waits for a recipient that does not answer; the rest is done without them."""
+"""Seconds that a migration's requester waits for a recipient that does not answer; the rest is done later."""
 
 _RETRY_SECONDS_MIN: Final = 0.1
 _RETRY_SECONDS_MAX: Final = 5.0
@@ -44,7 +44,7 @@ async def decide(
             await store.save_coordinator(decided)
             return decided
         except (CommandError, BackendError) as error:
-            logger.warning("Could not persist a decision", migration=str(coordinator.id), error=str(error))
+            logger.warning("Could not persist a migration's decision", migration=str(coordinator.id), error=str(error))
         await trio.sleep(pause)
         pause = min(pause * 2, _RETRY_SECONDS_MAX)
 
@@ -134,7 +134,7 @@ class Completion:
             # A shard that has left the cluster has nothing that could be in anybody's way.
             if error.code != ErrorCode.ShardNotFound:
                 raise
-            logger.info("The recipient is no shard any more", **self._about)
+            logger.info("The recipient shard was removed", **self._about)
 
     async def _abort_recipient(self) -> None:
         try:

@@ -144,7 +144,7 @@ class DonorService:
         except (CommandError, BackendError) as failure:
             error = as_command_error(failure)
         except Exception as failure:
-            logger.exception("A migration failed for a reason that is our fault", migration=str(active.migration_id))
+            logger.exception("Internal error in a migration", migration=str(active.migration_id))
             error = CommandError(ErrorCode.InternalError, f"{type(failure).__name__}: {failure}")
             self._nursery.start_soon(self._salvage, active.migration_id)
         except BaseException:
@@ -250,7 +250,7 @@ class DonorService:
             except CommandError as error:
                 if not is_transient(error):
                     raise
-                logger.warning("A migration has to wait", migration=str(coordinator.id), error=str(error))
+                logger.warning("Could not resume a migration yet", migration=str(coordinator.id), error=str(error))
             else:
                 if plan is not None and plan.table.collection.uuid == coordinator.collection_uuid:
                     return plan

@@ -15,7 +15,7 @@ class DonorMetrics:
     """
 
     def __init__(self, metrics: Metrics, current: Callable[[], DonorMigration | None]) -> None:
-        self._ended = metrics.labelled_counter("donations", "Migrations from this shard that have ended", "outcome")
+        self._ended = metrics.labelled_counter("donations", "Finished migrations from this shard", "outcome")
         self._documents = metrics.counter("donated_documents", "Documents cloned to other shards")
         self._bytes = metrics.counter("donated_bytes", "Bytes cloned to other shards")
         self._blocked_ms = metrics.counter(

@@ -45,7 +45,7 @@ COMMIT_SECONDS_MAX: Final = 30.0
 """How long the recipient may take for what is left while writes wait, as in MongoDB."""
 
 PROGRESS_SECONDS: Final = 10.0
-"""How often the log tells of a clone or catching up that takes long."""
+"""Seconds between log lines about a clone or catch-up that takes long."""
 
 _POLL_SECONDS_MIN: Final = 0.001
 _POLL_SECONDS_MAX: Final = 1.024
@@ -190,7 +190,7 @@ class DonorMigration:
         return outcome
 
     async def _catch_up_and_block(self, section: DonorCriticalSection) -> None:
-        """All that comes before the config servers are told."""
+        """All that comes before the commit on the config servers."""
         with trio.move_on_after(self._parameters.catch_up_seconds_max):
             while not await self._attempt(section):
                 continue
@@ -268,7 +268,7 @@ class DonorMigration:
         await self._store.save_attempts(self.attempts)
         while not await section.try_block_writes():
             # Some write takes long. Others must not wait for it, and neither must those of the recipient pile up.
-            logger.info("Writes under way keep a migration from its critical section", **self._about)
+            logger.info("Writes in progress are delaying a critical section", **self._about)
             await trio.sleep(_DRAIN_RETRY_SECONDS)
             await self._wait_caught_up(source)
         with trio.move_on_after(COMMIT_SECONDS_MAX):
@@ -292,7 +292,7 @@ class DonorMigration:
         try:
             await commit_on_config(self._context, self.plan, status.cluster_time)
         except (CommandError, BackendError) as error:
-            logger.warning("It is open whether a migration was committed", error=str(error), **self._about)
+            logger.warning("Unknown whether a migration was committed", error=str(error), **self._about)
             if not await wait_outcome(self._context, self.coordinator):
                 failure = as_command_error(error)
         section.finish("commit")
@@ -307,7 +307,7 @@ class DonorMigration:
         return failure
 
     async def _release_recipient(self) -> None:
-        """Let the recipient's operations go on. If it cannot be told now, it is told again after the decision."""
+        """Let the recipient's operations go on. If it cannot be reached now, it is tried again after the decision."""
         try:
             with trio.move_on_after(_RELEASE_SECONDS_MAX):
                 await self.recipient.release(self.session_id)
@@ -322,12 +322,12 @@ class DonorMigration:
         now = trio.current_time()
         if now >= self._next_progress:
             self._next_progress = now + PROGRESS_SECONDS
-            logger.info("A migration is under way", **self._about, **self._progress_fields())
+            logger.info("Migration in progress", **self._about, **self._progress_fields())
 
     def _log_success(self, section: DonorCriticalSection, outcome: Outcome) -> None:
         counts = {name: int(count) for name, count in outcome.counts.items()}
         blocked_ms = round(section.seconds * 1000, 1)
-        logger.info("Gave a range to another shard", blocked_ms=blocked_ms, **section.phases, **counts, **self._about)
+        logger.info("Donated a range", blocked_ms=blocked_ms, **section.phases, **counts, **self._about)
 
     def _progress_fields(self) -> dict[str, object]:
         """How far it has come, as the log says it. What former attempts have cloned counts as well."""

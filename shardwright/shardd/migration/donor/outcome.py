@@ -64,7 +64,7 @@ async def wait_outcome(context: ShardContext, coordinator: MigrationCoordinatorD
             await context.config_times.wait_durable()
         except (CommandError, BackendError) as error:
             logger.warning(
-                "Could not learn what became of a migration",
+                "Could not find out the outcome of a migration",
                 namespace=coordinator.namespace,
                 migration=str(coordinator.id),
                 error=str(error),

@@ -118,5 +118,5 @@ class MoveRangeRequest:
 
     @property
     def key(self) -> DonorMigrationKey:
-        """What tells this move from others."""
+        """What identifies this move."""
         return DonorMigrationKey(str(self.namespace), self.min, self.max, self.recipient)

@@ -56,7 +56,7 @@ class Steps(StepTimes):
         self.note(step)
         self._active.message = self.text
         fields = {"step": step.value, "ms": self.millis[self.text], **self._about, **details}
-        logger.info("A step of a migration is done", **fields)
+        logger.info("Finished a migration step", **fields)
         await self._context.fail_points.hang_while(f"moveChunkHangAtStep{step.value}")
 
     async def log(self, what: str, **details: object) -> None:

@@ -1,7 +1,7 @@
 """``config.migrationCheckpoints``: how far a recipient has come, so that another attempt can go on from there.
 
 MongoDB has no such collection. A document is written before the first one of the range is, and goes when the donor
-tells what has become of the migration.
+gives the outcome of the migration.
 """
 
 from collections.abc import Mapping

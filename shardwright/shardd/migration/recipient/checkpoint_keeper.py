@@ -67,7 +67,7 @@ class CheckpointKeeper:
         if found is None:
             return
         if not found.is_trusted_by(request):
-            logger.info("Begins again", namespace=str(request.namespace), session=request.session_id)
+            logger.info("Restarting to receive a range", namespace=str(request.namespace), session=request.session_id)
             return
         self.resumed = found
         self.position = found.position

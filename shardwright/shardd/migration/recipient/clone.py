@@ -111,7 +111,7 @@ class Cloner:
         sessions: in which documents are written.
         writer: writes them.
         status: counts what has been.
-        prefix: is told of what has been committed.
+        prefix: learns what has been committed.
         load: what clients ask of this shard.
     """
 

@@ -51,7 +51,7 @@ async def align_options(
             ErrorCode.InvalidOptions,
             f"the options {', '.join(different)} of the collection {namespace} are not those that it has on the donor",
         )
-    logger.info("Changing options to those of the donor", namespace=str(namespace), options=different)
+    logger.info("Applying the donor's collection options", namespace=str(namespace), options=different)
     modify = {"collMod": namespace.collection, **{name: _value(name, wanted) for name in different}}
     await change(context.mongod, namespace, {**modify, "writeConcern": MAJORITY})
 

@@ -1,6 +1,6 @@
 """The recipient's critical section: the range is complete here, and whether it is this shard's is being decided.
 
-It is written down before the donor is told that it may commit, so that it also holds on the next primary, until the
+It is persisted before the donor learns that it may commit, so that it also holds on the next primary, until the
 donor has said that the decision is made. The documents are those of MongoDB 6.0.5, in its order: the recipient's own
 (``migrationRecipients``) stands as long as anything of the critical section does.
 """
@@ -30,7 +30,7 @@ class RecipientCriticalSection:
 
     Args:
         context: of this shard daemon.
-        recipient: the document that tells of it.
+        recipient: the document that describes it.
 
     Attributes:
         has_begun: whether there may be anything of it to be undone by `leave`.
@@ -97,7 +97,7 @@ class RecipientCriticalSection:
         if self._section is not None and state.critical_section is self._section:
             await self._refresh(state)
             # Not to be kept waiting by what follows: a crash now would only bring the section back until the donor,
-            # which has had no answer, tells again that the decision is made.
+            # which has had no answer, reports again that the decision is made.
             state.release()
         await self._delete_section()
         await ConfigCollection(self._mongod, MIGRATION_RECIPIENTS).remove(Binary.from_uuid(self._recipient.id))
@@ -111,7 +111,7 @@ class RecipientCriticalSection:
             await self._context.refresher.refresh_collection(state)
         except CommandError as error:
             # Operations do it themselves, as soon as the config servers answer.
-            logger.info("Leaves the critical section without a refresh", namespace=state.namespace, error=str(error))
+            logger.info("Leaving the critical section without a refresh", namespace=state.namespace, error=str(error))
 
     async def _block_writes(self) -> None:
         state = self._context.namespace(self._recipient.namespace)

@@ -177,7 +177,7 @@ class RecipientMigration:
         await self._run(self._receive)
 
     async def run_recovered(self, *, is_prepared: bool) -> None:
-        """Go on with a critical section that has been restored, until the donor tells that the decision is made.
+        """Go on with a critical section that has been restored, until the donor reports that the decision is made.
 
         Args:
             is_prepared: whether all of the range is here for sure, so that the donor may be told so again.
@@ -209,7 +209,7 @@ class RecipientMigration:
                 except (CommandError, BackendError, RemoteProtocolError) as failure:
                     error = as_command_error(failure)
                 except Exception as failure:
-                    logger.exception("Receiving a range failed for a reason that is our fault", **self._about)
+                    logger.exception("Internal error while receiving a range", **self._about)
                     error = CommandError(ErrorCode.InternalError, f"{type(failure).__name__}: {failure}")
             if self._section.has_begun:
                 await self._leave_section()

@@ -2,8 +2,8 @@
 
 What comes is not of one moment. A document may arrive with a unique value that another one had when *it* was read, or
 for a second time, with another shard key. It is put aside, because the modifications that are still to come make room
-for it or replace it; whoever has applied the last of them tries again. What can't be made room for is the ``_id`` of a
-document of another range, which may be this shard's own: that ends the migration, as in MongoDB.
+for it or replace it; the task that has applied the last of them tries again. What can't be made room for is the ``_id``
+of a document of another range, which may be this shard's own: that ends the migration, as in MongoDB.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -67,7 +67,7 @@ class RangeWriter:
             except CommandError as error:
                 if error.code == ErrorCode.WriteConcernFailed:
                     # As in MongoDB, secondaries that are slow slow a migration down, but do not fail it.
-                    logger.warning("Secondaries are slow", namespace=str(self._namespace), error=str(error))
+                    logger.warning("Majority replication is slow", namespace=str(self._namespace), error=str(error))
                     return documents
                 position = error.extra.get("index")
                 if error.code != ErrorCode.DuplicateKey or not isinstance(position, int):
@@ -112,7 +112,7 @@ class RangeWriter:
                     f"document {document_text(wrap_value(*_id_of(document), b'_id'))}",
                     extra=error.extra,
                 ) from error
-        logger.debug("Puts a document aside", namespace=str(self._namespace), error=str(error))
+        logger.debug("Setting a document aside", namespace=str(self._namespace), error=str(error))
         self._postponed[raw_id(document)] = (document, error)
         self._postponed_bytes += len(document)
         if self._postponed_bytes > _POSTPONED_BYTES_MAX:

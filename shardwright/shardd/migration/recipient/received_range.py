@@ -88,5 +88,5 @@ async def delete_received(
                         namespace, [{"q": raw_document(each), "limit": 1} for each in batch]
                     )
     if deleted:
-        logger.info("Deleted what a former attempt had received", namespace=str(namespace), documents=deleted)
+        logger.info("Deleted documents received by an earlier attempt", namespace=str(namespace), documents=deleted)
     return deleted

@@ -111,7 +111,7 @@ class RecipientService:
         return await active.wait_started()
 
     async def finish(self, migration_id: UUID, decision: str) -> None:
-        """The donor tells what has become of a migration: the range is this shard's, or is to be deleted.
+        """The donor reports the outcome of a migration: the range is this shard's, or is to be deleted.
 
         Repeated, it does nothing.
 

@@ -240,7 +240,7 @@ class CloneSource:
         return await estimate_range(self._mongod, self._namespace, self._pattern, self._range)
 
     def close(self) -> None:
-        """Let `run` end; whoever waits for batches gets Interrupted. Closing again is fine."""
+        """Let `run` end; those who wait for batches get Interrupted. Closing again is fine."""
         self._scope.cancel()
 
     async def _until_failure(self, task: Callable[[], Awaitable[None]]) -> None:

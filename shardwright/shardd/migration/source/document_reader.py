@@ -53,7 +53,7 @@ class DocumentReader:
     """Reads scans, one after the other, into a channel that holds one batch.
 
     Args:
-        mongod: the own one.
+        mongod: the mongod of this daemon.
         namespace: the collection.
         collection_uuid: its UUID.
         scans: arguments of ``find``.
@@ -112,7 +112,7 @@ class DocumentReader:
             await self._mongod.command("admin", {"refreshSessions": [self._lsid]})
 
     async def next_batch(self) -> DocumentBatch | None:
-        """The next batch; None when there are no more, or none will come, which `is_exhausted` tells apart."""
+        """The next batch; None when there are no more, or none will come; `is_exhausted` says which."""
         try:
             return await self._receiver.receive()
         except trio.EndOfChannel:

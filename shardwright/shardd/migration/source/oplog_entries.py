@@ -3,7 +3,7 @@
 The forms are those that mongod 6.0 writes (each was looked at on 6.0.5):
 
 * ``i``, ``u``, ``d`` have ``ns`` and ``ui``; the id is ``o._id`` of an insert or a delete, ``o2._id`` of an update,
-  whose ``o`` may be no more than a difference. Only an insert tells the shard key, and so whether it is of interest.
+  whose ``o`` may be no more than a difference. Only an insert has the shard key, and so shows if it matters.
 * An ``applyOps`` command that is atomic is one ``c`` entry on ``admin.$cmd`` with ``o.applyOps``, each with the ``ui``
   that mongod adds; nested ones are logged flat. It has no ``prevOpTime``.
 * A transaction is such an entry too, with ``lsid``, ``txnNumber`` and a ``prevOpTime``, which is ``Timestamp(0, 0)`` in

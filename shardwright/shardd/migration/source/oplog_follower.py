@@ -36,7 +36,7 @@ class OplogFollower:
     """Queues the ids of touched documents.
 
     Args:
-        mongod: the own one.
+        mongod: the mongod of this daemon.
         watched: which entries count.
         touched: where ids are queued.
         session_id: of the migration.

@@ -16,8 +16,8 @@ from tests.shardd.migration.donor.moving import LOW, TOP, Move, log_lines
 from tests.shardd.mini_cluster import MiniCluster
 from tests.shardd.router_stand_in import ShardedNamespace
 
-STEP_DONE = "A step of a migration is done"
-UNDER_WAY = "A migration is under way"
+STEP_DONE = "Finished a migration step"
+UNDER_WAY = "Migration in progress"
 
 
 class ThoroughRecipient(Recipient):
