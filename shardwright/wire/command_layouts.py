@@ -15,7 +15,7 @@ from shardwright.wire.rawbson import Span, deciding_bytes, spans
 _BEGINNING_BYTES: Final = 24
 """How much of commands finds those that may be alike: their length, their name, and some of the collection's."""
 
-_BYTES_MAX: Final = 1_024
+BYTES_MAX: Final = 1_024
 """Longer commands are walked over: there is less to be won, and their layouts would take up memory."""
 
 _FIELDS_MAX: Final = 40
@@ -67,7 +67,7 @@ class CommandLayouts:
         """
         beginning = body[:_BEGINNING_BYTES]
         if beginning not in self._layouts:
-            if len(body) > _BYTES_MAX or len(fields) > _FIELDS_MAX:
+            if len(body) > BYTES_MAX or len(fields) > _FIELDS_MAX:
                 return
             if len(self._layouts) >= _LAYOUTS_MAX:
                 self._layouts.clear()

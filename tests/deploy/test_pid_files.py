@@ -14,6 +14,7 @@ from shardwright.deploy.errors import DeployError
 from shardwright.deploy.marks import directory_identity, mark, marked_processes
 from shardwright.deploy.pid_files import PidFile, load_pid_file, save_pid_file
 from shardwright.deploy.processes import ProcessIdentity, exit_description, spawn
+from tests.integration.waiting import eventually
 
 SLEEPER = "import signal; signal.pause()"
 IDENTITY = ProcessIdentity(1, "boot:1")
@@ -86,10 +87,12 @@ def test_process_is_found_by_its_mark(directory: Path, sleeper: ProcessIdentity,
 def test_what_a_process_starts_itself_is_not_taken_for_it(directory: Path) -> None:
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SLEEPER!r}])"
     identity = spawn([sys.executable, "-c", code], directory / "log", mark(directory_identity(directory), "router.0"))
+    children = Path(f"/proc/{identity.pid}/task/{identity.pid}/children")
     try:
+        eventually(children.read_text, what="the process has started another one")
         assert marked_processes(directory_identity(directory)) == {"router.0": identity}
     finally:
-        for child in Path(f"/proc/{identity.pid}/task/{identity.pid}/children").read_text().split():
+        for child in children.read_text().split():
             found = ProcessIdentity.of(int(child))
             assert found is None or found.send(signal.SIGKILL)
         identity.send(signal.SIGKILL)
