@@ -14,10 +14,10 @@ def daemon(mini: MiniCluster) -> Iterator[Client]:
     """A client of a shard daemon with MongoDB's defaults, which afterwards has the parameters of before again."""
     with mini.shard_client("sh0") as client:
         defaults = {"verifyMigrations": False, "orphanCleanupDelaySecs": 900}
-        before = {name: client.admin.command("getParameter", 1, **{name: 1})[name] for name in defaults}
-        client.admin.command("setParameter", 1, **defaults)
+        before = {name: client.admin.command({"getParameter": 1, name: 1})[name] for name in defaults}
+        client.admin.command({"setParameter": 1, **defaults})
         yield client
-        client.admin.command("setParameter", 1, **before)
+        client.admin.command({"setParameter": 1, **before})
 
 
 def test_own_parameters(daemon: Client) -> None:
