@@ -132,7 +132,7 @@ def test_documents_without_a_collection_are_joined(database: Database[Document],
 def test_a_target_sharded_and_moved_while_a_merge_runs(database: Database[Document], upper_mongod: Client) -> None:
     """Through one router: what the pipeline has written moves with the collection."""
     database.source.insert_many([{"_id": n} for n in range(300)])
-    slowly = {"$match": {"$expr": {"$function": {"body": "() => { sleep(5); return true }", "args": [], "lang": "js"}}}}
+    slowly = {"$match": {"$expr": {"$function": {"body": "() => { sleep(9); return true }", "args": [], "lang": "js"}}}}
     with ThreadPoolExecutor(1) as pool:
         merging = pool.submit(lambda: list(database.source.aggregate([slowly, {"$merge": "target"}])))
         running: list[dict[str, Any]] = [
