@@ -95,7 +95,7 @@ class Terms:
     """Begins and ends the terms of a shard daemon, as `RoleHooks`.
 
     Args:
-        context: of this shard daemon.
+        context: this shard daemon's context.
         components: in the order in which they begin; they end in the opposite one.
     """
 

@@ -48,7 +48,7 @@ async def drop_database_here(context: ShardContext, db: str, *, is_primary_shard
     streams.
 
     Args:
-        context: of this shard daemon.
+        context: this shard daemon's context.
         db: the database.
         is_primary_shard: whether this is the primary shard of the database.
 

@@ -32,7 +32,7 @@ async def execute_once(
     A request without a session is run in any case.
 
     Args:
-        context: of this shard daemon.
+        context: this shard daemon's context.
         request: what a coordinator has sent.
         subject: the collection or database it is about.
         work: what it asks for; if it fails, the request can come again.

@@ -1,7 +1,7 @@
-"""The migrations under way on this shard: one at a time, whether it gives a range or receives one.
+"""The migration under way on this shard: one at a time, whether the shard is its donor or its recipient.
 
-As MongoDB's ``ActiveMigrationsRegistry``: the request for a migration that is under way joins it and gets its result.
-That splits and merges of the same collection wait for it, and it for them, is the work of `DDLLocks.chunk_change`.
+Like MongoDB's ``ActiveMigrationsRegistry``: a request for the migration that is under way joins it and gets its result.
+`DDLLocks.chunk_change` keeps it apart from splits and merges of the same collection.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from uuid import UUID
 
 _OPID_FIRST: Final = 2_000_000_000
-"""Mongod counts its operations from 1, so that its numbers and these do not meet."""
+"""mongod numbers its operations from 1, so these numbers cannot collide with its own."""
 
 _opids = count(_OPID_FIRST)
 
 
 def new_opid() -> int:
-    """A number under which ``currentOp`` shows a migration and ``killOp`` takes it."""
+    """An unused number under which ``currentOp`` can show a migration and ``killOp`` can end it."""
     return next(_opids)
 
 
@@ -37,9 +37,9 @@ class DonorMigrationKey:
 
     Attributes:
         namespace: the collection.
-        min: lower bound of the range, a shard key document; None if only the upper one was asked for.
+        min: lower bound of the range, a shard key document; None if the request gave only the upper one.
         max: upper bound, likewise.
-        recipient: id of the shard that is to have the range.
+        recipient: id of the shard that is to receive the range.
     """
 
     namespace: str
@@ -53,17 +53,17 @@ class DonorMigrationKey:
 
 
 class ActiveDonorMigration:
-    """A migration in which this shard is the donor, for those who wait for its end or want to abort it.
+    """A handle on a migration in which this shard is the donor, to wait for its end or to abort it.
 
     Attributes:
-        key: which one.
-        opid: the number under which ``currentOp`` shows it and ``killOp`` takes it.
-        began: when.
-        migration_id: of the migration, once there is one.
-        message: what ``currentOp`` says of its progress.
-        abort_reason: why somebody wants it aborted, if so.
+        key: identifies the migration among requests.
+        opid: the number under which ``currentOp`` shows it and ``killOp`` ends it.
+        began: when it began.
+        migration_id: its UUID, once it has one.
+        message: its progress, as ``currentOp`` shows it.
+        abort_reason: why it is to be aborted; None if nobody has asked for that.
         ended: set when it is over.
-        error: why it failed, once it has ended; None if it did not.
+        error: why it failed, once it has ended; None if it succeeded.
     """
 
     def __init__(self, key: DonorMigrationKey) -> None:
@@ -78,24 +78,24 @@ class ActiveDonorMigration:
         self._on_abort: Callable[[CommandError], None] | None = None
 
     def abort(self, reason: CommandError) -> None:
-        """Have it aborted, at once or as soon as there is something to be aborted; the first reason counts."""
+        """Abort it, at once or as soon as there is something to abort; only the first reason counts."""
         if self.abort_reason is None:
             self.abort_reason = reason
             if self._on_abort is not None:
                 self._on_abort(reason)
 
     def set_on_abort(self, on_abort: Callable[[CommandError], None]) -> None:
-        """From now on ``on_abort`` can abort it, and does if that was asked for before."""
+        """Set what aborts it, and call that at once if an abort has already been requested."""
         self._on_abort = on_abort
         if self.abort_reason is not None:
             on_abort(self.abort_reason)
 
     @contextmanager
     def abortable(self) -> Iterator[None]:
-        """What the block waits for is given up when somebody wants the migration aborted.
+        """Cancel the block when the migration is aborted.
 
         Raises:
-            CommandError: the reason.
+            CommandError: the reason for the abort.
         """
         with trio.CancelScope() as scope:
             self.set_on_abort(lambda _: scope.cancel())
@@ -108,7 +108,7 @@ class ActiveDonorMigration:
         """Return when the range has moved.
 
         Raises:
-            CommandError: it has not.
+            CommandError: the migration failed.
         """
         await self.ended.wait()
         if self.error is not None:
@@ -116,10 +116,10 @@ class ActiveDonorMigration:
 
 
 class ActiveMigrations:
-    """The one migration of this shard, if there is one.
+    """The one migration in which this shard takes part, if any.
 
     Attributes:
-        donor: the migration in which this shard is the donor.
+        donor: that migration if this shard is its donor, else None.
     """
 
     def __init__(self) -> None:
@@ -132,7 +132,7 @@ class ActiveMigrations:
         return self._receiving is not None
 
     def join_donor_migration(self, key: DonorMigrationKey) -> ActiveDonorMigration | None:
-        """The migration under way if it is the one asked for, None if the shard is free for it.
+        """The migration under way if it is the requested one, None if the shard is free to begin it.
 
         Raises:
             CommandError: ConflictingOperationInProgress, the shard is busy with another migration.
@@ -143,17 +143,17 @@ class ActiveMigrations:
         return None
 
     def begin_donor_migration(self, key: DonorMigrationKey) -> ActiveDonorMigration:
-        """This shard is the donor of a migration until `end_donor_migration`.
+        """Register a migration from this shard until `end_donor_migration`.
 
         Raises:
-            CommandError: ConflictingOperationInProgress.
+            CommandError: ConflictingOperationInProgress, the shard is busy with another migration.
         """
         self._check_free()
         self.donor = ActiveDonorMigration(key)
         return self.donor
 
     def end_donor_migration(self, error: CommandError | None = None) -> None:
-        """The migration is over, successfully without an error."""
+        """Record that the migration has ended; without an error, it succeeded."""
         active, self.donor = self.donor, None
         assert active is not None
         active.error = error
@@ -161,15 +161,15 @@ class ActiveMigrations:
 
     @contextmanager
     def receiving(self, namespace: str, range_text: str, donor: str) -> Iterator[None]:
-        """This shard receives a range until the block ends.
+        """Register a migration to this shard until the block ends.
 
         Args:
             namespace: the collection.
             range_text: the range as messages show it.
-            donor: id of the shard that gives it.
+            donor: id of the donor.
 
         Raises:
-            CommandError: ConflictingOperationInProgress.
+            CommandError: ConflictingOperationInProgress, the shard is busy with another migration.
         """
         self._check_free()
         self._receiving = f"receiving chunk {range_text} for namespace {namespace} from {donor}"

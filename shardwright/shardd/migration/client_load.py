@@ -1,4 +1,4 @@
-"""Whether clients keep a shard busy, so that a migration leaves them most of what the machine can do."""
+"""Whether clients keep a shard busy: migrations then slow down and leave them most of the machine."""
 
 import time
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Final
 from shardwright.daemon.operation_metrics import OperationMetrics
 
 HEAVY_OPERATIONS_PER_SECOND: Final = 100
-"""From this rate on somebody would notice how fast a clone is."""
+"""Above this rate, clients would notice a clone running at full speed."""
 
 _INTERVAL_SECONDS: Final = 0.2
 
@@ -18,11 +18,11 @@ _OF_CLIENTS: Final = (
 
 
 class ClientLoad:
-    """The operations of clients on one daemon, as its metrics count them.
+    """The rate of client operations on one daemon, as its metrics count them.
 
     Args:
-        operations: the metrics.
-        clock: seconds that only rise.
+        operations: the daemon's operation metrics.
+        clock: a monotonic clock, in seconds.
     """
 
     def __init__(self, operations: OperationMetrics, clock: Callable[[], float] = time.monotonic) -> None:
@@ -34,7 +34,7 @@ class ClientLoad:
 
     @property
     def is_heavy(self) -> bool:
-        """Whether there have been many lately: since the last time it was asked, if that was not just now."""
+        """Whether the rate since the last measurement is high; measured at most once per interval."""
         now = self._clock()
         elapsed = now - self._counted_at
         if elapsed >= _INTERVAL_SECONDS:

@@ -1,4 +1,4 @@
-"""The form in which ``currentOp`` shows a migration on its donor and on its recipient."""
+"""A migration's entry in ``currentOp``, on its donor and on its recipient."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -8,14 +8,14 @@ from typing import Any
 def migration_operation(
     desc: str, address: str, opid: int, began: datetime, details: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """A migration as one of a mongod's operations.
+    """A migration in the form in which mongod reports its operations.
 
     Args:
-        desc: what MongoDB calls the thread that does it.
+        desc: MongoDB's name for the thread that runs it.
         address: ``host:port`` of this daemon.
-        opid: the number under which ``killOp`` takes it.
-        began: when it did.
-        details: its ``ns``, ``command`` and ``msg``, and how far it has come.
+        opid: the number under which ``killOp`` ends it.
+        began: when it began.
+        details: its ``ns``, ``command`` and ``msg``, and its progress.
     """
     now = datetime.now(UTC)
     running = (now - began).total_seconds()

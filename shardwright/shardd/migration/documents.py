@@ -1,6 +1,6 @@
-"""What migrations persist in the ``config`` database of donor and recipient, in MongoDB 6.0's schemas.
+"""What migrations persist in the ``config`` databases of donor and recipient, in MongoDB 6.0's schemas.
 
-The last two kinds have no counterpart there: they are what a migration resumes from after a restart.
+``migrationAttempts`` and ``migrationCheckpoints`` have no counterpart there: a migration resumes from them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,34 +24,34 @@ MIGRATION_RECIPIENTS: Final = "migrationRecipients"
 CRITICAL_SECTIONS: Final = "collection_critical_sections"
 MIGRATION_ATTEMPTS: Final = "migrationAttempts"
 MIGRATION_CHECKPOINTS: Final = "migrationCheckpoints"
-"""The collections of ``config``."""
+"""Collections of the ``config`` database."""
 
 COMMITTED: Final = "committed"
 ABORTED: Final = "aborted"
-"""The decisions about a migration."""
+"""The values of a coordinator's ``decision``."""
 
 
 def new_session_id(donor: str, recipient: str) -> str:
-    """The migration session id of a new attempt, by which both sides tell its commands from those of any other."""
+    """A migration session id for a new attempt; it distinguishes the attempt's commands from those of all others."""
     return f"{donor}_{recipient}_{ObjectId()}"
 
 
 @dataclass(frozen=True, slots=True)
 class MigrationCoordinatorDocument:
-    """``config.migrationCoordinators`` of the donor: a migration that is not finished on both sides.
+    """A document of the donor's ``config.migrationCoordinators``: a migration that is not finished on both sides.
 
     Attributes:
-        id: of the migration.
-        session_id: of its first attempt.
-        lsid: the session under which the donor's commands are sent.
-        txn_number: of them.
+        id: the migration's UUID.
+        session_id: the migration session id of its first attempt.
+        lsid: the logical session in which the donor sends its commands.
+        txn_number: their transaction number.
         namespace: the collection.
         collection_uuid: its UUID.
-        donor: id of the shard that gives the range.
-        recipient: id of the shard that gets it.
-        range: what moves.
-        chunk_version: of the chunk before the migration.
-        decision: `COMMITTED`, `ABORTED`, or None as long as it is open.
+        donor: id of the donor.
+        recipient: id of the recipient.
+        range: the range that moves.
+        chunk_version: the chunk's version before the migration.
+        decision: `COMMITTED`, `ABORTED`, or None while it is undecided.
     """
 
     id: UUID
@@ -108,7 +108,7 @@ class MigrationCoordinatorDocument:
 
 @dataclass(frozen=True, slots=True)
 class MigrationRecipientDocument:
-    """``config.migrationRecipients`` of the recipient, which lives as long as its critical section.
+    """A document of the recipient's ``config.migrationRecipients``, which lives as long as its critical section.
 
     Attributes are those of `MigrationCoordinatorDocument`.
     """
@@ -153,14 +153,14 @@ class MigrationRecipientDocument:
 
 @dataclass(frozen=True, slots=True)
 class MigrationAttempt:
-    """One attempt at a migration, as both sides remember it. Only if they agree, a checkpoint is trusted.
+    """One attempt at a migration, as both sides remember it. A checkpoint is trusted only if they agree.
 
     Attributes:
-        session_id: of the attempt.
+        session_id: the attempt's migration session id.
         start: when it began.
-        end: when it was given up, None for the last one.
-        documents: how many documents it cloned.
-        bytes: how many bytes they were.
+        end: when it was given up; None for the last one.
+        documents: number of documents it cloned.
+        bytes: their size in bytes.
     """
 
     session_id: str
@@ -193,7 +193,7 @@ class MigrationAttempt:
 
 
 def attempts_from(documents: Sequence[Mapping[str, Any]]) -> tuple[MigrationAttempt, ...]:
-    """Read a whole history of attempts.
+    """Read the list of a migration's attempts.
 
     Raises:
         CommandError: NoSuchKey or TypeMismatch.

@@ -1,4 +1,4 @@
-"""The migrations of one shard daemon, in either direction."""
+"""One shard daemon's migrations, in either direction."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 
 class Migrations:
-    """What moves from this shard to another, or from another to this one.
+    """Migrations from this shard and to it.
 
     Args:
-        context: of this shard daemon.
-        range_deletions: of this shard.
-        sessions: in which documents are written.
-        history_table: where the history of received ranges goes.
+        context: this shard daemon's context.
+        range_deletions: this shard's range deletions.
+        sessions: the reserved sessions in which documents are written.
+        history_table: stores the session history of received ranges.
 
     Attributes:
-        parameters: what can be set about migrations.
-        donor: gives ranges.
-        recipient: receives ranges.
+        parameters: the server parameters of migrations.
+        donor: runs migrations from this shard.
+        recipient: runs migrations to this shard.
         client_load: how busy clients keep this daemon.
     """
 
@@ -57,16 +57,16 @@ class Migrations:
         self.recipient = RecipientService(context, peers, self._active)
 
     async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
-        """Recover what the last primary has left under way; its critical sections are on when this returns.
+        """Recover the last primary's unfinished migrations; their critical sections are on when this returns.
 
-        Nothing here may wait for another server, nor for what operations wait for.
+        Nothing here may wait for another server, nor for anything that operations wait for.
 
         Args:
-            term: which begins.
-            nursery: of the term, in which migrations run until step-down.
+            term: the term that begins.
+            nursery: the term's nursery, in which migrations run until step-down.
 
         Raises:
-            CommandError: it could not be read what there is.
+            CommandError: the persisted state cannot be read.
             BackendError: mongod does not answer.
         """
         unfinished = await self.donor.load()
@@ -74,14 +74,14 @@ class Migrations:
         await self.donor.recover(unfinished, nursery)
 
     def end_term(self) -> None:
-        """The migrations have been cancelled with their nursery; the next primary goes on with them."""
+        """Forget the migrations, which were cancelled with their nursery; the next primary resumes them."""
         self.donor.end_term()
         self.recipient.end_term()
 
     async def move_range(self, request: "MoveRangeRequest") -> None:
-        """Give a range to another shard, or wait for the end of the same migration if it is under way.
+        """Move a range to another shard, or wait for the end of the same migration if it is under way.
 
-        A new primary finds out first which migrations are under way.
+        A new primary first recovers the migrations that are under way.
 
         Raises:
             CommandError: it failed; NotWritablePrimary; ConflictingOperationInProgress, another migration is under way.
@@ -93,9 +93,9 @@ class Migrations:
             await self._range_deletions.wait_deleted(active.migration_id)
 
     async def abort_all(self, namespace: str, reason: str) -> None:
-        """Abort the migration of a collection in which this shard is donor, and wait for its end.
+        """Abort a collection's migration from this shard, and wait for its end.
 
-        One that has come to its commit is not aborted; it is only waited for.
+        A migration that is already committing is not aborted, only waited for.
         """
         active = self._active.donor
         if active is not None and active.key.namespace == namespace:
@@ -103,21 +103,21 @@ class Migrations:
             await active.ended.wait()
 
     async def end_all(self, namespace: str, reason: str) -> None:
-        """End the migration of a collection in either direction; nothing of it is written when this returns.
+        """End a collection's migration in either direction; it writes nothing more once this has returned.
 
         Raises:
-            CommandError: ConflictingOperationInProgress, what is received waits for the donor's decision; mongod
+            CommandError: ConflictingOperationInProgress, the received range awaits the donor's decision; mongod
                 refuses.
             BackendError: mongod does not answer.
         """
         await self.abort_all(namespace, reason)
         await self.recipient.end(namespace)
-        # A transaction of it that was cut off may be under way in mongod still.
+        # One of its transactions may have been cut off and still be under way in mongod; a new session ends it.
         async with self._sessions.session():
             pass
 
     def kill(self, opid: int) -> bool:
-        """Abort the migration that `progress` shows under a number; returns whether there is one."""
+        """Abort the migration that `progress` shows under ``opid``; returns whether there is one."""
         giving, receiving = self._active.donor, self.recipient.active
         if giving is not None and giving.opid == opid:
             giving.abort(CommandError(ErrorCode.Interrupted, "operation was interrupted"))
@@ -128,7 +128,7 @@ class Migrations:
         return False
 
     def progress(self) -> list[dict[str, Any]]:
-        """The migration under way, in either direction, as ``currentOp`` shows it."""
+        """The ``currentOp`` entries of the migration under way: one or none."""
         giving, receiving = self._active.donor, self.recipient.active
         address = self._context.options.address
         if giving is not None:

@@ -1,10 +1,10 @@
-"""What can be set about migrations, at start and by ``setParameter``. No mongod knows these parameters."""
+"""The server parameters of migrations, set at start and by ``setParameter``; mongod does not know them."""
 
 from dataclasses import dataclass
 from typing import Final
 
 CATCH_UP_SECONDS_MAX: Final = 6 * 3600.0
-"""How long MongoDB lets a clone and its catching up take."""
+"""MongoDB's limit for clone and catch-up."""
 
 
 @dataclass
@@ -12,8 +12,8 @@ class MigrationParameters:
     """The parameters of one shard daemon.
 
     Attributes:
-        verify: donor and recipient compare what they have of the range before every commit (``verifyMigrations``).
-        catch_up_seconds_max: after which a migration that has not entered its critical section is given up
+        verify: whether donor and recipient compare the range's documents before every commit (``verifyMigrations``).
+        catch_up_seconds_max: how long a migration may take to reach its critical section before it is given up
             (``migrationCatchUpTimeoutSecs``).
     """
 

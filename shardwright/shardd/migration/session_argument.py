@@ -1,4 +1,4 @@
-"""The ``sessionId`` by which both sides tell the commands of one migration from those of any other."""
+"""The ``sessionId`` argument, which identifies the migration attempt that a command belongs to."""
 
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -7,7 +7,7 @@ from shardwright.wire.type_names import type_name
 
 
 def migration_session_argument(request: Request) -> str:
-    """The ``sessionId`` of a migration.
+    """The migration session id that a command names.
 
     Raises:
         CommandError: NoSuchKey or TypeMismatch.

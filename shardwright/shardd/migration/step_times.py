@@ -1,18 +1,18 @@
-"""How long the steps of a migration take, on the donor as on the recipient."""
+"""How long the steps of a migration take, on donor and recipient."""
 
 import time
 from enum import IntEnum
 
 
 class StepTimes:
-    """Which steps are done, and what time each has taken.
+    """Which steps are done, and how long each took.
 
     Args:
-        steps: in their order, numbered from 1.
+        steps: the steps in order, numbered from 1.
 
     Attributes:
         done: the number of the last step that is done; 0 at first.
-        millis: the milliseconds of each step that is done, named as in the changelog.
+        millis: milliseconds taken by each step that is done, by its name in the changelog.
     """
 
     def __init__(self, steps: type[IntEnum]) -> None:
@@ -27,7 +27,7 @@ class StepTimes:
         return f"step {self.done} of {self._count}"
 
     def note(self, step: IntEnum) -> None:
-        """A step is done; the next one begins."""
+        """Record that a step is done and the next one begins."""
         now = time.monotonic()
         self.done = step.value
         self.millis[self.text] = round((now - self._last) * 1000)

@@ -33,7 +33,7 @@ async def ownership_at(
     """The filter of a read at a time, None if there were no orphans.
 
     Args:
-        range_deletions: of this shard.
+        range_deletions: this shard's range deletions.
         table: of the collection, of the version that the read was admitted with.
         shard: this shard.
         time: of the read.

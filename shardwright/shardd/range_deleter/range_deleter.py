@@ -40,7 +40,7 @@ class RangeDeleter:
     """Deletes the ranges of one shard, a batch at a time.
 
     Args:
-        context: of this shard daemon.
+        context: this shard daemon's context.
         sessions: in which documents are deleted.
         store: where a range is crossed out once it is empty.
         on_deleted: called with the migration's id and the number of documents that a batch deleted.

@@ -65,7 +65,7 @@ class RangeDeletions:
     the context (`RangeDeletionTasks`).
 
     Args:
-        context: of this shard daemon.
+        context: this shard daemon's context.
         sessions: in which documents are deleted.
         older_cursors: cursors from which incoming ranges are hidden.
     """

@@ -41,7 +41,7 @@ class Coordinator(ABC):
     """One change under way on the primary of the database's primary shard.
 
     Args:
-        context: of this shard daemon.
+        context: this shard daemon's context.
         migrations: of this shard.
         namespace: what changes; the collection is empty for a database.
         arguments: what was asked for, as it is persisted.

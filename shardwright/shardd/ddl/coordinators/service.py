@@ -29,7 +29,7 @@ class CoordinatorService:
     """The coordinators of one shard daemon.
 
     Args:
-        context: of this shard daemon.
+        context: this shard daemon's context.
         migrations: of this shard, which drops end.
     """
 

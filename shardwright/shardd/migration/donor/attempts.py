@@ -1,6 +1,6 @@
-"""``config.migrationAttempts``: what a donor needs to go on with a migration after a restart or fail-over.
+"""``config.migrationAttempts``: what a donor needs to resume a migration after a restart or failover.
 
-MongoDB has no such collection, as it resumes no migration: a document accompanies one of ``migrationCoordinators``.
+MongoDB resumes no migrations and has no such collection. Each document belongs to one of ``migrationCoordinators``.
 """
 
 from collections.abc import Mapping
@@ -21,11 +21,11 @@ class MigrationAttempts:
     """One document.
 
     Attributes:
-        id: of the migration.
-        request: what was asked for.
-        attempts: all up to now, the last one being under way.
+        id: the migration's UUID.
+        request: the request that began it.
+        attempts: all attempts so far; the last one is under way.
         has_entered_critical_section: whether the critical section has begun, or was about to. From then on a new
-            primary does not go on with the migration, but finds out what the config servers know of it.
+            primary does not resume the migration, but asks the config servers whether it was committed.
     """
 
     id: UUID
@@ -48,7 +48,7 @@ class MigrationAttempts:
         )
 
     def to_document(self) -> dict[str, Any]:
-        """The document as it is written."""
+        """The document in its persisted form."""
         return {
             "_id": Binary.from_uuid(self.id),
             "nss": str(self.request.namespace),
@@ -58,17 +58,17 @@ class MigrationAttempts:
         }
 
     def with_new(self, session_id: str, now: datetime) -> "MigrationAttempts":
-        """After the start of an attempt, which ends the one before."""
+        """A copy with a new attempt under way, which ends the previous one."""
         attempts = (*self._ended(now), MigrationAttempt(session_id, now))
         return replace(self, attempts=attempts, has_entered_critical_section=False)
 
     def with_progress(self, documents: int, size: int) -> "MigrationAttempts":
-        """With what the attempt under way has cloned, in documents and bytes."""
+        """A copy with the number of documents that the current attempt has cloned, and their size in bytes."""
         *before, last = self.attempts
         return replace(self, attempts=(*before, replace(last, documents=documents, bytes=size)))
 
     def with_critical_section(self) -> "MigrationAttempts":
-        """After the beginning of the critical section."""
+        """A copy that says that the critical section has begun."""
         return replace(self, has_entered_critical_section=True)
 
     def _ended(self, now: datetime) -> tuple[MigrationAttempt, ...]:

@@ -1,7 +1,7 @@
-"""What is left to do when a migration has been decided, on both sides, repeated until it is done.
+"""Completing a decided migration on both sides, with retries until it is done.
 
-MongoDB's ``MigrationCoordinator::completeMigration``: the side that has lost the range gets its range deletion made
-ready, the other one's is removed, the recipient's critical section ends, and the coordinator's document goes last.
+As in MongoDB's ``MigrationCoordinator::completeMigration``: the range deletion of the side that lost the range becomes
+ready, the other side's is removed, the recipient's critical section ends, and the coordinator document goes last.
 """
 
 from dataclasses import replace
@@ -26,7 +26,7 @@ from shardwright.wire.errors import BackendError, CommandError
 logger = get_logger("shardd.migration.donor")
 
 _PATIENCE_SECONDS: Final = 5.0
-"""Seconds that a migration's requester waits for a recipient that does not answer; the rest is done later."""
+"""How long a ``moveRange`` request waits for an unresponsive recipient; completion then goes on in the background."""
 
 _RETRY_SECONDS_MIN: Final = 0.1
 _RETRY_SECONDS_MAX: Final = 5.0
@@ -35,7 +35,7 @@ _RETRY_SECONDS_MAX: Final = 5.0
 async def decide(
     context: ShardContext, coordinator: MigrationCoordinatorDocument, *, is_committed: bool
 ) -> MigrationCoordinatorDocument:
-    """Persist what has become of a migration, as often as it takes; returns its document with the decision."""
+    """Persist the decision, retrying until that succeeds; returns the coordinator document with it."""
     await context.fail_points.hang_while((AFTER_COMMIT if is_committed else AFTER_ABORT).before_making_decision_durable)
     decided = replace(coordinator, decision=COMMITTED if is_committed else ABORTED)
     store, pause = DonorStore(context.mongod), _RETRY_SECONDS_MIN
@@ -53,11 +53,11 @@ class Completion:
     """The completion of one migration.
 
     Args:
-        context: of this shard daemon.
-        range_deletions: of this shard.
-        coordinator: its document with the decision, which is persisted.
-        session_id: of the last attempt.
-        waits_for_delete: whether somebody waits for the deletion of the donor's documents.
+        context: this shard daemon's context.
+        range_deletions: this shard's range deletions.
+        coordinator: its document with the decision, already persisted.
+        session_id: the migration session id of the last attempt.
+        waits_for_delete: whether the request waits for the deletion of the donor's documents.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Completion:
         self._places = AFTER_COMMIT if coordinator.decision == COMMITTED else AFTER_ABORT
 
     async def run(self, nursery: trio.Nursery) -> None:
-        """Do it; what does not succeed within reasonable time goes on in ``nursery``."""
+        """Complete the migration; if that takes more than a few seconds, it goes on in ``nursery``."""
         is_done = False
         with trio.move_on_after(_PATIENCE_SECONDS):
             is_done = await self._try()
@@ -87,7 +87,7 @@ class Completion:
             nursery.start_soon(self.run_until_done)
 
     async def run_until_done(self) -> None:
-        """Do it, however long the recipient is away."""
+        """Complete the migration, however long the recipient is unavailable."""
         pause = _RETRY_SECONDS_MIN
         while not await self._try():
             await trio.sleep(pause)
@@ -121,8 +121,8 @@ class Completion:
             if coordinator.decision != COMMITTED:
                 await self._abort_recipient()
             release = {"_recvChunkReleaseCritSec": namespace, "sessionId": session_id, "writeConcern": MAJORITY}
-            await self._tell(release)
-            await self._tell(
+            await self._send(release)
+            await self._send(
                 {
                     "_shardsvrFinishRangeDeletion": namespace,
                     "migrationId": Binary.from_uuid(coordinator.id),
@@ -131,25 +131,25 @@ class Completion:
                 }
             )
         except CommandError as error:
-            # A shard that has left the cluster has nothing that could be in anybody's way.
+            # A shard that has been removed from the cluster holds nothing that has to be released.
             if error.code != ErrorCode.ShardNotFound:
                 raise
             logger.info("The recipient shard was removed", **self._about)
 
     async def _abort_recipient(self) -> None:
         try:
-            await self._tell({"_recvChunkAbort": self._coordinator.namespace, "sessionId": self._session_id})
+            await self._send({"_recvChunkAbort": self._coordinator.namespace, "sessionId": self._session_id})
         except CommandError as error:
             if is_transient(error) or error.code == ErrorCode.ShardNotFound:
                 raise
             logger.info("The recipient had nothing to abort", error=str(error), **self._about)
 
-    async def _tell(self, command: dict[str, Any]) -> None:
+    async def _send(self, command: dict[str, Any]) -> None:
         await send_to_shard(self._context, self._coordinator.recipient, "admin", command)
 
     @property
     def _about(self) -> dict[str, Any]:
-        """What the log says of it."""
+        """The fields of its log lines."""
         return {
             "namespace": self._coordinator.namespace,
             "migration": str(self._coordinator.id),

@@ -1,6 +1,7 @@
-"""The donor's critical section: from here to the commit nobody writes to the collection, and at last nobody reads it.
+"""The donor's critical section: it blocks writes to the collection, and during the commit reads as well.
 
-It lives in memory, as MongoDB's: the next primary puts it back by what is persisted of the migration (`recovery`).
+As in MongoDB it lives in memory: the next primary re-enters it because of the migration's persisted state
+(`DonorService.recover`).
 """
 
 import time
@@ -17,19 +18,19 @@ from shardwright.wire.errors import CommandError
 logger = get_logger("shardd.migration.donor")
 
 DRAIN_SECONDS_MAX: Final = 0.1
-"""How long new writes wait for a write under way; if that takes longer, the section is tried again later."""
+"""How long new writes wait for those under way; if that takes longer, the section is retried later."""
 
 
 class DonorCriticalSection:
-    """The section of one migration.
+    """One migration's critical section.
 
     Args:
-        context: of this shard daemon.
+        context: this shard daemon's context.
         coordinator: the migration.
 
     Attributes:
         seconds: how long it was on, once it has been left.
-        phases: how many milliseconds each part of it took, see `finish`.
+        phases: milliseconds taken by each of its phases (see `finish`).
     """
 
     def __init__(self, context: ShardContext, coordinator: MigrationCoordinatorDocument) -> None:
@@ -37,7 +38,7 @@ class DonorCriticalSection:
         self.phases: dict[str, float] = {}
         self._context = context
         self._state = context.namespace(coordinator.namespace)
-        # The session makes it differ from every other section.
+        # The session id distinguishes it from every other section.
         self._reason: dict[str, Any] = {
             "command": "moveChunk",
             "fromShard": coordinator.donor,
@@ -49,12 +50,12 @@ class DonorCriticalSection:
 
     @property
     def is_on(self) -> bool:
-        """Whether operations wait for it."""
+        """Whether it blocks operations."""
         section = self._state.critical_section
         return section is not None and section.reason == self._reason
 
     async def try_block_writes(self) -> bool:
-        """Let no new write begin and wait for those under way; whether they ended in time. If not, writes go on."""
+        """Block new writes and wait for those under way; False if they did not end in time, and writes go on."""
         with trio.move_on_after(DRAIN_SECONDS_MAX):
             self._began = self._last = time.monotonic()
             await self._state.block_writes(self._reason)
@@ -63,17 +64,16 @@ class DonorCriticalSection:
         self.leave()
         return False
 
-    async def put_back(self) -> None:
-        """Begin it in a new term: writes and reads wait. No operation is under way yet that could be in the way."""
+    async def restore(self) -> None:
+        """Re-enter it in a new term, blocking writes and reads. No operation is under way yet that it must wait for."""
         self._began = time.monotonic()
         await self._state.block_writes(self._reason)
         self._state.block_reads()
 
-    async def tell_secondaries(self) -> None:
+    async def notify_secondaries(self) -> None:
         """Have secondaries forget the placement, as MongoDB's do when ``enterCriticalSectionCounter`` changes.
 
-        A read at a time after the commit finds on every secondary that it has to ask the primary, and waits there
-        for the end of this section.
+        A read after the commit then makes each secondary ask the primary, where it waits for the end of this section.
 
         Raises:
             CommandError: mongod refuses.
@@ -82,7 +82,7 @@ class DonorCriticalSection:
         await self._context.store.count_critical_section(self._state.namespace)
 
     async def last_write_time(self) -> Timestamp:
-        """A time that is not before that of any write that was let in.
+        """A time not earlier than that of any admitted write.
 
         Raises:
             CommandError: mongod refuses.
@@ -93,11 +93,11 @@ class DonorCriticalSection:
         return time_of_last
 
     def block_reads(self) -> None:
-        """The second phase: nobody reads either."""
+        """Enter the second phase, which blocks reads too."""
         self._state.block_reads()
 
     async def refresh(self) -> None:
-        """Learn the placement after the commit. If that is not possible, the operations that wait will see to it."""
+        """Refresh the placement after the commit. If that fails, the waiting operations will refresh it themselves."""
         self._state.forget()
         try:
             await self._context.refresher.refresh_collection(self._state)
@@ -105,13 +105,13 @@ class DonorCriticalSection:
             logger.warning("Could not refresh after a migration", namespace=self._state.namespace, error=str(error))
 
     def finish(self, phase: str) -> None:
-        """A part of it is done; its time is for the log."""
+        """Record how long a phase took, for the log."""
         now = time.monotonic()
         self.phases[f"{phase}_ms"] = round((now - self._last) * 1000, 1)
         self._last = now
 
     def leave(self) -> None:
-        """Let all operations go on, if they were kept waiting."""
+        """Release the operations that wait for it; does nothing if it is not on."""
         if self.is_on and self._began is not None:
             self.seconds = time.monotonic() - self._began
             self._state.release()

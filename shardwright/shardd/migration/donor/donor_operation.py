@@ -1,4 +1,4 @@
-"""What ``currentOp`` shows of a migration on its donor."""
+"""A migration's entry in its donor's ``currentOp``."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ from shardwright.wire.rawbson import raw_document
 
 
 def donor_operation(active: ActiveDonorMigration, migration: DonorMigration | None, address: str) -> dict[str, Any]:
-    """A migration as ``currentOp`` of a MongoDB 6.0 donor shows it, with more of its progress.
+    """A migration as ``currentOp`` of a MongoDB 6.0 donor shows it, with more detail about its progress.
 
     Args:
-        active: the one under way.
-        migration: what has come of it so far; None before everything has been checked and persisted.
+        active: the migration under way.
+        migration: its state; None until the request has been checked and persisted.
         address: ``host:port`` of this daemon.
     """
     key = active.key

@@ -1,4 +1,4 @@
-"""Running the migrations of a donor: from the request, or from what a former primary has left, to their completion."""
+"""Running a donor's migrations, new ones and those that a former primary left unfinished, up to their completion."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -44,13 +44,13 @@ class DonorService:
     """The migrations in which this shard is the donor.
 
     Args:
-        context: of this shard daemon.
-        range_deletions: of this shard.
-        active: lets one migration be under way at a time.
-        parameters: what can be set about migrations.
+        context: this shard daemon's context.
+        range_deletions: this shard's range deletions.
+        active: allows only one migration at a time.
+        parameters: the server parameters of migrations.
 
     Attributes:
-        migration: the one under way, from where it has been checked and persisted.
+        migration: the one under way, once it has been checked and persisted.
     """
 
     def __init__(
@@ -71,12 +71,12 @@ class DonorService:
 
     @property
     def _nursery(self) -> trio.Nursery:
-        """That of the term. All that works here works for a term."""
+        """The term's nursery; everything here runs within a term."""
         assert self._term_nursery is not None
         return self._term_nursery
 
     def start(self, request: MoveRangeRequest) -> ActiveDonorMigration:
-        """Begin to move a range, or join those who wait for the same.
+        """Begin to move a range, or join the same migration if it is under way.
 
         Raises:
             CommandError: ConflictingOperationInProgress, another migration is under way; NotWritablePrimary.
@@ -90,10 +90,10 @@ class DonorService:
         return active
 
     async def load(self) -> list[tuple[MigrationCoordinatorDocument, MigrationAttempts | None]]:
-        """What the last primary has left unfinished.
+        """The migrations that the last primary left unfinished.
 
         Raises:
-            CommandError: it could not be read.
+            CommandError: they cannot be read.
             BackendError: mongod does not answer.
         """
         return await self._store.load()
@@ -103,11 +103,11 @@ class DonorService:
         unfinished: Sequence[tuple[MigrationCoordinatorDocument, MigrationAttempts | None]],
         nursery: trio.Nursery,
     ) -> None:
-        """Go on with what `load` has found; critical sections are on when this returns.
+        """Resume or complete the migrations that `load` found; their critical sections are on when this returns.
 
         Args:
-            unfinished: what was found.
-            nursery: of the term.
+            unfinished: the result of `load`.
+            nursery: the term's nursery.
         """
         self._term_nursery = nursery
         for coordinator, attempts in unfinished:
@@ -125,18 +125,18 @@ class DonorService:
             active.migration_id = coordinator.id
             if attempts is None or attempts.has_entered_critical_section:
                 section = DonorCriticalSection(self._context, coordinator)
-                await section.put_back()
+                await section.restore()
                 work = partial(self._find_out, coordinator, attempts, section)
             else:
                 work = partial(self._resume, active, coordinator, attempts)
             nursery.start_soon(self._execute, active, work)
 
     def end_term(self) -> None:
-        """What was under way has been cancelled with its nursery; the next primary goes on with it."""
+        """Refuse requests from now on. Migrations were cancelled with their nursery; the next primary resumes them."""
         self._term_nursery = None
 
     async def _execute(self, active: ActiveDonorMigration, work: Callable[[], Awaitable[None]]) -> None:
-        """Run one migration, and let those who wait for it know how it ended."""
+        """Run one migration, and report its result to the requests that wait for it."""
         error: CommandError | None = None
         try:
             async with self._context.ddl_locks.chunk_change(active.key.namespace):
@@ -175,7 +175,7 @@ class DonorService:
         active.migration_id = coordinator.id
         attempts = MigrationAttempts(coordinator.id, request)
         await steps.log("start")
-        # A document without a coordinator is of no consequence; a coordinator has all that it needs to be aborted.
+        # In this order: attempts without a coordinator are harmless, and a coordinator has all that its abort needs.
         await self._store.save_attempts(attempts)
         try:
             await self._store.save_coordinator(coordinator)
@@ -217,18 +217,18 @@ class DonorService:
             timestamp=pong["operationTime"],
         )
 
-    # From where a former primary stopped
+    # After a change of primary
 
     async def _resume(
         self, active: ActiveDonorMigration, coordinator: MigrationCoordinatorDocument, attempts: MigrationAttempts
     ) -> None:
-        """Go on with a migration that has not come to its critical section."""
+        """Resume a migration that has not reached its critical section."""
         moved = coordinator.range
         request = replace(attempts.request, min=moved.min, max=moved.max)
         steps = Steps(self._context, active, request)
         try:
             plan = await self._plan_again(request, coordinator)
-            # Chunks may have been given new versions since; a commit is for the version that is persisted.
+            # Chunk versions may have changed since, and the commit is checked against the persisted one.
             coordinator = replace(coordinator, chunk_version=plan.chunk_version)
             await self._store.save_coordinator(coordinator)
             await self._range_deletions.register(await self._range_deletion(coordinator, request))
@@ -239,10 +239,10 @@ class DonorService:
         await self._run(active, plan, coordinator, attempts, steps, estimate.documents)
 
     async def _plan_again(self, request: MoveRangeRequest, coordinator: MigrationCoordinatorDocument) -> MovePlan:
-        """Check that the migration is still possible; that servers are away delays it, and does not end it.
+        """Check that the migration is still possible, retrying as long as servers are unavailable.
 
         Raises:
-            CommandError: it is not.
+            CommandError: it is not possible any more.
         """
         while True:
             try:
@@ -265,7 +265,7 @@ class DonorService:
         attempts: MigrationAttempts | None,
         section: DonorCriticalSection,
     ) -> None:
-        """Let operations wait until the config servers have said what became of a migration."""
+        """Keep operations blocked until the config servers have reported the outcome of a migration."""
         is_committed = await wait_outcome(self._context, coordinator)
         await section.refresh()
         section.leave()
@@ -277,12 +277,12 @@ class DonorService:
             )
 
     async def _salvage(self, migration_id: UUID | None) -> None:
-        """End a migration in which this program has failed, as if another primary had taken over."""
+        """End a migration after an internal error, as if another primary had taken over."""
         for coordinator, attempts in await self._store.load():
             if coordinator.id == migration_id and coordinator.decision is None:
                 section = DonorCriticalSection(self._context, coordinator)
-                await section.put_back()
-                with suppress(CommandError):  # that it was aborted
+                await section.restore()
+                with suppress(CommandError):  # raised if it was aborted
                     await self._find_out(coordinator, attempts, section)
 
     # To the end
@@ -307,10 +307,10 @@ class DonorService:
     async def _finish(
         self, coordinator: MigrationCoordinatorDocument, attempts: MigrationAttempts, steps: Steps, outcome: Outcome
     ) -> None:
-        """Persist what has become of it, and clean up.
+        """Persist the outcome and complete the migration.
 
         Raises:
-            CommandError: why it was aborted, if it was.
+            CommandError: it was aborted, for this reason.
         """
         decided = await decide(self._context, coordinator, is_committed=outcome.error is None)
         if outcome.error is None:
@@ -324,7 +324,7 @@ class DonorService:
             raise outcome.error
 
     async def _count_orphans(self, migration_id: UUID, count: int) -> None:
-        """Tell how many documents stay behind; the number is for people, and nothing depends on it."""
+        """Record how many orphans stay behind. The number is informational; nothing depends on it."""
         try:
             await self._range_deletions.add_orphan_count(migration_id, count)
         except (CommandError, BackendError) as error:

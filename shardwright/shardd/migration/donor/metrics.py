@@ -1,4 +1,4 @@
-"""What the metrics of a daemon show of the migrations in which its shard is the donor."""
+"""Metrics of the migrations in which this shard is the donor."""
 
 from collections.abc import Callable
 
@@ -10,8 +10,8 @@ class DonorMetrics:
     """Counters of migrations from this shard, and gauges of the one under way.
 
     Args:
-        metrics: of the daemon.
-        current: the migration under way.
+        metrics: the daemon's metrics.
+        current: returns the migration under way, if any.
     """
 
     def __init__(self, metrics: Metrics, current: Callable[[], DonorMigration | None]) -> None:
@@ -31,40 +31,40 @@ class DonorMetrics:
             return read_now
 
         gauge = metrics.gauge
-        gauge("donation_active", "Whether this shard gives a range", read(lambda migration: 1))
+        gauge("donation_active", "Whether this shard is the donor in a migration", read(lambda migration: 1))
         gauge(
             "donation_step",
-            "Step of the migration from this shard that is under way",
+            "Last finished step of the current migration from this shard",
             read(lambda migration: migration.steps.done),
         )
         gauge(
             "donation_documents_estimated",
-            "Documents in the range of the migration from this shard that is under way",
+            "Estimated number of documents in the current migration from this shard",
             read(lambda migration: migration.documents_estimated),
         )
         gauge(
             "donation_documents_cloned",
-            "Documents cloned by the migration from this shard that is under way",
+            "Documents cloned by the current migration from this shard",
             read(lambda migration: migration.source.documents_cloned if migration.source else 0),
         )
         gauge(
             "donation_bytes_cloned",
-            "Bytes cloned by the migration from this shard that is under way",
+            "Bytes cloned by the current migration from this shard",
             read(lambda migration: migration.source.bytes_cloned if migration.source else 0),
         )
         gauge(
             "donation_documents_queued",
-            "Changed documents that wait to be transferred to the recipient",
+            "Changed documents waiting to be transferred to the recipient",
             read(lambda migration: migration.source.queued_ids if migration.source else 0),
         )
         gauge(
             "donation_queued_bytes",
-            "Memory used by the ids of changed documents that wait to be transferred",
+            "Memory used by the ids of changed documents waiting to be transferred",
             read(lambda migration: migration.source.queued_bytes if migration.source else 0),
         )
         gauge(
             "donor_last_critical_section_ms",
-            "Length of the critical section of the last migration from this shard",
+            "Time in the critical section of the last migration from this shard",
             lambda: self._last_blocked_ms,
         )
 

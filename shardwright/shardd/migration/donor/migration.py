@@ -1,6 +1,6 @@
-"""One migration of this shard as donor, from the first attempt at the clone to its outcome.
+"""The donor's side of one migration, from the first attempt at the clone to its outcome.
 
-`donor_service` and `completion` persist what comes before and after. The steps and their order are those of MongoDB's
+`donor_service` does what comes before, `completion` what comes after. The steps and their order are those of MongoDB's
 ``MigrationSourceManager``.
 """
 
@@ -39,13 +39,13 @@ from shardwright.wire.rawbson import encode_document
 logger = get_logger("shardd.migration.donor")
 
 ATTEMPTS_MAX: Final = 5
-"""How often a clone is begun or resumed before the migration is given up."""
+"""How often a clone is started or resumed before the migration is given up."""
 
 COMMIT_SECONDS_MAX: Final = 30.0
-"""How long the recipient may take for what is left while writes wait, as in MongoDB."""
+"""How long the recipient may take to catch up in the critical section, as in MongoDB."""
 
 PROGRESS_SECONDS: Final = 10.0
-"""Seconds between log lines about a clone or catch-up that takes long."""
+"""Seconds between log lines about a long clone or catch-up."""
 
 _POLL_SECONDS_MIN: Final = 0.001
 _POLL_SECONDS_MAX: Final = 1.024
@@ -60,7 +60,7 @@ class Outcome:
 
     Attributes:
         error: why it was aborted; None if it was committed.
-        counts: what the recipient has counted.
+        counts: the recipient's counters.
     """
 
     error: CommandError | None = None
@@ -71,27 +71,27 @@ class DonorMigration:
     """One migration under way.
 
     Args:
-        context: of this shard daemon.
-        parameters: what can be set about migrations.
-        plan: what moves.
+        context: this shard daemon's context.
+        parameters: the server parameters of migrations.
+        plan: the move.
         coordinator: its persisted document.
         attempts: the attempts that former primaries have made.
-        steps: where the times of its steps go.
-        nursery: of the term.
+        steps: records the times of its steps.
+        nursery: the term's nursery.
 
     Attributes:
         plan: see above.
         coordinator: see above.
-        attempts: those up to now.
+        attempts: all attempts so far.
         steps: see above.
-        recipient: the shard that gets the range.
-        session_id: of the attempt under way.
-        source: what the recipient pulls documents from in this attempt; None while there is nothing to be pulled.
-        history: likewise for the history of sessions.
-        documents_estimated: about how many documents there were to clone.
-        status: the recipient's last answer.
-        is_committing: whether the point has been passed from which it can't be aborted.
-        critical_section_seconds: how long operations had to wait, once they do no more.
+        recipient: sends commands to the recipient.
+        session_id: the migration session id of the attempt under way.
+        source: where the recipient pulls documents from in this attempt; None while there is nothing to pull.
+        history: where it pulls the session history from, likewise.
+        documents_estimated: estimated number of documents to clone.
+        status: the recipient's last status.
+        is_committing: whether it is past the point from which it can no longer be aborted.
+        critical_section_seconds: how long the critical section lasted, once it has been left.
     """
 
     def __init__(
@@ -127,20 +127,20 @@ class DonorMigration:
         self._cloned = (0, 0)
         self._next_progress = trio.current_time() + PROGRESS_SECONDS
 
-    # For others
+    # From other tasks
 
     def abort(self, error: CommandError) -> None:
-        """End it with an error, unless it commits already."""
+        """Abort it with an error, unless it is already committing."""
         if not self.is_committing and self._abort_reason is None:
             logger.info("Aborting a migration", error=str(error), **self._about)
             self._abort_reason = error
             self._abortable.cancel()
 
     async def wait_source(self, session_id: str) -> CloneSource:
-        """What the recipient pulls from in an attempt, as soon as there is something to be pulled.
+        """The source of an attempt, as soon as the recipient can pull from it.
 
         Raises:
-            CommandError: IllegalOperation, another attempt is under way; NotYetInitialized, none is any more.
+            CommandError: IllegalOperation, another attempt is under way; NotYetInitialized, the migration is over.
         """
         while session_id == self.session_id and not self._is_over:
             if self.source is not None:
@@ -154,7 +154,7 @@ class DonorMigration:
         )
 
     async def wait_history(self, session_id: str) -> DonorHistory:
-        """As `wait_source`, for the history of sessions."""
+        """Like `wait_source`, for the session history."""
         await self.wait_source(session_id)
         assert self.history is not None
         return self.history
@@ -162,16 +162,16 @@ class DonorMigration:
     # From the first attempt to the outcome
 
     async def run(self) -> Outcome:
-        """Move the range. Operations go on when this returns.
+        """Move the range. The critical section has been left when this returns.
 
-        They do not if it is cancelled: whatever comes after has to put an end to their waiting.
+        If it is cancelled, the critical section may still be on, and the caller has to leave it.
         """
         section = DonorCriticalSection(self._context, self.coordinator)
         outcome = Outcome()
         try:
             with self._abortable:
                 await self._catch_up_and_block(section)
-                # Nothing waits between here and the commit, so that an abort either came before or comes too late.
+                # There is no checkpoint between here and the commit: an abort has either come already or is too late.
                 self.is_committing = self._abort_reason is None
             if self._abort_reason is not None:
                 raise self._abort_reason
@@ -190,7 +190,7 @@ class DonorMigration:
         return outcome
 
     async def _catch_up_and_block(self, section: DonorCriticalSection) -> None:
-        """All that comes before the commit on the config servers."""
+        """Do everything that precedes the commit on the config servers."""
         with trio.move_on_after(self._parameters.catch_up_seconds_max):
             while not await self._attempt(section):
                 continue
@@ -198,7 +198,7 @@ class DonorMigration:
         raise CommandError(ErrorCode.ExceededTimeLimit, "Timed out waiting for the cloner to catch up")
 
     async def _attempt(self, section: DonorCriticalSection) -> bool:
-        """Clone, or go on cloning, up to the commit; False if the recipient was lost on the way."""
+        """Run one attempt up to the commit, resuming the clone if possible; False if the recipient was lost."""
         if len(self.attempts.attempts) >= ATTEMPTS_MAX:
             raise CommandError(ErrorCode.OperationFailed, f"the clone was interrupted {ATTEMPTS_MAX} times")
         await self._begin_attempt()
@@ -217,7 +217,7 @@ class DonorMigration:
         return True
 
     async def _begin_attempt(self) -> None:
-        """Persist that there is another attempt."""
+        """Persist a new attempt."""
         if self.attempts.attempts:
             documents, size = self._cloned
             self.attempts = self.attempts.with_progress(documents, size)
@@ -227,7 +227,7 @@ class DonorMigration:
         await self._store.save_attempts(self.attempts)
 
     async def _start_source(self) -> CloneSource:
-        """Have the recipient start, and begin to give where it wants to begin."""
+        """Have the recipient start, and start the source at the position that it asks for."""
         reply = await self.recipient.start(self.attempts)
         history = self.plan.new_history(self._context)
         source = self.plan.new_source(self._context, self.session_id, history.observe)
@@ -243,14 +243,14 @@ class DonorMigration:
         return source
 
     async def _follow(self, source: CloneSource) -> None:
-        """Run a source; what ends it ends the migration."""
+        """Run a source; an error of the source aborts the migration."""
         try:
             await source.run()
         except (CommandError, BackendError) as error:
             self.abort(as_command_error(error))
 
     async def _wait_caught_up(self, source: CloneSource) -> None:
-        """Poll the recipient until next to nothing is left."""
+        """Poll the recipient until next to nothing is left to transfer."""
         limit, pause = BacklogLimit(), _POLL_SECONDS_MIN
         while True:
             asked = trio.current_time()
@@ -258,21 +258,21 @@ class DonorMigration:
             if self.status.state == _STEADY and limit.is_met(source):
                 return
             self._maybe_log_progress()
-            # The answer may have come late because the recipient waited for news, which is as good as a pause here.
+            # The recipient may have delayed its reply until its state changed; that time counts towards the pause.
             await trio.sleep(max(asked + pause - trio.current_time(), _POLL_SECONDS_MIN))
             pause = min(pause * 2, _POLL_SECONDS_MAX)
 
     async def _block_writes(self, section: DonorCriticalSection, source: CloneSource) -> None:
-        """Begin the critical section and have the recipient take over what is left."""
+        """Enter the critical section and have the recipient apply the remaining changes."""
         self.attempts = self.attempts.with_critical_section()
         await self._store.save_attempts(self.attempts)
         while not await section.try_block_writes():
-            # Some write takes long. Others must not wait for it, and neither must those of the recipient pile up.
+            # A write takes long. Other writes must not wait for it, nor may changes for the recipient pile up.
             logger.info("Writes in progress are delaying a critical section", **self._about)
             await trio.sleep(_DRAIN_RETRY_SECONDS)
             await self._wait_caught_up(source)
         with trio.move_on_after(COMMIT_SECONDS_MAX):
-            await section.tell_secondaries()
+            await section.notify_secondaries()
             await self._context.fail_points.hang_while(HANG_AFTER_BLOCKING_WRITES)
             await source.wait_followed(await section.last_write_time())
             section.finish("follow")
@@ -286,7 +286,7 @@ class DonorMigration:
         raise CommandError(ErrorCode.ExceededTimeLimit, "the recipient did not catch up in the critical section")
 
     async def _commit(self, section: DonorCriticalSection, status: RecipientStatus) -> CommandError | None:
-        """Have the config servers decide; why they did not commit, or None if they did."""
+        """Commit on the config servers; returns why that failed, or None if it succeeded."""
         section.block_reads()
         failure: CommandError | None = None
         try:
@@ -307,7 +307,7 @@ class DonorMigration:
         return failure
 
     async def _release_recipient(self) -> None:
-        """Let the recipient's operations go on. If it cannot be reached now, it is tried again after the decision."""
+        """End the recipient's critical section. If the recipient cannot be reached, `Completion` tries again."""
         try:
             with trio.move_on_after(_RELEASE_SECONDS_MAX):
                 await self.recipient.release(self.session_id)
@@ -318,7 +318,7 @@ class DonorMigration:
         await self.steps.finish(step, **self._about, **self._progress_fields())
 
     def _maybe_log_progress(self) -> None:
-        """Tell the log how far it is, unless it has been told a moment ago."""
+        """Log the progress, unless that was done a moment ago."""
         now = trio.current_time()
         if now >= self._next_progress:
             self._next_progress = now + PROGRESS_SECONDS
@@ -330,7 +330,7 @@ class DonorMigration:
         logger.info("Donated a range", blocked_ms=blocked_ms, **section.phases, **counts, **self._about)
 
     def _progress_fields(self) -> dict[str, object]:
-        """How far it has come, as the log says it. What former attempts have cloned counts as well."""
+        """Its progress as log fields, including what former attempts have cloned."""
         source, status = self.source, self.status
         counts = {} if status is None else status.counts
         cloned = int(counts.get("cloned", 0))
@@ -353,7 +353,7 @@ class DonorMigration:
 
     @property
     def _about(self) -> dict[str, Any]:
-        """What the log says of it."""
+        """The fields of its log lines."""
         return {
             "namespace": self.coordinator.namespace,
             "session": self.session_id,

@@ -1,7 +1,7 @@
-"""Committing a migration on the config servers, and learning from them whether it was committed.
+"""Committing a migration on the config servers, and finding out from them whether it was committed.
 
-An answer that was lost says nothing. Before the donor looks, it makes sure that a commit which still may be on its way
-comes too late: the chunk's version is raised, and config servers refuse to commit for an older one.
+A lost reply leaves that open. Before the donor looks at the chunks, it makes sure that a commit which may still be on
+its way comes too late: it has the chunk's version raised, and config servers refuse to commit for an older one.
 """
 
 from collections.abc import Mapping
@@ -29,15 +29,15 @@ _RETRY_SECONDS_MAX: Final = 2.0
 
 
 async def commit_on_config(context: ShardContext, plan: MovePlan, cluster_time: Mapping[str, Any] | None) -> None:
-    """Have the config servers give the range to the recipient.
+    """Have the config servers assign the range to the recipient.
 
     Args:
-        context: of this shard daemon.
-        plan: what moves.
-        cluster_time: the recipient's ``$clusterTime`` after its last write. The new placement counts from after it.
+        context: this shard daemon's context.
+        plan: the move.
+        cluster_time: the recipient's ``$clusterTime`` after its last write. The new placement is valid after that time.
 
     Raises:
-        CommandError: it was refused, or nobody knows.
+        CommandError: it was refused, or the outcome is unknown.
     """
     context.fail_points.fail_if_on(MIGRATION_COMMIT_VERSION_ERROR, ErrorCode.StaleEpoch)
     catalog = await context.catalog()
@@ -56,7 +56,7 @@ async def commit_on_config(context: ShardContext, plan: MovePlan, cluster_time: 
 
 
 async def wait_outcome(context: ShardContext, coordinator: MigrationCoordinatorDocument) -> bool:
-    """Whether the config servers have committed a migration, for good; as often as it takes to learn it."""
+    """Whether the config servers have durably committed a migration; retries until that is known."""
     pause = _RETRY_SECONDS_MIN
     while True:
         try:
@@ -77,7 +77,7 @@ async def wait_outcome(context: ShardContext, coordinator: MigrationCoordinatorD
 
 
 async def _find_outcome(context: ShardContext, coordinator: MigrationCoordinatorDocument) -> bool | None:
-    """Whether it was committed, None if the chunks changed while they were looked at."""
+    """Whether it was committed; None if the chunks changed in the meantime and the check has to be repeated."""
     catalog = await context.catalog()
     chunk = await _chunk_of_donor(catalog, coordinator)
     if isinstance(chunk, bool):
@@ -98,9 +98,9 @@ async def _find_outcome(context: ShardContext, coordinator: MigrationCoordinator
 
 
 async def _chunk_of_donor(catalog: Catalog, coordinator: MigrationCoordinatorDocument) -> RoutedChunk | bool:
-    """The donor's chunk in which the range begins; if there is none, whether that is because the range has moved."""
+    """The donor's chunk in which the range begins or, if there is none, whether the range has moved."""
     table: RoutingTable | None = await catalog.read(read_routing(coordinator.namespace))
     if table is None or table.collection.uuid != coordinator.collection_uuid:
-        return False  # the collection is no more, and the range of nobody
+        return False  # the collection was dropped, so no shard owns the range
     chunk = table.chunk_for_key(table.key_pattern.key_bytes(coordinator.range.min))
     return chunk if chunk.shard == coordinator.donor else True

@@ -1,4 +1,4 @@
-"""Deciding whether and what to move: the checks before a migration begins.
+"""Planning a move: the checks before a migration begins, and the bounds of the range.
 
 The rules are those of MongoDB 6.0's ``MigrationSourceManager`` and of its ``_shardsvrMoveRange``.
 """
@@ -25,19 +25,19 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import encode_document, raw_document
 
 _SLACK: Final = 2
-"""MongoDB 6.0.5 takes a range for too big if it holds twice as many documents as the limit says. How many that are does
-not count: it moves 260,000 of 22 bytes."""
+"""MongoDB 6.0.5 considers a range too big if it holds more than twice as many documents as fit into the size limit. The
+number of documents alone does not matter: it moves 260,000 of 22 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class MovePlan:
-    """A move that may be made.
+    """A move that has passed the checks.
 
     Attributes:
-        request: what was asked for.
-        table: the routing table by which it was checked.
-        chunk: the chunk in which the range lies.
-        range: what is to move.
+        request: the request for it.
+        table: the routing table that it was checked against.
+        chunk: the chunk that contains the range.
+        range: the range to move.
     """
 
     request: MoveRangeRequest
@@ -47,7 +47,7 @@ class MovePlan:
 
     @property
     def key_range(self) -> KeyRange:
-        """The range as it is persisted."""
+        """The range in its persisted form."""
         return KeyRange(self.range.min, self.range.max)
 
     @property
@@ -58,7 +58,7 @@ class MovePlan:
     def new_source(
         self, context: ShardContext, session_id: str, observe: Callable[[bytes], None] = lambda entry: None
     ) -> CloneSource:
-        """The documents of the range, for an attempt of that session; ``observe`` is told of oplog entries."""
+        """The source of the range's documents for one attempt; ``observe`` receives the oplog entries it reads."""
         collection = self.table.collection
         namespace, pattern = collection.namespace, collection.key_pattern
         return CloneSource(context.mongod, namespace, collection.uuid, pattern, self.range, session_id, observe=observe)
@@ -70,13 +70,13 @@ class MovePlan:
 
 
 async def plan_move(context: ShardContext, request: MoveRangeRequest) -> MovePlan | None:
-    """Check that a range can be moved, with a fresh routing table; None if it is where it shall be.
+    """Check against a fresh routing table that a range can be moved; None if the recipient owns it already.
 
     Raises:
-        CommandError: InvalidOptions, the recipient is this shard; StaleConfig, another incarnation of the collection,
-            or the range is on another shard; ConflictingOperationInProgress, chunks must not move;
-            IncompatibleShardingMetadata, the range is no part of one chunk; IndexNotFound, no index supports the
-            shard key; InvalidUUID, the collection here is another one.
+        CommandError: InvalidOptions, the recipient is this shard; StaleConfig, the request is for another incarnation
+            of the collection; ConflictingOperationInProgress, migrations are disallowed; IncompatibleShardingMetadata,
+            the range is not within one chunk of this shard; IndexNotFound, no index supports the shard key;
+            InvalidUUID, the local collection has another UUID.
     """
     me = context.require_identity().shard_name
     if request.recipient == me:
@@ -104,10 +104,10 @@ async def plan_move(context: ShardContext, request: MoveRangeRequest) -> MovePla
 
 
 async def check_size(context: ShardContext, plan: MovePlan) -> int:
-    """Refuse a range that is too big for a chunk, unless it has to be moved all the same.
+    """Refuse a range that is too big for a chunk, unless the request forces the move.
 
     Returns:
-        About how many documents it has.
+        The estimated number of documents in it.
 
     Raises:
         CommandError: ChunkTooBig.
@@ -129,7 +129,7 @@ async def check_size(context: ShardContext, plan: MovePlan) -> int:
 
 
 def _chunk_of(table: RoutingTable, request: MoveRangeRequest) -> RoutedChunk:
-    """The chunk in which the range begins or, given only its end, the one that it ends."""
+    """The chunk in which the range begins or, if only its end is given, the chunk before that end."""
     encode = table.key_pattern.key_bytes
     if request.min is not None:
         return table.chunk_for_key(encode(request.min))
@@ -140,7 +140,7 @@ def _chunk_of(table: RoutingTable, request: MoveRangeRequest) -> RoutedChunk:
 async def _upper_bound(
     context: ShardContext, table: RoutingTable, chunk: RoutedChunk, low: bytes, request: MoveRangeRequest
 ) -> bytes:
-    """Where a range ends whose beginning alone was given: where it is as big as a chunk may be, or with its chunk."""
+    """The end of a range of which only the beginning is given: where it reaches the size limit, or its chunk's end."""
     if request.max_chunk_bytes is None or chunk.shard == request.recipient:
         return chunk.max
     namespace = request.namespace

@@ -1,4 +1,4 @@
-"""What the donor says to the recipient, and how it understands the answers."""
+"""The donor's commands to the recipient, and the interpretation of the replies."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,17 +25,17 @@ _FAILED: Final = frozenset({"fail", "abort"})
 
 
 class RecipientLostError(Exception):
-    """The recipient no longer knows of the attempt under way: it was restarted, or another member is primary."""
+    """The recipient no longer knows the attempt under way: it was restarted, or another member has become primary."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecipientStatus:
-    """An answer to ``_recvChunkStatus`` or ``_recvChunkCommit`` about the attempt under way.
+    """A reply to ``_recvChunkStatus`` or ``_recvChunkCommit`` about the attempt under way.
 
     Attributes:
-        state: of the recipient.
+        state: the recipient's state, such as ``steady``.
         counts: ``cloned``, ``clonedBytes``, ``catchup`` and ``steady``.
-        cluster_time: the ``$clusterTime`` of the answer, which is after everything that the recipient has written.
+        cluster_time: the reply's ``$clusterTime``, which is not before any of the recipient's writes.
     """
 
     state: str
@@ -44,12 +44,12 @@ class RecipientStatus:
 
 
 class RecipientLink:
-    """The recipient of one migration.
+    """Sends commands to the recipient of one migration.
 
     Args:
-        context: of this shard daemon.
+        context: this shard daemon's context.
         coordinator: the migration.
-        plan: what moves.
+        plan: the move.
     """
 
     def __init__(self, context: ShardContext, coordinator: MigrationCoordinatorDocument, plan: MovePlan) -> None:
@@ -59,7 +59,7 @@ class RecipientLink:
         self._namespace = str(plan.request.namespace)
 
     async def start(self, attempts: MigrationAttempts) -> dict[str, Any]:
-        """Have it begin to receive, or go on where an attempt before this one was cut off; returns its answer.
+        """Have it begin to receive, or resume where an earlier attempt was cut off; returns its reply.
 
         Raises:
             CommandError: it refused, or could not be reached.
@@ -78,35 +78,35 @@ class RecipientLink:
             "shardKeyPattern": raw_document(plan.table.key_pattern.document),
             "secondaryThrottle": plan.request.secondary_throttle,
             "writeConcern": dict(plan.request.write_concern),
-            # No MongoDB has these two. They are what a recipient needs to resume.
+            # MongoDB does not send these two. Our recipients need them to resume.
             "collectionUUID": Binary.from_uuid(coordinator.collection_uuid),
             "attempts": [attempt.to_document() for attempt in attempts.attempts],
         }
         return await self._send(start)
 
     async def status(self, session_id: str) -> RecipientStatus:
-        """How far it has come; it answers when it is steady or done, or after a second.
+        """Its status; it answers when it is steady or done, or after a second.
 
         Raises:
-            RecipientLostError: it knows nothing of this attempt any more.
-            CommandError: OperationIncomplete, it is at work on another migration; OperationFailed, it has failed;
+            RecipientLostError: it no longer knows this attempt.
+            CommandError: OperationIncomplete, it is busy with another migration; OperationFailed, it has failed;
                 or it could not be reached.
         """
         command = {"_recvChunkStatus": self._namespace, "waitForSteadyOrDone": True, "sessionId": session_id}
-        return self.understand(await self._send(command), session_id)
+        return self.interpret(await self._send(command), session_id)
 
     async def commit(self, session_id: str) -> RecipientStatus:
-        """Have it apply what is left and keep the range for itself until `release`; not to be repeated.
+        """Have it apply the remaining changes and enter its critical section until `release`. Must not be repeated.
 
         Raises:
-            CommandError: it could not, or has perhaps not.
+            CommandError: it could not, or it is unknown whether it did.
         """
         command = {"_recvChunkCommit": self._namespace, "acquireCSOnRecipient": True, "sessionId": session_id}
         reply = await send_to_shard(self._context, self._coordinator.recipient, "admin", command)
         return RecipientStatus(reply.get("state", ""), reply.get("counts", {}), reply.get("$clusterTime"))
 
     async def abort(self, session_id: str) -> None:
-        """Have it give up.
+        """Have it abort the attempt.
 
         Raises:
             CommandError: it refused, or could not be reached.
@@ -114,7 +114,7 @@ class RecipientLink:
         await self._once({"_recvChunkAbort": self._namespace, "sessionId": session_id})
 
     async def release(self, session_id: str) -> None:
-        """The config servers have decided: let operations on the range go on there.
+        """Have it leave its critical section, after the config servers have decided.
 
         Raises:
             CommandError: it refused, or could not be reached.
@@ -122,8 +122,8 @@ class RecipientLink:
         command = {"_recvChunkReleaseCritSec": self._namespace, "sessionId": session_id, "writeConcern": MAJORITY}
         await self._once(command)
 
-    def understand(self, reply: Mapping[str, Any], session_id: str) -> RecipientStatus:
-        """What an answer to `status` tells.
+    def interpret(self, reply: Mapping[str, Any], session_id: str) -> RecipientStatus:
+        """The status that a reply to `status` contains.
 
         Raises:
             RecipientLostError: see `status`.
@@ -161,7 +161,7 @@ class RecipientLink:
         await send_to_shard(self._context, self._coordinator.recipient, "admin", command)
 
     async def _send(self, command: Mapping[str, Any]) -> dict[str, Any]:
-        """Send what may be repeated, and repeat it when the network fails."""
+        """Send an idempotent command, and repeat it when the network fails."""
 
         def log(error: CommandError) -> None:
             logger.warning(

@@ -1,4 +1,4 @@
-"""What ``_shardsvrMoveRange`` asks for, as it comes and as it is persisted for the next primary."""
+"""The arguments of ``_shardsvrMoveRange``, as received and as persisted for the next primary."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,24 +18,24 @@ from shardwright.wire.rawbson import encode_document, raw_document
 from shardwright.wire.request import Request
 
 DO_NOT_FORCE_JUMBO: Final = 0
-"""``forceJumbo`` of a move that is to be refused when the range is too big."""
+"""The ``forceJumbo`` of a move that is refused if the range is too big."""
 
 
 @dataclass(frozen=True, slots=True)
 class MoveRangeRequest:
-    """One request to give a range to another shard.
+    """A request to move a range to another shard.
 
     Attributes:
         namespace: the collection.
         min: lower bound, a shard key document; None to leave it to the donor.
         max: upper bound, likewise. At least one of them is given.
-        recipient: id of the shard that is to have the range.
-        epoch: of the collection as the config server knows it.
-        max_chunk_bytes: how big a range may be; None without a limit.
-        force_jumbo: `DO_NOT_FORCE_JUMBO`, or 1 or 2 when a person or the balancer wants a bigger range moved too.
-        wait_for_delete: answer only when the donor's documents are deleted.
-        secondary_throttle: the recipient waits for its secondaries with every batch of documents.
-        write_concern: with which it does so; empty for a majority.
+        recipient: id of the shard that is to receive the range.
+        epoch: the collection's epoch as the config server knows it.
+        max_chunk_bytes: largest size of a range, in bytes; None for no limit.
+        force_jumbo: `DO_NOT_FORCE_JUMBO`, or 1 (a user's request) or 2 (the balancer's) to move a bigger range as well.
+        wait_for_delete: whether to answer only when the donor's documents have been deleted.
+        secondary_throttle: whether the recipient waits for its secondaries after every batch of documents.
+        write_concern: the write concern for which it then waits; empty for the recipient's default.
     """
 
     namespace: Namespace
@@ -51,7 +51,7 @@ class MoveRangeRequest:
 
     @classmethod
     def from_request(cls, request: Request) -> "MoveRangeRequest":
-        """Read the command.
+        """Read the arguments of a command.
 
         Raises:
             CommandError: 40414, TypeMismatch, InvalidNamespace, BadValue.
@@ -74,13 +74,13 @@ class MoveRangeRequest:
             force_jumbo=int(request.get(b"forceJumbo", DO_NOT_FORCE_JUMBO)),
             wait_for_delete=Arguments.of(request).boolean(b"waitForDelete", False),
             secondary_throttle=throttles,
-            # As in MongoDB, the write concern of the command is that of the recipient's writes only if they throttle.
+            # As in MongoDB, the command's write concern applies to the recipient's writes only with secondaryThrottle.
             write_concern=dict(request.get(b"writeConcern") or {}) if throttles else {},
         )
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "MoveRangeRequest":
-        """Read the form in which it was persisted.
+        """Read the persisted form.
 
         Raises:
             CommandError: NoSuchKey or TypeMismatch.
@@ -100,7 +100,7 @@ class MoveRangeRequest:
         )
 
     def to_document(self) -> dict[str, Any]:
-        """The form in which it is persisted."""
+        """The persisted form."""
         document: dict[str, Any] = {"nss": str(self.namespace)}
         if self.min is not None:
             document["min"] = raw_document(self.min)
@@ -118,5 +118,5 @@ class MoveRangeRequest:
 
     @property
     def key(self) -> DonorMigrationKey:
-        """What identifies this move."""
+        """What identifies the migration among requests."""
         return DonorMigrationKey(str(self.namespace), self.min, self.max, self.recipient)

@@ -1,4 +1,4 @@
-"""The steps of a donor: their times for the changelog and the log, and the fail points after each of them."""
+"""A donor's steps: their times for the changelog and the log, and the fail point after each of them."""
 
 from enum import IntEnum
 from typing import Any
@@ -17,7 +17,7 @@ logger = get_logger("shardd.migration.donor")
 
 
 class DonorStep(IntEnum):
-    """The steps, named after what has been done at their end; MongoDB's fail points and changelog number them."""
+    """The steps, named after what each has achieved; MongoDB's fail points and changelog number them."""
 
     REQUEST_READ = 1
     CHECKED_AND_PERSISTED = 2
@@ -42,16 +42,16 @@ class Steps(StepTimes):
         self._about: dict[str, object] = {"namespace": self._namespace, "recipient": request.recipient}
 
     def set_bounds(self, low: bytes, high: bytes) -> None:
-        """Both bounds of the range have become known."""
+        """Set both bounds of the range, of which the request may give only one."""
         self._bounds = {"min": raw_document(low), "max": raw_document(high)}
         self._about["range"] = f"[{document_text(low)}, {document_text(high)})"
 
     async def finish(self, step: DonorStep, **details: object) -> None:
-        """A step is done; tests may have the migration wait here.
+        """Record and log that a step is done, and wait at its fail point if that is on.
 
         Args:
-            step: which.
-            details: what the log says of it beside its time, and namespace, recipient and range as far as known.
+            step: the step.
+            details: further fields for the log, beside its time, namespace, recipient and range.
         """
         self.note(step)
         self._active.message = self.text
@@ -66,7 +66,7 @@ class Steps(StepTimes):
         await log_change(self._context, f"moveChunk.{what}", self._namespace, entry)
 
     async def log_times(self, error: CommandError | None) -> None:
-        """Write ``moveChunk.from``: the steps that were done, and why it ended if it failed."""
+        """Write ``moveChunk.from`` to the changelog: the times of the finished steps, and the error if any."""
         donor = self._context.require_identity().shard_name
         end = {"note": "success"} if error is None else {"note": "aborted", "errmsg": error.message}
         entry = {**self.millis, **self._bounds, "to": self._recipient, "from": donor, **end}

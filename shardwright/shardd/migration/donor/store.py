@@ -17,7 +17,7 @@ from shardwright.shardd.migration.donor.attempts import MigrationAttempts
 class DonorStore:
     """``config.migrationCoordinators`` and ``config.migrationAttempts`` of one shard.
 
-    All of its methods raise a CommandError when mongod refuses or is not primary, and a BackendError when it is gone.
+    All methods raise CommandError if mongod refuses or is not primary, and BackendError if it does not answer.
     """
 
     def __init__(self, mongod: LocalMongod) -> None:
@@ -34,14 +34,14 @@ class DonorStore:
         return [(coordinator, attempts.get(coordinator.id)) for coordinator in coordinators]
 
     async def save_coordinator(self, document: MigrationCoordinatorDocument) -> None:
-        """Write a coordinator as it is now."""
+        """Insert or replace a coordinator document."""
         await self._coordinators.save(document.to_document())
 
     async def save_attempts(self, document: MigrationAttempts) -> None:
-        """Write the attempts at a migration as they are now."""
+        """Insert or replace the attempts at a migration."""
         await self._attempts.save(document.to_document())
 
     async def forget(self, migration_id: UUID) -> None:
-        """A migration is finished. The coordinator goes last: as long as it is there, all of this is repeated."""
+        """Remove a finished migration. Its coordinator goes last: while it exists, the next primary repeats this."""
         await self._attempts.remove(Binary.from_uuid(migration_id))
         await self._coordinators.remove(Binary.from_uuid(migration_id))

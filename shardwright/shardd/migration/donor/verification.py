@@ -1,4 +1,4 @@
-"""Comparing what donor and recipient have of a range, when nobody can change it any more."""
+"""Comparing the donor's and the recipient's documents of a range, in the critical section before the commit."""
 
 import trio
 from bson.binary import Binary
@@ -18,10 +18,10 @@ logger = get_logger("shardd.migration.donor")
 
 
 async def verify_range(context: ShardContext, coordinator: MigrationCoordinatorDocument, plan: MovePlan) -> None:
-    """Have both sides make a digest of the range, at the same time.
+    """Compute the range's digest on both sides concurrently, and compare them.
 
     Raises:
-        CommandError: DataCorruptionDetected, they differ; or one of them could not be made.
+        CommandError: DataCorruptionDetected, the digests differ; or a digest could not be computed.
     """
     collection = plan.table.collection
     digests: dict[str, RangeDigest] = {}

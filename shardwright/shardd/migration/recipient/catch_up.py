@@ -1,9 +1,9 @@
 """Applying what has changed on the donor since the clone began.
 
-A batch says which documents are not in the range any more, and how others are now. What of either is here is deleted
-first, then the new versions are inserted: two documents may have swapped a unique value. A document of another range
-with the same ``_id``, which may be this shard's own, is never touched: only what has a shard key in the range is
-deleted. Nothing of this has to be atomic, since nobody sees the range yet, and a batch may be applied twice.
+A batch names the documents that have left the range, and contains the current versions of others. The local copies of
+both are deleted first, then the new versions are inserted: two documents may have swapped a unique value. A document
+of another range with the same ``_id``, which may be this shard's own, is never touched: deletes are restricted to shard
+keys in the range. None of this has to be atomic, since the range is not visible yet, and a batch may be applied twice.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,11 +31,11 @@ class Modifier:
     """Applies the modifications of one migration.
 
     Args:
-        sessions: in which documents are written.
-        fail_points: of the daemon.
-        request: what is received.
+        sessions: the reserved sessions in which documents are written.
+        fail_points: the daemon's fail points.
+        request: the request to receive the range.
         writer: inserts documents.
-        default_collation: of the collection.
+        default_collation: the collection's default collation.
     """
 
     def __init__(
@@ -53,10 +53,10 @@ class Modifier:
         self._default_collation = default_collation
 
     async def apply(self, modifications: Modifications) -> int:
-        """Apply a batch; returns of how many documents it was.
+        """Apply a batch; returns the number of documents in it.
 
         Raises:
-            CommandError: a document of another range is in the way, or mongod refuses.
+            CommandError: a document of another range has the same ``_id``, or mongod refuses.
             BackendError: mongod does not answer.
         """
         reload = [document for document in modifications.reload if self._is_in_range(document)]
@@ -69,10 +69,10 @@ class Modifier:
         return len(modifications.deleted) + len(modifications.reload)
 
     async def complete(self) -> None:
-        """Everything has been applied: try once more to insert what was put aside.
+        """Insert the postponed documents, after all batches have been applied.
 
         Raises:
-            CommandError: DuplicateKey, it can't be.
+            CommandError: DuplicateKey, some still cannot be inserted.
             BackendError: mongod does not answer.
         """
         if self._writer.has_postponed:

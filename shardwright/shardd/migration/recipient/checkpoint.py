@@ -1,7 +1,7 @@
-"""``config.migrationCheckpoints``: how far a recipient has come, so that another attempt can go on from there.
+"""``config.migrationCheckpoints``: a recipient's progress, from which another attempt can resume.
 
-MongoDB has no such collection. A document is written before the first one of the range is, and goes when the donor
-gives the outcome of the migration.
+MongoDB has no such collection. A checkpoint is written before the first document of the range, and removed when the
+donor reports the outcome of the migration.
 """
 
 from collections.abc import Mapping
@@ -27,17 +27,17 @@ class MigrationCheckpoint:
     """One document.
 
     Attributes:
-        id: of the migration.
+        id: the migration's UUID.
         namespace: the collection.
         collection_uuid: its UUID.
-        range: what is received.
-        donor: id of the shard that gives it.
-        attempts: those of which this recipient knows, the last one under way or cut off.
-        cloned_up_to: a shard key: all documents of the range below it, as they were at some time after ``position``,
-            are here. None as long as there are none.
-        position: the time in the donor's oplog from which on changes are still to be asked for; None if unknown.
-        documents: how many documents all attempts have cloned that are still here.
-        size: bytes of them.
+        range: the range being received.
+        donor: id of the donor.
+        attempts: the attempts that this recipient knows of; the last one is under way or was cut off.
+        cloned_up_to: a shard key below which the clone is complete: the range's documents are here as they were at
+            some time after ``position``. None if nothing has been cloned.
+        position: the time in the donor's oplog from which changes still have to be fetched; None if unknown.
+        documents: number of documents cloned by all attempts that are still here.
+        size: their size in bytes.
     """
 
     id: UUID
@@ -53,7 +53,7 @@ class MigrationCheckpoint:
 
     @classmethod
     def begin(cls, request: ReceiveRequest, collection_uuid: UUID, now: datetime) -> Self:
-        """Of a migration of which nothing is here."""
+        """The first checkpoint of a migration, before it has cloned anything."""
         return cls(
             request.migration_id,
             str(request.namespace),
@@ -86,7 +86,7 @@ class MigrationCheckpoint:
         )
 
     def to_document(self) -> dict[str, Any]:
-        """The document as it is written."""
+        """The document in its persisted form."""
         return {
             "_id": Binary.from_uuid(self.id),
             "nss": self.namespace,
@@ -100,10 +100,10 @@ class MigrationCheckpoint:
         }
 
     def is_trusted_by(self, request: ReceiveRequest) -> bool:
-        """Whether an attempt may go on from here: it is the same migration, and both sides remember it alike.
+        """Whether an attempt may resume from here: it is the same migration, and both sides remember it alike.
 
-        The donor knows of every attempt, this side of those that reached it; in both memories they are in the same
-        order. Nothing can be here that was not sent.
+        The donor knows every attempt, the recipient those that reached it; both have them in the same order. An attempt
+        that the donor does not know makes the checkpoint void.
         """
         if (self.namespace, self.donor, self.range) != (str(request.namespace), request.donor, request.key_range):
             return False
@@ -115,20 +115,20 @@ class MigrationCheckpoint:
         return all(any(each.session_id == own.session_id for each in donors) for own in self.attempts)
 
     def with_new_attempt(self, request: ReceiveRequest, now: datetime) -> "MigrationCheckpoint":
-        """After the beginning of an attempt that goes on from here."""
+        """A copy with a new attempt under way, which resumes from here."""
         *before, last = self.attempts
         return replace(self, attempts=(*before, replace(last, end=now), MigrationAttempt(request.session_id, now)))
 
     def with_progress(
         self, key: bytes | None, position: Timestamp | None, documents: int, size: int
     ) -> "MigrationCheckpoint":
-        """After the attempt under way has cloned so many documents, and so many bytes, by itself.
+        """A copy with the present progress, in which the attempt under way has its share.
 
         Args:
-            key: see ``cloned_up_to``.
-            position: see there.
-            documents: how many there are by now.
-            size: bytes of them.
+            key: the new ``cloned_up_to``.
+            position: the new ``position``.
+            documents: number of documents cloned by all attempts.
+            size: their size in bytes.
         """
         *before, last = self.attempts
         own_documents = documents - sum(each.documents for each in before)
@@ -145,9 +145,10 @@ class MigrationCheckpoint:
 
 
 class CheckpointStore:
-    """The checkpoints on one mongod. Writes wait for a majority: what a checkpoint covers was written before it.
+    """The checkpoints on one mongod.
 
-    All methods raise a CommandError when mongod refuses or is not primary, and a BackendError when it is gone.
+    Writes wait for a majority, which then also has the documents that the checkpoint covers: they were written before.
+    All methods raise CommandError if mongod refuses or is not primary, and BackendError if it does not answer.
     """
 
     def __init__(self, mongod: LocalMongod) -> None:
@@ -159,9 +160,9 @@ class CheckpointStore:
         return None if document is None else MigrationCheckpoint.from_document(document)
 
     async def save(self, checkpoint: MigrationCheckpoint) -> None:
-        """Write a checkpoint in the place of the last one."""
+        """Insert a migration's checkpoint, or replace its previous one."""
         await self._documents.save(checkpoint.to_document())
 
     async def remove(self, migration_id: UUID) -> None:
-        """Nothing is to be resumed any more."""
+        """Remove the checkpoint of a migration that is over."""
         await self._documents.remove(Binary.from_uuid(migration_id))

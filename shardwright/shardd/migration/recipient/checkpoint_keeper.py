@@ -1,4 +1,4 @@
-"""Persisting how far an attempt has come, once a second."""
+"""Persisting the progress of an attempt, once a second."""
 
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
@@ -23,19 +23,19 @@ _INTERVAL_SECONDS: Final = 1.0
 
 
 class CheckpointKeeper:
-    """What of one attempt is written down: its checkpoint, and the number of documents that may become orphans.
+    """Persists one attempt's checkpoint, and the number of documents that may become orphans.
 
     Args:
-        mongod: the local one.
-        range_deletions: of this shard.
-        request: what is received.
-        status: counts what has been cloned.
+        mongod: the local mongod.
+        range_deletions: this shard's range deletions.
+        request: the request to receive the range.
+        status: counts the cloned documents.
 
     Attributes:
-        resumed: the checkpoint from which this attempt goes on; None if it begins again.
-        has_predecessor: whether an attempt before this one may have left documents here.
-        prefix: what of the clone can be relied on.
-        position: everything up to this time of the donor's has been applied; None before it is known.
+        resumed: the checkpoint from which this attempt resumes; None if it starts from scratch.
+        has_predecessor: whether an earlier attempt may have left documents here.
+        prefix: the part of the clone that a checkpoint can cover.
+        position: the time in the donor's oplog up to which changes have been applied; None while unknown.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class CheckpointKeeper:
         self._saving = trio.Lock()
 
     async def load(self) -> None:
-        """Find out whether there is something to go on from.
+        """Load the checkpoint of an earlier attempt, if there is one to resume from.
 
         Raises:
             CommandError: mongod refuses.
@@ -76,7 +76,7 @@ class CheckpointKeeper:
         self._orphans_reported = found.documents
 
     async def begin(self, collection_uuid: UUID) -> None:
-        """Write down that there is this attempt, before it writes anything else.
+        """Persist the attempt, before it writes anything else.
 
         Raises:
             CommandError: mongod refuses.
@@ -90,7 +90,7 @@ class CheckpointKeeper:
         await self._store.save(self._checkpoint)
 
     async def keep(self) -> None:
-        """Write it down again and again, until cancelled.
+        """Save the progress at intervals until cancelled.
 
         Raises:
             CommandError: mongod refuses.
@@ -101,7 +101,7 @@ class CheckpointKeeper:
             await self.save()
 
     async def save(self) -> None:
-        """Write it down as it is now; what it covers has been written before.
+        """Save the present progress; everything it covers has been written before.
 
         Raises:
             CommandError: mongod refuses.

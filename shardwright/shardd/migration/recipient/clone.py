@@ -1,11 +1,11 @@
-"""The bulk of a migration: documents pulled from the donor and written here, as they are, by several writers.
+"""The bulk of a migration: documents pulled from the donor and inserted unchanged, by several writers.
 
-A batch is fetched while those before it are written. It is cut into pieces, each of which is one transaction of a
-reserved session; documents are cut out by their length prefixes and never decoded. Pieces may be committed in another
-order than they came in, so a checkpoint covers those before the first one that is missing.
+A batch is fetched while the previous ones are written. It is cut into pieces, each of which is one transaction of a
+reserved session; documents are cut out by their length prefixes and never decoded. Pieces may be committed out of
+order, so a checkpoint covers only those before the first missing one.
 
-While clients keep either shard busy, a writer rests after each piece for a multiple of what the piece took: a clone
-otherwise takes all that there is of a machine, and costs them most of their throughput.
+While clients keep either shard busy, a writer rests after each piece for a multiple of the time that the piece took: a
+clone otherwise uses all of the machine, and costs the clients most of their throughput.
 """
 
 from collections.abc import Iterator
@@ -25,32 +25,32 @@ from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire.rawbson import array_documents
 
 WRITERS: Final = 2
-"""How many transactions are under way at once. On two cores a third one gains nothing."""
+"""Number of concurrent transactions. On two cores a third one gains nothing."""
 
 PIECE_DOCUMENTS_MAX: Final = 1_000
-"""How many documents a transaction inserts: with more it costs mongod more time for each."""
+"""Largest number of documents in a transaction: beyond it, mongod needs more time for each document."""
 
 PIECE_BYTES_MAX: Final = 4 * 1024 * 1024
 
 RESTS: Final = 3
-"""How many times as long as a piece took a writer rests after it, when it rests. Point finds from four clients on two
-cores lose 15 to 30 % then, and 70 % if it never does."""
+"""The length of a writer's rest, as a multiple of the time that the piece took. Point finds from four clients on two
+cores lose 15 to 30 % of their throughput with these rests, and 70 % without."""
 
 REST_SECONDS_MAX: Final = 0.5
-"""A piece that took longer has been waiting for something else than the machine."""
+"""The longest rest: a piece that took very long was waiting for something other than the machine."""
 
 _PIECES_WAITING_MAX: Final = 4
-"""With a batch that is being cut and one that is being fetched, this bounds the memory that a clone takes."""
+"""Together with the batch being cut and the one being fetched, this bounds the memory used by a clone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one transaction inserts.
+    """The documents that one transaction inserts.
 
     Attributes:
-        number: of the piece, in the order of the clone.
+        number: the position of the piece in the clone, from 0.
         documents: raw documents.
-        size: bytes of them.
+        size: their size in bytes.
     """
 
     number: int
@@ -59,15 +59,15 @@ class Piece:
 
 
 class ClonedPrefix:
-    """Up to where everything that came from the donor has been committed here.
+    """The part of the clone, from its beginning, that has been committed here without gaps.
 
     Args:
-        documents: how many documents had been cloned before.
-        size: bytes of them.
+        documents: number of documents cloned by earlier attempts.
+        size: their size in bytes.
 
     Attributes:
-        documents: how many have been now, in the prefix.
-        size: bytes of them.
+        documents: number of documents in the prefix, including those of earlier attempts.
+        size: their size in bytes.
     """
 
     def __init__(self, documents: int = 0, size: int = 0) -> None:
@@ -78,7 +78,7 @@ class ClonedPrefix:
         self._ahead: dict[int, Piece] = {}
 
     def finish(self, piece: Piece) -> None:
-        """A piece has been committed."""
+        """Record that a piece has been committed."""
         self._ahead[piece.number] = piece
         while self._next in self._ahead:
             self._last = self._ahead.pop(self._next)
@@ -87,9 +87,9 @@ class ClonedPrefix:
             self._next += 1
 
     def checkpoint(self, pattern: ShardKeyPattern) -> tuple[bytes, int, int] | None:
-        """A shard key below which everything is here, with the number of documents and bytes that are; None at first.
+        """A shard key below which the clone is complete, and the documents and bytes below it; None at first.
 
-        Documents with just this key do not count: there may be more of them to come.
+        Documents with exactly this key are not counted: there may be more of them to come.
         """
         if self._last is None:
             return None
@@ -107,12 +107,12 @@ class Cloner:
     """The clone of one attempt.
 
     Args:
-        link: the donor.
-        sessions: in which documents are written.
-        writer: writes them.
-        status: counts what has been.
-        prefix: learns what has been committed.
-        load: what clients ask of this shard.
+        link: fetches batches from the donor.
+        sessions: the reserved sessions in which documents are written.
+        writer: inserts them.
+        status: counts them.
+        prefix: records the committed pieces.
+        load: how busy clients keep this shard.
     """
 
     def __init__(
@@ -133,13 +133,13 @@ class Cloner:
         self._prefix = prefix
 
     async def run(self, first: CloneBatch) -> None:
-        """Clone everything.
+        """Clone the rest of the range.
 
         Args:
             first: the first batch, which has been fetched already.
 
         Raises:
-            CommandError: the donor refused or could not be reached; DuplicateKey, a document is here already.
+            CommandError: the donor refused or could not be reached; DuplicateKey, see `RangeWriter.insert`.
             BackendError: the local mongod does not answer.
         """
         batches, fetched = trio.open_memory_channel[CloneBatch](0)
@@ -183,7 +183,7 @@ class Cloner:
 
 
 def cut(documents: list[bytes]) -> Iterator[tuple[list[bytes], int]]:
-    """Documents in runs that are good for one transaction, each with its size in bytes."""
+    """Split documents into runs of a good size for one transaction, each with its size in bytes."""
     begin, size = 0, 0
     for position, document in enumerate(documents):
         if position - begin >= PIECE_DOCUMENTS_MAX or (size and size + len(document) > PIECE_BYTES_MAX):

@@ -1,4 +1,4 @@
-"""Having the collection of the donor here, with its UUID, its options and its indexes, before documents come.
+"""Creating the donor's collection on the recipient, with its UUID, options and indexes, before the clone.
 
 The rules, and what is refused, are those of MongoDB 6.0's ``MigrationDestinationManager``.
 """
@@ -28,9 +28,9 @@ class DonorCollection:
 
     Attributes:
         uuid: its UUID.
-        options: those it was created with.
+        options: its options, as ``listCollections`` shows them.
         id_index: the specification of the ``_id`` index.
-        indexes: those of the others.
+        indexes: the specifications of the others.
     """
 
     uuid: UUID
@@ -43,8 +43,8 @@ async def describe_on_donor(link: DonorLink) -> DonorCollection:
     """Ask the donor for the collection.
 
     Raises:
-        CommandError: NamespaceNotFound, it is not there; InvalidUUID, it is another one than the request names;
-            or the donor could not be asked.
+        CommandError: NamespaceNotFound, it does not exist; InvalidUUID, its UUID is not that of the request; or the
+            donor could not be asked.
     """
     request = link.request
     namespace = request.namespace
@@ -65,10 +65,10 @@ async def describe_on_donor(link: DonorLink) -> DonorCollection:
 
 
 async def copy_collection(context: ShardContext, namespace: Namespace, donor: DonorCollection) -> None:
-    """Create what is missing here of a collection, and bring what is there into line with the donor's.
+    """Create the collection and those of its indexes that are missing here, and align its options with the donor's.
 
     Raises:
-        CommandError: InvalidUUID, another collection of that name exists; InvalidOptions, its options are others;
+        CommandError: InvalidUUID, another collection of that name exists; InvalidOptions, its options differ;
             CannotCreateCollection, an index is missing and the collection has documents; or an index could not be
             created.
     """
@@ -96,7 +96,7 @@ async def copy_collection(context: ShardContext, namespace: Namespace, donor: Do
             "Non-trivial index creation should be scheduled manually",
         )
     if "collation" in donor.options:
-        # An index without a collation is one with the simple one; but it is created with the collection's by default.
+        # A specification without a collation means the simple one, but createIndexes would apply the collection's.
         missing = [{"collation": {"locale": "simple"}, **each} for each in missing]
     await local_collections.create_indexes(mongod, namespace, missing)
 
@@ -104,7 +104,7 @@ async def copy_collection(context: ShardContext, namespace: Namespace, donor: Do
 async def _drop_foreign_indexes(
     context: ShardContext, namespace: Namespace, wanted: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Drop what a shard without chunks of the collection may have been left with, as its indexes are not kept up."""
+    """Drop the indexes that the donor does not have: they are out of date on a shard without chunks."""
     for each in await local_collections.list_indexes(context.mongod, namespace):
         if each["name"] == "_id_" or each.get("clustered") or any(_is_same(each, other) for other in wanted):
             continue
@@ -114,7 +114,7 @@ async def _drop_foreign_indexes(
 
 
 def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two specifications describe the same index; the order of fields counts in its key alone."""
+    """Whether two specifications describe the same index; the order of fields matters only in its key."""
     return dict(one) == dict(other) and encode_document(one["key"]) == encode_document(other["key"])
 
 

@@ -1,7 +1,7 @@
-"""The options of a collection that a recipient already has: brought into line with the donor's, or in the way.
+"""Aligning the options of a collection that the recipient already has with those on the donor.
 
-A shard that owns no chunks of a collection may have missed changes of its options. One that owns some has not: there,
-different options are a sign of a ``collMod`` that failed half way, and nobody but the user can say which are right.
+A shard that owns no chunks of a collection may have missed changes to its options. One that owns chunks has not: there,
+different options are a sign of a ``collMod`` that failed halfway, and only the user can say which ones are right.
 """
 
 from collections.abc import Mapping
@@ -24,23 +24,23 @@ _MODIFIABLE: Final[Mapping[str, Any]] = {
     "validationAction": "error",
     "changeStreamPreAndPostImages": {"enabled": False},
 }
-"""What ``collMod`` can change of a collection, with what holds where the options do not say."""
+"""The options that ``collMod`` can change, with their defaults."""
 
 
 async def align_options(
     context: ShardContext, namespace: Namespace, local: LocalCollection, wanted: Mapping[str, Any], *, owns_chunks: bool
 ) -> None:
-    """Give a collection that is here the options that it has on the donor.
+    """Change the options of a local collection to those on the donor.
 
     Args:
-        context: of this shard daemon.
+        context: this shard daemon's context.
         namespace: the collection.
-        local: it as it is here.
+        local: the local collection.
         wanted: the options on the donor.
         owns_chunks: whether this shard owns chunks of it.
 
     Raises:
-        CommandError: InvalidOptions, they are different, and cannot be changed or must not be.
+        CommandError: InvalidOptions, they differ, and cannot or must not be changed.
     """
     names = {*local.options, *wanted} - {"uuid"}
     different = sorted(name for name in names if not _is_same(name, local.options, wanted))

@@ -1,8 +1,8 @@
-"""The recipient's critical section: the range is complete here, and whether it is this shard's is being decided.
+"""The recipient's critical section: the range is complete here, and the donor decides whether to commit.
 
-It is persisted before the donor learns that it may commit, so that it also holds on the next primary, until the
-donor has said that the decision is made. The documents are those of MongoDB 6.0.5, in its order: the recipient's own
-(``migrationRecipients``) stands as long as anything of the critical section does.
+It is persisted before the donor learns that it may commit, so that it also holds on the next primary, until the donor
+reports that the decision has been made. The documents and their order are those of MongoDB 6.0.5: the one in
+``migrationRecipients`` is inserted before the one in ``collection_critical_sections``, and removed after it.
 """
 
 from collections.abc import Mapping
@@ -26,14 +26,14 @@ logger = get_logger("shardd.migration.recipient")
 
 
 class RecipientCriticalSection:
-    """The critical section of one migration.
+    """One migration's critical section.
 
     Args:
-        context: of this shard daemon.
+        context: this shard daemon's context.
         recipient: the document that describes it.
 
     Attributes:
-        has_begun: whether there may be anything of it to be undone by `leave`.
+        has_begun: whether it may be on or persisted, so that it has to be left.
     """
 
     def __init__(self, context: ShardContext, recipient: MigrationRecipientDocument) -> None:
@@ -45,9 +45,9 @@ class RecipientCriticalSection:
         self._section: CriticalSection | None = None
 
     async def begin(self) -> None:
-        """Block writes here, and begin to write that down: it lasts only together with what `complete` writes.
+        """Block writes, and insert the section's documents, which become durable only with `complete`.
 
-        Writes under way were let in before the range came and cannot see it; they are not waited for.
+        It does not wait for writes under way: they were admitted before the range arrived and do not touch it.
 
         Raises:
             CommandError: mongod refuses.
@@ -55,14 +55,14 @@ class RecipientCriticalSection:
         """
         recipient = self._recipient
         section = {"_id": recipient.namespace, "reason": self._reason, "blockReads": False}
-        with trio.CancelScope(shield=True):  # or they might come after the deletion that undoes them
+        with trio.CancelScope(shield=True):  # if cut off, they might reach mongod after the deletes of `leave`
             self.has_begun = True
             await self._insert(MIGRATION_RECIPIENTS, recipient.to_document())
             await self._insert(CRITICAL_SECTIONS, section)
         await self._block_writes()
 
     async def complete(self) -> None:
-        """Block reads, too. When this returns a majority has the critical section and all that was written before.
+        """Block reads, too. On return a majority has the critical section and everything written before it.
 
         Raises:
             CommandError: mongod refuses.
@@ -73,7 +73,7 @@ class RecipientCriticalSection:
         await self._save_section(MAJORITY)
 
     async def restore(self) -> bool:
-        """Put back what a former primary had; returns whether it had been completed.
+        """Re-enter the section of a former primary; returns whether that had completed it.
 
         Raises:
             CommandError: mongod refuses.
@@ -87,7 +87,7 @@ class RecipientCriticalSection:
         return section is not None and section["reason"] == self._reason and bool(section["blockReads"])
 
     async def leave(self) -> None:
-        """The decision is made: learn it, and let operations go on.
+        """Refresh the placement after the decision, release the operations that wait, and remove the documents.
 
         Raises:
             CommandError: mongod refuses; it has to be called again.
@@ -96,21 +96,21 @@ class RecipientCriticalSection:
         state = self._context.namespace(self._recipient.namespace)
         if self._section is not None and state.critical_section is self._section:
             await self._refresh(state)
-            # Not to be kept waiting by what follows: a crash now would only bring the section back until the donor,
-            # which has had no answer, reports again that the decision is made.
+            # Operations need not wait for the deletes: a crash now would only bring the section back until the donor,
+            # which has had no reply, reports the decision again.
             state.release()
         await self._delete_section()
         await ConfigCollection(self._mongod, MIGRATION_RECIPIENTS).remove(Binary.from_uuid(self._recipient.id))
         self.has_begun = False
 
     async def _refresh(self, state: NamespaceState) -> None:
-        # Whatever has been read before the decision, or is being read, is thrown away.
+        # This also discards the result of a refresh that began before the decision.
         state.forget()
         try:
             self._context.fail_points.fail_if_on(MIGRATION_RECIPIENT_FAIL_POST_COMMIT_REFRESH)
             await self._context.refresher.refresh_collection(state)
         except CommandError as error:
-            # Operations do it themselves, as soon as the config servers answer.
+            # Operations will refresh by themselves, once the config servers answer.
             logger.info("Leaving the critical section without a refresh", namespace=state.namespace, error=str(error))
 
     async def _block_writes(self) -> None:
@@ -138,7 +138,7 @@ class RecipientCriticalSection:
 
 
 async def recipients_left_behind(context: ShardContext) -> list[MigrationRecipientDocument]:
-    """The migrations whose critical section was on when the last primary ended.
+    """The migrations whose critical sections the last primary left behind.
 
     Raises:
         CommandError: mongod refuses.

@@ -1,7 +1,7 @@
-"""What the recipient asks of the donor, and how it bears a network that fails.
+"""The recipient's commands to the donor, with reconnects and retries when the network fails.
 
-Batches are numbered: the same number again gives the same batch, so a reply that was lost costs nothing. MongoDB's
-donors know no numbers and pass them over.
+Batches are numbered: the same number gives the same batch again, so nothing is lost with a reply. MongoDB's donors
+ignore the numbers.
 """
 
 from collections.abc import Mapping
@@ -32,8 +32,8 @@ class CloneBatch:
 
     Attributes:
         reply: the donor's reply.
-        objects: where the array of documents is in it.
-        position: the time after which the donor follows its oplog; None if it does not tell.
+        objects: the array of documents in it.
+        position: the time after which the donor follows its oplog; None if the donor does not report it.
         is_donor_busy: whether clients keep the donor busy.
     """
 
@@ -44,18 +44,18 @@ class CloneBatch:
 
     @property
     def is_last(self) -> bool:
-        """Whether it is the empty batch that ends the clone."""
-        return self.objects[3] - self.objects[2] <= 5  # what an empty array takes
+        """Whether this is the empty batch that ends the clone."""
+        return self.objects[3] - self.objects[2] <= 5  # the size of an empty array
 
 
 @dataclass(frozen=True, slots=True)
 class Modifications:
-    """One batch of what has changed since the clone began.
+    """One batch of changes since the clone began.
 
     Attributes:
-        deleted: raw ``{_id}`` of documents that are not in the range any more.
-        reload: raw documents as they are now.
-        position: everything up to this time has been handed out; None if the donor does not tell.
+        deleted: raw ``{_id}`` of documents that are no longer in the range.
+        reload: current versions of changed documents, raw.
+        position: the time up to which changes have been handed out; None if the donor does not report it.
     """
 
     deleted: list[bytes]
@@ -64,16 +64,16 @@ class Modifications:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is waiting at the moment."""
+        """Whether there were no changes to hand out."""
         return not self.deleted and not self.reload
 
 
 class DonorConnection:
-    """One connection to the primary of the donor, made again when it breaks. One task uses it at a time.
+    """One connection to the donor's primary, reopened when it breaks. Only one task may use it at a time.
 
     Args:
-        context: of this shard daemon.
-        request: what is received.
+        context: this shard daemon's context.
+        request: the request to receive the range.
     """
 
     def __init__(self, context: ShardContext, request: ReceiveRequest) -> None:
@@ -82,12 +82,12 @@ class DonorConnection:
         self._connection: Connection | None = None
 
     async def command(self, db: str, command: Mapping[str, Any]) -> bytes:
-        """Run a command that may be repeated; returns the raw body of its reply.
+        """Run an idempotent command; returns the raw body of its reply.
 
-        Failures of the network, and of a donor that is not primary yet, are followed by pauses and further tries.
+        It is retried after network failures, and while the donor has no primary.
 
         Raises:
-            CommandError: the donor refused, or could not be reached for long.
+            CommandError: the donor refused, or could not be reached for too long.
         """
         body = bson.encode({**command, "$db": db})
 
@@ -111,7 +111,7 @@ class DonorConnection:
         return await repeated(ask, log)
 
     def close(self) -> None:
-        """Close the connection; what is under way on it fails."""
+        """Close the connection; a command under way on it fails."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -139,23 +139,24 @@ class DonorConnection:
         connection: Connection,
         error: BackendError | CommandError | RemoteProtocolError,
     ) -> None:
-        """What it is connected to is not, or no longer, the donor's primary."""
+        """Drop a connection that failed, or that does not lead to the donor's primary any more."""
         client.on_failure(connection.address, error)
         self.close()
 
 
 class DonorLink:
-    """The donor of one migration, as its recipient sees it.
+    """Sends commands to the donor of one migration.
 
-    Documents, and everything else, come on connections of their own, so that neither waits for the other.
+    Cloned documents, session history and everything else have a connection each, so that they do not wait for one
+    another.
 
     Args:
-        context: of this shard daemon.
-        request: what is received.
+        context: this shard daemon's context.
+        request: the request to receive the range.
 
     Attributes:
         request: see above.
-        history: the connection for the history of sessions.
+        history: the connection for the session history.
     """
 
     def __init__(self, context: ShardContext, request: ReceiveRequest) -> None:
@@ -166,10 +167,10 @@ class DonorLink:
         self._mods_number = 0
 
     async def clone_batch(self, number: int) -> CloneBatch:
-        """A batch of the clone.
+        """Fetch a batch of the clone.
 
         Args:
-            number: which, from 0: that of the last one asked for, or the next.
+            number: the number of the last batch fetched, or the next; they start at 0.
 
         Raises:
             CommandError: see `DonorConnection.command`.
@@ -180,7 +181,7 @@ class DonorLink:
         return CloneBatch(reply, required_array(reply, b"objects"), _position(reply), is_busy)
 
     async def modifications(self) -> Modifications:
-        """The next batch of modifications; asking for it says that the last one has been applied.
+        """Fetch the next batch of modifications, which acknowledges that the last one has been applied.
 
         Raises:
             CommandError: see `DonorConnection.command`.
@@ -191,7 +192,7 @@ class DonorLink:
         return Modifications(deleted, reload, _position(reply))
 
     async def cursor_documents(self, db: str, command: Mapping[str, Any]) -> list[bytes]:
-        """The raw documents of a command whose cursor has a single batch, as listings of one collection have.
+        """The raw documents of a command whose cursor has a single batch, such as listing one collection's indexes.
 
         Raises:
             CommandError: see `DonorConnection.command`.

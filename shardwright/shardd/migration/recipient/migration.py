@@ -1,4 +1,4 @@
-"""One attempt of this shard to receive a range, from ``_recvChunkStart`` to the end of its critical section.
+"""The recipient's side of one attempt at a migration, from ``_recvChunkStart`` to the end of its critical section.
 
 The steps and their order are those of MongoDB's ``MigrationDestinationManager``.
 """
@@ -40,10 +40,10 @@ from shardwright.wire.rawbson import raw_document
 logger = get_logger("shardd.migration.recipient")
 
 COMMIT_SECONDS_MAX: Final = 30.0
-"""How long the last modifications may take, and before them the catching up, when the donor wants to commit."""
+"""How long the catch-up, and then the last modifications, may take once the donor wants to commit."""
 
 _STEADY_POLL_SECONDS: Final = 0.02
-"""How long the donor is left alone when it had no modifications."""
+"""The pause after a batch without modifications."""
 
 _LEAVE_RETRY_SECONDS: Final = 0.2
 
@@ -54,20 +54,20 @@ _PREPARED: Final = frozenset({ReceiveState.ENTERED_CRITICAL_SECTION, ReceiveStat
 
 
 class RecipientMigration:
-    """One attempt. Somebody else keeps other migrations from this shard as long as it is under way.
+    """One attempt. The caller sees to it that no other migration is under way on this shard.
 
     Args:
-        context: of this shard daemon.
-        peers: what it works with beside that.
-        request: what is received.
-        on_end: called when it is over.
+        context: this shard daemon's context.
+        peers: the components that it works with.
+        request: the request to receive the range.
+        on_end: called when the attempt is over.
 
     Attributes:
         request: see above.
-        status: how far it has come.
-        steps: which of them are done.
-        opid: the number under which ``currentOp`` shows it and ``killOp`` takes it.
-        began: when.
+        status: its state and progress.
+        steps: the steps that are done.
+        opid: the number under which ``currentOp`` shows it and ``killOp`` ends it.
+        began: when it began.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class RecipientMigration:
         self._ended = trio.Event()
 
     def kill(self) -> None:
-        """Somebody wants it to end: it fails, unless its critical section is on, and its donor finds out."""
+        """End it at a user's request: it fails, which its donor notices, unless its critical section is on."""
         if self.status.state is not ReceiveState.ENTERED_CRITICAL_SECTION:
             self._stop(CommandError(ErrorCode.Interrupted, "operation was interrupted"))
 
@@ -102,7 +102,7 @@ class RecipientMigration:
         """The reply to ``_recvChunkStart``.
 
         Raises:
-            CommandError: it has failed before anything was known.
+            CommandError: it failed before it began.
         """
         await self._loaded.wait()
         if self.status.error is not None and not self.steps.done:
@@ -115,10 +115,10 @@ class RecipientMigration:
         return reply
 
     async def commit(self) -> None:
-        """Apply the last modifications, which the donor lets nobody add to, and enter the critical section.
+        """Apply the last modifications while the donor blocks writes, and enter the critical section.
 
         Raises:
-            CommandError: CommandFailed, it is not steady, or could not do it in time.
+            CommandError: CommandFailed, it is not steady, or it failed or took too long.
         """
         status = self.status
         with trio.move_on_after(COMMIT_SECONDS_MAX) as patience:
@@ -139,10 +139,10 @@ class RecipientMigration:
             raise CommandError(ErrorCode.CommandFailed, "startCommit failed, final data failed to transfer")
 
     async def release(self) -> None:
-        """The decision is made: leave the critical section, if it is on; returns when it is not any more.
+        """Leave the critical section, if it is on, after the donor's decision; returns when that is done.
 
         Raises:
-            CommandError: InterruptedDueToReplStateChange, it is for the next primary to leave it.
+            CommandError: InterruptedDueToReplStateChange, the next primary has to leave it.
         """
         if self.status.state in _IN_CRITICAL_SECTION or self._section.has_begun:
             self._release_requested.set()
@@ -154,9 +154,9 @@ class RecipientMigration:
             )
 
     async def abort(self) -> None:
-        """Give up, unless the critical section is on: from then on it is not for this side to say what becomes of it.
+        """Abort it, unless the critical section is on: from then on only the donor decides.
 
-        What has been received stays until the donor has it deleted.
+        The documents that have been received stay until the donor has them deleted.
         """
         if self.status.state is not ReceiveState.ENTERED_CRITICAL_SECTION:
             self._stop(None)
@@ -167,7 +167,7 @@ class RecipientMigration:
         await self._ended.wait()
 
     def can_be_replaced(self) -> bool:
-        """Whether another attempt at the same migration may take the place of this one."""
+        """Whether another attempt at the same migration may replace this one."""
         return self.status.state in _BEFORE_COMMIT
 
     # From the beginning to the end
@@ -177,10 +177,10 @@ class RecipientMigration:
         await self._run(self._receive)
 
     async def run_recovered(self, *, is_prepared: bool) -> None:
-        """Go on with a critical section that has been restored, until the donor reports that the decision is made.
+        """Keep a restored critical section on until the donor reports its decision.
 
         Args:
-            is_prepared: whether all of the range is here for sure, so that the donor may be told so again.
+            is_prepared: whether the range is known to be complete here, so that a repeated commit may succeed.
         """
         if is_prepared:
             self.status.enter(ReceiveState.ENTERED_CRITICAL_SECTION)
@@ -193,11 +193,11 @@ class RecipientMigration:
         await self._run(self._wait_release)
 
     def discard(self) -> None:
-        """It is not going to be run."""
+        """End an attempt that is not going to be run."""
         self._on_end()
 
     async def restore_section(self) -> bool:
-        """Put back the critical section of a former primary; see `RecipientCriticalSection.restore`."""
+        """Re-enter the critical section of a former primary; see `RecipientCriticalSection.restore`."""
         return await self._section.restore()
 
     async def _run(self, work: Callable[[], Any]) -> None:
@@ -258,14 +258,14 @@ class RecipientMigration:
         await self.steps.finish(RecipientStep.CRITICAL_SECTION_LEFT)
 
     async def _prepare(self) -> tuple[DonorCollection, CloneBatch]:
-        """Everything before the first document is written, until the range is registered."""
+        """Do everything that precedes the first insert, up to registering the range."""
         context, request = self._context, self.request
         donor = await describe_on_donor(self._link)
         await wait_range_free(context.mongod, self._peers.range_deletions, request, donor.uuid)
         await self.steps.finish(RecipientStep.OLD_RANGES_DELETED)
-        # Only a donor that has this migration under way hands out documents; so a request that was long under way
-        # leaves nothing behind. From here on the donor follows its oplog, and ends the migration where options or
-        # indexes change; what changed before is seen only now.
+        # Only a donor with this migration under way hands out documents, so a request that arrives late leaves nothing
+        # behind. From here on the donor follows its oplog and aborts the migration if options or indexes change, so
+        # the collection has to be described again: it may have changed before.
         first = await self._link.clone_batch(0)
         donor = await describe_on_donor(self._link)
         await copy_collection(context, request.namespace, donor)
@@ -279,7 +279,7 @@ class RecipientMigration:
         return donor, first
 
     async def _make_room(self) -> None:
-        """See to it that the range holds no documents here but those that are relied on."""
+        """Make sure that the range holds no local documents but those that the checkpoint covers."""
         context, request, resumed = self._context, self.request, self._checkpoints.resumed
         if self._checkpoints.has_predecessor:
             low = request.range.min if resumed is None else resumed.cloned_up_to
@@ -309,7 +309,7 @@ class RecipientMigration:
         )
 
     async def _clone(self, writer: RangeWriter, first: CloneBatch) -> None:
-        """Insert the documents of the range as they were when the clone began, or later."""
+        """Insert the range's documents as they were when the clone began, or later."""
         self.status.enter(ReceiveState.CLONE)
         sessions, load = self._peers.sessions, self._peers.client_load
         cloner = Cloner(self._link, sessions, writer, self.status, self._checkpoints.prefix, load)
@@ -318,12 +318,12 @@ class RecipientMigration:
         await self.steps.finish(RecipientStep.CLONED)
 
     async def _catch_up(self, modifier: Modifier, writer: RangeWriter, history: HistoryPull) -> None:
-        """Apply what has changed since, until the donor wants to commit."""
+        """Apply the changes since the clone began, until the donor wants to commit."""
         status = self.status
         status.enter(ReceiveState.CATCHUP)
         while count := await self._apply_next(modifier, writer):
             status.catchup += count
-        # As in MongoDB, writes are not made to wait while there is much of the history still to come.
+        # As in MongoDB, the critical section does not begin while much of the session history is still to come.
         await run_together(self._context.wait_majority, history.drain)
         await self.steps.finish(RecipientStep.CAUGHT_UP)
         status.enter(ReceiveState.STEADY)
@@ -337,7 +337,7 @@ class RecipientMigration:
     async def _finish_transfer(self, modifier: Modifier, writer: RangeWriter, history: HistoryPull) -> None:
         """Drain modifications and history, and enter the critical section.
 
-        Writes wait on the donor meanwhile, so nothing waits in turn.
+        The donor blocks writes meanwhile, so these run concurrently.
         """
         self.status.enter(ReceiveState.COMMIT_START)
 
@@ -352,7 +352,7 @@ class RecipientMigration:
         await self._section.complete()
 
     async def _apply_next(self, modifier: Modifier, writer: RangeWriter) -> int:
-        """Apply the next batch of modifications; of how many documents it was."""
+        """Apply the next batch of modifications; returns the number of documents in it."""
         modifications = await self._link.modifications()
         count = 0 if modifications.is_empty else await modifier.apply(modifications)
         if modifications.position is not None and not writer.has_postponed:
@@ -364,7 +364,7 @@ class RecipientMigration:
         await self._leave_section()
 
     async def _leave_section(self) -> None:
-        """Leave the critical section, however often it has to be tried; the next primary goes on trying."""
+        """Leave the critical section, retrying until that succeeds; after a step-down the next primary does it."""
         while self._section.has_begun:
             try:
                 await self._section.leave()
@@ -378,7 +378,7 @@ class RecipientMigration:
 
     @property
     def _about(self) -> dict[str, Any]:
-        """What the log says of it."""
+        """The fields of its log lines."""
         request = self.request
         return {
             "namespace": str(request.namespace),
@@ -389,7 +389,7 @@ class RecipientMigration:
 
 
 def not_steady(session_id: str, active: RecipientMigration | None) -> CommandError:
-    """What MongoDB answers to a commit for which it is not the time."""
+    """MongoDB's error for ``_recvChunkCommit`` in the wrong state."""
     current = "No active session on this shard."
     if active is not None and active.status.is_active:
         current = f"Current session is {active.request.session_id}"

@@ -1,4 +1,4 @@
-"""What a recipient works with beside the context."""
+"""The components that a recipient works with, beside the context."""
 
 from dataclasses import dataclass
 
@@ -13,9 +13,9 @@ class RecipientPeers:
     """Components of this shard daemon.
 
     Attributes:
-        range_deletions: of this shard.
-        sessions: in which documents are written, so that users' change streams do not show them.
-        history_table: where the history of sessions goes.
+        range_deletions: this shard's range deletions.
+        sessions: the reserved sessions in which documents are written, so that users' change streams do not show them.
+        history_table: stores the session history.
         client_load: how busy clients keep this daemon.
     """
 

@@ -1,9 +1,9 @@
-"""Inserting the documents of a range that change on the donor while they come.
+"""Inserting the range's documents while they change on the donor.
 
-What comes is not of one moment. A document may arrive with a unique value that another one had when *it* was read, or
-for a second time, with another shard key. It is put aside, because the modifications that are still to come make room
-for it or replace it; the task that has applied the last of them tries again. What can't be made room for is the ``_id``
-of a document of another range, which may be this shard's own: that ends the migration, as in MongoDB.
+The clone is not a snapshot. A document may arrive with a unique value that another one had when *that* was read, or for
+a second time, with another shard key. It is postponed, because modifications that are still to come make room for it or
+replace it; after each batch of them it is tried again. No modification makes room where a document of another range,
+possibly this shard's own, has the same ``_id``: that fails the migration, as in MongoDB.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,9 +29,9 @@ class RangeWriter:
     """Inserts documents of one migration.
 
     Args:
-        mongod: the local one.
-        request: what is received.
-        write_concern: of every transaction.
+        mongod: the local mongod.
+        request: the request to receive the range.
+        write_concern: the write concern of every transaction.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class RangeWriter:
 
     @property
     def has_postponed(self) -> bool:
-        """Whether documents have been put aside, so that not all is here that has come."""
+        """Whether any documents are postponed."""
         return bool(self._postponed)
 
     def is_member(self, document: bytes) -> bool:
@@ -54,11 +54,11 @@ class RangeWriter:
         return self._membership.has(document)
 
     async def insert(self, session: ReservedSession, documents: Sequence[bytes]) -> Sequence[bytes]:
-        """Insert documents in one transaction; returns them less those that were put aside.
+        """Insert documents in one transaction; returns those that were not postponed.
 
         Raises:
-            CommandError: DuplicateKey, a document of another range has the same ``_id``, or too many were put aside;
-                or whatever else an insert may fail with.
+            CommandError: DuplicateKey, a document of another range has the same ``_id``, or too many are postponed; or
+                any other error of an insert.
             BackendError: mongod does not answer.
         """
         while documents:
@@ -66,7 +66,7 @@ class RangeWriter:
                 await session.insert(self._namespace, documents, write_concern=self._write_concern)
             except CommandError as error:
                 if error.code == ErrorCode.WriteConcernFailed:
-                    # As in MongoDB, secondaries that are slow slow a migration down, but do not fail it.
+                    # As in MongoDB, slow secondaries delay a migration but do not fail it.
                     logger.warning("Majority replication is slow", namespace=str(self._namespace), error=str(error))
                     return documents
                 position = error.extra.get("index")
@@ -79,7 +79,7 @@ class RangeWriter:
         return ()
 
     def replace(self, documents: Iterable[bytes]) -> None:
-        """Newer word has come of these documents: what was put aside of them is void."""
+        """Discard the postponed versions of documents for which newer modifications have arrived."""
         if self._postponed:
             for document in documents:
                 postponed = self._postponed.pop(raw_id(document), None)
@@ -87,17 +87,17 @@ class RangeWriter:
                     self._postponed_bytes -= len(postponed[0])
 
     def take_postponed(self) -> list[bytes]:
-        """What was put aside, to be inserted again; what does not fit is put aside again."""
+        """Remove and return the postponed documents, for another attempt to insert them."""
         documents = [document for document, _ in self._postponed.values()]
         self._postponed.clear()
         self._postponed_bytes = 0
         return documents
 
     def check_complete(self) -> None:
-        """Everything has come, and been tried again: nothing may be left that was put aside.
+        """Check that no document is postponed any more, after the last modification.
 
         Raises:
-            CommandError: DuplicateKey, something is.
+            CommandError: DuplicateKey, one still is.
         """
         for _, error in self._postponed.values():
             raise error
@@ -112,14 +112,14 @@ class RangeWriter:
                     f"document {document_text(wrap_value(*_id_of(document), b'_id'))}",
                     extra=error.extra,
                 ) from error
-        logger.debug("Setting a document aside", namespace=str(self._namespace), error=str(error))
+        logger.debug("Postponing a document", namespace=str(self._namespace), error=str(error))
         self._postponed[raw_id(document)] = (document, error)
         self._postponed_bytes += len(document)
         if self._postponed_bytes > _POSTPONED_BYTES_MAX:
             raise error
 
     async def _with_same_id(self, document: bytes) -> bytes | None:
-        """The document here that has the ``_id`` of another one, less its fields that do not matter."""
+        """The local document with the ``_id`` of another one, projected to the fields that the check needs."""
         kind, value = _id_of(document)
         filter_ = raw_document(wrap_value(OBJECT, wrap_value(kind, value, b"$eq"), b"_id"))
         arguments = {"filter": filter_, "projection": self._membership.projection, "limit": 1, "singleBatch": True}
@@ -129,7 +129,7 @@ class RangeWriter:
 
 
 def raw_id(document: bytes) -> bytes:
-    """The ``_id`` of a raw document, as bytes that are the same for the same value."""
+    """The ``_id`` of a raw document: its type and value, as a dictionary key."""
     kind, value = _id_of(document)
     return bytes((kind,)) + value
 
@@ -137,5 +137,5 @@ def raw_id(document: bytes) -> bytes:
 def _id_of(document: bytes) -> tuple[int, bytes]:
     span = find(document, b"_id")
     if span is None:
-        raise CommandError(ErrorCode.NoSuchKey, "a document without an _id came from the donor")
+        raise CommandError(ErrorCode.NoSuchKey, "the donor sent a document without an _id")
     return span[0], document[span[2] : span[3]]

@@ -1,4 +1,4 @@
-"""The range that is received: what belongs to it, whether it is free, and getting rid of what was received before."""
+"""The range being received: what belongs to it, waiting for older orphans, and deleting what was received before."""
 
 from typing import Final
 from uuid import UUID
@@ -26,21 +26,21 @@ _DELETED_AT_ONCE: Final = 1_000
 
 
 class RangeMembership:
-    """Tells the documents of a range from others.
+    """Decides whether documents belong to a range.
 
     Attributes:
-        projection: what of a document is needed to tell.
+        projection: the fields needed for that.
     """
 
     def __init__(self, pattern: ShardKeyPattern, wanted: ChunkRange) -> None:
         self._key_bytes_of = pattern.key_bytes_of_document
         self._range = wanted
-        # A key of nothing but MaxKey belongs to the last chunk, though it is not below its bound.
+        # A key that is MaxKey throughout belongs to the last chunk, though it is not below its bound.
         self.projection = {"_id": 1, **{each.path[0].decode(): 1 for each in pattern.fields}}
         self._greatest = pattern.global_max_bytes() if wanted.max_key == pattern.global_max_bytes() else None
 
     def has(self, document: bytes) -> bool:
-        """Whether a raw document, of which only the shard key may be there, belongs to the range."""
+        """Whether a raw document, or just its shard key, belongs to the range."""
         key = self._key_bytes_of(document)
         return self._range.contains_key(key) or key == self._greatest
 
@@ -48,11 +48,11 @@ class RangeMembership:
 async def wait_range_free(
     mongod: LocalMongod, range_deletions: RangeDeletions, request: ReceiveRequest, collection_uuid: UUID
 ) -> None:
-    """Return when no other range overlaps that may hold orphans, or that is being deleted.
+    """Return when no other range deletion, waiting or under way, overlaps the range.
 
     Raises:
-        CommandError: ExceededTimeLimit, there still is one after ``receiveChunkWaitForRangeDeleterTimeoutMS``, which is
-            a parameter of mongod.
+        CommandError: ExceededTimeLimit, one still does after ``receiveChunkWaitForRangeDeleterTimeoutMS``, a mongod
+            parameter.
         BackendError: mongod does not answer.
     """
     namespace = str(request.namespace)
@@ -69,7 +69,7 @@ async def wait_range_free(
 async def delete_received(
     mongod: LocalMongod, sessions: ReservedSessions, namespace: Namespace, pattern: ShardKeyPattern, wanted: ChunkRange
 ) -> int:
-    """Delete all documents of a range that this shard does not own, and never did; returns how many there were.
+    """Delete all documents of a range that this shard has never owned; returns how many there were.
 
     Raises:
         CommandError: IndexNotFound, no index supports the shard key; or mongod refuses.

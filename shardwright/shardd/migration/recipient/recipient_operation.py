@@ -1,4 +1,4 @@
-"""What ``currentOp`` shows of a range that is being received."""
+"""A migration's entry in its recipient's ``currentOp``."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def recipient_operation(migration: "RecipientMigration", address: str) -> dict[str, Any]:
-    """An attempt to receive a range, in the form in which donors show theirs.
+    """A migration as its recipient shows it, in the same form as on the donor.
 
     Args:
         migration: the attempt under way.

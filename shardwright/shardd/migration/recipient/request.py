@@ -1,4 +1,4 @@
-"""What ``_recvChunkStart`` asks for."""
+"""The arguments of ``_recvChunkStart``."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,23 +20,23 @@ from shardwright.wire.request import Request
 
 @dataclass(frozen=True, slots=True)
 class ReceiveRequest:
-    """One request to receive a range.
+    """A request to receive a range.
 
     Attributes:
-        migration_id: of the migration.
-        session_id: of this attempt at it.
+        migration_id: the migration's UUID.
+        session_id: the migration session id of this attempt.
         namespace: the collection.
         collection_uuid: its UUID on the donor; None if the request does not say.
         pattern: its shard key.
-        range: what is to be received.
-        donor: id of the shard that gives it.
+        range: the range to receive.
+        donor: id of the donor.
         donor_connection_string: ``set/host:port,…`` of that shard.
         recipient: id of this shard.
-        lsid: the session under which the donor's commands are sent.
-        txn_number: of them.
-        secondary_throttle: wait for secondaries with every batch of documents.
-        write_concern: with which to wait; empty for the default.
-        attempts: the attempts as the donor remembers them, this one being the last.
+        lsid: the logical session in which the donor sends its commands.
+        txn_number: their transaction number.
+        secondary_throttle: whether to wait for secondaries after every batch of documents.
+        write_concern: the write concern to wait for; empty for the default.
+        attempts: the attempts as the donor remembers them; this one is the last.
     """
 
     migration_id: UUID
@@ -56,11 +56,11 @@ class ReceiveRequest:
 
     @classmethod
     def from_request(cls, request: Request) -> Self:
-        """Read the command.
+        """Read the arguments of a command.
 
         Raises:
-            CommandError: NoSuchKey or TypeMismatch, a field is missing or no such thing; InvalidNamespace; InvalidUUID;
-                BadValue.
+            CommandError: NoSuchKey or TypeMismatch, a field is missing or has the wrong type; InvalidNamespace;
+                InvalidUUID; BadValue.
         """
         document = request.document
         namespace = full_namespace(request)
@@ -87,12 +87,12 @@ class ReceiveRequest:
 
     @property
     def key_range(self) -> KeyRange:
-        """The range as it is persisted."""
+        """The range in its persisted form."""
         return KeyRange(self.range.min, self.range.max)
 
 
 def _raw(request: Request, name: bytes) -> bytes:
-    """A document argument as it came, its fields in their order."""
+    """A document argument, raw."""
     value = request.raw_object(name)
     if value is None:
         raise CommandError(ErrorCode.NoSuchKey, f'Missing expected field "{name.decode(errors="replace")}"')

@@ -1,4 +1,4 @@
-"""The receiving side of one shard daemon: at most one range at a time, and what is known of the last one."""
+"""The migrations to this shard: at most one attempt at a time, and the status of the last one."""
 
 from contextlib import ExitStack
 from functools import partial
@@ -28,19 +28,19 @@ from shardwright.wire.rawbson import encode_document, spans
 logger = get_logger("shardd.migration.recipient")
 
 DECISION_SECONDS_MAX: Final = 30.0
-"""How long the end of a migration waits for a donor to say what became of it."""
+"""How long the end of a migration waits for the donor's decision."""
 
 
 class RecipientService:
     """Receives ranges.
 
     Args:
-        context: of this shard daemon.
-        peers: what it works with beside that.
-        active: lets one migration be under way at a time.
+        context: this shard daemon's context.
+        peers: the components that it works with.
+        active: allows only one migration at a time.
 
     Attributes:
-        last: the attempt that was begun last, under way or over; None if there was none since step-up.
+        last: the latest attempt, under way or over; None if there has been none since step-up.
     """
 
     def __init__(self, context: ShardContext, peers: RecipientPeers, active: ActiveMigrations) -> None:
@@ -57,16 +57,16 @@ class RecipientService:
 
     @property
     def status(self) -> ReceiveStatus:
-        """How far the last attempt has come."""
+        """The status of the last attempt."""
         return ReceiveStatus(None) if self.last is None else self.last.status
 
     def of_session(self, session_id: str) -> RecipientMigration | None:
-        """The attempt under way if it is that of a session."""
+        """The attempt under way, if it has this migration session id."""
         active = self.active
         return active if active is not None and active.request.session_id == session_id else None
 
     async def begin_term(self, nursery: trio.Nursery) -> None:
-        """Put back the critical sections of the last primary; they are on when this returns.
+        """Re-enter the critical sections of the last primary; they are on when this returns.
 
         Raises:
             CommandError: mongod refuses.
@@ -86,15 +86,14 @@ class RecipientService:
         self._nursery = nursery
 
     def end_term(self) -> None:
-        """The attempt has been cancelled with its nursery; it is for the next primary to say what was."""
+        """Forget the attempt, which was cancelled with its nursery; the next primary recovers its critical section."""
         self._nursery = None
         self.last = None
 
     async def start(self, request: ReceiveRequest) -> dict[str, Any]:
-        """Begin to receive a range, or go on with what an earlier attempt has received; returns the reply.
+        """Begin to receive a range, or resume an earlier attempt; returns the reply.
 
-        The same request again joins the attempt under way. An attempt at the same migration in another session ends
-        first, as its donor has restarted.
+        A repeated request joins the attempt under way. An earlier attempt at the same migration is aborted first.
 
         Raises:
             CommandError: ConflictingOperationInProgress, another migration is under way here; NotWritablePrimary.
@@ -111,9 +110,9 @@ class RecipientService:
         return await active.wait_started()
 
     async def finish(self, migration_id: UUID, decision: str) -> None:
-        """The donor reports the outcome of a migration: the range is this shard's, or is to be deleted.
+        """Act on the outcome of a migration, as the donor reports it: keep the range, or delete what was received.
 
-        Repeated, it does nothing.
+        Calls may be repeated.
 
         Raises:
             CommandError: mongod refuses.
@@ -130,10 +129,10 @@ class RecipientService:
         await CheckpointStore(self._context.mongod).remove(migration_id)
 
     async def end(self, namespace: str) -> None:
-        """Give up what is received of a collection, and wait for its end.
+        """Abort the attempt to receive a range of a collection, and wait for its end.
 
         Raises:
-            CommandError: ConflictingOperationInProgress, all is here and it is for the donor to say what becomes of it.
+            CommandError: ConflictingOperationInProgress, the range is complete here and awaits the donor's decision.
         """
         active = self.active
         if active is None or str(active.request.namespace) != namespace:
@@ -157,7 +156,7 @@ class RecipientService:
 
 
 def _recovered(document: MigrationRecipientDocument, recipient: str) -> ReceiveRequest:
-    """As much of the request to receive as can be told from what is left of it."""
+    """As much of the original request as the persisted document reveals."""
     low, high = document.range.min, document.range.max
     pattern = ShardKeyPattern.from_bson(encode_document({name.decode(): 1 for name, _ in spans(low)}))
     return ReceiveRequest(

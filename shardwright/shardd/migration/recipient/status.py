@@ -1,4 +1,4 @@
-"""How far a migration has come on its recipient, and what ``_recvChunkStatus`` says of it.
+"""A migration's progress on its recipient, and the reply to ``_recvChunkStatus``.
 
 States, their order and the form of the reply are those of MongoDB 6.0.5.
 """
@@ -19,7 +19,7 @@ WAIT_SECONDS_MAX: Final = 1.0
 
 
 class ReceiveState(StrEnum):
-    """What a recipient is doing, in its order."""
+    """The states of a recipient, in order."""
 
     READY = "ready"
     CLONE = "clone"
@@ -39,13 +39,13 @@ class ReceiveStatus:
     """The progress of one attempt to receive a range.
 
     Attributes:
-        state: what the recipient is doing.
+        state: the recipient's state.
         error: why it failed, in state `ReceiveState.FAIL`.
         is_active: whether the attempt is under way.
-        cloned: documents cloned, those of earlier attempts that this one goes on with included.
-        cloned_bytes: bytes of them.
-        catchup: documents changed while catching up.
-        steady: documents changed since.
+        cloned: number of documents cloned, including those of earlier attempts that this one resumes.
+        cloned_bytes: their size in bytes.
+        catchup: number of modified documents applied during the catch-up.
+        steady: number of modified documents applied since then.
     """
 
     def __init__(self, request: ReceiveRequest | None) -> None:
@@ -60,33 +60,33 @@ class ReceiveStatus:
         self._changes = trio.lowlevel.ParkingLot()
 
     def enter(self, state: ReceiveState) -> None:
-        """Another state begins."""
+        """Change the state."""
         self.state = state
         self._changes.unpark_all()
 
     def fail(self, error: CommandError) -> None:
-        """The attempt has failed."""
+        """Enter the state `ReceiveState.FAIL`."""
         self.error = error
         self.enter(ReceiveState.FAIL)
 
     def end(self) -> None:
-        """The attempt is over; what it came to stays to be seen."""
+        """Record that the attempt is over; its last state remains visible."""
         self.is_active = False
         self._changes.unpark_all()
 
     async def wait(self, is_reached: Callable[[ReceiveState], bool]) -> None:
-        """Return when the state is one that is waited for, or the attempt is over."""
+        """Return when ``is_reached`` is true of the state, or the attempt is over."""
         while self.is_active and not is_reached(self.state):
             await self._changes.park()
 
     async def wait_steady_or_done(self) -> None:
-        """Return when nothing more is to be waited for before commit, at the latest after `WAIT_SECONDS_MAX`."""
+        """Return when the recipient is steady or past that, at the latest after `WAIT_SECONDS_MAX`."""
         with trio.move_on_after(WAIT_SECONDS_MAX):
             while self.state in _UNTIL_STEADY:
                 await self._changes.park()
 
     def counts(self) -> dict[str, Any]:
-        """``counts`` of the reply."""
+        """The ``counts`` of the reply."""
         return {
             "cloned": Int64(self.cloned),
             "clonedBytes": Int64(self.cloned_bytes),

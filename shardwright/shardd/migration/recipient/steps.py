@@ -1,4 +1,4 @@
-"""The steps of a recipient: their times for the changelog, and the fail points after each of them."""
+"""A recipient's steps: their times for the changelog, and the fail point after each of them."""
 
 from enum import IntEnum
 
@@ -9,7 +9,7 @@ from shardwright.shardd.migration.step_times import StepTimes
 
 
 class RecipientStep(IntEnum):
-    """The steps, named after what has been done at their end; MongoDB's fail points and changelog number them."""
+    """The steps, named after what each has achieved; MongoDB's fail points and changelog number them."""
 
     OLD_RANGES_DELETED = 1
     COLLECTION_CREATED = 2
@@ -30,7 +30,7 @@ class Steps(StepTimes):
         self._request = request
 
     async def finish(self, step: RecipientStep) -> None:
-        """A step is done; tests may have the migration wait here."""
+        """Record that a step is done, and wait at its fail point if that is on."""
         self.note(step)
         if step is not RecipientStep.CRITICAL_SECTION_LEFT:
             await self._context.fail_points.hang_while(f"migrateThreadHangAtStep{step.value}")

@@ -1,4 +1,4 @@
-"""Several pieces of work of one migration at the same time."""
+"""Running several parts of a migration concurrently."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
@@ -11,14 +11,14 @@ Work: TypeAlias = Callable[[], Awaitable[None]]
 
 
 async def run_together(*works: Work, meanwhile: Work | None = None) -> None:
-    """Run all ``works`` to their ends.
+    """Run all ``works`` concurrently until they have ended.
 
     Args:
-        works: each a function without arguments.
+        works: functions without arguments.
         meanwhile: runs beside them and is cancelled when they have ended.
 
     Raises:
-        CommandError: the first of them to fail did so; the others have been cancelled.
+        CommandError: the error of the first that failed; the others have been cancelled.
         BackendError: likewise.
         RemoteProtocolError: likewise.
     """

@@ -1,4 +1,4 @@
-"""With which write concern a recipient writes documents: MongoDB's ``secondaryThrottle``."""
+"""The write concern with which a recipient writes documents: MongoDB's ``secondaryThrottle``."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -10,17 +10,17 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
 _WAIT_MS: Final = 60_000
-"""MongoDB's limit for waiting after one batch, after which the migration goes on all the same."""
+"""MongoDB's limit for the wait after one batch; after it the migration goes on."""
 
 
 def effective_write_concern(context: ShardContext, request: ReceiveRequest) -> Mapping[str, Any]:
     """The write concern of the transactions in which documents are written.
 
-    Without throttle, and in a set that has no secondary to wait for, that of the primary alone; with it the one that
-    was asked for, by default two members.
+    Without ``secondaryThrottle`` that is the primary's acknowledgement alone. With it, it is the requested write
+    concern or, by default, two members if the set has more than one.
 
     Raises:
-        CommandError: UnsatisfiableWriteConcern, the set has fewer members than were asked for.
+        CommandError: UnsatisfiableWriteConcern, the set has fewer members than requested.
     """
     if not request.secondary_throttle:
         return LOCAL_WRITE_CONCERN

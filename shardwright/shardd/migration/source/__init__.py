@@ -1,1 +1,1 @@
-"""What the donor of a migration hands out: the documents of the range, and then what became of them."""
+"""What a donor hands out to the recipient: the documents of the range, and then the changes to them."""

@@ -1,4 +1,4 @@
-"""Reading the newest versions of documents whose ids are known."""
+"""Reading the current versions of documents, given their ids."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -15,17 +15,17 @@ from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire import rawbson
 
 _VALUE_AT: Final = 5
-"""Where the value of an ``_id`` element begins: behind its type, its name and a zero."""
+"""Offset of the value in an ``_id`` element: it follows the type, the name and a zero byte."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What became of some documents.
+    """The current state of some documents.
 
     Attributes:
-        deleted: ids, as elements, under which nothing is in the range any longer.
-        reload: the documents that are.
-        unread: ids that were not looked up to the end, because the answer became too long.
+        deleted: ids, as elements, under which there is no longer a document in the range.
+        reload: the documents that are in the range.
+        unread: ids that were not looked up because the reply became too long.
     """
 
     deleted: list[bytes]
@@ -34,7 +34,7 @@ class Changes:
 
 
 class ChangedDocuments:
-    """Looks documents of one collection up by ``_id``, as a majority has them."""
+    """Looks up documents of one collection by ``_id``, with majority read concern."""
 
     def __init__(
         self,
@@ -53,15 +53,15 @@ class ChangedDocuments:
     async def read(self, elements: Collection[bytes]) -> Changes:
         """Look documents up.
 
-        Under an id that is written differently, or that is the same by the collection's collation, another document may
-        be found than the one of that id. It is reloaded, and the id itself counts as deleted, as what was there before
-        it has to be. Deletions come first, and a document that comes after them is the newest; so either is right.
+        The document found may have an ``_id`` that is equal to the one looked up but has other bytes (``1`` and
+        ``1.0``, or by the collection's collation). It is reloaded, and the id looked up counts as deleted too, because
+        its former document has to go. As deletions are applied first, the reloaded document survives.
 
         Args:
             elements: ``_id`` elements.
 
         Raises:
-            CommandError: the collection is another one, or ShardKeyNotFound for a document with an array as shard key.
+            CommandError: CollectionUUIDMismatch, or ShardKeyNotFound for a document with an array as shard key.
             BackendError: mongod does not answer.
         """
         found: dict[bytes, bytes] = {}
@@ -72,7 +72,7 @@ class ChangedDocuments:
                     identity = rawbson.find(document, b"_id")
                     assert identity is not None, "every document has an _id"
                     found[document[identity[1] : identity[3]]] = document
-                # One answer of mongod, of 16 MB at the most, will do, if there is something to say by it.
+                # A single reply of mongod, of 16 MB at most, is enough, provided that it settles at least one id.
                 if not cursor.id or any(element in found for element in elements):
                     break
                 batch = await cursor.more()
@@ -87,7 +87,7 @@ class ChangedDocuments:
         return {
             "filter": rawbson.raw_document(rawbson.wrap_value(rawbson.OBJECT, wanted, b"_id")),
             "collectionUUID": self._collection_uuid,
-            "batchSize": len(elements) + 1,  # one more than there can be, so that the cursor ends with the batch
+            "batchSize": len(elements) + 1,  # one more than the result can have, so that the cursor ends with the batch
             "readConcern": {"level": "majority"},
         }
 

@@ -1,11 +1,11 @@
 """The data of one migration as its recipient pulls it from the donor: first a clone, then modifications.
 
 The clone is a scan of the index that supports the shard key. The oplog is followed from before that scan began, and the
-ids of touched documents are queued; a batch of modifications is the newest version of some of them, or the word that
-they are gone. So the order in which anything is applied matters only where a batch says: deletions come first.
+ids of touched documents are queued; a batch of modifications has the current versions of some of them, and the ids of
+those that are gone. So the order of changes does not matter, except that a batch's deletions are applied first.
 
-Batches are numbered, so that a reply that was lost can be asked for again: the number that was asked for last gives the
-same clone batch, or modifications of at least the same ids; the next number says that the last one arrived.
+Batches are numbered, so that a lost reply can be requested again: repeating the last number gives the same clone batch,
+or modifications of at least the same ids; the next number acknowledges the last batch.
 """
 
 from collections.abc import Awaitable, Callable
@@ -39,10 +39,10 @@ __all__ = ["QUEUED_BYTES_MAX", "CloneSource", "Estimate", "TransferredMods"]
 logger = get_logger("shardd.migration.source")
 
 QUEUED_BYTES_MAX: Final = 500 * 1024 * 1024
-"""MongoDB's bound on what a donor keeps in memory for one migration."""
+"""MongoDB's limit for the memory that a donor uses for one migration."""
 
 _LOOKED_UP_MAX: Final = 8_000
-"""How many ids are looked up for one batch of modifications; documents of 2 kB make one answer of mongod then."""
+"""Number of ids looked up for one batch of modifications; with documents of 2 kB they fill one reply of mongod."""
 
 _LOOKED_UP_BYTES_MAX: Final = 1 << 20
 
@@ -51,14 +51,14 @@ _NO_MORE: Final = DocumentBatch(memoryview(rawbson.EMPTY_DOCUMENT), 0)
 
 @dataclass(frozen=True, slots=True)
 class TransferredMods:
-    """One batch of modifications; to be applied deletions first.
+    """One batch of modifications; deletions are to be applied first.
 
     Attributes:
-        deleted: documents ``{_id}``, raw, that are not in the range any longer, or not there at all.
-        reload: the newest versions of changed documents that are, raw.
-        size: bytes of both; 0 says that nothing is queued at the moment.
-        position: every change with a time up to this one has been handed out, in this batch or before. A source that
-            starts from here misses nothing.
+        deleted: raw ``{_id}`` of documents that are no longer in the range, or no longer exist.
+        reload: current versions of changed documents in the range, raw.
+        size: bytes of both; 0 means that nothing is queued at the moment.
+        position: every change up to this time has been handed out, in this batch or before. A source that starts from
+            here misses nothing.
     """
 
     deleted: list[bytes]
@@ -71,24 +71,23 @@ class CloneSource:
     """The data of one migration.
 
     Args:
-        mongod: the donor's own mongod, which is primary.
+        mongod: the donor's local mongod, which is primary.
         namespace: the collection.
-        collection_uuid: its UUID; a collection of another UUID under that name is another one.
+        collection_uuid: its UUID; another UUID under that name means another collection.
         pattern: its shard key.
-        range: what is to be moved.
-        session_id: of the migration.
-        observe: called with raw oplog entries, in the order in which they took effect, of what makes the history of
-            sessions: writes and no-ops of the collection, of which some may be outside of the range, and the
-            ``applyOps`` entries with writes to it of transactions, once they have committed, with the entry that
-            commits them.
-        queued_bytes_max: how much memory queued ids may take.
+        range: the range to move.
+        session_id: the migration session id.
+        observe: called with the raw oplog entries that session history consists of, in the order in which they took
+            effect: the collection's writes and no-ops, possibly outside the range, and, once a transaction has
+            committed, its ``applyOps`` entries with writes to the collection and the entry that commits it.
+        queued_bytes_max: limit for the memory used by queued ids.
 
     Attributes:
         session_id: see above.
         collection_uuid: see above.
-        documents_cloned: how many documents the clone batches that were asked for held.
-        bytes_cloned: and how many bytes.
-        is_clone_exhausted: whether the empty last batch of the clone has been asked for.
+        documents_cloned: number of documents in the clone batches handed out.
+        bytes_cloned: their size in bytes.
+        is_clone_exhausted: whether the empty last batch of the clone has been handed out.
         position: the time after which the oplog is followed, once `start` has returned.
     """
 
@@ -130,29 +129,29 @@ class CloneSource:
 
     @property
     def queued_ids(self) -> int:
-        """How many ids wait to be handed out."""
+        """Number of ids waiting to be handed out."""
         return len(self._touched)
 
     @property
     def queued_bytes(self) -> int:
-        """About how much memory they take."""
+        """Approximate memory used by queued ids."""
         return self._touched.bytes
 
     async def start(self, *, position: Timestamp | None = None, from_key: bytes | None = None) -> Timestamp:
-        """Open the cursor on the oplog, then the one on the documents. `run` has to follow, which also closes them.
+        """Open the cursor on the oplog, then the one on the documents. `run` must be called next; it also closes them.
 
         Args:
-            position: the oplog is followed from after this time; by default from the present.
-            from_key: a shard key document from which on documents are cloned; by default all of the range.
+            position: the oplog is followed from after this time; by default from now.
+            from_key: a shard key document from which the clone starts; by default the beginning of the range.
 
         Returns:
             The time after which the oplog is followed.
 
         Raises:
             CommandError: CappedPositionLost, the oplog does not reach back to ``position``; IndexNotFound, no index
-                supports the shard key; CollectionUUIDMismatch, the collection is not there or is another one;
+                supports the shard key; CollectionUUIDMismatch, the collection does not exist or is another one;
                 NotWritablePrimary.
-            BackendError: the mongod does not answer.
+            BackendError: mongod does not answer.
         """
         index = await ShardKeyIndex.find(self._mongod, self._namespace, self._pattern)
         scans = index.scans(self._pattern, self._range, from_key)
@@ -166,13 +165,13 @@ class CloneSource:
         return self.position
 
     async def run(self) -> None:
-        """Follow the oplog and read ahead until `close`; the cursors are gone when this has returned or raised.
+        """Follow the oplog and read ahead until `close`; the cursors are closed when this has returned or raised.
 
         Raises:
             CommandError: the migration cannot go on: ExceededMemoryLimit, CappedPositionLost, NamespaceNotFound when
-                the collection was dropped or renamed, Interrupted when its options or indexes change, or what mongod
-                said.
-            BackendError: the mongod has gone.
+                the collection was dropped or renamed, Interrupted when its options or indexes change, or an error of
+                mongod.
+            BackendError: mongod does not answer.
         """
         assert self._reader is not None, "started"
         try:
@@ -188,13 +187,13 @@ class CloneSource:
             raise failure
 
     async def next_clone_batch(self, number: int | None = None) -> memoryview:
-        """The documents of the next clone batch, of some 8 MB, as a raw BSON array; empty when there are no more.
+        """The next clone batch, of some 8 MB, as a raw BSON array of documents; empty when there are no more.
 
         Args:
-            number: which one, from 0; None for the next.
+            number: the number of the batch, from 0; None for the next.
 
         Raises:
-            CommandError: BadValue, ``number`` is neither the last one nor the next; what ended `run`.
+            CommandError: BadValue, ``number`` is neither the last one nor the next; or the error that ended `run`.
         """
         async with self._clone_lock:
             self._check()
@@ -204,14 +203,14 @@ class CloneSource:
             return self._last_clone_batch.array
 
     async def next_mods(self, number: int | None = None) -> TransferredMods:
-        """The next batch of modifications, of about 16 MB at the most.
+        """The next batch of modifications, of about 16 MB at most.
 
         Args:
-            number: which one, from 0, which says that all before have arrived; None for the next.
+            number: the number of the batch, from 0, which acknowledges all previous ones; None for the next.
 
         Raises:
-            CommandError: BadValue, ``number`` is neither the last one nor the next; what ended `run`.
-            BackendError: the mongod does not answer.
+            CommandError: BadValue, ``number`` is neither the last one nor the next; or the error that ended `run`.
+            BackendError: mongod does not answer.
         """
         async with self._mods_lock:
             self._check()
@@ -224,15 +223,15 @@ class CloneSource:
             return mods
 
     async def wait_followed(self, time: Timestamp) -> None:
-        """Return when all changes up to ``time``, of which a majority need not know yet, have been queued.
+        """Return when all changes up to ``time``, which need not be majority-committed yet, have been queued.
 
         Raises:
-            CommandError: what ended `run`, or NotWritablePrimary.
+            CommandError: the error that ended `run`, or NotWritablePrimary.
         """
         await self._follower.wait_followed(time, self._check)
 
     async def estimate(self) -> Estimate:
-        """How much the range holds, by a count of index keys in mongod.
+        """The approximate number and size of the range's documents, from a count of index keys in mongod.
 
         Raises:
             CommandError: IndexNotFound, no index supports the shard key.
@@ -240,15 +239,20 @@ class CloneSource:
         return await estimate_range(self._mongod, self._namespace, self._pattern, self._range)
 
     def close(self) -> None:
-        """Let `run` end; those who wait for batches get Interrupted. Closing again is fine."""
+        """End `run`; calls that wait for a batch raise Interrupted. May be called more than once."""
         self._scope.cancel()
 
     async def _until_failure(self, task: Callable[[], Awaitable[None]]) -> None:
-        """Run one of the tasks; when one fails, all end. The first failure is the one that counts."""
+        """Run one of the tasks; when one fails, all end, and the first failure counts."""
         try:
             await task()
         except (BackendError, CommandError) as error:
-            logger.info("Cannot go on", namespace=str(self._namespace), session_id=self.session_id, error=str(error))
+            logger.info(
+                "The source of a migration failed",
+                namespace=str(self._namespace),
+                session_id=self.session_id,
+                error=str(error),
+            )
             self._failure = self._failure or error
             self._scope.cancel()
 

@@ -1,4 +1,4 @@
-"""A digest of the documents of a range, by which donor and recipient find out before the commit whether they agree."""
+"""A digest of a range's documents, with which donor and recipient check before the commit that they agree."""
 
 from dataclasses import dataclass
 from hashlib import sha256
@@ -19,23 +19,23 @@ from shardwright.sharding.shard_key import ShardKeyPattern
 _SUM_BYTES: Final = 16
 _SUM_MODULUS: Final = 1 << 8 * _SUM_BYTES
 _BATCH_DOCUMENTS: Final = 2_000
-"""Hashed at a time; all else waits for some 5 ms then."""
+"""Documents hashed at a time, which blocks all other tasks for some 5 ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class RangeDigest:
-    """What two shards have to have in common that hold the same documents, in whatever order.
+    """A digest that is equal on two shards if they hold the same documents, in whatever order.
 
     Attributes:
-        documents: how many.
-        sum: of the first 16 bytes of the SHA-256 of each as a big-endian number, modulo 2**128.
+        documents: number of documents.
+        sum: the sum, modulo 2**128, of the first 16 bytes of each document's SHA-256 as a big-endian number.
     """
 
     documents: int
     sum: int
 
     def to_document(self) -> dict[str, Any]:
-        """As replies carry it."""
+        """The form in which replies contain it."""
         return {"documents": Int64(self.documents), "sum": Binary(self.sum.to_bytes(_SUM_BYTES, "big"))}
 
     @classmethod
@@ -47,7 +47,7 @@ class RangeDigest:
 async def digest(
     mongod: LocalMongod, namespace: Namespace, collection_uuid: UUID, pattern: ShardKeyPattern, wanted: ChunkRange
 ) -> RangeDigest:
-    """Read a range as a majority has it: some 2 s for 1,000,000 documents of 1 kB.
+    """Compute a range's digest with majority read concern: some 2 s for 1,000,000 documents of 1 kB.
 
     Raises:
         CommandError: CollectionUUIDMismatch, IndexNotFound, or the cursor was interrupted.

@@ -1,8 +1,8 @@
-"""Reading the documents of a range, in the order of the index that supports the shard key, a batch ahead.
+"""Reading the documents of a range in the order of the index that supports the shard key, one batch ahead.
 
-The cursor belongs to a session, which is kept alive: mongod closes idle cursors after ten minutes unless they have a
-session, and sessions that were not used for thirty. So a recipient may take its time, and when this daemon dies its
-cursor does not stay for ever, as it would with ``noCursorTimeout``.
+The cursor belongs to a session that is kept alive: mongod closes idle cursors after ten minutes unless they belong to a
+session, and sessions after thirty minutes without use. So a recipient may take its time, and if this daemon dies its
+cursor does not stay open for ever, as it would with ``noCursorTimeout``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,10 +22,10 @@ from shardwright.wire.errors import BackendError, CommandError
 logger = get_logger("shardd.migration.documents")
 
 BATCH_BYTES: Final = 8 * 1024 * 1024
-"""How long batches are to be: long enough that what is done for each does not count, and several fit in memory."""
+"""Target size of a batch: large enough that its fixed cost is negligible, small enough to hold several in memory."""
 
 _FIRST_BATCH_DOCUMENTS: Final = 1_000
-"""Before it is known how long the documents are."""
+"""Size of the first batch, while the size of the documents is unknown."""
 
 _KEEP_ALIVE_SECONDS: Final = 300.0
 _CLEANUP_SECONDS_MAX: Final = 5.0
@@ -33,11 +33,11 @@ _CLEANUP_SECONDS_MAX: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class DocumentBatch:
-    """Some documents.
+    """A batch of documents.
 
     Attributes:
-        array: a raw BSON array.
-        documents: how many it holds.
+        array: a raw BSON array of documents.
+        documents: number of documents in it.
     """
 
     array: memoryview
@@ -45,18 +45,18 @@ class DocumentBatch:
 
     @property
     def bytes(self) -> int:
-        """Its length."""
+        """Size of the array."""
         return len(self.array)
 
 
 class DocumentReader:
-    """Reads scans, one after the other, into a channel that holds one batch.
+    """Runs scans one after the other, and holds one batch until it is asked for.
 
     Args:
-        mongod: the mongod of this daemon.
+        mongod: the local mongod.
         namespace: the collection.
         collection_uuid: its UUID.
-        scans: arguments of ``find``.
+        scans: arguments of ``find``, one for each scan.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class DocumentReader:
         """Open the cursor of the first scan, if there is one.
 
         Raises:
-            CommandError: CollectionUUIDMismatch, or the index has gone.
+            CommandError: CollectionUUIDMismatch, or the index was dropped.
             BackendError: mongod does not answer.
         """
         connection = await self._mongod.pool.borrow()
@@ -88,7 +88,7 @@ class DocumentReader:
         """Read ahead to the end.
 
         Raises:
-            CommandError: the cursor was killed, the collection dropped, or the mongod is not primary any longer.
+            CommandError: the cursor was killed, the collection was dropped, or mongod is no longer primary.
             BackendError: mongod does not answer.
         """
         cursor = self._cursor
@@ -102,7 +102,7 @@ class DocumentReader:
             self.is_exhausted = True
 
     async def keep_alive(self) -> None:
-        """Use the session now and then until all has been read.
+        """Refresh the session at intervals until everything has been read.
 
         Raises:
             BackendError: mongod does not answer.
@@ -112,14 +112,14 @@ class DocumentReader:
             await self._mongod.command("admin", {"refreshSessions": [self._lsid]})
 
     async def next_batch(self) -> DocumentBatch | None:
-        """The next batch; None when there are no more, or none will come; `is_exhausted` says which."""
+        """The next batch; None when there are no more, either because all have been read (`is_exhausted`) or not."""
         try:
             return await self._receiver.receive()
         except trio.EndOfChannel:
             return None
 
     async def close(self) -> None:
-        """End the cursor and the session, also when cancelled. Whoever waits for a batch gets none."""
+        """End the cursor and the session, even when cancelled. `next_batch` then returns None."""
         self._sender.close()
         cursor, self._cursor = self._cursor, None
         if cursor is None:
@@ -129,7 +129,7 @@ class DocumentReader:
             try:
                 await self._mongod.command("admin", {"endSessions": [self._lsid]})
             except (BackendError, CommandError) as error:
-                # A session that is forgotten ends by itself.
+                # mongod ends an unused session by itself.
                 logger.info("Could not end a session", namespace=str(self._namespace), error=str(error))
 
     async def _find(self, scan: Mapping[str, Any]) -> None:

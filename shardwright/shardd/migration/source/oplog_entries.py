@@ -1,22 +1,23 @@
-"""What entries of the oplog say about one collection. Pure: bytes in, values out.
+"""What oplog entries say about one collection. Pure: bytes in, values out.
 
-The forms are those that mongod 6.0 writes (each was looked at on 6.0.5):
+The forms are those that mongod 6.0 writes (each was observed on 6.0.5):
 
 * ``i``, ``u``, ``d`` have ``ns`` and ``ui``; the id is ``o._id`` of an insert or a delete, ``o2._id`` of an update,
-  whose ``o`` may be no more than a difference. Only an insert has the shard key, and so shows if it matters.
-* An ``applyOps`` command that is atomic is one ``c`` entry on ``admin.$cmd`` with ``o.applyOps``, each with the ``ui``
-  that mongod adds; nested ones are logged flat. It has no ``prevOpTime``.
+  whose ``o`` may be just a delta. Only an insert has the shard key, so only of an insert is it known whether it is in
+  the range.
+* An atomic ``applyOps`` command is one ``c`` entry on ``admin.$cmd`` with ``o.applyOps``, whose operations each have
+  the ``ui`` that mongod adds; nested ones are logged flat. It has no ``prevOpTime``.
 * A transaction is such an entry too, with ``lsid``, ``txnNumber`` and a ``prevOpTime``, which is ``Timestamp(0, 0)`` in
   its first or only entry. A long one is a chain: all entries but the last have ``partialTxn: true``, the last has
-  ``count``, and each points back at the one before; the last may well be without a write to the collection.
-* A prepared one has ``prepare: true`` in its last entry and nothing happens until ``{commitTransaction: 1,
-  commitTimestamp}``, whose ``prevOpTime`` points at that entry, or ``{abortTransaction: 1}``.
+  ``count``, and each points back at the previous one; the last may well contain no write to the collection.
+* A prepared transaction has ``prepare: true`` in its last entry and takes effect only with ``{commitTransaction: 1,
+  commitTimestamp}``, whose ``prevOpTime`` points at that entry, if ``{abortTransaction: 1}`` does not end it.
 * Transactions of retryable internal sessions look the same, with ``txnNumber`` and ``txnUUID`` in ``lsid`` and a
   ``stmtId`` in each operation.
 * Commands on a collection are ``c`` entries on ``<db>.$cmd`` with its ``ui``: ``drop`` (dropDatabase logs one for each
   collection), ``renameCollection``, ``collMod``, ``dropIndexes``, ``startIndexBuild`` and so on. A rename onto a
-  collection has the ``ui`` of the one renamed, and that of the one that goes in ``o.dropTarget``.
-* ``n`` entries with the collection's ``ns`` belong to the history of sessions alone.
+  collection has the ``ui`` of the renamed collection, and that of the replaced one in ``o.dropTarget``.
+* ``n`` entries with the collection's ``ns`` matter only to the session history.
 """
 
 from dataclasses import dataclass
@@ -37,12 +38,12 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import Span
 
 MARKER_FIELD: Final = "migrationFollower"
-"""The field of a no-op that a follower writes to see how far it has come; its value is the migration's session id."""
+"""The field of a no-op that a follower writes to see how far it has followed; its value is the migration session id."""
 
 _UUID_SUBTYPE: Final = b"\x10\x00\x00\x00\x04"
 _NO_TIME: Final = 0
 _OPERATION_AT: Final = 4
-"""A string's text lies behind its length."""
+"""Offset of a string's text, which follows its length."""
 
 _unpack_uint64 = Struct("<Q").unpack_from
 
@@ -50,14 +51,14 @@ _LOST_WITH: Final = frozenset({b"drop", b"renameCollection"})
 
 
 class EntryKind(Enum):
-    """What is to be done about an entry.
+    """What an entry means for the watched collection.
 
     Attributes:
         WRITE: it is a write to the collection.
-        OPERATIONS: it holds writes in ``o.applyOps``, done with this entry.
-        COMMIT: it commits what the entries before it hold, beside its own ``o.applyOps`` if it has any.
-        NOOP: it changes no document, but belongs to the history of the collection's sessions.
-        OTHER: nothing.
+        OPERATIONS: it contains writes in ``o.applyOps`` that take effect with this entry.
+        COMMIT: it commits the transaction's previous entries, and its own ``o.applyOps`` if it has any.
+        NOOP: it changes no document, but belongs to the collection's session history.
+        OTHER: it can be ignored.
     """
 
     WRITE = auto()
@@ -73,10 +74,10 @@ class OplogEntry:
 
     Attributes:
         raw: its bytes.
-        fields: where its top-level elements are.
+        fields: its top-level elements.
         time: its time, packed.
-        kind: what is to be done about it.
-        previous: the time of the entry of the same transaction before it, packed; 0 when there is none.
+        kind: what it means for the watched collection.
+        previous: the time of the same transaction's previous entry, packed; 0 if there is none.
     """
 
     raw: bytes
@@ -87,7 +88,7 @@ class OplogEntry:
 
 
 class WatchedCollection:
-    """The collection whose entries are looked for, and the range of it that is of interest."""
+    """The collection and the range whose changes are followed."""
 
     def __init__(
         self, namespace: Namespace, collection_uuid: UUID, pattern: ShardKeyPattern, range: ChunkRange, session_id: str
@@ -101,10 +102,10 @@ class WatchedCollection:
         self._session_id = session_id
 
     def filter(self) -> dict[str, Any]:
-        """What mongod need not even send, left out: most of the oplog, as a rule.
+        """A query for the entries that may matter, which spares mongod from sending most of the oplog.
 
-        Only the last entry of a chain is asked for. The writes of reserved sessions are none of clients: what they
-        delete are orphans, of ranges that are not this one.
+        Of a chain it selects only the last entry. It leaves out the writes of reserved sessions, which are not made for
+        clients: a donor's reserved sessions delete orphans, of other ranges.
         """
         reserved = [Binary.from_uuid(session_id) for session_id in RESERVED_SESSION_IDS]
         return {
@@ -122,15 +123,15 @@ class WatchedCollection:
         }
 
     def operations_filter(self) -> dict[str, Any]:
-        """What an entry fulfils if its ``o.applyOps`` has writes to the collection."""
+        """A query for entries whose ``o.applyOps`` has writes to the collection."""
         return {"o.applyOps.ui": self._uuid}
 
     def read(self, raw: bytes) -> OplogEntry:
-        """Find out what an entry is about.
+        """Find out what an entry means for the collection.
 
         Raises:
             CommandError: NamespaceNotFound, the collection was dropped or renamed; Interrupted, its options or indexes
-                are changed, as genuine donors have it.
+                changed, as on genuine donors.
         """
         fields = rawbson.index(raw)
         time = int(_unpack_uint64(raw, fields[b"ts"][2])[0])
@@ -144,7 +145,7 @@ class WatchedCollection:
         return self._read_command(raw, fields, time)
 
     def touched_by(self, entry: OplogEntry) -> list[bytes]:
-        """The ids of the documents that a write, or the operations of an entry, may have changed within the range.
+        """The ids of the documents in the range that an entry may have changed.
 
         Returns:
             ``_id`` elements, as `shardd.migration.source.touched_ids.TouchedIds` takes them.
@@ -185,7 +186,7 @@ class WatchedCollection:
             self._refuse(raw, fields)
         target = content.get(b"dropTarget")
         if target is not None and raw[target[2] : target[3]] == self._raw_uuid:
-            raise self._lost("another was renamed to its name")
+            raise self._lost("another collection was renamed to its name")
         return OplogEntry(raw, fields, time, EntryKind.OTHER, _NO_TIME)
 
     def _refuse(self, raw: bytes, fields: dict[bytes, Span]) -> None:
@@ -199,7 +200,7 @@ class WatchedCollection:
 
     def _lost(self, how: str) -> CommandError:
         return CommandError(
-            ErrorCode.NamespaceNotFound, f"Collection {self._namespace} went while it was being migrated: {how}"
+            ErrorCode.NamespaceNotFound, f"Collection {self._namespace} disappeared while it was being migrated: {how}"
         )
 
     def _is_watched(self, raw: bytes, fields: dict[bytes, Span]) -> bool:
@@ -207,7 +208,7 @@ class WatchedCollection:
         return uuid is not None and raw[uuid[2] : uuid[3]] == self._raw_uuid
 
     def _touched(self, raw: bytes, fields: dict[bytes, Span]) -> bytes | None:
-        """The id of a written document; None if it was inserted outside of the range."""
+        """The id of a written document; None if it was inserted outside the range."""
         operation = raw[fields[b"op"][2] + _OPERATION_AT]
         _, _, start, end = fields[b"o2" if operation == ord("u") else b"o"]
         document = raw[start:end]

@@ -1,8 +1,8 @@
-"""Following the oplog of the local mongod for what was written to one collection.
+"""Following the local mongod's oplog for writes to one collection.
 
-Only entries that a majority has are seen, so that nothing is handed out that could be rolled back, and a read at the
-majority after an entry was seen finds what it wrote. The cursor asks for the resume tokens that mongod has for the
-oplog (``$_requestResumeToken``): so it is known how far mongod has looked even when it had nothing to send.
+Only majority-committed entries are read, so that nothing is handed out that could be rolled back, and a majority read
+after an entry was read sees what it wrote. The cursor asks for resume tokens of the oplog (``$_requestResumeToken``),
+which show how far mongod has scanned even when it had nothing to send.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,10 +24,10 @@ from shardwright.wire.errors import CommandError
 OPLOG: Final = Namespace("local", "oplog.rs")
 
 _AWAIT_MS: Final = 1_000
-"""How long mongod waits for an entry before it says at least how far it has looked."""
+"""How long mongod waits for an entry before it reports just how far it has scanned."""
 
 _ENTRIES_MAX: Final = 1_000
-"""How many entries are taken in at a time; all others wait for some 10 ms then."""
+"""Number of entries processed at a time, which blocks all other tasks for some 10 ms."""
 
 _FORWARD: Final = {"hint": {"$natural": 1}}
 
@@ -36,10 +36,10 @@ class OplogFollower:
     """Queues the ids of touched documents.
 
     Args:
-        mongod: the mongod of this daemon.
-        watched: which entries count.
-        touched: where ids are queued.
-        session_id: of the migration.
+        mongod: the local mongod.
+        watched: decides which entries matter.
+        touched: the queue of ids.
+        session_id: the migration session id.
         observe: see `shardd.migration.source.clone_source.CloneSource`.
     """
 
@@ -64,15 +64,15 @@ class OplogFollower:
         """Open the cursor.
 
         Args:
-            position: what is after this time is followed; by default what is after the present.
+            position: entries after this time are followed; by default those from now on.
 
         Returns:
             The position.
 
         Raises:
-            CommandError: CappedPositionLost, the oplog does not reach back so far; NotWritablePrimary.
+            CommandError: CappedPositionLost, the oplog does not reach back that far; NotWritablePrimary.
         """
-        # Whatever is read at the majority from here on includes what was written up to now, by former primaries too.
+        # After this write, majority reads include everything written so far, by former primaries as well.
         present = await self._write_marker()
         self.followed = pack_timestamp(position or present)
         start = unpack_timestamp(self.followed)
@@ -88,12 +88,12 @@ class OplogFollower:
                 **_FORWARD,
             }
         )
-        # Asked once the cursor is there: what it has begun with is not taken from it without its noticing.
+        # Checked only once the cursor is open: mongod would fail the cursor if entries it has yet to read were removed.
         oldest = await self._find_entry({}, {"projection": {"ts": 1}})
         if oldest is None or oldest["ts"] > start:
             raise CommandError(
                 ErrorCode.CappedPositionLost,
-                f"the oplog does not reach back to {start}, from where it is to be followed",
+                f"the oplog does not reach back to {start}, from where it has to be followed",
             )
         return start
 
@@ -102,7 +102,7 @@ class OplogFollower:
 
         Raises:
             CommandError: the migration cannot go on; see `CloneSource.run`.
-            BackendError: the mongod has gone.
+            BackendError: mongod does not answer.
         """
         cursor = self._cursor
         assert cursor is not None, "opened"
@@ -114,21 +114,21 @@ class OplogFollower:
         """Return when everything up to a time has been read.
 
         Args:
-            time: of an entry that has been written already.
-            check: called again after each wait; raises when nothing more will be read.
+            time: the time of an entry that has been written already.
+            check: called before each wait; raises when nothing more will be read.
 
         Raises:
-            CommandError: of ``check``; NotWritablePrimary.
+            CommandError: raised by ``check``; NotWritablePrimary.
         """
         wanted = pack_timestamp(time)
         if self.followed < wanted:
-            await self._write_marker()  # so that there is something to be sent
+            await self._write_marker()  # so that mongod has something to send
         while self.followed < wanted:
             check()
             await self._progress.park()
 
     async def close(self) -> None:
-        """End the cursor, also when cancelled, and let nobody wait any longer."""
+        """End the cursor, even when cancelled, and wake all that wait in `wait_followed`."""
         self._progress.unpark_all()
         cursor, self._cursor = self._cursor, None
         if cursor is not None:
@@ -141,10 +141,10 @@ class OplogFollower:
         return time
 
     async def _read(self, batch: RawBatch) -> None:
-        """Take in one batch.
+        """Process one batch.
 
-        What mongod has looked at may be more than what was sent in a batch that became too long; so its word counts
-        only when nothing was sent.
+        If a batch became too long, mongod has scanned further than it has sent entries; so the reported position
+        counts only when the batch is empty.
         """
         for raw in batch.documents():
             entry = self._watched.read(raw)
@@ -164,10 +164,10 @@ class OplogFollower:
         self._observe(entry.raw)
 
     async def _read_transaction(self, last: OplogEntry) -> None:
-        """Take in a transaction that has committed, however long ago it began: its entries point back one at another.
+        """Process a committed transaction, however long ago it began, along the chain of its entries.
 
-        First only the way back is read, then the entries from the first on, and of them only those that matter: there
-        is never more than one in memory.
+        First only the pointers are followed back to the beginning; then the entries that matter are read from the first
+        on, so that there is never more than one in memory.
         """
         times = []
         time = last.previous
@@ -177,8 +177,8 @@ class OplogFollower:
             if entry is None:
                 raise CommandError(
                     ErrorCode.CappedPositionLost,
-                    f"the oplog does not reach back to {unpack_timestamp(time)}, where a transaction wrote that has "
-                    "committed now",
+                    f"the oplog does not reach back to {unpack_timestamp(time)}, when a transaction wrote that has "
+                    "only now committed",
                 )
             time = pack_timestamp(entry["prevOpTime"]["ts"])
         for time in reversed(times):
@@ -188,14 +188,14 @@ class OplogFollower:
         self._take(last, last.time)
 
     async def _find_operations(self, time: int) -> bytes | None:
-        """The entry at a time, if it has writes to the collection."""
+        """The raw entry of a time, if it has writes to the collection."""
         arguments = {"filter": {**_at(time), **self._watched.operations_filter()}, "limit": 1, "singleBatch": True}
         async with RawCursor.open(self._mongod, OPLOG) as cursor:
             batch = await cursor.find({**arguments, **_FORWARD})
         return next(iter(batch.documents()), None)
 
     async def _find_entry(self, wanted: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The first entry that is wanted."""
+        """The first entry that matches."""
         find = {"find": OPLOG.collection, "filter": wanted, "limit": 1, "singleBatch": True, **options, **_FORWARD}
         reply = await self._mongod.command(OPLOG.db, find)
         found: list[dict[str, Any]] = reply["cursor"]["firstBatch"]

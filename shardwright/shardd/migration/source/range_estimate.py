@@ -1,4 +1,4 @@
-"""How much a range of shard key values holds, near enough."""
+"""The approximate number and size of a range's documents."""
 
 from dataclasses import dataclass
 
@@ -11,11 +11,11 @@ from shardwright.sharding.shard_key import ShardKeyPattern
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """How much a range holds, by the average size of the collection's documents.
+    """The size of a range, based on the average size of the collection's documents.
 
     Attributes:
-        documents: how many documents have a shard key in the range, less those whose key is nothing but MaxKey.
-        bytes: of all of them together.
+        documents: number of documents in the range, without those whose key is MaxKey throughout.
+        bytes: their total size.
     """
 
     documents: int
@@ -23,14 +23,14 @@ class Estimate:
 
     @property
     def average_bytes(self) -> int:
-        """Of one document, 0 if there is none."""
+        """Average size of a document; 0 if there is none."""
         return self.bytes // self.documents if self.documents else 0
 
 
 async def estimate_range(
     mongod: LocalMongod, namespace: Namespace, pattern: ShardKeyPattern, wanted: ChunkRange
 ) -> Estimate:
-    """Count the index keys of a range, without a look at the documents: 45 ms for 200,000.
+    """Count the index keys of a range, without reading documents: 45 ms for 200,000.
 
     Raises:
         CommandError: IndexNotFound, no index supports the shard key.

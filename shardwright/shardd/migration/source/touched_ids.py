@@ -1,4 +1,4 @@
-"""The ids of documents that were written to and have not been handed out since, in the order of those writes."""
+"""The queue of ids of changed documents that have not been handed out since, in the order of the changes."""
 
 from collections.abc import Mapping
 from itertools import islice
@@ -8,16 +8,16 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
 _ENTRY_BYTES: Final = 150
-"""What CPython takes for one entry beside the id itself: the bytes object, the integer, and the place in a dict."""
+"""Memory used by one entry beside the id itself: the bytes object, the integer, and the slot in the dictionary."""
 
 
 class TouchedIds:
-    """An ordered set. An id is an ``_id`` element as it stands in BSON, its type, name and value.
+    """An ordered set of ids. An id is a BSON ``_id`` element: its type, name and value.
 
-    Ids that MongoDB holds equal but that are written differently (``1`` and ``1.0``) are different here.
+    Ids that MongoDB considers equal but whose bytes differ (``1`` and ``1.0``) are different here.
 
     Args:
-        bytes_max: how much memory it may take.
+        bytes_max: limit for the memory used, in bytes.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -29,7 +29,11 @@ class TouchedIds:
         return len(self._times)
 
     def add(self, element: bytes, time: int) -> None:
-        """The document of this id was written to at a time, packed, that is not before any that was added.
+        """Add the id of a document that was changed at a time.
+
+        Args:
+            element: the ``_id`` element.
+            time: the time, packed; not before that of any earlier call.
 
         Raises:
             CommandError: ExceededMemoryLimit.
@@ -42,7 +46,7 @@ class TouchedIds:
             raise CommandError(ErrorCode.ExceededMemoryLimit, "Aborting migration because of high memory usage")
 
     def take(self, count_max: int, bytes_max: int) -> dict[bytes, int]:
-        """Take the first ids out: at least one if there is any, at most so many, of about so many bytes."""
+        """Remove and return the first ids with their times: at least one if there is any, within the two limits."""
         taken: dict[bytes, int] = {}
         taken_bytes = 0
         for element, time in islice(self._times.items(), count_max):
@@ -56,13 +60,13 @@ class TouchedIds:
         return taken
 
     def put_back(self, taken: Mapping[bytes, int]) -> None:
-        """Ids that were taken out are the first again."""
+        """Return ids to the front of the queue, with their times."""
         if taken:
             self._times = {**taken, **{key: time for key, time in self._times.items() if key not in taken}}
             self.bytes = sum(map(len, self._times)) + len(self._times) * _ENTRY_BYTES
 
     def handed_out(self, followed: int) -> int:
-        """Up to which time everything has been taken out, if writes have been added up to the time ``followed``."""
+        """The time up to which all changes have been taken, given that changes up to ``followed`` have been added."""
         for time in self._times.values():
             return time - 1
         return followed

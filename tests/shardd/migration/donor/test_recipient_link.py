@@ -69,7 +69,7 @@ def link() -> RecipientLink:
 
 
 def understand(link: RecipientLink, **changes: object) -> RecipientStatus:
-    return link.understand({**STEADY, **changes}, SESSION)
+    return link.interpret({**STEADY, **changes}, SESSION)
 
 
 def test_a_recipient_that_is_steady(link: RecipientLink) -> None:
@@ -88,7 +88,7 @@ def test_a_recipient_that_has_failed(link: RecipientLink, state: str) -> None:
 def test_a_recipient_that_was_restarted(link: RecipientLink) -> None:
     idle = {"active": False, "ns": "", "fromShardId": "", "min": {}, "max": {}, "state": "ready"}
     with pytest.raises(RecipientLostError):
-        link.understand(idle, SESSION)
+        link.interpret(idle, SESSION)
 
 
 @pytest.mark.parametrize(
