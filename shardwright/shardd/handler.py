@@ -28,7 +28,7 @@ from shardwright.shardd.operations.involved_cursors import InvolvedCursors
 from shardwright.shardd.operations.involvement import InvolvementFinder, named_namespaces
 from shardwright.shardd.operations.retried_writes import TXN_NUMBER, answer_retried_write
 from shardwright.shardd.operations.sharded_operations import SHARDED_OPERATIONS, ShardedOperation
-from shardwright.shardd.operations.topology_gossip import is_for_all_shards, run_telling
+from shardwright.shardd.operations.topology_gossip import is_for_all_shards, run_with_topology_time
 from shardwright.shardd.operations.writing_pipelines import executed_at_once, is_writing
 from shardwright.shardd.orphans.error_texts import in_clients_words
 from shardwright.shardd.orphans.filtered_commands import hiding_moves, without_orphans
@@ -105,7 +105,7 @@ class ShardHandler(SidecarHandler):
             if is_for_all_shards(request):
                 await in_own_task()
                 run = partial(self._run_versioned, client, upstream, request, is_whole=True)
-                return await run_telling(self._context, request, run)
+                return await run_with_topology_time(self._context, request, run)
             if shows_queries(request):
                 return without_filters(await self._run_versioned(client, upstream, request, is_whole=True))
             return await self._run_versioned(client, upstream, request)

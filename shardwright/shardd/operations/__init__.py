@@ -1,5 +1,5 @@
-"""Operations of clients on their way to the mongod: admitted, completed by what mongod does not know, passed on.
+"""Client operations on their way to mongod: admission, and what mongod cannot do because it knows no sharding.
 
-Owns what is checked and changed on that way.
+Owns the checks and changes that are made before a request is forwarded.
 May import `context`, `exchange`, `metadata`, `session_history` and `shard_key_updates`.
 """

@@ -1,12 +1,12 @@
-"""Letting versioned operations in: versions are compared, critical sections waited for, operations counted.
+"""Admitting versioned operations: comparing versions, waiting for critical sections, and counting operations.
 
-`try_admit` is the path of nearly every operation, two look-ups and a comparison of bytes. `admit` is for the rest: it
-finds out what does not match, has the shard refresh if it may be the stale one, and waits as long as the operation's
+Nearly every operation takes the path of `try_admit`, two look-ups and a comparison of bytes. `admit` is for the rest:
+it finds out what does not match, refreshes if this shard may be the stale side, and waits as long as the operation's
 ``maxTimeMS`` allows.
 
-An operation that involves several namespaces is let in to all of them at once: it waits while any of them has a
-critical section that blocks it, holding none, and then is counted in everywhere without a pause in between. So no two
-operations and sections can wait for each other.
+An operation that involves several namespaces is admitted to all of them at once: while any of them has a critical
+section that blocks it, it waits without being counted anywhere; then it is counted in all of them without a checkpoint
+in between. So operations and critical sections cannot deadlock.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reac
 
 NO_SHARD_VERSION: Final = 7032300
 IGNORED_FOR_READ: Final = 7032301
-"""MongoDB's numbers for reads of sharded collections that cannot be freed of orphans."""
+"""MongoDB's error codes for reads of sharded collections from which orphans cannot be filtered."""
 
 _READS: Final = frozenset(
     {
@@ -61,15 +61,15 @@ _FILTERED_READS: Final = frozenset({"find", "aggregate", "count", "distinct"})
 
 
 def is_read(request: Request) -> bool:
-    """Whether an operation only reads, so that it may go on in a critical section, and end with its client."""
+    """Whether an operation only reads: then the first phase of a critical section does not block it."""
     return request.name in _READS
 
 
 def namespace_of(request: Request) -> str:
-    """The namespace that a versioned command is about; the database for one that names no collection."""
+    """The namespace of a versioned command; just the database if it names no collection."""
     body = request.body
     kind, _, start, end = next(iter(request.fields.values()))
-    if kind == OBJECT:  # explain: of the command inside
+    if kind == OBJECT:  # explain: that of the explained command
         _, (kind, _, start, end) = next(iter(spans(body, start)), (b"", (0, 0, 0, 0)))
     if kind != STRING:
         return request.db
@@ -79,20 +79,20 @@ def namespace_of(request: Request) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An operation that has been counted in to one more namespace than its own."""
+    """An operation's admission to a further namespace beside its own."""
 
     involved: InvolvedNamespace
     operations: OperationGeneration
 
     @classmethod
     def to(cls, involved: InvolvedNamespace) -> "Entry":
-        """Count it in; no critical section may block it."""
+        """Count the operation in; the caller has checked that no critical section blocks it."""
         entry = cls(involved, involved.state.operations)
         involved.state.enter(is_write=involved.is_written)
         return entry
 
     def leave(self) -> None:
-        """Count it out."""
+        """Count the operation out."""
         self.involved.state.exit(self.operations, is_write=self.involved.is_written)
 
 
@@ -100,12 +100,12 @@ class Admission:
     """Compares the versions of operations with what the shard knows.
 
     Args:
-        namespace: the state of a namespace, made when first asked for.
-        database: the state of a database, likewise.
-        refresher: brings states up to date.
-        gate: closed while critical sections are missing that a former primary had begun.
+        namespace: returns the state of a namespace.
+        database: returns the state of a database.
+        refresher: refreshes states.
+        gate: closed until the critical sections of former primaries have been recovered.
         involvements: finds out which further namespaces an operation involves.
-        certainty: whether what is remembered belongs to the role that the mongod has now.
+        certainty: whether the remembered state belongs to mongod's present role.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Admission:
         self._certainty = certainty
 
     def try_admit(self, request: Request, *, is_write: bool) -> NamespaceState | None:
-        """The state of the namespace with the operation counted in, None if there is more to be looked at."""
+        """Admit an operation if nothing stands in its way; returns the namespace's state, or None if `admit` has to."""
         if not self._certainty.is_certain:
             return None
         body, fields = request.body, request.fields
@@ -152,14 +152,17 @@ class Admission:
 
     @may_run_in_reactor
     async def admit(self, request: Request, *, is_write: bool) -> tuple[NamespaceState, Sequence[Entry]]:
-        """As `try_admit`, doing whatever it takes; with the entries to the further namespaces that are involved.
+        """Admit an operation after waiting and refreshing as necessary.
+
+        Returns:
+            The namespace's state, and an entry for each further namespace that the operation involves.
 
         Raises:
             StaleError: the versions do not match.
             CommandError: MaxTimeMSExpired, waiting took too long; TypeMismatch, a version is malformed;
                 NotWritablePrimary, a write on a secondary; CommandOnShardedViewNotSupportedOnMongod and
-                CommandNotSupported, what is involved is not all here; and what a refresh may raise.
-            BackendError: the mongod does not answer.
+                CommandNotSupported, not all that is involved is on this shard; and whatever a refresh raises.
+            BackendError: mongod does not answer.
         """
         await in_own_task()
         with trio.move_on_after(seconds_allowed(request)):
@@ -167,10 +170,10 @@ class Admission:
         raise CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit")
 
     async def admit_to(self, request: Request, namespaces: Sequence[InvolvedNamespace]) -> Sequence[Entry]:
-        """Let an operation in that has been let in before, to the further namespaces alone.
+        """Admit an operation to the further namespaces alone.
 
         Raises:
-            CommandError: as `admit`.
+            CommandError: as for `admit`.
         """
         refreshed: set[str] = set()
         while True:
@@ -190,14 +193,14 @@ class Admission:
                 return [Entry.to(each) for each in namespaces]
 
     async def _refresh_once(self, error: StaleError, refreshed: set[str]) -> None:
-        """Refresh what does not match, unless that has been done or would be of no use.
+        """Refresh the namespace or database that does not match, unless that has been done or would be useless.
 
         Args:
-            error: says what does not match.
-            refreshed: what has been refreshed for the operation.
+            error: names what does not match.
+            refreshed: what has already been refreshed for the operation.
 
         Raises:
-            StaleError: the given one: now it is the router's turn.
+            StaleError: the given one, if it is the router that has to refresh.
         """
         stale = error.subject
         if not error.may_shard_be_stale or stale in refreshed:
@@ -213,7 +216,7 @@ class Admission:
         involvement = Involvement.none()
         refreshed: set[str] = set()
         while True:
-            # What is waited for may not come in another role; then everything is looked at again.
+            # A change of role may end a wait in vain; then everything is checked again.
             with self._certainty.while_role_lasts():
                 if not self._certainty.is_certain:
                     await self._certainty.wait_certain()
@@ -244,7 +247,7 @@ class Admission:
     def _blocking_section(
         self, request: Request, state: NamespaceState, involvement: Involvement, *, is_write: bool
     ) -> CriticalSection | None:
-        """A critical section that an operation has to wait for, if there is one."""
+        """A critical section that the operation has to wait for, if there is one."""
         sections = [state.critical_section]
         if DATABASE_VERSION in request.fields:
             sections.append(self._database(request.db).critical_section)
@@ -252,7 +255,7 @@ class Admission:
         return own or next((each for each in map(_section_of, involvement.namespaces) if each is not None), None)
 
     def _check(self, request: Request, state: NamespaceState) -> None:
-        """Compare both versions, the database's first, as it is taken first on a shard."""
+        """Compare both versions, the database's first, as shards do."""
         body, fields = request.body, request.fields
         database_span, shard_span = fields.get(DATABASE_VERSION), fields.get(SHARD_VERSION)
         if database_span is not None:
@@ -265,13 +268,13 @@ class Admission:
 
 
 def _section_of(involved: InvolvedNamespace) -> CriticalSection | None:
-    """A critical section that blocks an operation on one more namespace, if there is one."""
+    """A critical section that blocks the operation on a further namespace, if there is one."""
     sections = (involved.state.critical_section, involved.database.critical_section)
     return next((each for each in sections if each is not None and each.blocks(is_write=involved.is_written)), None)
 
 
 def _check_can_be_filtered(body: bytes, shard_version: Span | None) -> None:
-    """Refuse a read of a sharded collection that does not say by which version it was routed."""
+    """Refuse a read of a sharded collection that was not routed by a shard version."""
     if shard_version is None:
         raise CommandError(
             NO_SHARD_VERSION, "getOwnershipFilter called by operation that doesn't specify shard version"

@@ -1,7 +1,7 @@
-"""What the daemon itself does, shown among the operations of its mongod.
+"""Showing the daemon's own operations among those of its mongod.
 
-A pipeline that begins with ``$currentOp`` runs on the mongod. The daemon's own operations are put in behind that stage
-as a union, so that the rest of the pipeline selects and shapes them like all others.
+A pipeline that begins with ``$currentOp`` runs on mongod. The daemon's operations are added after that stage by a
+``$unionWith``, so that the rest of the pipeline filters and projects them like all others.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,16 +15,16 @@ _ADMIN = "admin"
 
 
 def union_with(operations: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The stage that adds operations to those before it; nothing in them is taken for an expression."""
+    """The stage that adds operations to its input; nothing in them is evaluated as an expression."""
     return {"$unionWith": {"pipeline": [{"$documents": [{"$literal": operation} for operation in operations]}]}}
 
 
 def with_own_operations(request: Request, own: Callable[[], Sequence[dict[str, Any]]]) -> bytes:
-    """The frame to pass on for a request: its own, or one that adds the daemon's operations to the current ones.
+    """The frame to forward for a request: its own, or one that adds the daemon's operations to ``$currentOp``.
 
     Args:
-        request: any.
-        own: finds the operations of the daemon that nobody sees on the mongod: migrations.
+        request: any request.
+        own: returns the daemon's operations that mongod does not know, which are migrations.
     """
     frame = request.message.frame
     if request.name != "aggregate" or request.db != _ADMIN or b"pipeline" not in request.fields:

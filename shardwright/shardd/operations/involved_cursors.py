@@ -1,8 +1,8 @@
-"""Cursors that read further namespaces besides their own: each batch is a read of all of them.
+"""Cursors that read further namespaces beside their own: each batch is a read of all of them.
 
-A ``getMore`` carries no version. That does no harm to a cursor on one collection, which continues with the documents it
-began with. But a pipeline opens the other collections that it names again for each document, by their names, and would
-miss what has moved to other shards since. So they are checked before each batch, and counted as being read during it.
+A ``getMore`` carries no version. For a cursor on one collection that is harmless: it continues with the documents that
+it began with. But a pipeline opens its other collections by name again for each document, and would miss what has moved
+to other shards since. So their versions are checked before each batch, and they count as being read during it.
 """
 
 from collections.abc import Sequence
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from shardwright.shardd.operations.involvement import InvolvedNamespace
 
 _KEPT_MAX: Final = 10_000
-"""More are open at once only if nobody reads them; mongod ends those after ten minutes without notice."""
+"""More can be open only if clients abandon them, and mongod ends those after ten minutes without notice."""
 
 
 class InvolvedCursors:
     """The open cursors of this kind.
 
     Args:
-        admission: looks at the namespaces.
+        admission: checks the namespaces.
     """
 
     def __init__(self, admission: Admission) -> None:
@@ -39,17 +39,17 @@ class InvolvedCursors:
         self._namespaces: dict[int, tuple[InvolvedNamespace, ...]] = {}
 
     def observe(self, reply: bytes | None, entries: Sequence[Entry]) -> None:
-        """Remember the cursor that an operation has opened, if it has."""
+        """Remember the cursor that an operation has opened, if any."""
         cursor_id = _cursor_id(reply)
         if not cursor_id:
             return
         if len(self._namespaces) >= _KEPT_MAX:
             del self._namespaces[next(iter(self._namespaces))]
-        # From now on it is this shard that says what they have to be.
+        # The router's versions no longer matter: from now on they only have to be unsharded and on this shard.
         self._namespaces[cursor_id] = tuple(replace(entry.involved, received=None, view=None) for entry in entries)
 
     def find(self, request: Request) -> int:
-        """The id of the cursor that a request reads, if it is one of these; 0 for all others."""
+        """The id of the cursor that a request reads, if it is one of these; else 0."""
         if not self._namespaces or request.name != "getMore":
             return 0
         span = request.fields[b"getMore"]
@@ -58,10 +58,10 @@ class InvolvedCursors:
 
     @may_run_in_reactor
     async def get_more(self, upstream: Upstream, request: Request, cursor_id: int) -> bytes | None:
-        """Have mongod answer a ``getMore``.
+        """Check the further namespaces and forward a ``getMore``.
 
         Raises:
-            CommandError: QueryPlanKilled, a namespace has been sharded or has gone to another shard since; the cursor
+            CommandError: QueryPlanKilled, a namespace has been sharded or has moved to another shard since; the cursor
                 is closed.
             BackendError: mongod does not answer.
         """

@@ -1,8 +1,8 @@
-"""Which namespaces an operation involves besides the one that it is about: of its pipeline, and of views.
+"""The namespaces that an operation involves beside its own: those named in its pipeline, and those behind views.
 
-The router names those that stand in the pipeline, with the versions by which it routed them. Those behind a view, whose
-definition only this shard knows, come without versions, as do all that a genuine router sends: they must be unsharded
-and live here, which this shard finds out by itself.
+Our router sends the versions of those named in the pipeline. Those behind a view, whose definition only this shard
+knows, come without versions, as do all of them from a genuine router: this shard then checks by itself that they are
+unsharded and live here.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,11 +36,11 @@ class InvolvedNamespace:
     """A further namespace that an operation reads or writes.
 
     Attributes:
-        state: what the shard knows of it.
-        database: what the shard knows of its database.
+        state: its state on this shard.
+        database: the state of its database.
         is_written: whether the operation writes to it.
-        received: where in the command its versions are; None if the router sent none.
-        view: the view that the operation reads, if it is involved only through that.
+        received: its versions in the command; None if the router sent none.
+        view: the view that the operation reads, if the namespace is involved only through that.
     """
 
     state: NamespaceState
@@ -50,16 +50,16 @@ class InvolvedNamespace:
     view: ResolvedView | None = None
 
     def check(self, body: bytes, shard: str) -> None:
-        """Refuse it unless it is as the router took it to be, and unsharded, and on this shard.
+        """Check that it matches the router's versions, is unsharded, and is on this shard.
 
         Args:
             body: the command.
-            shard: this shard.
+            shard: id of this shard.
 
         Raises:
-            StaleError: another version; or nothing is known of it yet, which a refresh changes.
-            CommandError: it can't be had on this shard alone: CommandOnShardedViewNotSupportedOnMongod where the router
-                can help itself, else CommandNotSupported.
+            StaleError: a version does not match, or the namespace is unknown and has to be refreshed.
+            CommandError: it is not on this shard alone: CommandOnShardedViewNotSupportedOnMongod if the router can
+                resolve the view, else CommandNotSupported.
         """
         self._check_versions(body)
         if self.state.table is not None:
@@ -79,7 +79,7 @@ class InvolvedNamespace:
         if version is not None:
             self.state.check(body[version[2] : version[3]], ChunkVersion.from_span(body, version))
         elif not self.state.is_known:
-            self.state.check(UNSHARDED.raw, UNSHARDED)  # raises, so that it is refreshed
+            self.state.check(UNSHARDED.raw, UNSHARDED)  # raises, which causes a refresh
 
     def _refusal(self, reason: str) -> CommandError:
         if self.view is not None:
@@ -96,8 +96,8 @@ class Involvement:
     """All further namespaces of an operation.
 
     Attributes:
-        namespaces: what it reads or writes besides its own namespace.
-        view_generation: of the definitions of views that were looked at.
+        namespaces: the namespaces that it reads or writes beside its own.
+        view_generation: the generation of the view definitions that this was derived from.
     """
 
     namespaces: tuple[InvolvedNamespace, ...]
@@ -105,12 +105,12 @@ class Involvement:
 
     @classmethod
     def none(cls) -> "Involvement":
-        """Of an operation that involves nothing else, or has not been looked at."""
+        """The involvement of an operation that involves no others, or has not been examined yet."""
         return _NO_INVOLVEMENT
 
     @property
     def writes(self) -> bool:
-        """Whether one of them is written."""
+        """Whether the operation writes to any of them."""
         return any(each.is_written for each in self.namespaces)
 
 
@@ -119,12 +119,12 @@ _NONE: Final[Mapping[str, Received]] = {}
 
 
 class InvolvementFinder:
-    """Finds out what operations involve.
+    """Finds out which namespaces operations involve.
 
     Args:
-        namespace: the state of a namespace, made when first asked for.
-        database: the state of a database, likewise.
-        refresher: brings states up to date.
+        namespace: returns the state of a namespace.
+        database: returns the state of a database.
+        refresher: refreshes states.
         views: the views of the shard's mongod.
     """
 
@@ -141,7 +141,7 @@ class InvolvementFinder:
         self._views = views
 
     def is_needed(self, request: Request, state: NamespaceState) -> bool:
-        """Whether an operation on a namespace may involve others; the answer for most takes no look at the command."""
+        """Whether an operation on a namespace may involve others; mostly decided without reading the command."""
         name = request.name
         if name not in READS_OF_VIEWS:
             return False
@@ -150,14 +150,14 @@ class InvolvementFinder:
         return name in _WITH_PIPELINE and may_involve_others(request.body)
 
     def is_current(self, involvement: Involvement) -> bool:
-        """Whether no view has changed since."""
+        """Whether no view has changed since it was determined."""
         return involvement.view_generation == self._views.generation
 
     async def check_collation(self, request: Request, state: NamespaceState) -> None:
-        """Refuse a read of a view that names another collation than the view's.
+        """Refuse a read of a view with a collation other than the view's.
 
         Raises:
-            CommandError: OptionNotSupportedOnView; BadValue and others, it is none.
+            CommandError: OptionNotSupportedOnView; BadValue and others, the collation is malformed.
         """
         body, span = request.body, request.fields.get(b"collation")
         explained = next(iter(request.fields.values()))
@@ -170,8 +170,8 @@ class InvolvementFinder:
         """The further namespaces of an operation on a namespace.
 
         Raises:
-            CommandError: InvalidBSON, Overflow, TypeMismatch or FailedToParse, the command is malformed; what is needed
-                could not be read.
+            CommandError: InvalidBSON, Overflow, TypeMismatch or FailedToParse, the command is malformed; or a view or a
+                database could not be read.
         """
         generation = self._views.generation
         span = request.fields.get(INVOLVED_NAMESPACES)
@@ -182,7 +182,7 @@ class InvolvementFinder:
             for name in view.involved:
                 await self._add(found, name, view=view)
         for name, is_written in named_namespaces(request).items():
-            # What is written is no view, or mongod says so.
+            # A written namespace is not a view, or mongod refuses.
             await self._add(found, name, received.get(name), is_written=is_written)
         await self._add_below(found)
         return Involvement(tuple(found.values()), generation)
@@ -192,7 +192,7 @@ class InvolvementFinder:
         return None if is_plain else await self._views.resolve(state.namespace)
 
     async def _add_below(self, found: dict[str, InvolvedNamespace]) -> None:
-        """Add what those involve that are views themselves."""
+        """Add the namespaces behind those that are views themselves."""
         waiting = [each for each in found.values() if not each.is_written]
         while waiting:
             above = waiting.pop()
@@ -225,7 +225,7 @@ class InvolvementFinder:
 
 
 def named_namespaces(request: Request) -> Mapping[str, bool]:
-    """The namespaces that the pipeline in a command names, and which of them it writes; explaining it writes none."""
+    """The namespaces named in a command's pipeline, and whether it writes to them; an explain writes to none."""
     body = request.body
     if request.name not in _WITH_PIPELINE or not may_involve_others(body):
         return {}

@@ -1,7 +1,7 @@
-"""Writes of sessions that migrated in: what other shards executed is answered, the rest goes to the local mongod.
+"""Retried writes of sessions that migrated in: statements that other shards executed are answered, the rest forwarded.
 
-mongod knows nothing of it. So for such a session this is what mongod's session catalog is for all others: an older
-number is refused, of the newest each statement is executed once, and any newer one passes.
+mongod does not know about those statements. So for such sessions this does what mongod's session catalog does for all
+others: it refuses older transaction numbers, executes each statement of the newest one once, and lets newer ones pass.
 """
 
 from base64 import b64encode
@@ -32,17 +32,17 @@ Run = Callable[[Request], Awaitable[bytes | None]]
 
 
 async def answer_retried_write(mongod: LocalMongod, table: HistoryTable, request: Request, run: Run) -> bytes | None:
-    """The frame of the reply to a write that other shards have executed in part or as a whole, or None for others.
+    """The frame of the reply to a write that other shards have executed wholly or partly, None for other writes.
 
     Args:
-        mongod: the local one.
-        table: what other shards have executed.
+        mongod: the local mongod.
+        table: the statements that other shards have executed.
         request: a command with a ``txnNumber``.
-        run: runs another request in its place and returns the frame of the reply.
+        run: runs a request in its place and returns the frame of the reply.
 
     Raises:
-        CommandError: TransactionTooOld, the session has gone on elsewhere; IncompleteTransactionHistory, it cannot be
-            known whether a statement was executed; or the request does not fit what was executed.
+        CommandError: TransactionTooOld, the session has begun a newer write elsewhere; IncompleteTransactionHistory, it
+            is unknown whether a statement was executed; or the request does not match what was executed.
     """
     write = _session_write(table, request)
     if write is None or await _has_gone_on(mongod, write):
@@ -59,7 +59,7 @@ async def answer_retried_write(mongod: LocalMongod, table: HistoryTable, request
     statements = request.documents(_STATEMENTS[request.name])
     ids = _statement_ids(request, len(statements))
     if ids is None:
-        return None  # mongod says what is wrong
+        return None  # malformed, which mongod reports
     known = {position: executed[each] for position, each in enumerate(ids) if each in executed}
     positions = [position for position in range(len(ids)) if position not in known]
     if positions:
@@ -78,7 +78,7 @@ async def answer_retried_write(mongod: LocalMongod, table: HistoryTable, request
 
 
 def _session_write(table: HistoryTable, request: Request) -> SessionWrite | None:
-    """The write, if it is the newest of its session that other shards know of.
+    """The write, if it is the newest one of its session that other shards executed; None if the table does not matter.
 
     Raises:
         CommandError: TransactionTooOld, it is older.
@@ -92,7 +92,7 @@ def _session_write(table: HistoryTable, request: Request) -> SessionWrite | None
     newest = None if session is None else table.sessions.get(session)
     number = request.get(TXN_NUMBER)
     if session is None or newest is None or not isinstance(number, Int64) or number > newest or number < 0:
-        return None  # a negative number is for mongod to refuse
+        return None  # mongod refuses negative numbers
     if number < newest:
         raise CommandError(
             ErrorCode.TransactionTooOld,
@@ -103,7 +103,7 @@ def _session_write(table: HistoryTable, request: Request) -> SessionWrite | None
 
 
 async def _has_gone_on(mongod: LocalMongod, write: SessionWrite) -> bool:
-    """Whether the local mongod knows of a newer write of the session, and so refuses this one by itself."""
+    """Whether the local mongod knows a newer write of the session, and so refuses this one by itself."""
     newer = {"_id": raw_document(write.lsid), "txnNum": {"$gt": Int64(write.txn_number)}}
     find = {"find": "transactions", "filter": newer, "limit": 1, "singleBatch": True}
     reply = await mongod.command("config", find)
@@ -111,7 +111,7 @@ async def _has_gone_on(mongod: LocalMongod, write: SessionWrite) -> bool:
 
 
 def _check_complete(write: SessionWrite, executed: Mapping[int, ExecutedStatement]) -> None:
-    """Refuse statements that are not known if there are some that could not be told of.
+    """Refuse to execute unknown statements if the history is incomplete.
 
     Raises:
         CommandError: IncompleteTransactionHistory.
@@ -124,7 +124,7 @@ def _check_complete(write: SessionWrite, executed: Mapping[int, ExecutedStatemen
 
 
 def _statement_ids(request: Request, count: int) -> list[int] | None:
-    """The id of each statement, None if the client gave them inconsistently."""
+    """The id of each statement; None if the client's ids are inconsistent."""
     explicit, first = request.get(b"stmtIds"), request.get(b"stmtId")
     if explicit is None:
         return list(range(first or 0, (first or 0) + count)) if isinstance(first, int | None) else None
@@ -151,7 +151,7 @@ async def _answer(mongod: LocalMongod, request: Request, reply: dict[str, Any]) 
 
 
 def _session_text(lsid: bytes) -> str:
-    """A session as mongod's messages name it."""
+    """A session as mongod's messages show it."""
     fields = index(lsid)
     session: dict[str, Any] = decode_document(lsid)
     user = lsid[fields[b"uid"][3] - 32 : fields[b"uid"][3]]

@@ -1,4 +1,4 @@
-"""What a sharded collection does not let happen to its indexes, of which mongod knows nothing."""
+"""The rules for indexes of sharded collections, which mongod does not enforce because it knows no sharding."""
 
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ _REPLACED: Final = VERSION_FIELDS | {b"index"}
 
 
 def check_created_indexes(request: Request, table: RoutingTable) -> None:
-    """Refuse unique indexes that no shard can keep unique by itself.
+    """Refuse unique indexes whose uniqueness a shard cannot enforce by itself.
 
     Raises:
         CommandError: CannotCreateIndex.
@@ -55,7 +55,7 @@ async def check_dropped_indexes(
 async def drop_all_but_needed(
     upstream: TermExchange, request: Request, namespace: Namespace, table: RoutingTable
 ) -> bytes | None:
-    """Drop all indexes except that on ``_id`` and those that support the shard key: what ``*`` means here."""
+    """Drop all indexes (``*``) except the one on ``_id`` and those that support the shard key."""
     indexes = await _indexes(upstream, namespace)
     names = [
         index["name"]
@@ -67,7 +67,7 @@ async def drop_all_but_needed(
 
 
 async def _indexes(upstream: TermExchange, namespace: Namespace) -> list[dict[str, Any]]:
-    """The specifications of the indexes there are."""
+    """The specifications of the existing indexes."""
     try:
         reply = await upstream.command(namespace.db, {"listIndexes": namespace.collection})
     except CommandError as error:

@@ -1,7 +1,7 @@
-"""What operations on a sharded collection need beyond being passed on, because mongod does not know that it is sharded.
+"""Special handling of operations on sharded collections, because mongod does not know that they are sharded.
 
-Each function here is asked after an operation has been admitted. It answers with the frame of a reply, or None when the
-request is to be passed on as any other.
+Each function is called after an operation has been admitted. It returns the frame of the reply, or None if the request
+is to be forwarded like any other.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -46,14 +46,14 @@ class ShardedOperation:
 
     @property
     def default_collation(self) -> Mapping[str, Any] | None:
-        """The collation of operations on the collection that name none."""
+        """The collation of operations that name none."""
         assert self.state.table is not None
         return self.state.table.collection.default_collation
 
 
 @may_run_in_reactor
 async def update(operation: ShardedOperation) -> bytes | None:
-    """Updates that may change shard keys are made with care."""
+    """Run updates that may change a shard key as `KeyChangingUpdates`."""
     pattern = operation.state.mutable_key
     if pattern is None:
         return None
@@ -61,7 +61,7 @@ async def update(operation: ShardedOperation) -> bytes | None:
         fields = index(statement)
         query, modification = fields.get(b"q"), fields.get(b"u")
         if query is None or modification is None or query[0] != OBJECT:
-            return None  # mongod says what is wrong
+            return None  # malformed, which mongod reports
         collated = is_collated(statement, fields.get(b"collation"), operation.default_collation)
         if may_change_shard_key(statement[query[2] : query[3]], statement, modification, pattern, is_collated=collated):
             await in_own_task()
@@ -71,7 +71,7 @@ async def update(operation: ShardedOperation) -> bytes | None:
 
 @may_run_in_reactor
 async def find_and_modify(operation: ShardedOperation) -> bytes | None:
-    """Likewise."""
+    """Run a findAndModify that may change a shard key as `key_changing_find_and_modify`."""
     request, pattern = operation.request, operation.state.mutable_key
     modification = request.fields.get(b"update")
     if pattern is None or modification is None:
@@ -86,7 +86,7 @@ async def find_and_modify(operation: ShardedOperation) -> bytes | None:
 
 @may_run_in_reactor
 async def create_indexes(operation: ShardedOperation) -> bytes | None:
-    """Unique indexes have to begin with the shard key."""
+    """Refuse unique indexes that do not begin with the shard key."""
     assert operation.state.table is not None
     check_created_indexes(operation.request, operation.state.table)
     return None
@@ -94,7 +94,7 @@ async def create_indexes(operation: ShardedOperation) -> bytes | None:
 
 @may_run_in_reactor
 async def drop_indexes(operation: ShardedOperation) -> bytes | None:
-    """An index that supports the shard key has to stay."""
+    """Keep an index that supports the shard key."""
     table = operation.state.table
     assert table is not None
     await in_own_task()
@@ -106,7 +106,7 @@ async def drop_indexes(operation: ShardedOperation) -> bytes | None:
 
 @may_run_in_reactor
 async def convert_to_capped(operation: ShardedOperation) -> bytes | None:
-    """Capped collections cannot be sharded.
+    """Refuse: capped collections cannot be sharded.
 
     Raises:
         CommandError: IllegalOperation.
@@ -139,4 +139,4 @@ SHARDED_OPERATIONS: Final[Mapping[str, Callable[[ShardedOperation], Awaitable[by
     "deleteIndexes": drop_indexes,
     "convertToCapped": convert_to_capped,
 }
-"""By the name of the command; all others are passed on at once."""
+"""By the command's name; all other commands are forwarded at once."""

@@ -1,8 +1,8 @@
-"""Telling routers that a shard was added or removed since they read the list of shards.
+"""Reporting to routers that a shard was added or removed since they read the list of shards.
 
-A statement that may concern any shard goes to all of them, and none checks versions. So a router whose list is old
-would leave out a shard that has been given a part of the collection since. Whoever gave it that part knows of that
-shard; so it reports in its reply, as genuine servers do with all replies, when the set of shards has changed.
+A statement that may concern any shard is sent to all of them, and none checks versions. So a router with an old list
+would leave out a new shard that has received part of the collection since. But that part's donor knows the new shard,
+and its reply reports when the set of shards last changed, as all replies of genuine servers do.
 """
 
 from collections.abc import Awaitable, Callable
@@ -16,7 +16,7 @@ from shardwright.wire.request import Request
 
 
 def is_for_all_shards(request: Request) -> bool:
-    """Whether a request goes to all shards that its sender knows, and says when those were all there are."""
+    """Whether a request was sent to all shards that its sender knows, with the ``$topologyTime`` of that list."""
     fields = request.fields
     if TOPOLOGY_TIME not in fields or SHARD_VERSION not in fields:
         return False
@@ -24,19 +24,19 @@ def is_for_all_shards(request: Request) -> bool:
     return request.body[start:end] == IGNORED.raw
 
 
-async def run_telling(
+async def run_with_topology_time(
     context: ShardContext, request: Request, run: Callable[[], Awaitable[bytes | None]]
 ) -> bytes | None:
-    """Run a request that `is_for_all_shards`; the reply says so if there are other shards than its sender knows.
+    """Run a request that `is_for_all_shards`; if the sender's list of shards is old, the reply has ``$topologyTime``.
 
     Args:
-        shard: this one.
+        context: this shard daemon's context.
         request: the request.
-        run: executes it and returns the frame of the reply, None if there is to be none.
+        run: executes it and returns the frame of the reply, None if there is no reply.
 
     Raises:
-        CommandError: TypeMismatch, the time is malformed; the list of shards is not known here either, and the config
-            servers did not answer; what ``run`` raises.
+        CommandError: TypeMismatch, the time is malformed; this shard does not know the list of shards either, and the
+            config servers did not answer; or raised by ``run``.
     """
     context.config_times.observe(request)
     known = VectorTime.from_message(request.body, request.fields).topology_time
@@ -44,7 +44,7 @@ async def run_telling(
     if not catalog.knows_shards:
         await catalog.shards()
     reply = await run()
-    # As of now: documents that have left while the request waited are not changed by it.
+    # The time after the run counts: documents that left while the request waited were not changed by it.
     if reply is None or catalog.topology_time <= known:
         return reply
     message = OpMsg(reply)

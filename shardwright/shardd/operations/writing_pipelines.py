@@ -13,7 +13,7 @@ _NO_BATCH_SIZE: Final = bson.encode({})
 
 
 def is_writing(request: Request) -> bool:
-    """Whether a request is an ``aggregate`` that writes; an explanation of one does not.
+    """Whether a request is an ``aggregate`` that writes; an explain does not.
 
     Raises:
         CommandError: InvalidBSON.
@@ -25,14 +25,14 @@ def is_writing(request: Request) -> bool:
 
 
 def executed_at_once(request: Request) -> Request:
-    """The same ``aggregate`` without the size of its first batch, so that mongod writes before it answers.
+    """The same ``aggregate`` without ``batchSize``, so that mongod writes before it replies.
 
-    With ``batchSize: 0`` it would open a cursor and write at the first ``getMore``, which carries no version. No other
-    size matters, since there are no results.
+    With ``batchSize: 0`` mongod would open a cursor and write at the first ``getMore``, which carries no version. Other
+    sizes do not matter, since there are no results.
     """
     span = request.fields.get(b"cursor")
     if span is None or span[0] != OBJECT:
-        return request  # mongod says what is wrong
+        return request  # malformed, which mongod reports
     message = request.message
     body = with_value(request.body, span, _NO_BATCH_SIZE)
     return Request(OpMsg(op_msg(body, request_id=message.request_id, flags=message.flags & ~CHECKSUM_PRESENT)))

@@ -1,5 +1,5 @@
-"""Deleting ranges that were given away or did not arrive, once nobody reads them any more.
+"""Deleting the orphans of ranges that were given away or not received completely, once nobody reads them any more.
 
-Owns ``config.rangeDeletions``, the task that works through it, and what comes before an incoming range is written.
+Owns ``config.rangeDeletions``, the task that works through it, and hiding incoming ranges from older operations.
 May import `context`, `local_mongod`, `metadata` and `orphans`.
 """

@@ -1,4 +1,4 @@
-"""Finding some documents of a range through the shard key index, and deleting just these, if they still are in it."""
+"""Finding some documents of a range through the shard key index, and deleting these if they are still in it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,10 +20,10 @@ from shardwright.wire.transport.client import decode_reply, response_body
 async def next_batch(
     mongod: LocalMongod, namespace: Namespace, pattern: ShardKeyPattern, wanted: ChunkRange, size: int
 ) -> list[bytes]:
-    """Some documents of a range, as ``{_id}``; none if it is empty.
+    """Up to ``size`` documents of a range, as raw ``{_id}``; none if it is empty.
 
     Raises:
-        CommandError: IndexNotFound, there is no index that begins with the shard key.
+        CommandError: IndexNotFound, no index supports the shard key.
         BackendError: mongod does not answer.
     """
     index = await ShardKeyIndex.find(mongod, namespace, pattern)
@@ -44,15 +44,15 @@ async def next_batch(
 def delete_statement(
     found: Sequence[bytes], pattern: ShardKeyPattern, wanted: ChunkRange, default_collation: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """The statement that deletes documents that were found, but for those that have left the range since.
+    """The statement that deletes documents, except those that have left the range since they were found.
 
-    It runs under the collection's collation, as the ``_id`` index does.
+    It uses the collection's collation, so that it can use the ``_id`` index.
 
     Args:
-        found: as `next_batch` returns them.
+        found: the documents, as `next_batch` returns them.
         pattern: the shard key.
         wanted: the range.
-        default_collation: of the collection.
+        default_collation: the collection's default collation.
     """
     outside = OwnershipFilter(pattern, (wanted,), default_collation).query(default_collation)
     query = {"_id": rawbson.raw_document(_in(found)), "$nor": [rawbson.raw_document(outside)]}
@@ -60,7 +60,7 @@ def delete_statement(
 
 
 def _in(found: Sequence[bytes]) -> bytes:
-    """``{$in: [<_id>, …]}`` of the documents."""
+    """``{$in: [<_id>, …]}`` with the ids of the documents."""
     ids = []
     for position, document in enumerate(found):
         span = rawbson.find(document, b"_id")

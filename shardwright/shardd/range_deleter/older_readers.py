@@ -1,11 +1,12 @@
-"""Before the first document of an incoming range is written: nothing that reads already may come to see it.
+"""Hiding an incoming range from older operations, before its first document is written.
 
-Who read before the range came reads it from its donor. Operations that begin from now on have the filter. Those under
-way are of three kinds, and a move waits for none of the readers among them for long:
+A read that is older than the migration sees the range on its donor, so it must not see it here as well. Operations that
+begin from now on have the ownership filter. Those under way are of three kinds, and the migration waits long for none
+of the readers among them:
 
-- reads that have not answered are discarded and run again with a filter (`ShardHandler`);
-- open cursors get their batches looked through (`older_cursors`);
-- writes under way, such as a long ``updateMany``, cannot be repeated. If they do not end in time the range is refused.
+- reads that have not been answered are discarded and run again with a filter (`ShardHandler`);
+- the batches of open cursors are filtered (`older_cursors`);
+- writes, such as a long ``updateMany``, cannot be repeated. If they do not end in time, the range is refused.
 """
 
 from typing import Final
@@ -24,21 +25,21 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
 READS_SECONDS_MAX: Final = 1.0
-"""How long reads under way are waited for; it is cheaper than to repeat them."""
+"""How long to wait for reads under way, which is cheaper than repeating them."""
 
 WRITES_SECONDS_MAX: Final = 10.0
 
 
 async def hide_from_older_readers(state: NamespaceState, cursors: OlderCursors, hidden: OwnershipFilter) -> None:
-    """See to it that nothing that is under way on a collection sees what is written into some ranges after this.
+    """Make sure that no operation under way on a collection sees documents written to some ranges after this returns.
 
     Args:
-        state: of the collection.
-        cursors: where those that are open now are found.
+        state: the collection's state.
+        cursors: hides the ranges from open cursors.
         hidden: the ranges.
 
     Raises:
-        CommandError: LockTimeout, a write from before is still under way; or mongod refuses.
+        CommandError: LockTimeout, an older write is still under way; or mongod refuses.
         BackendError: mongod does not answer.
     """
     with trio.move_on_after(READS_SECONDS_MAX):
@@ -48,21 +49,21 @@ async def hide_from_older_readers(state: NamespaceState, cursors: OlderCursors, 
     if patience.cancelled_caught:
         raise CommandError(
             ErrorCode.LockTimeout,
-            f"a write that began before a range of {state.namespace} is to come in is still under way and might see it",
+            f"a write that began before a range of {state.namespace} was to be received is still under way",
         )
     state.supersede_earlier_reads()
     await cursors.hide(state.namespace, hidden)
 
 
 async def hide_from_cursors_of_secondary(state: NamespaceState, cursors: OlderCursors, task: RangeDeletionTask) -> None:
-    """Have the cursors on this secondary show nothing that its primary writes into an incoming range.
+    """Hide an incoming range, which the primary is going to write, from the cursors that are open on this secondary.
 
-    They may have been opened while this was the primary. The range does not wait for them, so those that cannot be
-    looked through are ended at once.
+    They may have been opened while this was the primary. The migration does not wait for them, so cursors that cannot
+    be filtered are ended at once.
 
     Args:
-        state: of the collection.
-        cursors: where those that are open now are found.
+        state: the collection's state.
+        cursors: hides the range from open cursors.
         task: the range, as the primary has registered it.
 
     Raises:
@@ -70,9 +71,9 @@ async def hide_from_cursors_of_secondary(state: NamespaceState, cursors: OlderCu
         BackendError: mongod does not answer.
     """
     if state.last_table is None or task.donor == state.shard:
-        return  # nobody has read the collection through this daemon; or the range is on its way out
+        return  # nobody has read the collection through this daemon, or the range is leaving this shard
     table = state.last_table
-    # By a table that gives the range to this shard, readers that are to see it may have begun already.
+    # If the table already assigns the range to this shard, nothing is hidden: there may be readers that should see it.
     ranges = orphan_ranges([task], table, state.shard)
     if ranges:
         hidden = OwnershipFilter(table.key_pattern, ranges, table.collection.default_collation)
@@ -80,7 +81,7 @@ async def hide_from_cursors_of_secondary(state: NamespaceState, cursors: OlderCu
 
 
 async def close_cursor(mongod: LocalMongod, namespace: Namespace, body: bytes) -> None:
-    """Close the cursor that an answer has opened which nobody gets.
+    """Close the cursor of a reply that is being discarded.
 
     Raises:
         BackendError: mongod does not answer.

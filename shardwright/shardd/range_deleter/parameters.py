@@ -1,7 +1,7 @@
-"""The parameters of the range deleter. They are mongod's own: it has them, with defaults and limits, in every role.
+"""The parameters of the range deleter, which are mongod's: it has them, with defaults and limits, in every role.
 
-So ``setParameter`` and ``getParameter`` are passed on to it as any other parameter's are, and a mongod that is started
-with one of them is started with it.
+So ``setParameter`` and ``getParameter`` are forwarded as for its other parameters, and values given when mongod is
+started apply here too.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _BATCH_SIZE: Final = "rangeDeleterBatchSize"
 _BATCH_DELAY: Final = "rangeDeleterBatchDelayMS"
 
 _BATCH_SIZE_MAX: Final = 1_000
-"""A batch is one transaction, in which a document that is to be deleted keeps everybody else from changing it."""
+"""A limit because a batch is one transaction, and until it commits nobody else can change its documents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +23,8 @@ class RangeDeleterParameters:
     """How ranges are deleted.
 
     Attributes:
-        cleanup_delay_seconds: between the end of a migration and the deletion, for reads on secondaries.
-        batch_size: how many documents are deleted in one go.
+        cleanup_delay_seconds: time between the end of a migration and the deletion, for reads on secondaries.
+        batch_size: number of documents in a batch.
         batch_delay_seconds: the pause between batches.
     """
 
@@ -34,10 +34,10 @@ class RangeDeleterParameters:
 
     @classmethod
     async def read(cls, mongod: LocalMongod) -> "RangeDeleterParameters":
-        """The parameters as they are set now.
+        """The present parameters of mongod.
 
         Raises:
-            CommandError: mongod does not tell.
+            CommandError: mongod refuses.
             BackendError: mongod does not answer.
         """
         names = dict.fromkeys((_CLEANUP_DELAY, _BATCH_SIZE, _BATCH_DELAY), 1)
@@ -45,6 +45,6 @@ class RangeDeleterParameters:
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> "RangeDeleterParameters":
-        """The parameters that are set to these values."""
+        """The parameters from mongod's values."""
         size = min(values[_BATCH_SIZE] or _BATCH_SIZE_MAX, _BATCH_SIZE_MAX)
         return cls(values[_CLEANUP_DELAY], size, values[_BATCH_DELAY] / 1000)

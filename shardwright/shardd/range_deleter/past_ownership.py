@@ -1,9 +1,9 @@
-"""What a read at a time in the past (``atClusterTime``) must not see: what was an orphan then.
+"""The ownership filter for reads at a time in the past (``atClusterTime``): it hides what was an orphan then.
 
-The data is read as it was at that time, so it is filtered by who owned it at that time. Which ranges could hold orphans
-then is read from ``config.rangeDeletions`` at the same time, on the same mongod: a reader that sees an orphan
-there also sees the document that says so. Documents that were given away and deleted since are still seen, as mongod
-keeps them for as long as it serves reads at that time.
+The data is read as it was at that time, so it is filtered by the ownership of that time. The ranges that could hold
+orphans are read from ``config.rangeDeletions`` at the same time, on the same mongod: a reader that could see an orphan
+also sees its range deletion. Documents that were given away and deleted since remain visible, as mongod keeps them for
+as long as it serves reads at that time.
 """
 
 from bson.timestamp import Timestamp
@@ -18,7 +18,7 @@ from shardwright.wire.request import Request
 
 
 def snapshot_time(request: Request) -> Timestamp | None:
-    """The time in the past that a request reads at, None if it reads the present."""
+    """The time in the past at which a request reads; None if it reads the present."""
     raw = request.raw_object(READ_CONCERN)
     if raw is None:
         return None
@@ -30,17 +30,17 @@ def snapshot_time(request: Request) -> Timestamp | None:
 async def ownership_at(
     range_deletions: RangeDeletions, table: RoutingTable, shard: str, time: Timestamp
 ) -> OwnershipFilter | None:
-    """The filter of a read at a time, None if there were no orphans.
+    """The filter for a read at a time; None if there were no orphans.
 
     Args:
         range_deletions: this shard's range deletions.
-        table: of the collection, of the version that the read was admitted with.
-        shard: this shard.
-        time: of the read.
+        table: the collection's routing table, of the version that the read was admitted with.
+        shard: id of this shard.
+        time: the time of the read.
 
     Raises:
-        CommandError: StaleChunkHistory, the history of the chunks does not reach back so far; SnapshotTooOld, that of
-            the data does not; or mongod cannot read at that time for another reason.
+        CommandError: StaleChunkHistory, the history of the chunks does not reach back that far; SnapshotTooOld, that
+            of the data does not; or mongod cannot read at that time for another reason.
         BackendError: mongod does not answer.
     """
     tasks = await range_deletions.tasks_at(str(table.namespace), time)

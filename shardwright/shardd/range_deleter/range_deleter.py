@@ -1,4 +1,4 @@
-"""Deleting a range: not before those who may be reading it have ended, in batches, and never what this shard owns."""
+"""Deleting a range: in batches, only after older operations and cursors have ended, and never what this shard owns."""
 
 import time
 from collections.abc import Callable
@@ -41,9 +41,9 @@ class RangeDeleter:
 
     Args:
         context: this shard daemon's context.
-        sessions: in which documents are deleted.
-        store: where a range is crossed out once it is empty.
-        on_deleted: called with the migration's id and the number of documents that a batch deleted.
+        sessions: the reserved sessions in which documents are deleted.
+        store: removes the task of a range that has been deleted.
+        on_deleted: called after each batch with the migration's id and the number of documents deleted.
     """
 
     def __init__(
@@ -61,17 +61,16 @@ class RangeDeleter:
         metrics = context.metrics
         self._deleted = metrics.counter("range_deleter_documents", "Orphaned documents deleted by the range deleter")
         self._failures = metrics.counter(
-            "range_deleter_failures", "Failed attempts of the range deleter, each of them retried"
+            "range_deleter_failures", "Range deletion attempts that failed and are retried"
         )
 
     async def delete(self, task: RangeDeletionTask) -> None:
-        """Delete a range as soon as it may be, and its document in the end.
+        """Wait until a range may be deleted, then delete its documents and finally its task.
 
-        What fails is tried again until the term ends: a range that is half deleted does no harm, one that is forgotten
-        does.
+        Failed attempts are repeated until the term ends: a half-deleted range does no harm, a forgotten one does.
 
         Raises:
-            CommandError: IllegalOperation, this shard owns a part of it.
+            CommandError: IllegalOperation, this shard owns part of it.
         """
         pause = _RETRY_SECONDS_MIN
         while True:
@@ -95,10 +94,10 @@ class RangeDeleter:
                 return
 
     async def wait_older_operations(self, namespace: str) -> None:
-        """Return when all operations on a collection that are under way now, and the cursors they leave, have ended.
+        """Return when all operations now under way on a collection, and the cursors that they leave open, have ended.
 
         Raises:
-            CommandError: mongod does not tell.
+            CommandError: mongod refuses.
             BackendError: mongod does not answer.
         """
         await self._context.namespace(namespace).wait_earlier_operations()
@@ -108,15 +107,15 @@ class RangeDeleter:
         await self.wait_older_operations(task.namespace)
         await self._context.fail_points.hang_while(SUSPEND_RANGE_DELETION)
         if task.when != CLEAN_NOW and not await self._is_empty(task):
-            # For reads on secondaries, which nobody counts.
+            # For reads on secondaries, of which the primary does not know.
             parameters = await RangeDeleterParameters.read(self._context.mongod)
             await trio.sleep(remaining_delay(task, parameters.cleanup_delay_seconds, time.time()))
 
     async def _is_empty(self, task: RangeDeletionTask) -> bool:
-        """Whether there is nothing to delete, as after a chunk was placed before it was filled.
+        """Whether there is nothing to delete, as when a chunk was moved before it had any documents.
 
-        No read can miss anything then; and as long as there is a range, reads pay for the filter that hides it. A move
-        that brings the range back has it hidden again.
+        No read can miss anything then, while for as long as the range deletion exists reads pay for the filter. A
+        migration that brings the range back hides it again.
         """
         table = await self.authoritative_table(task)
         if table is None:
@@ -129,7 +128,7 @@ class RangeDeleter:
         """Delete all documents of the range and wait until a majority has done so.
 
         Raises:
-            OwnedRangeError: the config servers say that this shard owns a part of it.
+            OwnedRangeError: according to the config servers, this shard owns part of it.
         """
         context, total = self._context, 0
         table = await self.authoritative_table(task)
@@ -163,10 +162,10 @@ class RangeDeleter:
         logger.info("Deleted a range", namespace=task.namespace, migration=str(task.id), documents=total)
 
     async def authoritative_table(self, task: RangeDeletionTask) -> RoutingTable | None:
-        """The routing table as the config servers have it, None if the collection of the task is no more."""
+        """The routing table as the config servers have it; None if the task's collection no longer exists."""
         state = self._context.namespace(task.namespace)
         await self._context.refresher.reread_collection(state)
-        while not state.is_known:  # forgotten again at once, as by a critical section
+        while not state.is_known:  # it may be forgotten again at once, for instance by a critical section
             await self._context.refresher.reread_collection(state)
         table = state.table
         return table if table is not None and table.collection.uuid == task.collection_uuid else None
@@ -182,7 +181,7 @@ class RangeDeleter:
                 )
 
     async def _delete_batch(self, task: RangeDeletionTask, table: RoutingTable, size: int) -> int:
-        """Delete some documents of the range; returns how many, 0 when there are none left."""
+        """Delete up to ``size`` documents of the range; returns how many, 0 when there are none left."""
         namespace, pattern = Namespace.parse(task.namespace), table.key_pattern
         found = await next_batch(self._context.mongod, namespace, pattern, range_of(task), size)
         if not found:
@@ -195,22 +194,22 @@ class RangeDeleter:
         async with self._sessions.session() as session:
             (reply,) = await session.run(namespace.db, [delete])
         if not reply["n"]:
-            # Somebody else was faster, or finding and deleting differ on what the range is; that must not go on.
-            raise CommandError(ErrorCode.OperationFailed, "none of the documents that were found could be deleted")
+            # Somebody else deleted them, or the query and the delete disagree about the range; do not loop on that.
+            raise CommandError(ErrorCode.OperationFailed, "none of the orphans that were found could be deleted")
         return int(reply["n"])
 
 
 def remaining_delay(task: RangeDeletionTask, delay: float, now: float) -> float:
-    """For how many seconds a range must not be deleted yet; less than the whole delay after a restart.
+    """Seconds until a range may be deleted; after a restart, less than the whole delay.
 
     Args:
-        task: the range, whose timestamp says since when it may be deleted.
-        delay: how many seconds after that.
-        now: seconds since the epoch, by a clock that may differ from the one of the timestamp.
+        task: the task, whose timestamp is the time at which it became ready.
+        delay: how many seconds after that the deletion may begin.
+        now: seconds since the epoch, by a clock that may differ from that of the timestamp.
     """
     since = now if task.timestamp is None else task.timestamp.time
     return min(max(since + delay - now, 0), delay)
 
 
 class OwnedRangeError(CommandError):
-    """A range was to be deleted that this shard owns."""
+    """Part of a range that was to be deleted is owned by this shard."""

@@ -1,9 +1,9 @@
-"""The ranges of this shard whose documents are, or may become, orphans, and what becomes of each.
+"""The ranges of this shard whose documents are, or may become, orphans, from registration to deletion.
 
 A migration registers its range on both sides before it writes the first document. When its outcome is known, one side
-lets its range be deleted (`RangeDeletions.mark_ready`), the other, which owns it now, forgets it
-(`RangeDeletions.remove`). Until then, and until the last document is deleted, the range is in the way of any other
-migration of the same keys into this shard, and what of it this shard does not own is hidden from operations
+has its range deleted (`RangeDeletions.mark_ready`), and the other, which now owns it, forgets it
+(`RangeDeletions.remove`). Until then, and until the last document is deleted, no other migration to this shard may
+overlap the range, and the parts of it that this shard does not own are hidden from operations
 (`shardd.orphans.orphan_ranges`).
 """
 
@@ -33,7 +33,7 @@ logger = get_logger("shardd.orphans")
 
 
 class _Entry:
-    """One range deletion that is known, and its end for those who wait for it."""
+    """One known range deletion, and an event for its end."""
 
     def __init__(self, task: RangeDeletionTask) -> None:
         self.task = task
@@ -43,7 +43,7 @@ class _Entry:
         self.is_running = False
 
     def end(self, error: CommandError | None = None) -> None:
-        """No more comes of it: the range is deleted or forgotten, or, with an error, is going to be neither now."""
+        """Record that the range is deleted or forgotten or, with an error, that it will be neither for now."""
         self.error = error
         self.ended.set()
 
@@ -51,7 +51,7 @@ class _Entry:
         """Return when the range is deleted or forgotten.
 
         Raises:
-            CommandError: it is not going to be, for now.
+            CommandError: it will not be for now.
         """
         await self.ended.wait()
         if self.error is not None:
@@ -61,13 +61,13 @@ class _Entry:
 class RangeDeletions:
     """The range deletions of one shard daemon.
 
-    The primary changes them; a secondary follows the changes as they are replicated (`observe`). They are published in
-    the context (`RangeDeletionTasks`).
+    The primary changes them; a secondary follows the changes as they are replicated (`observe`). They are published
+    through the context (`RangeDeletionTasks`).
 
     Args:
         context: this shard daemon's context.
-        sessions: in which documents are deleted.
-        older_cursors: cursors from which incoming ranges are hidden.
+        sessions: the reserved sessions in which documents are deleted.
+        older_cursors: hides incoming ranges from older cursors.
     """
 
     def __init__(self, context: ShardContext, sessions: ReservedSessions, older_cursors: OlderCursors) -> None:
@@ -80,19 +80,19 @@ class RangeDeletions:
         self._nursery: trio.Nursery | None = None
         metrics = context.metrics
         metrics.gauge("range_deletions_pending", "Range deletions not yet finished", lambda: len(self._entries))
-        metrics.gauge("orphan_documents", "Documents in ranges that are to be deleted", self._orphan_count)
+        metrics.gauge("orphan_documents", "Orphaned documents waiting to be deleted", self._orphan_count)
 
     # Terms
 
     async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
-        """Take over what is persisted, and go on with the deletions that may go on.
+        """Load the persisted range deletions, and start those that are ready.
 
         Args:
-            term: which begins.
-            nursery: of the term, in which deletions run.
+            term: the term that begins.
+            nursery: the term's nursery, in which deletions run.
 
         Raises:
-            CommandError: it could not be read.
+            CommandError: they cannot be read.
             BackendError: mongod does not answer.
         """
         await self._store.prepare()
@@ -103,24 +103,24 @@ class RangeDeletions:
                 self._start(entry)
 
     def end_term(self) -> None:
-        """The deletions have been cancelled with their nursery; the next primary goes on with them."""
+        """End all waits: the deletions were cancelled with their nursery, and the next primary resumes them."""
         self._nursery = None
         self._tasks.unload()
         for entry in self._entries.values():
             if not entry.ended.is_set():
                 entry.end(_stepped_down())
 
-    # What migrations do
+    # Changes
 
     async def register(self, task: RangeDeletionTask) -> None:
-        """Persist a range, on a majority, as one that may hold orphans; one that is registered already stays as it is.
+        """Persist on a majority that a range may hold orphans; if it is registered already, do nothing.
 
-        Where it hides documents from now on, nothing that is under way sees what is written into the range next
+        On the recipient, no operation that is under way sees what is written to the range afterwards
         (`hide_from_older_readers`).
 
         Raises:
-            CommandError: it could not be persisted; NotWritablePrimary, this is no (recovered) primary; LockTimeout, a
-                write that might see the documents is under way.
+            CommandError: it could not be persisted; NotWritablePrimary, this is not a (recovered) primary; LockTimeout,
+                an older write that might see the documents is under way.
             BackendError: mongod does not answer.
         """
         self._require_term()
@@ -137,16 +137,16 @@ class RangeDeletions:
             await hide_from_older_readers(state, self._older_cursors, hidden)
 
     async def mark_ready(self, migration_id: UUID, *, when: str) -> None:
-        """Let a range be deleted, on a majority. It begins once the operations and cursors of now have ended.
+        """Persist on a majority that a range may be deleted, and start the deletion.
 
-        A range that is not known any more has been deleted.
+        That waits for the present operations and cursors. A range that is no longer known has been deleted already.
 
         Args:
-            migration_id: whose range.
-            when: `CLEAN_DELAYED`, ``orphanCleanupDelaySecs`` after that unless the range is empty, or `CLEAN_NOW`.
+            migration_id: the migration whose range it is.
+            when: `CLEAN_NOW`, or `CLEAN_DELAYED` for ``orphanCleanupDelaySecs`` later, unless the range is empty.
 
         Raises:
-            CommandError: it could not be persisted; NotWritablePrimary, this is no (recovered) primary.
+            CommandError: it could not be persisted; NotWritablePrimary, this is not a (recovered) primary.
             BackendError: mongod does not answer.
         """
         self._require_term()
@@ -159,10 +159,11 @@ class RangeDeletions:
         self._start(entry)
 
     async def remove(self, migration_id: UUID) -> None:
-        """Forget a range that this shard owns for good, on a majority.
+        """Remove, on a majority, the task of a range that this shard owns for good.
 
         Raises:
-            CommandError: it could not be persisted; NotWritablePrimary, this is no (recovered) primary.
+            CommandError: it could not be persisted; NotWritablePrimary, this is not a (recovered) primary;
+                IllegalOperation, the range is being deleted.
             BackendError: mongod does not answer.
         """
         self._require_term()
@@ -173,7 +174,7 @@ class RangeDeletions:
         self._forget(migration_id)
 
     async def add_orphan_count(self, migration_id: UUID, count: int) -> None:
-        """Count documents that came into a range, or, with a negative number, that went.
+        """Add to the number of orphans that is recorded for a range; a negative number subtracts.
 
         Raises:
             CommandError: it could not be persisted.
@@ -187,16 +188,16 @@ class RangeDeletions:
     async def wait_no_overlap(
         self, namespace: str, collection_uuid: UUID, range: ChunkRange, *, ignoring: UUID | None = None
     ) -> None:
-        """Return when no range that is registered overlaps the given one.
+        """Return when no registered range overlaps the given one.
 
         Args:
             namespace: the collection.
             collection_uuid: its UUID.
-            range: the keys that have to be free.
-            ignoring: a migration whose own range does not count.
+            range: the given range.
+            ignoring: a migration whose range does not count.
 
         Raises:
-            CommandError: an overlapping range is not going to be deleted for now.
+            CommandError: an overlapping range will not be deleted for now.
         """
         while True:
             overlapping = [
@@ -213,40 +214,40 @@ class RangeDeletions:
             await overlapping[0].wait_ended()
 
     async def wait_deleted(self, migration_id: UUID) -> None:
-        """Return when a range is deleted or forgotten, as it is when nothing is known of it.
+        """Return when a migration's range is deleted or forgotten; at once if it is not known.
 
         Raises:
-            CommandError: it is not going to be, for now.
+            CommandError: it will not be for now.
         """
         entry = self._entries.get(migration_id)
         if entry is not None:
             await entry.wait_ended()
 
     async def wait_all_deleted(self, namespace: str) -> None:
-        """Return when all ranges of a collection that may be deleted have been (``cleanupOrphaned``).
+        """Return when all ranges of a collection that may be deleted have been, for ``cleanupOrphaned``.
 
         Raises:
-            CommandError: one of them is not going to be, for now.
+            CommandError: one of them will not be for now.
         """
         for entry in [each for each in self._entries.values() if each.task.namespace == namespace]:
             if not entry.task.pending:
                 await entry.wait_ended()
 
-    # What is known
+    # Knowledge
 
     def tasks_of(self, namespace: str) -> list[RangeDeletionTask]:
-        """The range deletions of a collection, of whatever UUID, that have not ended."""
+        """The unfinished range deletions of a collection, whatever its UUID."""
         return [entry.task for entry in self._entries.values() if entry.task.namespace == namespace]
 
     async def tasks_at(self, namespace: str, time: Timestamp) -> list[RangeDeletionTask]:
-        """The range deletions of a collection that had not ended at a cluster time; errors as `RangeDeletionStore`."""
+        """The range deletions of a collection at a cluster time; errors as `RangeDeletionStore.load_at`."""
         return await self._store.load_at(namespace, time)
 
     async def reload(self) -> None:
-        """Replace what is known by what is persisted on the local mongod.
+        """Replace the known range deletions by those that are persisted on the local mongod.
 
         Raises:
-            CommandError: it could not be read.
+            CommandError: they cannot be read.
             BackendError: mongod does not answer.
         """
         tasks = {task.id: task for task in await self._store.load()}
@@ -254,12 +255,12 @@ class RangeDeletions:
             self._forget(migration_id)
         for task in tasks.values():
             entry = self._adopt(task)
-            if entry.ended.is_set():  # told to those who waited in another term
+            if entry.ended.is_set():  # in an earlier term
                 self._entries[task.id] = _Entry(task)
         self._tasks.set_loaded()
 
     async def observe_gap(self) -> None:
-        """A secondary's mongod may have applied entries that were not observed.
+        """Catch up after a secondary's mongod may have applied oplog entries that were not observed.
 
         Raises:
             CommandError: mongod refuses.
@@ -272,9 +273,9 @@ class RangeDeletions:
                 await self._hide_on_secondary(entry.task)
 
     async def observe(self, entry: Mapping[str, Any]) -> None:
-        """A secondary's mongod applied an oplog entry of ``config.rangeDeletions``.
+        """Follow an oplog entry of ``config.rangeDeletions`` that a secondary's mongod has applied.
 
-        Changes of a document do not matter here: neither its range nor whether there is one changes.
+        Updates do not matter here: they never change a task's range.
 
         Raises:
             CommandError: mongod refuses.
@@ -286,11 +287,11 @@ class RangeDeletions:
         elif entry["op"] == "d":
             self._forget(entry["o"]["_id"].as_uuid())
 
-    # Inside
+    # Internals
 
     async def _hide_on_secondary(self, task: RangeDeletionTask) -> None:
         state = self._context.namespaces.find(task.namespace)
-        if state is not None:  # if nobody has read the collection through this daemon, there is no cursor
+        if state is not None:  # else nobody has read the collection through this daemon, so there are no cursors
             await hide_from_cursors_of_secondary(state, self._older_cursors, task)
 
     def _adopt(self, task: RangeDeletionTask) -> _Entry:
@@ -325,7 +326,7 @@ class RangeDeletions:
             await self._deleter.delete(task)
             self._forget(task.id)
         except CommandError as error:
-            # It stays as it is, hidden and in the way, for somebody to look at; the next primary tries again.
+            # The range stays hidden and blocks migrations until somebody looks at it or the next primary tries again.
             logger.error("Could not delete a range", error=str(error), **_about(task))
             entry.end(error)
         finally:
@@ -344,14 +345,14 @@ class RangeDeletions:
             raise CommandError(ErrorCode.NotWritablePrimary, "not primary")
 
     async def _now(self) -> Timestamp:
-        """The cluster's time as the local mongod knows it."""
+        """The present time as the local mongod's ``operationTime``."""
         pong = await self._context.mongod.command("admin", {"ping": 1})
         time: Timestamp = pong["operationTime"]
         return time
 
 
 def _about(task: RangeDeletionTask) -> dict[str, Any]:
-    """What the log says of a range."""
+    """The fields of a task's log lines."""
     return {
         "namespace": task.namespace,
         "migration": str(task.id),

@@ -1,4 +1,4 @@
-"""``config.rangeDeletions`` of the local mongod: which ranges of this shard have to be, or may have to be, deleted."""
+"""``config.rangeDeletions`` of the local mongod: the ranges of this shard that are, or may have to be, deleted."""
 
 from typing import Final
 from uuid import UUID
@@ -22,43 +22,43 @@ _INDEX: Final = {
 
 
 class RangeDeletionStore:
-    """Reads and writes the documents of range deletions."""
+    """Reads and writes the tasks of range deletions."""
 
     def __init__(self, mongod: LocalMongod) -> None:
         self._mongod = mongod
         self._documents = ConfigCollection(mongod, RANGE_DELETIONS)
 
     async def prepare(self) -> None:
-        """Make the index that MongoDB has on the collection.
+        """Create the index that MongoDB has on the collection.
 
         Raises:
             CommandError: mongod is not primary.
-            BackendError: it does not answer.
+            BackendError: mongod does not answer.
         """
         await self._mongod.command(_CONFIG, {"createIndexes": RANGE_DELETIONS, "indexes": [_INDEX]})
 
     async def load(self) -> list[RangeDeletionTask]:
-        """All documents that the local mongod has, whatever its role.
+        """All tasks that the local mongod has, whatever its role.
 
         Raises:
-            CommandError: one is malformed.
+            CommandError: a document is malformed.
             BackendError: mongod does not answer.
         """
         documents = await self._documents.all(may_be_secondary=True)
         return [RangeDeletionTask.from_document(document) for document in documents]
 
     async def load_at(self, namespace: str, time: Timestamp) -> list[RangeDeletionTask]:
-        """The documents of a collection's ranges as they were at a cluster time, on a mongod of whatever role.
+        """A collection's tasks as they were at a cluster time; mongod may have any role.
 
         Raises:
-            CommandError: SnapshotTooOld or another one of mongod's about that time; or one is malformed.
+            CommandError: SnapshotTooOld, or another error of mongod about that time; or a document is malformed.
             BackendError: mongod does not answer.
         """
         documents = await self._documents.all_at(time, {"nss": namespace})
         return [RangeDeletionTask.from_document(document) for document in documents]
 
     async def insert(self, task: RangeDeletionTask) -> None:
-        """Write a new document, on a majority; one that is there already stays as it is.
+        """Insert a task, on a majority; if it exists already, do nothing.
 
         Raises:
             CommandError: it could not be written.
@@ -72,7 +72,7 @@ class RangeDeletionStore:
                 raise
 
     async def mark_ready(self, migration_id: UUID, when: str, timestamp: Timestamp) -> RangeDeletionTask | None:
-        """Let the deletion begin, on a majority; the document as it is then, None if there is none any more.
+        """Mark a task as no longer pending, on a majority; returns the updated task, None if it does not exist.
 
         Raises:
             CommandError: it could not be written.
@@ -96,7 +96,7 @@ class RangeDeletionStore:
         return None if document is None else RangeDeletionTask.from_document(document)
 
     async def delete(self, migration_id: UUID) -> None:
-        """Remove a document, on a majority, if it is there.
+        """Remove a task, on a majority, if it exists.
 
         Raises:
             CommandError: it could not be written.
@@ -105,7 +105,7 @@ class RangeDeletionStore:
         await self._documents.remove(Binary.from_uuid(migration_id))
 
     async def add_orphans(self, migration_id: UUID, count: int) -> None:
-        """Change how many orphans a document counts.
+        """Add to the number of orphans of a task.
 
         Raises:
             CommandError: it could not be written.

@@ -1,5 +1,5 @@
-"""Session history: retryable writes that were executed on the donor are answered, not repeated.
+"""Session history: retries of writes that were executed on the donor are answered, not executed again.
 
-Owns how that history is read on a donor, and kept and looked up on a recipient.
+Owns reading that history on a donor, and storing and looking it up on a recipient.
 May import `local_mongod`.
 """

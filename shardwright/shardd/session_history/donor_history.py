@@ -1,14 +1,14 @@
 """The session history of one migration as its recipient pulls it from the donor.
 
-It has three sources: what the donor itself was told by earlier migrations, what its ``config.transactions`` remembers,
-and the oplog from the migration's beginning on. Nobody needs to order them: every statement is a document of its own,
-and the recipient goes by the highest number of a session.
+It has three sources: the history that the donor itself received in earlier migrations, the donor's
+``config.transactions``, and the oplog since the beginning of the migration. Their order does not matter: every
+statement is a document of its own, and the recipient goes by the highest transaction number of a session.
 
-Of the oplog only the newest number of each session is kept, as mongod does: a session that has begun its next write
-will not ask for the one before. If that is too much memory, the stretch of the oplog is remembered in place of what it
-said.
+Of the oplog only each session's newest transaction number is kept, as mongod does: a session that has begun its next
+write will not retry the previous one. If that takes too much memory, only the section of the oplog is remembered, and
+read again later.
 
-Batches are numbered like those of the documents: the number that was asked for last gives the same batch again.
+Batches are numbered like those of the documents: repeating the last number gives the same batch again.
 """
 
 from dataclasses import dataclass, field
@@ -37,37 +37,37 @@ logger = get_logger("shardd.session_history")
 
 BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
 STATEMENTS_PER_BATCH: Final = 5_000
-"""A batch is ended when it is longer than this, which one statement, that has one document at the most, may make it by
-16 MB. It is all made at once, and read at once by the recipient, who is not to be kept from other work."""
+"""A batch ends when it reaches one of these limits; its last statement, with one document at most, may exceed the size
+by 16 MB. It is made and read without a pause, so it must not keep donor or recipient from other work for long."""
 
 KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
-"""How much of what the oplog says is kept in memory."""
+"""Memory used for statements from the oplog."""
 
 _ENTRY_BYTES: Final = 1_000
-"""About what an entry takes beside its image."""
+"""Approximate memory used by an entry beside its image."""
 
 
 @dataclass(slots=True)
 class _LatestWrite:
-    """What a session has executed under its newest number."""
+    """What a session has executed under its newest transaction number."""
 
     txn_number: int
     entries: list[HistoryEntry] = field(default_factory=list)
 
 
 class DonorHistory:
-    """What the donor tells of executed retryable writes. To be made after the oplog has begun to be followed.
+    """The executed retryable writes that a donor hands out. Must be created after the oplog follower was opened.
 
     Args:
-        mongod: the donor's own one, which is primary.
+        mongod: the donor's local mongod, which is primary.
         namespace: the collection.
         collection_uuid: its UUID.
         pattern: its shard key.
-        range: what moves.
-        kept_bytes_max: how much of what `observe` is told is kept in memory.
+        range: the range that moves.
+        kept_bytes_max: limit for the memory used for observed entries.
 
     Attributes:
-        statements_sent: how many statements have been handed out.
+        statements_sent: number of statements handed out.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class DonorHistory:
         self._batch: list[bytes] = []
 
     def observe(self, raw: bytes) -> None:
-        """Take note of an oplog entry of the collection, or of a transaction that wrote to it."""
+        """Record an oplog entry of the collection, or of a transaction that wrote to it."""
         entry = self._reader.read(raw)
         if entry is None or not entry.statements:
             return
@@ -108,19 +108,19 @@ class DonorHistory:
 
     @property
     def is_drained(self) -> bool:
-        """Whether everything that is known now has been handed out and has arrived."""
+        """Whether everything known so far has been handed out and acknowledged."""
         return self._is_empty and not self._batch
 
     async def next_batch(self, number: int | None = None) -> list[bytes]:
-        """The next statements as raw documents, none if there are no more at the moment.
+        """The next statements as raw documents; none if there are no more at the moment.
 
         Args:
-            number: which batch, from 0, which says that all before have arrived; None for the next.
+            number: the number of the batch, from 0, which acknowledges all previous ones; None for the next.
 
         Raises:
-            CommandError: BadValue, ``number`` is neither the last one nor the next; CursorNotFound and the like, or
-                OperationFailed after that: the history has a gap.
-            BackendError: the mongod does not answer.
+            CommandError: BadValue, ``number`` is neither the last one nor the next; CursorNotFound and the like, and
+                OperationFailed after such an error, because the history now has a gap.
+            BackendError: mongod does not answer.
         """
         async with self._reading:
             if number is not None and number == self._number:
@@ -128,7 +128,7 @@ class DonorHistory:
             if number is not None and number != self._number + 1:
                 raise CommandError(
                     ErrorCode.BadValue,
-                    f"batch {number} of the session history was asked for after batch {self._number}",
+                    f"batch {number} of the session history was requested after batch {self._number}",
                 )
             self._batch = await self._read_batch()
             self._number += 1
@@ -137,7 +137,7 @@ class DonorHistory:
 
     async def _read_batch(self) -> list[bytes]:
         if self._is_cut_off:
-            raise CommandError(ErrorCode.OperationFailed, "reading the session history was cut off")
+            raise CommandError(ErrorCode.OperationFailed, "reading the session history was interrupted")
         batch: list[bytes] = []
         size = 0
         self._is_cut_off = True
@@ -159,7 +159,7 @@ class DonorHistory:
         )
 
     async def _next_statements(self) -> list[ExecutedStatement]:
-        """Some statements of one source; perhaps none although there are more."""
+        """Some statements of one source; possibly none although there are more."""
         if not self._inherited.is_exhausted:
             inherited = map(ExecutedStatement.from_bson, await self._inherited.next_batch())
             return [statement for statement in inherited if self._reader.concerns(statement)]
@@ -186,7 +186,7 @@ class DonorHistory:
         self._kept_bytes += _bytes_of(entry)
 
     def _take_kept(self) -> list[HistoryEntry]:
-        """Remove some of what was kept."""
+        """Remove and return some of the kept entries."""
         taken: list[HistoryEntry] = []
         size = 0
         while self._latest and len(taken) < ENTRIES_PER_READ and size < BATCH_BYTES_MAX:
@@ -197,7 +197,7 @@ class DonorHistory:
         return taken
 
     async def _read_skipped(self) -> None:
-        """Read on what the oplog said while there was no room for it."""
+        """Read the next entries of the section of the oplog that there was no memory for."""
         if self._rescan is None:
             if self._skipped is None:
                 return
@@ -230,7 +230,7 @@ def _bytes_of(entry: HistoryEntry) -> int:
 
 
 def _find_inherited(namespace: Namespace, collection_uuid: UUID) -> dict[str, Any]:
-    """What this shard was told of the collection, and that of some sessions it was not told everything."""
+    """The find for statements that this shard received about the collection, and for sessions of incomplete history."""
     of_collection = {"nss": str(namespace), "ui": Binary(collection_uuid.bytes)}
     return {
         "filter": {"$or": [of_collection, {"_id.stmtId": -1}]},

@@ -1,4 +1,4 @@
-"""Fetching what a retried findAndModify is answered with."""
+"""Fetching the documents with which retries of findAndModify are answered."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -17,7 +17,7 @@ _MAJORITY: Final = {"level": "majority"}
 
 
 async def statements_with_images(mongod: LocalMongod, entries: Sequence[HistoryEntry]) -> list[ExecutedStatement]:
-    """The statements of all entries. Those whose image is not there any more are without; a retry will be told so.
+    """The statements of all entries, with their images. If an image is gone, retries of its statement will fail.
 
     Raises:
         CommandError: mongod refuses.
@@ -43,7 +43,7 @@ def _image_of(images: dict[tuple[SessionWrite, int], bytes], entry: HistoryEntry
 
 
 async def _side_images(mongod: LocalMongod, entries: Sequence[HistoryEntry]) -> dict[tuple[SessionWrite, int], bytes]:
-    """What ``config.image_collection`` has for these sessions: the image of the last findAndModify of each."""
+    """The images in ``config.image_collection``, which has that of each session's last findAndModify."""
     lsids = {each.write.lsid for each in entries}
     query = {"_id": {"$in": [raw_document(lsid) for lsid in lsids]}, "invalidated": {"$ne": True}}
     found: dict[tuple[SessionWrite, int], bytes] = {}
@@ -57,7 +57,7 @@ async def _side_images(mongod: LocalMongod, entries: Sequence[HistoryEntry]) -> 
 
 
 async def _noop_image(mongod: LocalMongod, time: int) -> bytes | None:
-    """The image in a no-op entry of the oplog."""
+    """The image in a no-op oplog entry, None if the entry is gone."""
     query = {"filter": {"ts": unpack_timestamp(time)}, "readConcern": _MAJORITY, "limit": 1, "singleBatch": True}
     for raw in await all_documents(mongod, OPLOG, query):
         image = find(raw, b"o")

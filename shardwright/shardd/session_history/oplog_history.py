@@ -1,11 +1,12 @@
-"""What an entry of the oplog tells of retryable writes. Pure: bytes in, values out.
+"""What oplog entries say about retryable writes. Pure: bytes in, values out.
 
 As mongod 6.0.5 writes them: a statement of a retryable write is an entry ``i``, ``u`` or ``d`` with ``lsid``,
-``txnNumber`` and ``stmtId`` (an int, or an array of them), and ``prevOpTime``, which points at the statement before it
-of the same number, ``Timestamp(0, 0)`` for the first. A findAndModify that answers with an image has
-``needsRetryImage: preImage | postImage``, the image being in ``config.image_collection``, or, if
-``storeFindAndModifyImagesInSideCollection`` is off, ``preImageOpTime`` or ``postImageOpTime``, which name a no-op entry
-whose ``o`` it is. A transaction is a command entry (``c``) with ``lsid`` and ``txnNumber`` and without ``stmtId``.
+``txnNumber`` and ``stmtId`` (an int, or an array of them), and ``prevOpTime``, which points at the previous statement
+with the same transaction number and is ``Timestamp(0, 0)`` for the first. A findAndModify that returns a document has
+``needsRetryImage: preImage | postImage``, with the image in ``config.image_collection``. If
+``storeFindAndModifyImagesInSideCollection`` is off, it has ``preImageOpTime`` or ``postImageOpTime`` instead, which
+point at a no-op entry whose ``o`` is the image. A transaction is a command entry (``c``) with ``lsid`` and
+``txnNumber`` but without ``stmtId``.
 """
 
 from collections.abc import Mapping
@@ -44,7 +45,7 @@ class ImageReference(NamedTuple):
 
     Attributes:
         kind: `PRE_IMAGE` or `POST_IMAGE`.
-        time: packed time of the no-op entry that has it; 0 when it is in ``config.image_collection``.
+        time: packed time of the no-op entry that contains it; 0 if it is in ``config.image_collection``.
     """
 
     kind: str
@@ -55,12 +56,12 @@ class HistoryEntry(NamedTuple):
     """An entry of a session.
 
     Attributes:
-        write: session and number.
-        time: its own, packed.
-        previous: that of the statement before it, packed; 0 for the first.
-        statements: what was executed, one for each statement id; none if it is of no interest to the range, or if the
-            entry only belongs to one that is. A findAndModify's statement is without its image.
-        image: where that is, if there should be one.
+        write: its session and transaction number.
+        time: its time, packed.
+        previous: the time of the previous entry with the same transaction number, packed; 0 for the first.
+        statements: the executed statements, one for each statement id; none if they do not concern the range. A
+            findAndModify's statement is still without its image.
+        image: where that image is, if there should be one.
     """
 
     write: SessionWrite
@@ -70,20 +71,25 @@ class HistoryEntry(NamedTuple):
     image: ImageReference | None = None
 
     def without_document(self) -> "HistoryEntry":
-        """The entry of an insert that is one of several statements, and so was no findAndModify with an upsert."""
+        """A copy without the inserted document, for an insert that is one of several statements.
+
+        Only a single statement can be a findAndModify with an upsert, whose retry needs the document.
+        """
         return self._replace(statements=tuple(each._replace(image=None) for each in self.statements))
 
 
 class HistoryReader:
     """Reads entries for a migration.
 
+    Statements about documents that are certainly outside the range are left out. That is known of inserts, which are
+    logged with the whole document, and of all statements if the shard key consists of parts of ``_id``. Otherwise the
+    oplog does not contain the shard key with which an update or delete found its document, and it may have changed.
+
     Args:
         namespace: the collection.
         collection_uuid: its UUID, 16 bytes.
         pattern: its shard key.
-        range: what moves. Statements about documents that are surely elsewhere are left out. So are, by their full
-            document, inserts; by its ``_id`` anything, if the shard key is part of that. The shard key that an update
-            or delete found its document by is not in the oplog otherwise, and may have changed since.
+        range: the range that moves.
     """
 
     def __init__(
@@ -100,7 +106,7 @@ class HistoryReader:
         self._is_key_in_id = all(each.path[0] == b"_id" for each in pattern.fields)
 
     def read(self, raw: bytes) -> HistoryEntry | None:
-        """What an entry tells; None if it belongs to no session, or to one that has no history."""
+        """Interpret an entry; None if it belongs to no session, or to one without history."""
         fields = index(raw)
         lsid, number = fields.get(b"lsid"), fields.get(b"txnNumber")
         if lsid is None or number is None:
@@ -123,7 +129,7 @@ class HistoryReader:
         return HistoryEntry(write, time, previous, statements, _image_reference(raw, fields) if statements else None)
 
     def concerns(self, statement: ExecutedStatement) -> bool:
-        """Whether a statement that is known from an earlier migration may be asked for after this one."""
+        """Whether a statement received in an earlier migration may be retried on the recipient of this one."""
         if statement.is_incomplete_history:
             return True
         if statement.namespace != self.namespace or statement.collection_uuid != self.collection_uuid:
@@ -142,7 +148,7 @@ class HistoryReader:
                     return ()
                 key = self._pattern.extract_from_document(document)
             except CommandError:
-                key = None  # no document of a sharded collection: written before it was one
+                key = None  # no valid shard key, as it was written before the collection was sharded
         executed_at = unpack_int64(raw, fields[b"wall"][2])[0]
         inserted_id = image = None
         if op == INSERT:

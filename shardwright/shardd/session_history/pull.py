@@ -1,4 +1,4 @@
-"""The recipient's pulling of session history, beside the documents."""
+"""Pulling the session history from the donor, concurrently with the documents."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
@@ -11,20 +11,20 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import array_documents, find
 
 _PAUSE_SECONDS: Final = 0.25
-"""How long the donor is left alone when it had nothing more to tell."""
+"""The pause after the donor had nothing more to hand out."""
 
 
 class HistoryPull:
-    """Brings the donor's session history of one attempt into the table of this shard.
+    """Transfers the session history to this shard's table during one attempt.
 
     Args:
-        table: of this shard.
-        ask: runs a command that may be repeated on the donor, given a database and the command; returns the raw body of
-            the reply (`DonorConnection.command`). Nobody else should have to wait for it.
-        session_id: of the migration.
+        table: this shard's table.
+        ask: runs an idempotent command on the donor, given a database and the command; returns the raw body of the
+            reply (`DonorConnection.command`). It should use a connection of its own.
+        session_id: the migration session id.
 
     Attributes:
-        statements: how many statements have been absorbed.
+        statements: number of statements stored so far.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class HistoryPull:
         self._pulling = trio.Lock()
 
     async def follow(self) -> None:
-        """Pull until cancelled, at any point.
+        """Pull until cancelled, which is safe at any point.
 
         Raises:
             CommandError: the donor, or the local mongod, refused.
@@ -49,9 +49,9 @@ class HistoryPull:
             await trio.sleep(_PAUSE_SECONDS)
 
     async def drain(self) -> None:
-        """Pull everything that the donor has to tell at the moment; then a majority of this shard has it.
+        """Pull everything that the donor has at the moment; on return a majority of this shard has it.
 
-        After `CloneSource.wait_followed` on the donor, with writes blocked there, that is everything.
+        If the donor blocks writes and has returned from `CloneSource.wait_followed`, that is the complete history.
 
         Raises:
             CommandError: the donor, or the local mongod, refused.
@@ -62,12 +62,12 @@ class HistoryPull:
                 pass
 
     async def _pull_batch(self) -> bool:
-        """Pull one batch; returns whether there was anything in it."""
+        """Pull one batch; returns whether it contained anything."""
         command = {"_getNextSessionMods": 1, "sessionId": self._session_id, "number": self._number}
         reply = await self._ask("admin", command)
         span = find(reply, b"oplog")
         if span is None:
-            raise CommandError(ErrorCode.FailedToParse, "a reply to _getNextSessionMods without 'oplog'")
+            raise CommandError(ErrorCode.FailedToParse, "the reply to _getNextSessionMods has no 'oplog'")
         statements = array_documents(reply, span)
         await self._table.absorb(statements)
         self._number += 1

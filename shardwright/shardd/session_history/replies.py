@@ -1,7 +1,7 @@
-"""What a retried write is answered with, as mongod 6.0 does from its oplog. Pure.
+"""Replies to retried writes, as mongod 6.0 makes them from its oplog. Pure.
 
-mongod looks only at what kind of operation it executed, and compares it with the request just so far as it needs to
-make the answer; so an insert is a fine answer to an update, and a projection is not applied to an image again.
+Like mongod, this looks only at the kind of operation that was executed, and compares it with the request only as far as
+the reply requires; so an insert may answer an update, and a projection is not applied to an image again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ _NO_PRE_IMAGE: Final = 40607
 _NO_UPSERT: Final = 40608
 _ONLY_PRE_IMAGE: Final = 40611
 _ONLY_POST_IMAGE: Final = 40612
-"""mongod's numbers for retries that do not fit what was executed."""
+"""mongod's error codes for retries that do not match what was executed."""
 
 _KEPT_FROM_REST: Final = ("electionId", "opTime", "writeConcernError")
 _GOSSIPED: Final = ("$clusterTime", "operationTime")
@@ -36,15 +36,15 @@ def batch_reply(
     """The reply to an ``insert``, ``update`` or ``delete``.
 
     Args:
-        command: which of them.
-        ids: of all its statements.
+        command: the name of the command.
+        ids: the statement ids of the whole request.
         executed: the statements that were executed elsewhere, by their position in the request.
-        positions: those of the statements that the local mongod was given.
-        rest: what it answered, None if it was given none.
-        is_ordered: the first error ends the batch, so that nothing after it counts.
+        positions: the positions of the statements that were sent to the local mongod.
+        rest: mongod's reply to those; None if there were none.
+        is_ordered: whether the first error ends the batch, so that later statements do not count.
 
     Raises:
-        CommandError: 40638, an update was asked for where a document was deleted.
+        CommandError: 40638, a delete was executed where the retry is an update.
     """
     rest = rest or {}
     errors = [{**each, "index": positions[each["index"]]} for each in rest.get("writeErrors", ())]
@@ -82,10 +82,11 @@ def find_and_modify_reply(request: Mapping[str, Any], statement: ExecutedStateme
 
     Args:
         request: the command.
-        statement: what was executed.
+        statement: the executed statement.
 
     Raises:
-        CommandError: 40606, 40607, 40608, 40611 or 40612, it was something else, or its image is lost.
+        CommandError: 40606, 40607, 40608, 40611 or 40612, the retry does not match it, or its image is lost;
+            IncompleteTransactionHistory, the inserted document is not known.
     """
     is_new = bool(request.get("new"))
     outcome: dict[str, Any] = {"n": 1}

@@ -1,10 +1,10 @@
-"""The retryable writes that ``config.transactions`` remembers, read from the oplog.
+"""The retryable writes recorded in ``config.transactions``, read from the oplog.
 
-A session's record points at its last statement, which points at the one before it of the same number, and so on. Chains
-are not followed link by link, which would be a query for each statement: positions of many sessions that lie close
-together are read with one scan of that stretch of the oplog, forward, the only way in which mongod finds its beginning
-without looking at everything before. What the scan meets of these sessions and numbers is their history; the first
-entry of each tells whether there is more before the stretch, which is then read in the next round.
+A session's record points at its last statement, which points at the previous one with the same transaction number, and
+so on. Following chains link by link would take a query for each statement. Instead, positions of many sessions that are
+close together are read with one scan of that section of the oplog; a forward scan, because only for that does mongod
+find the beginning without reading everything before it. The scan yields these sessions' entries, and the first entry of
+each says whether there are more before the section, which are then read in the next round.
 """
 
 from collections.abc import Iterator
@@ -29,29 +29,29 @@ _TRANSACTIONS: Final = Namespace("config", "transactions")
 _MAJORITY: Final = {"level": "majority"}
 
 _SESSIONS_PER_ROUND: Final = 20_000
-"""How many sessions' positions are held at a time, some 300 bytes each."""
+"""Number of session positions held in memory, some 300 bytes each."""
 
 _SESSIONS_PER_READ: Final = 1_000
 
 _GAP_ENTRIES_MAX: Final = 500
-"""Positions further apart are read by scans of their own: finding the beginning of a stretch takes mongod about as long
-as looking at so many entries. Within a second, the difference of two times is the number of entries between them."""
+"""Positions further apart are read by separate scans: finding the beginning of a section takes mongod about as long as
+reading this many entries. Within a second, the difference of two times is the number of entries between them."""
 
 _SESSIONS_PER_SCAN: Final = 5_000
 
 ENTRIES_PER_READ: Final = 500
-"""How many entries are looked at before others have a turn, some ten milliseconds."""
+"""Number of entries processed at a time, which blocks all other tasks for some 10 ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """A session whose history is to be read down from a position.
+    """A session whose history has yet to be read from a position backwards.
 
     Attributes:
-        write: its last number.
-        position: of the newest entry that was not read yet, packed.
-        last_use: when it wrote last, in milliseconds since 1970.
-        is_continued: newer entries have been read.
+        write: the session and its last transaction number.
+        position: the time of the newest entry that has not been read yet, packed.
+        last_use: when the session last wrote, in milliseconds since 1970.
+        is_continued: whether newer entries have been read.
     """
 
     write: SessionWrite
@@ -61,18 +61,18 @@ class _Pending:
 
     @property
     def scanned_from(self) -> int:
-        """Where to begin, as statements of one write are likely next to each other."""
+        """Where a scan for it begins: further back for a continued one, as a write's statements tend to be adjacent."""
         if not self.is_continued:
             return self.position
         return max(self.position - 2 * _GAP_ENTRIES_MAX, self.position >> 32 << 32)
 
 
 class SessionChains:
-    """All retryable writes that the local mongod could still answer, as far as they concern a migration.
+    """All retryable writes whose retries the local mongod could still answer, as far as they concern a migration.
 
     Args:
-        mongod: the own one, which is primary.
-        reader: says what does.
+        mongod: the local mongod, which is primary.
+        reader: selects and interprets the entries.
 
     Attributes:
         is_exhausted: whether everything has been read.
@@ -87,10 +87,10 @@ class SessionChains:
         self._scan: _Scan | None = None
 
     async def next_entries(self) -> list[HistoryEntry]:
-        """The entries with statements that were read next; none only at the end.
+        """The next entries with statements; none only at the end.
 
         Raises:
-            CommandError: mongod refuses, or a cursor has gone.
+            CommandError: mongod refuses, or a cursor was killed.
             BackendError: mongod does not answer.
         """
         while not self.is_exhausted:
@@ -110,7 +110,7 @@ class SessionChains:
         return []
 
     async def _next_sessions(self) -> list[HistoryEntry]:
-        """Take up more sessions; those whose history cannot be read are told of at once."""
+        """Add sessions to the pending ones; returns entries for those whose history cannot be read."""
         entries: list[HistoryEntry] = []
         while len(self._pending) < _SESSIONS_PER_ROUND:
             batch = await self._sessions.next_batch()
@@ -132,7 +132,7 @@ class SessionChains:
         return entries
 
     def _take_neighbours(self) -> list[_Pending]:
-        """Remove from the pending sessions those at the newest positions that lie close together."""
+        """Remove from the pending sessions the newest ones whose positions are close together."""
         taken = [heappop(self._pending)[-1]]
         while self._pending and len(taken) < _SESSIONS_PER_SCAN:
             if taken[-1].scanned_from - self._pending[0][-1].position > _GAP_ENTRIES_MAX:
@@ -145,7 +145,7 @@ class SessionChains:
 
 
 class _Scan:
-    """One scan of a stretch of the oplog for the entries of some sessions."""
+    """One scan of a section of the oplog for the entries of some sessions."""
 
     def __init__(self, mongod: LocalMongod, reader: HistoryReader, sessions: list[_Pending]) -> None:
         self.is_exhausted = False
@@ -159,7 +159,7 @@ class _Scan:
         self._cursor = PooledCursor.find(mongod, OPLOG, {**find, "batchSize": ENTRIES_PER_READ})
 
     async def next_entries(self) -> list[HistoryEntry]:
-        """What the next batch says; at the end what was looked for and is not there any more."""
+        """The entries of the next batch; at the end, entries of incomplete history for sessions that were not found."""
         batch = await self._cursor.next_batch()
         if not batch:
             self.is_exhausted = True
@@ -182,7 +182,7 @@ class _Scan:
                 yield entry if is_last else entry.without_document()
 
     def earlier(self) -> list[_Pending]:
-        """The sessions whose history goes on before the stretch, after the end of the scan."""
+        """After the scan: the sessions whose history continues before the section."""
         return [
             _Pending(write, previous, self._sessions[write].last_use, is_continued=True)
             for write, previous in self._previous.items()

@@ -1,16 +1,16 @@
-"""One executed statement of a retryable write, as it travels from donor to recipient and is kept there.
+"""One executed statement of a retryable write, as it is sent to the recipient and stored there.
 
 Both forms are the same document, so that neither side decodes what it only passes on::
 
     {_id: {lsid: {id, uid}, txnNumber, stmtId}, op, nss, ui, o2: {_id}, key, image, imageKind, lastUse}
 
 ``_id`` has a fixed order of fields and fixed types: the statements of one session and number are a range of the ``_id``
-index. ``op`` is that of the oplog; ``o2`` names the document that an insert made. ``image`` is what a findAndModify
-answers with: the document before or after an update (``imageKind``) or before a delete, or the one an upsert inserted.
-``key`` is the shard key, where it is known. ``lastUse`` is the time of the write until the statement is asked for.
+index. ``op`` is that of the oplog; ``o2`` is the ``_id`` of the document that an insert made. ``image`` is the document
+that a findAndModify returns: the one before or after an update (``imageKind``), before a delete, or inserted by an
+upsert. ``key`` is the shard key, where known. ``lastUse`` is the time of the write, and later that of the last retry.
 
-Statement id -1 says that something is missing: the write history of the session was truncated, or is a multi-document
-transaction, so that nobody can say of other statements of that number whether they were executed. It is MongoDB's
+Statement id -1 marks incomplete history: the oplog no longer has all of the write, or it was a multi-document
+transaction, so it is unknown which other statements with that transaction number were executed. It is MongoDB's
 ``kIncompleteHistoryStmtId``.
 """
 
@@ -39,7 +39,7 @@ from shardwright.wire.rawbson import (
 )
 
 INCOMPLETE_HISTORY: Final = -1
-"""The id of the statement that stands for those that are not known."""
+"""The id of the statement that stands for unknown ones."""
 
 INSERT: Final = "i"
 UPDATE: Final = "u"
@@ -62,11 +62,11 @@ _NOBODY: Final = _UID_BEGINS + sha256(b"").digest()
 
 
 class SessionWrite(NamedTuple):
-    """What a session executed under one number.
+    """One retryable write or transaction of a session.
 
     Attributes:
         lsid: the session, a raw document ``{id, uid}`` as in ``config.transactions``.
-        txn_number: the number.
+        txn_number: its transaction number.
     """
 
     lsid: bytes
@@ -74,17 +74,17 @@ class SessionWrite(NamedTuple):
 
 
 class ExecutedStatement(NamedTuple):
-    """One executed statement; see the top of this module for what is in it.
+    """One executed statement; the module's docstring describes its fields.
 
     Attributes:
-        write: what it is part of.
-        statement_id: which part.
+        write: the write that it is part of.
+        statement_id: its statement id.
         op: kind of operation.
-        namespace: the collection; empty if none is known.
-        collection_uuid: its UUID, 16 bytes; empty likewise.
-        last_use: when it was executed, in milliseconds since 1970.
-        inserted_id: for an insert a raw document ``{_id}``.
-        key: the shard key of its document, a raw shard key document, where known.
+        namespace: the collection; empty if unknown.
+        collection_uuid: its UUID, 16 bytes; empty if unknown.
+        last_use: when it was executed or last retried, in milliseconds since 1970.
+        inserted_id: for an insert, a raw document ``{_id}``.
+        key: the document's shard key, a raw shard key document, where known.
         image: a raw document.
         image_kind: `PRE_IMAGE` or `POST_IMAGE`.
     """
@@ -102,7 +102,7 @@ class ExecutedStatement(NamedTuple):
 
     @classmethod
     def from_bson(cls, raw: bytes) -> "ExecutedStatement":
-        """Read a document."""
+        """Read the document form."""
         fields = index(raw)
         write, statement_id = identity_of(raw, fields)
         document: dict[str, Any] = decode_document(raw)
@@ -120,7 +120,7 @@ class ExecutedStatement(NamedTuple):
         )
 
     def to_bson(self) -> bytes:
-        """The document."""
+        """The document form."""
         document: dict[str, Any] = {
             "_id": raw_document(_id(self.write, self.statement_id)),
             "op": self.op,
@@ -136,17 +136,17 @@ class ExecutedStatement(NamedTuple):
 
     @property
     def is_incomplete_history(self) -> bool:
-        """Whether it stands for statements that are not known."""
+        """Whether it stands for unknown statements."""
         return self.statement_id == INCOMPLETE_HISTORY
 
 
 def incomplete_history(write: SessionWrite, last_use: int) -> ExecutedStatement:
-    """What says that a session executed more than is known."""
+    """The statement that marks a session's history as incomplete."""
     return ExecutedStatement(write, INCOMPLETE_HISTORY, NOOP, "", b"", last_use)
 
 
 def identity_of(raw: bytes, fields: Mapping[bytes, Span] | None = None) -> tuple[SessionWrite, int]:
-    """Which statement a document is about."""
+    """The write and the statement id of a statement's document."""
     span = find(raw, b"_id") if fields is None else fields[b"_id"]
     assert span is not None
     inner = index(raw, span[2])
@@ -156,7 +156,7 @@ def identity_of(raw: bytes, fields: Mapping[bytes, Span] | None = None) -> tuple
 
 
 def range_of(write: SessionWrite) -> dict[str, Any]:
-    """The query that finds all statements of a session and number."""
+    """The query for all stored statements of a write."""
     lsid, number = raw_document(write.lsid), Int64(write.txn_number)
     low, high = ({"lsid": lsid, "txnNumber": number, "stmtId": end} for end in (MinKey(), MaxKey()))
     return {"_id": {"$gte": low, "$lte": high}}
@@ -165,8 +165,8 @@ def range_of(write: SessionWrite) -> dict[str, Any]:
 def session_of(raw: bytes, span: Span) -> bytes | None:
     """The session that an ``lsid`` names, in the form of ``config.transactions``, or None for one without history.
 
-    Clients leave ``uid`` to mongod. Sessions that mongod makes of others (``txnNumber`` or ``txnUUID`` in the ``lsid``)
-    run transactions; their clients' retryable writes are remembered under the session they were made of.
+    Clients leave out ``uid``, which mongod adds. Internal sessions (``txnNumber`` or ``txnUUID`` in the ``lsid``) run
+    transactions; retryable writes are recorded under their parent session.
     """
     _, _, start, end = span
     if end - start == _LSID_BYTES and raw.startswith(_ID_BEGINS, start + 4) and raw.startswith(_UID_BEGINS, start + 29):

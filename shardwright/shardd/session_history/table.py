@@ -1,7 +1,7 @@
-"""What the recipient knows of writes that other shards executed: ``config.migratedSessionHistory``.
+"""``config.migratedSessionHistory``: a recipient's record of retryable writes that other shards executed.
 
-The collection survives fail-over and is reaped like the sessions it is about, thirty minutes after they were used last.
-In memory is only which sessions migrated in, with the highest number of each: all that most retryable writes need.
+The collection survives failover and expires like the sessions it is about, thirty minutes after their last use. Memory
+has only the sessions that migrated in, with the highest transaction number of each: most retryable writes need no more.
 """
 
 import time
@@ -36,7 +36,7 @@ SESSION_SECONDS: Final = 30 * 60
 """MongoDB's ``localLogicalSessionTimeoutMinutes``."""
 
 _REFRESH_MS: Final = 60_000
-"""How old ``lastUse`` may be before it is written again."""
+"""How old ``lastUse`` may become before it is updated."""
 
 _SWEEP_SECONDS: Final = 60.0
 _STATEMENTS_PER_WRITE: Final = 500
@@ -45,10 +45,10 @@ _MAJORITY: Final = {"w": "majority"}
 
 
 class HistoryTable:
-    """The table of one shard. It has its content from `begin_term` to `end_term`.
+    """One shard's table. It is loaded from `begin_term` to `end_term`.
 
     Attributes:
-        sessions: of each session that migrated in, a raw ``{id, uid}``, the highest number that is known.
+        sessions: the highest known transaction number of each session that migrated in, by its raw ``{id, uid}``.
     """
 
     def __init__(self, mongod: LocalMongod) -> None:
@@ -58,7 +58,7 @@ class HistoryTable:
         self._has_index = False
 
     async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
-        """Learn which sessions migrated in while other members were primary.
+        """Load the sessions that migrated in while other members were primary.
 
         Raises:
             CommandError: mongod refuses.
@@ -78,16 +78,16 @@ class HistoryTable:
         nursery.start_soon(self._sweep)
 
     def end_term(self) -> None:
-        """Forget; the next primary reads it."""
+        """Forget the sessions; the next primary loads them."""
         self.sessions.clear()
         self._last_use.clear()
         self._has_index = False
 
     async def absorb(self, statements: Sequence[bytes]) -> None:
-        """Make statements that a donor has told of last; when this returns, a majority has them.
+        """Persist statements received from a donor; on return, a majority has them.
 
         Args:
-            statements: documents of `ExecutedStatement`, raw. What is there already is written again.
+            statements: raw documents of `ExecutedStatement`. Those that exist already are replaced.
 
         Raises:
             CommandError: mongod refuses, or the majority did not confirm.
@@ -112,7 +112,7 @@ class HistoryTable:
             fields = index(raw)
             write, _ = identity_of(raw, fields)
             if write.txn_number < self.sessions.get(write.lsid, write.txn_number):
-                continue  # the session has gone on
+                continue  # the session has begun a newer write
             _, _, start, end = fields[b"_id"]
             query = {"_id": raw_document(raw[start:end])}
             updates.append(encode_document({"q": query, "u": raw_document(raw), "upsert": True}))
@@ -123,7 +123,7 @@ class HistoryTable:
             self._learn(write, last_use)
 
     async def lookup(self, write: SessionWrite) -> dict[int, ExecutedStatement]:
-        """What other shards executed of a write, by statement id; using it keeps it from being reaped.
+        """The statements of a write that other shards executed, by statement id; a look-up defers their expiry.
 
         Raises:
             CommandError: mongod refuses.
@@ -147,7 +147,7 @@ class HistoryTable:
         self._last_use[lsid] = max(last_use, self._last_use.get(lsid, 0))
 
     async def _sweep(self) -> None:
-        """Forget sessions as mongod reaps them."""
+        """Forget sessions as mongod expires their documents."""
         while True:
             await trio.sleep(_SWEEP_SECONDS)
             expired = _now() - int((SESSION_SECONDS + _SWEEP_SECONDS) * 1000)
