@@ -21,8 +21,9 @@ from bench.loadgen import BenchError
 from bench.memory import resident_bytes
 from shardwright.sharding.chunks import ChunkPlacement
 from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.routing_table import RoutingTable, ShardedCollection
+from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.sharding.sharded_collection import ShardedCollection
 from shardwright.sharding.targeting.targets import target_filter
 from shardwright.sharding.timestamps import pack_timestamp
 

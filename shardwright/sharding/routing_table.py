@@ -5,48 +5,23 @@ its cost is that of the changed chunks and not of the table. Keys are the byte s
 so a look-up is two bisections, one over the blocks and one inside a block.
 """
 
-from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
-from uuid import UUID
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
-from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
-from shardwright.sharding.bson_text import document_text
-from shardwright.sharding.chunk_block import CHUNKS_PER_BLOCK, BlockRow, ChunkBlock, Owned, cut_into_blocks
+from shardwright.sharding.chunk_block import BlockRow, ChunkBlock, Owned
 from shardwright.sharding.chunks import ChunkPlacement
 from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.routing_table_update import ChangedChunk, latest_of_overlapping, overlay
+from shardwright.sharding.routing_table_build import blocks_of_all_chunks, split_history
+from shardwright.sharding.routing_table_update import ChangedChunk, latest_of_overlapping, replace_chunks, total_owned
 from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.sharding.sharded_collection import ShardedCollection
 from shardwright.sharding.timestamps import pack_timestamp
 from shardwright.sharding.versions import ChunkVersion, shard_version_element
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-
-_FRAGMENTATION_MAX: Final = 8
-"""How many times more blocks than needed a table may have before it is cut again."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShardedCollection:
-    """What the catalog says of a sharded collection apart from its chunks."""
-
-    namespace: Namespace
-    uuid: UUID
-    epoch: ObjectId
-    timestamp: Timestamp
-    key_pattern: ShardKeyPattern
-    unique: bool = False
-    default_collation: Mapping[str, Any] | None = None
-    allow_migrations: bool = True
-    max_chunk_size_bytes: int | None = None
-
-    def version(self, packed: int) -> ChunkVersion:
-        """A version of this incarnation of the collection."""
-        return ChunkVersion.from_packed(packed, self.epoch, self.timestamp)
 
 
 class RoutedChunk(NamedTuple):
@@ -114,8 +89,8 @@ class RoutingTable:
             CommandError: ConflictingOperationInProgress, the chunks do not tile the key space, as when they were
                 read while the config server was changing them.
         """
-        blocks = _cut_sorted(collection.key_pattern, chunks)
-        return cls(collection, blocks, _total(blocks))
+        blocks = blocks_of_all_chunks(collection.key_pattern, chunks)
+        return cls(collection, blocks, total_owned(blocks))
 
     def with_changed_chunks(
         self, changed: Iterable[ChunkPlacement], collection: ShardedCollection | None = None
@@ -134,21 +109,8 @@ class RoutingTable:
         changes = latest_of_overlapping([self._changed_chunk(chunk) for chunk in changed])
         if not changes:
             return RoutingTable(collection, self._blocks, self._owned)
-        blocks = list(self._blocks)
-        removed: list[ChunkBlock] = []
-        added: list[ChunkBlock] = []
-        for first, last, run in reversed(list(self._runs_of_blocks(changes))):
-            rows = [row for block in blocks[first : last + 1] for row in block.rows()]
-            end_key = self._first_keys[last + 1] if last + 1 < len(self._first_keys) else self._global_max_key
-            new = cut_into_blocks(overlay(rows, run, end_key))
-            removed += blocks[first : last + 1]
-            added += new
-            blocks[first : last + 1] = new
-        owned = self._totals_after(blocks, removed, added)
-        table = RoutingTable(collection, blocks, owned)
-        if len(blocks) * CHUNKS_PER_BLOCK > _FRAGMENTATION_MAX * (table.chunk_count + CHUNKS_PER_BLOCK):
-            return RoutingTable(collection, cut_into_blocks([row for block in blocks for row in block.rows()]), owned)
-        return table
+        blocks, owned = replace_chunks(self._blocks, self._owned, changes, self._global_max_key)
+        return RoutingTable(collection, blocks, owned)
 
     def with_collection(self, collection: ShardedCollection) -> "RoutingTable":
         """The same chunks under changed attributes of the collection, of the same timestamp."""
@@ -305,121 +267,10 @@ class RoutingTable:
 
     def _changed_chunk(self, chunk: ChunkPlacement) -> ChangedChunk:
         encode = self.collection.key_pattern.key_bytes
-        valid_after, older = _split_history(chunk.history)
+        valid_after, older = split_history(chunk.history)
         min_key = encode(chunk.min)
         row = BlockRow(min_key, chunk.min, _intern_shard(chunk.shard, self._owned), chunk.version, valid_after, older)
         return ChangedChunk(min_key, encode(chunk.max), row)
-
-    def _runs_of_blocks(self, changes: Sequence[ChangedChunk]) -> Iterator[tuple[int, int, list[ChangedChunk]]]:
-        """The changes in groups that concern the same neighbouring blocks: first block, last block, changes."""
-        first = last = -1
-        run: list[ChangedChunk] = []
-        for change in changes:
-            change_first = max(bisect_right(self._first_keys, change.min_key) - 1, 0)
-            change_last = max(bisect_left(self._first_keys, change.max_key) - 1, change_first)
-            if run and change_first > last:
-                yield first, last, run
-                run = []
-            if not run:
-                first, last = change_first, change_last
-            run.append(change)
-            last = max(last, change_last)
-        yield first, last, run
-
-    def _totals_after(
-        self, blocks: list[ChunkBlock], removed: list[ChunkBlock], added: list[ChunkBlock]
-    ) -> dict[str, Owned]:
-        """What each shard owns after some blocks were replaced, without a look at the others unless it must be.
-
-        It must be when a shard lost its highest chunk and none of its chunks got a higher version. The config server
-        avoids that by raising a chunk that stays behind (the control chunk), so it is rare.
-        """
-        before, after = _total(removed), _total(added)
-        totals = dict(self._owned)
-        for shard in before.keys() | after.keys():
-            none = Owned(0, -1)
-            known, gone, come = totals.get(shard, none), before.get(shard, none), after.get(shard, none)
-            count = known.chunks - gone.chunks + come.chunks
-            if count == 0:
-                totals.pop(shard)
-            elif come.version >= known.version or gone.version < known.version:
-                totals[shard] = Owned(count, max(come.version, known.version))
-            else:
-                totals[shard] = Owned(
-                    count, max(block.owned[shard].version for block in blocks if shard in block.owned)
-                )
-        return totals
-
-
-def _cut_sorted(pattern: ShardKeyPattern, chunks: Iterable[ChunkPlacement]) -> list[ChunkBlock]:
-    """All chunks sorted, checked and cut into blocks.
-
-    Columns instead of row objects hold them meanwhile, so that building takes little more memory than the table.
-    """
-    encode = pattern.key_bytes
-    min_keys: list[bytes] = []
-    mins: list[bytes] = []
-    maxes: list[bytes] = []
-    shards: list[str] = []
-    versions = array("Q")
-    valid_after = array("Q")
-    older: dict[int, tuple[tuple[int, str], ...]] = {}
-    shard_ids: dict[str, str] = {}
-    for n, chunk in enumerate(chunks):
-        min_keys.append(encode(chunk.min))
-        mins.append(chunk.min)
-        maxes.append(chunk.max)
-        shards.append(shard_ids.setdefault(chunk.shard, chunk.shard))
-        versions.append(chunk.version)
-        newest, before = _split_history(chunk.history)
-        valid_after.append(newest)
-        if before:
-            older[n] = before
-    order = sorted(range(len(min_keys)), key=min_keys.__getitem__)
-    _check_tiling(pattern, order, min_keys, mins, maxes)
-    del maxes
-    return [
-        ChunkBlock(
-            BlockRow(min_keys[n], mins[n], shards[n], versions[n], valid_after[n], older.get(n, ()))
-            for n in order[start : start + CHUNKS_PER_BLOCK]
-        )
-        for start in range(0, len(order), CHUNKS_PER_BLOCK)
-    ]
-
-
-def _check_tiling(
-    pattern: ShardKeyPattern, order: list[int], min_keys: list[bytes], mins: list[bytes], maxes: list[bytes]
-) -> None:
-    encode = pattern.key_bytes
-    if not order:
-        raise _inconsistent("there are no chunks")
-    if min_keys[order[0]] != pattern.global_min_bytes():
-        raise _inconsistent(f"nothing lies before {document_text(mins[order[0]])}")
-    previous = order[0]
-    for n in order[1:]:
-        # Bounds that touch are nearly always written with the same bytes, which saves encoding them.
-        if maxes[previous] != mins[n] and (max_key := encode(maxes[previous])) != min_keys[n]:
-            what = "gap" if max_key < min_keys[n] else "overlap"
-            raise _inconsistent(f"{what} between {document_text(maxes[previous])} and {document_text(mins[n])}")
-        if min_keys[previous] == min_keys[n]:
-            raise _inconsistent(f"two chunks begin at {document_text(mins[n])}")
-        previous = n
-    if encode(maxes[previous]) != pattern.global_max_bytes():
-        raise _inconsistent(f"nothing lies after {document_text(maxes[previous])}")
-
-
-def _total(blocks: Iterable[ChunkBlock]) -> dict[str, Owned]:
-    totals: dict[str, Owned] = {}
-    for block in blocks:
-        for shard, owned in block.owned.items():
-            known = totals.get(shard)
-            totals[shard] = Owned(known.chunks + owned.chunks, max(known.version, owned.version)) if known else owned
-    return totals
-
-
-def _split_history(history: tuple[tuple[int, str], ...]) -> tuple[int, tuple[tuple[int, str], ...]]:
-    """When the newest entry began, and all older entries; a chunk without history was always where it is."""
-    return (history[0][0], history[1:]) if history else (0, ())
 
 
 def _intern_shard(shard: str, known: Mapping[str, Any]) -> str:
@@ -436,10 +287,4 @@ def _owner_at(block: ChunkBlock, position: int, cluster_time: Timestamp) -> str:
     raise CommandError(
         ErrorCode.StaleChunkHistory,
         f"Cannot find shardId the chunk belonged to at cluster time Timestamp({cluster_time.time}, {cluster_time.inc})",
-    )
-
-
-def _inconsistent(what: str) -> CommandError:
-    return CommandError(
-        ErrorCode.ConflictingOperationInProgress, f"The chunks read from the catalog are not consistent: {what}"
     )

@@ -1,13 +1,17 @@
 """Laying changed chunks over the chunks that a routing table had before."""
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from shardwright.sharding.bson_text import document_text
-from shardwright.sharding.chunk_block import BlockRow
+from shardwright.sharding.chunk_block import CHUNKS_PER_BLOCK, BlockRow, ChunkBlock, Owned, cut_into_blocks
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+
+_FRAGMENTATION_MAX: Final = 8
+"""How many times more blocks than needed a table may have before it is cut again."""
 
 
 class ChangedChunk(NamedTuple):
@@ -64,6 +68,96 @@ def overlay(rows: list[BlockRow], changes: list[ChangedChunk], end_key: bytes) -
         raise _partial(changes[-1])
     result += rows[position:]
     return result
+
+
+def replace_chunks(
+    blocks: Sequence[ChunkBlock], owned: Mapping[str, Owned], changes: Sequence[ChangedChunk], global_max_key: bytes
+) -> tuple[list[ChunkBlock], dict[str, Owned]]:
+    """Replace chunks of a table, rebuilding only the blocks they lie in.
+
+    Args:
+        blocks: all blocks of the table, left as they are.
+        owned: totals over ``blocks``.
+        changes: chunks that do not overlap one another, in order; at least one.
+        global_max_key: where the last block ends.
+
+    Returns:
+        the blocks afterwards, and the totals over them.
+
+    Raises:
+        CommandError: ConflictingOperationInProgress, a chunk would be replaced only in part.
+    """
+    first_keys = [block.min_keys[0] for block in blocks]
+    result = list(blocks)
+    removed: list[ChunkBlock] = []
+    added: list[ChunkBlock] = []
+    for first, last, run in reversed(list(_runs_of_blocks(first_keys, changes))):
+        rows = [row for block in blocks[first : last + 1] for row in block.rows()]
+        end_key = first_keys[last + 1] if last + 1 < len(first_keys) else global_max_key
+        rebuilt = cut_into_blocks(overlay(rows, run, end_key))
+        removed += blocks[first : last + 1]
+        added += rebuilt
+        result[first : last + 1] = rebuilt
+    totals = _totals_after(owned, result, removed, added)
+    chunk_count = sum(total.chunks for total in totals.values())
+    if len(result) * CHUNKS_PER_BLOCK > _FRAGMENTATION_MAX * (chunk_count + CHUNKS_PER_BLOCK):
+        result = cut_into_blocks([row for block in result for row in block.rows()])
+    return result, totals
+
+
+def total_owned(blocks: Iterable[ChunkBlock]) -> dict[str, Owned]:
+    """What each shard owns of some blocks."""
+    totals: dict[str, Owned] = {}
+    for block in blocks:
+        for shard, owned in block.owned.items():
+            known = totals.get(shard)
+            totals[shard] = Owned(known.chunks + owned.chunks, max(known.version, owned.version)) if known else owned
+    return totals
+
+
+def _runs_of_blocks(
+    first_keys: list[bytes], changes: Sequence[ChangedChunk]
+) -> Iterator[tuple[int, int, list[ChangedChunk]]]:
+    """The changes in groups that concern the same neighbouring blocks: first block, last block, changes."""
+    first = last = -1
+    run: list[ChangedChunk] = []
+    for change in changes:
+        change_first = max(bisect_right(first_keys, change.min_key) - 1, 0)
+        change_last = max(bisect_left(first_keys, change.max_key) - 1, change_first)
+        if run and change_first > last:
+            yield first, last, run
+            run = []
+        if not run:
+            first, last = change_first, change_last
+        run.append(change)
+        last = max(last, change_last)
+    yield first, last, run
+
+
+def _totals_after(
+    owned: Mapping[str, Owned],
+    blocks: Sequence[ChunkBlock],
+    removed: Iterable[ChunkBlock],
+    added: Iterable[ChunkBlock],
+) -> dict[str, Owned]:
+    """What each shard owns after some blocks were replaced.
+
+    Scans all ``blocks`` only for a shard that lost its highest chunk while none of its other chunks got a higher
+    version. The config server avoids that by raising the version of a chunk that stays behind (the control chunk).
+    """
+    before, after = total_owned(removed), total_owned(added)
+    totals = dict(owned)
+    none = Owned(0, -1)
+    for shard in before.keys() | after.keys():
+        known, lost, gained = totals.get(shard, none), before.get(shard, none), after.get(shard, none)
+        count = known.chunks - lost.chunks + gained.chunks
+        if count == 0:
+            totals.pop(shard)
+        elif gained.version >= known.version or lost.version < known.version:
+            totals[shard] = Owned(count, max(gained.version, known.version))
+        else:
+            totals[shard] = Owned(count, max(block.owned[shard].version for block in blocks if shard in block.owned))
+    return totals
 
 
 def _key_at(keys: list[bytes], position: int, end_key: bytes) -> bytes:

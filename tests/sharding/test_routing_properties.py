@@ -8,7 +8,7 @@ from bson.timestamp import Timestamp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwright.sharding import chunk_block, routing_table
+from shardwright.sharding import chunk_block, routing_table_build, routing_table_update
 from shardwright.sharding.chunk_changes import ChunkChanges, Migration, merge, move, split
 from shardwright.sharding.chunk_version_bumps import bump_minor
 from shardwright.sharding.chunks import Chunk, ChunkRange
@@ -21,8 +21,8 @@ from tests.sharding.chunk_worlds import MAX, MIN, PATTERN, applied, bound, key, 
 def tiny_blocks() -> Iterator[None]:
     """Blocks of two chunks, so that a few chunks already make many blocks."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunk_block, "CHUNKS_PER_BLOCK", 2)
-        patch.setattr(routing_table, "CHUNKS_PER_BLOCK", 2)
+        for module in (chunk_block, routing_table_build, routing_table_update):
+            patch.setattr(module, "CHUNKS_PER_BLOCK", 2)
         yield
 
 

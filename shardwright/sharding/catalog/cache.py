@@ -12,8 +12,8 @@ from bson.timestamp import Timestamp
 from shardwright.sharding.catalog.fields import optional, required, required_uuid
 from shardwright.sharding.chunks import Chunk, ChunkPlacement
 from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.routing_table import ShardedCollection
 from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.sharding.sharded_collection import ShardedCollection
 from shardwright.sharding.timestamps import unpack_timestamp
 from shardwright.sharding.versions import DatabaseVersion
 from shardwright.wire import rawbson

@@ -13,8 +13,9 @@ from shardwright.shardd.metadata.namespace_state import NamespaceState
 from shardwright.shardd.metadata.stale_errors import StaleError
 from shardwright.sharding.chunks import ChunkPlacement
 from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.routing_table import RoutingTable, ShardedCollection
+from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.sharding.sharded_collection import ShardedCollection
 from shardwright.sharding.versions import IGNORED, UNSHARDED, ChunkVersion
 
 EPOCH, TIMESTAMP = ObjectId(), Timestamp(100, 1)

@@ -13,8 +13,9 @@ from shardwright.shardd.migration.donor.request import MoveRangeRequest
 from shardwright.shardd.orphans.range_deletion_task import KeyRange
 from shardwright.sharding.chunks import ChunkPlacement, ChunkRange
 from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.routing_table import RoutingTable, ShardedCollection
+from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.sharding.sharded_collection import ShardedCollection
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import encode_document
