@@ -1,51 +1,37 @@
-"""BSON documents read where they lie, one level at a time, without decoding what is only passed on.
+"""Walking a document: where its elements are, checked against its bytes, one level at a time."""
 
-A document is a ``bytes`` object and is never copied to be looked at. A *span* says where one element of it is:
-``(type, element_start, value_start, value_end)``, offsets into the bytes object, with the element's type byte at
-``element_start`` and its value in ``[value_start, value_end)``. Spans are plain tuples because a router makes some ten
-of them for every operation.
+from collections.abc import Iterator
+from typing import Final
 
-The layout of each type is that of the BSON specification, version 1.1 (https://bsonspec.org/spec.html).
-"""
+from shardwright.wire.rawbson.types import (
+    ARRAY,
+    BINARY,
+    BOOL,
+    CODE,
+    CODE_WITH_SCOPE,
+    DATE,
+    DB_POINTER,
+    DECIMAL128,
+    DOCUMENT_BYTES_MIN,
+    DOUBLE,
+    INT32,
+    INT32_STRUCT,
+    INT64,
+    MAX_KEY,
+    MIN_KEY,
+    NULL,
+    OBJECT,
+    OBJECT_ID,
+    REGEX,
+    STRING,
+    SYMBOL,
+    TIMESTAMP,
+    UNDEFINED,
+    InvalidBSONError,
+    Span,
+)
 
-from collections.abc import Container, Iterable, Iterator, Mapping
-from struct import Struct
-from typing import Any, Final, TypeAlias
-
-import bson
-from bson.binary import Binary
-from bson.codec_options import CodecOptions, DatetimeConversion
-from bson.errors import InvalidBSON
-from bson.raw_bson import RawBSONDocument
-
-Span: TypeAlias = tuple[int, int, int, int]
-"""``(type, element_start, value_start, value_end)``."""
-
-DOUBLE: Final = 0x01
-STRING: Final = 0x02
-OBJECT: Final = 0x03
-ARRAY: Final = 0x04
-BINARY: Final = 0x05
-UNDEFINED: Final = 0x06
-OBJECT_ID: Final = 0x07
-BOOL: Final = 0x08
-DATE: Final = 0x09
-NULL: Final = 0x0A
-REGEX: Final = 0x0B
-DB_POINTER: Final = 0x0C
-CODE: Final = 0x0D
-SYMBOL: Final = 0x0E
-CODE_WITH_SCOPE: Final = 0x0F
-INT32: Final = 0x10
-TIMESTAMP: Final = 0x11
-INT64: Final = 0x12
-DECIMAL128: Final = 0x13
-MIN_KEY: Final = 0xFF
-MAX_KEY: Final = 0x7F
-
-EMPTY_DOCUMENT: Final = b"\x05\x00\x00\x00\x00"
-
-DOCUMENT_BYTES_MIN: Final = 5
+_unpack_int32 = INT32_STRUCT.unpack_from
 
 # How long the value of each type is: a fixed count, or a way to read it from the value's first bytes.
 _LENGTH_PREFIXED = -1  # int32 length, then that many bytes (strings)
@@ -80,21 +66,6 @@ for _type, _size in {
     MAX_KEY: 0,
 }.items():
     _SIZES[_type] = _size
-
-_INT32 = Struct("<i")
-_unpack_int32 = _INT32.unpack_from
-_pack_int32 = _INT32.pack
-
-VALUE_CODEC: Final[CodecOptions[dict[str, Any]]] = CodecOptions(
-    document_class=dict, tz_aware=False, datetime_conversion=DatetimeConversion.DATETIME_AUTO
-)
-"""How values are decoded where a daemon needs them: UUIDs stay ``Binary``, dates out of Python's range are kept."""
-
-_LENIENT_CODEC: Final = VALUE_CODEC.with_options(unicode_decode_error_handler="replace")
-
-
-class InvalidBSONError(ValueError):
-    """The bytes are not a well-formed BSON document."""
 
 
 def spans(document: bytes, start: int = 0) -> Iterator[tuple[bytes, Span]]:
@@ -197,148 +168,12 @@ def deciding_bytes(kind: int) -> int | None:
     size = _SIZES[kind]
     if size >= 0:
         return 0
-    return None if size == _REGEX else _INT32.size
+    return None if size == _REGEX else INT32_STRUCT.size
 
 
 def document_length(document: bytes, start: int = 0) -> int:
     """The length in bytes that the document at ``start`` gives itself, checked against the bytes that are there."""
     return _document_end(document, start) - start
-
-
-class VerbatimDocument(dict[str, Any]):
-    """A nested document with values that Python cannot hold exactly; encoded again, it is the same bytes.
-
-    Attributes:
-        raw: the bytes, which pymongo's encoder copies in place of the values, as it does those of a `RawBSONDocument`.
-    """
-
-    _type_marker = RawBSONDocument._type_marker
-
-    def __init__(self, raw: bytes) -> None:
-        """Decode as far as possible.
-
-        Raises:
-            InvalidBSONError: it is not well-formed.
-        """
-        super().__init__(_decode_leniently(raw))
-        self.raw = raw
-
-
-def decode_document(document: bytes) -> dict[str, Any]:
-    """A document decoded by pymongo's codec with `VALUE_CODEC`, also where that codec refuses what a mongod accepts.
-
-    A mongod checks neither that text is UTF-8 nor the length that binary data of the old subtype 2 give themselves.
-    Text then has replacement characters, data of such a length come whole, and nested documents that hold any of it
-    are `VerbatimDocument`.
-
-    Raises:
-        InvalidBSONError: it is not well-formed.
-    """
-    try:
-        return bson.decode(document, codec_options=VALUE_CODEC)
-    except InvalidBSON:
-        return _decode_leniently(document)
-
-
-def decode_value(document: bytes, span: Span) -> Any:  # noqa: ANN401 - a BSON value can be anything
-    """The Python value of one element; as `decode_document`.
-
-    Raises:
-        InvalidBSONError: it is not well-formed.
-    """
-    kind, _, value_start, value_end = span
-    if kind == INT32:
-        return _unpack_int32(document, value_start)[0]
-    if kind == STRING:
-        return document[value_start + 4 : value_end - 1].decode(errors="replace")
-    value = document[value_start:value_end]
-    try:
-        if kind == OBJECT:
-            return bson.decode(value, codec_options=VALUE_CODEC)
-        return bson.decode(wrap_value(kind, value), codec_options=VALUE_CODEC)[""]
-    except InvalidBSON:
-        return _decode_value_leniently(kind, value)
-
-
-def _decode_leniently(document: bytes) -> dict[str, Any]:
-    return {name.decode(errors="replace"): decode_value(document, span) for name, span in spans(document)}
-
-
-def _decode_value_leniently(kind: int, value: bytes) -> Any:  # noqa: ANN401 - a BSON value can be anything
-    if kind == OBJECT:
-        return VerbatimDocument(value)
-    if kind == ARRAY:
-        return [decode_value(value, span) for _, span in spans(value)]
-    if kind == BINARY:
-        return Binary(value[5:], value[4])
-    try:
-        return bson.decode(wrap_value(kind, value), codec_options=_LENIENT_CODEC)[""]
-    except InvalidBSON as error:
-        raise InvalidBSONError(str(error)) from error
-
-
-def wrap_value(kind: int, value: bytes, name: bytes = b"") -> bytes:
-    """A document of one element with the given name, type byte and raw value."""
-    return _pack_int32(len(value) + len(name) + 7) + bytes((kind,)) + name + b"\0" + value + b"\0"
-
-
-def element(name: bytes, kind: int, value: bytes) -> bytes:
-    """The bytes of one element, ready for `append`."""
-    return bytes((kind,)) + name + b"\0" + value
-
-
-def encode_document(document: Mapping[str, Any]) -> bytes:
-    """``document`` with its fields in their order, as keys, bounds and patterns need it.
-
-    The codec moves ``_id`` to the front of a document that it encodes by itself, as drivers do with what they insert;
-    it leaves nested documents alone.
-    """
-    return bson.encode({"": document})[6:-1]
-
-
-def encode_elements(fields: Mapping[str, Any]) -> bytes:
-    """The elements of ``fields`` without the document around them, ready for `append`."""
-    return bson.encode(fields)[4:-1]
-
-
-def from_elements(elements: bytes) -> bytes:
-    """A document made of elements that lie one behind the other."""
-    return _pack_int32(len(elements) + 5) + elements + b"\0"
-
-
-def append(document: bytes, elements: bytes) -> bytes:
-    """``document`` with ``elements`` added at its end; its own bytes are copied, not re-encoded."""
-    return _pack_int32(len(document) + len(elements)) + document[4:-1] + elements + b"\0"
-
-
-def with_value(document: bytes, span: Span, value: bytes) -> bytes:
-    """``document`` with the value of one of its top-level elements replaced by another one of the same type."""
-    return from_elements(document[4 : span[2]] + value + document[span[3] : len(document) - 1])
-
-
-def without(document: bytes, names: Container[bytes]) -> bytes:
-    """``document`` less its top-level elements of the given names; itself when it has none of them."""
-    kept: list[bytes] = []
-    kept_from = 4
-    for name, (_, element_start, _, value_end) in spans(document):
-        if name in names:
-            kept.append(document[kept_from:element_start])
-            kept_from = value_end
-    if not kept:
-        return document
-    kept.append(document[kept_from : len(document) - 1])
-    return from_elements(b"".join(kept))
-
-
-def without_spans(document: bytes, removed: Iterable[Span]) -> bytes:
-    """``document`` less some of its top-level elements, which are given in their order."""
-    kept: list[bytes] = []
-    kept_from = 4
-    for _, element_start, _, value_end in removed:
-        kept.append(document[kept_from:element_start])
-        kept_from = value_end
-    kept.append(document[kept_from : len(document) - 1])
-    return from_elements(b"".join(kept))
 
 
 def array_documents(document: bytes, span: Span) -> list[bytes]:
@@ -366,21 +201,6 @@ def array_documents(document: bytes, span: Span) -> list[bytes]:
     if position != end:
         raise InvalidBSONError("an array ends before its length says")
     return found
-
-
-def array_of_documents(documents: list[bytes]) -> bytes:
-    """The raw value of a BSON array that holds the given documents (the reverse of `array_documents`)."""
-    return from_elements(
-        b"".join([b"\x03%d\0%b" % (position, document) for position, document in enumerate(documents)])
-    )
-
-
-def raw_document(document: bytes) -> RawBSONDocument:
-    """A mapping that pymongo's encoder copies verbatim when it stands inside another document."""
-    try:
-        return RawBSONDocument(document)
-    except InvalidBSON as error:
-        raise InvalidBSONError(str(error)) from error
 
 
 def depth_exceeds(document: bytes, levels: int, start: int = 0) -> bool:

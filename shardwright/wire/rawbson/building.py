@@ -1,0 +1,92 @@
+"""Building documents of bytes that are there already: appending, cutting out and joining elements."""
+
+from collections.abc import Container, Iterable, Mapping
+from typing import Any
+
+import bson
+from bson.errors import InvalidBSON
+from bson.raw_bson import RawBSONDocument
+
+from shardwright.wire.rawbson.spans import spans
+from shardwright.wire.rawbson.types import INT32_STRUCT, InvalidBSONError, Span
+
+_pack_int32 = INT32_STRUCT.pack
+
+
+def wrap_value(kind: int, value: bytes, name: bytes = b"") -> bytes:
+    """A document of one element with the given name, type byte and raw value."""
+    return _pack_int32(len(value) + len(name) + 7) + bytes((kind,)) + name + b"\0" + value + b"\0"
+
+
+def element(name: bytes, kind: int, value: bytes) -> bytes:
+    """The bytes of one element, ready for `append`."""
+    return bytes((kind,)) + name + b"\0" + value
+
+
+def encode_document(document: Mapping[str, Any]) -> bytes:
+    """``document`` with its fields in their order, as keys, bounds and patterns need it.
+
+    The codec moves ``_id`` to the front of a document that it encodes by itself, as drivers do with what they insert;
+    it leaves nested documents alone.
+    """
+    return bson.encode({"": document})[6:-1]
+
+
+def encode_elements(fields: Mapping[str, Any]) -> bytes:
+    """The elements of ``fields`` without the document around them, ready for `append`."""
+    return bson.encode(fields)[4:-1]
+
+
+def from_elements(elements: bytes) -> bytes:
+    """A document made of elements that lie one behind the other."""
+    return _pack_int32(len(elements) + 5) + elements + b"\0"
+
+
+def append(document: bytes, elements: bytes) -> bytes:
+    """``document`` with ``elements`` added at its end; its own bytes are copied, not re-encoded."""
+    return _pack_int32(len(document) + len(elements)) + document[4:-1] + elements + b"\0"
+
+
+def with_value(document: bytes, span: Span, value: bytes) -> bytes:
+    """``document`` with the value of one of its top-level elements replaced by another one of the same type."""
+    return from_elements(document[4 : span[2]] + value + document[span[3] : len(document) - 1])
+
+
+def without(document: bytes, names: Container[bytes]) -> bytes:
+    """``document`` less its top-level elements of the given names; itself when it has none of them."""
+    kept: list[bytes] = []
+    kept_from = 4
+    for name, (_, element_start, _, value_end) in spans(document):
+        if name in names:
+            kept.append(document[kept_from:element_start])
+            kept_from = value_end
+    if not kept:
+        return document
+    kept.append(document[kept_from : len(document) - 1])
+    return from_elements(b"".join(kept))
+
+
+def without_spans(document: bytes, removed: Iterable[Span]) -> bytes:
+    """``document`` less some of its top-level elements, which are given in their order."""
+    kept: list[bytes] = []
+    kept_from = 4
+    for _, element_start, _, value_end in removed:
+        kept.append(document[kept_from:element_start])
+        kept_from = value_end
+    kept.append(document[kept_from : len(document) - 1])
+    return from_elements(b"".join(kept))
+
+
+def array_of_documents(documents: list[bytes]) -> bytes:
+    """The raw value of a BSON array that holds the given documents (the reverse of `array_documents`)."""
+    return from_elements(
+        b"".join([b"\x03%d\0%b" % (position, document) for position, document in enumerate(documents)])
+    )
+
+
+def raw_document(document: bytes) -> RawBSONDocument:
+    """A mapping that pymongo's encoder copies verbatim when it stands inside another document."""
+    try:
+        return RawBSONDocument(document)
+    except InvalidBSON as error:
+        raise InvalidBSONError(str(error)) from error

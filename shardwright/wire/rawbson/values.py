@@ -1,0 +1,94 @@
+"""Decoding documents and values, those included that pymongo's codec refuses and a mongod accepts."""
+
+from typing import Any, Final
+
+import bson
+from bson.binary import Binary
+from bson.codec_options import CodecOptions, DatetimeConversion
+from bson.errors import InvalidBSON
+from bson.raw_bson import RawBSONDocument
+
+from shardwright.wire.rawbson.building import wrap_value
+from shardwright.wire.rawbson.spans import spans
+from shardwright.wire.rawbson.types import ARRAY, BINARY, INT32, INT32_STRUCT, OBJECT, STRING, InvalidBSONError, Span
+
+_unpack_int32 = INT32_STRUCT.unpack_from
+
+VALUE_CODEC: Final[CodecOptions[dict[str, Any]]] = CodecOptions(
+    document_class=dict, tz_aware=False, datetime_conversion=DatetimeConversion.DATETIME_AUTO
+)
+"""How values are decoded where a daemon needs them: UUIDs stay ``Binary``, dates out of Python's range are kept."""
+
+_LENIENT_CODEC: Final = VALUE_CODEC.with_options(unicode_decode_error_handler="replace")
+
+
+class VerbatimDocument(dict[str, Any]):
+    """A nested document with values that Python cannot hold exactly; encoded again, it is the same bytes.
+
+    Attributes:
+        raw: the bytes, which pymongo's encoder copies in place of the values, as it does those of a `RawBSONDocument`.
+    """
+
+    _type_marker = RawBSONDocument._type_marker
+
+    def __init__(self, raw: bytes) -> None:
+        """Decode as far as possible.
+
+        Raises:
+            InvalidBSONError: it is not well-formed.
+        """
+        super().__init__(_decode_leniently(raw))
+        self.raw = raw
+
+
+def decode_document(document: bytes) -> dict[str, Any]:
+    """A document decoded by pymongo's codec with `VALUE_CODEC`, also where that codec refuses what a mongod accepts.
+
+    A mongod checks neither that text is UTF-8 nor the length that binary data of the old subtype 2 give themselves.
+    Text then has replacement characters, data of such a length come whole, and nested documents that hold any of it
+    are `VerbatimDocument`.
+
+    Raises:
+        InvalidBSONError: it is not well-formed.
+    """
+    try:
+        return bson.decode(document, codec_options=VALUE_CODEC)
+    except InvalidBSON:
+        return _decode_leniently(document)
+
+
+def decode_value(document: bytes, span: Span) -> Any:  # noqa: ANN401 - a BSON value can be anything
+    """The Python value of one element; as `decode_document`.
+
+    Raises:
+        InvalidBSONError: it is not well-formed.
+    """
+    kind, _, value_start, value_end = span
+    if kind == INT32:
+        return _unpack_int32(document, value_start)[0]
+    if kind == STRING:
+        return document[value_start + 4 : value_end - 1].decode(errors="replace")
+    value = document[value_start:value_end]
+    try:
+        if kind == OBJECT:
+            return bson.decode(value, codec_options=VALUE_CODEC)
+        return bson.decode(wrap_value(kind, value), codec_options=VALUE_CODEC)[""]
+    except InvalidBSON:
+        return _decode_value_leniently(kind, value)
+
+
+def _decode_leniently(document: bytes) -> dict[str, Any]:
+    return {name.decode(errors="replace"): decode_value(document, span) for name, span in spans(document)}
+
+
+def _decode_value_leniently(kind: int, value: bytes) -> Any:  # noqa: ANN401 - a BSON value can be anything
+    if kind == OBJECT:
+        return VerbatimDocument(value)
+    if kind == ARRAY:
+        return [decode_value(value, span) for _, span in spans(value)]
+    if kind == BINARY:
+        return Binary(value[5:], value[4])
+    try:
+        return bson.decode(wrap_value(kind, value), codec_options=_LENIENT_CODEC)[""]
+    except InvalidBSON as error:
+        raise InvalidBSONError(str(error)) from error
