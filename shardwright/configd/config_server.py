@@ -11,13 +11,13 @@ from shardwright.configd.catalog.initialization import initialize_catalog
 from shardwright.configd.primary import Primary
 from shardwright.configd.shards.shard_clients import ShardClients, handshake
 from shardwright.configd.shards.shard_hosts import ShardHosts
-from shardwright.daemon.logs import get_logger
 from shardwright.daemon.metrics import Counter
 from shardwright.daemon.sidecar.options import SidecarOptions
 from shardwright.daemon.sidecar.sidecar import Sidecar
 from shardwright.daemon.single_flight import SingleFlight
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.logger import get_logger
 from shardwright.wire.transport.pools import ConnectionPools
 
 logger = get_logger("configd")

@@ -6,7 +6,6 @@ from shardwright.configd.catalog.config_time import config_time
 from shardwright.configd.config_server import ConfigServer
 from shardwright.configd.dispatcher import is_config_command, run_config_command
 from shardwright.configd.registry import COMMANDS
-from shardwright.daemon.logs import get_logger
 from shardwright.daemon.metrics import Metrics
 from shardwright.daemon.namespaces import namespace_of
 from shardwright.daemon.sidecar.handler import SidecarHandler
@@ -15,6 +14,7 @@ from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.wire.error_codes import Category, has_category
 from shardwright.wire.errors import CommandError
 from shardwright.wire.hello import HELLO_NAMES
+from shardwright.wire.logger import get_logger
 from shardwright.wire.message import reply_document
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection

@@ -17,8 +17,8 @@ from typing import Final
 import h11
 import trio
 
-from shardwright.daemon.logs import get_logger
 from shardwright.daemon.metrics import CONTENT_TYPE, Metrics
+from shardwright.wire.logger import get_logger
 
 IDLE_SECONDS_MAX: Final = 60.0
 """How long a connection may take until its next request has been read and answered."""

@@ -1,22 +1,24 @@
 """Structured logs: one JSON object a line, on standard error or in a file.
 
 Every line has ``t`` (ISO 8601, UTC, milliseconds), ``level``, ``component`` and ``msg`` (one short sentence), then the
-fields that the line is about, in snake_case. Modules of ``wire`` log with the standard library alone and pass their
-fields as ``extra``; both ways end in the same form.
+fields that the line is about, in snake_case. Our own lines come from `wire.logger`; those of libraries, and Python's
+warnings, come through the standard library and get the same form.
 """
 
 import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Final, Protocol
 
 from shardwright.daemon.held_back import log_signals_held_back
 from shardwright.daemon.log_file import LogFile, LogRotation
 from shardwright.daemon.recent_log import RecentLog
+from shardwright.wire.logger import get_logger
 
 LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
@@ -24,55 +26,6 @@ _RECORD_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {"messa
 
 recent: Final = RecentLog()
 """The lines that the ``getLog`` command of this process shows."""
-
-
-class Logger:
-    """A component's logger with typed fields: ``logger.info("Refreshed routing table", namespace=str(namespace))``.
-
-    A field may be given as a function without arguments, which is called only when the line is written. Field names
-    must not be those of the line itself (``t``, ``level``, ``component``, ``msg``).
-    """
-
-    __slots__ = ("_logger",)
-
-    def __init__(self, component: str) -> None:
-        self._logger = logging.getLogger(component)
-
-    @property
-    def is_debug_enabled(self) -> bool:
-        """Whether debug lines are written at all, for fields that are costly to collect."""
-        return self._logger.isEnabledFor(logging.DEBUG)
-
-    def debug(self, sentence: str, **fields: object) -> None:
-        """For debugging; the only level at which documents may appear."""
-        self._log(logging.DEBUG, sentence, fields)
-
-    def info(self, sentence: str, **fields: object) -> None:
-        """Something that an operator would put in the story of the day."""
-        self._log(logging.INFO, sentence, fields)
-
-    def warning(self, sentence: str, **fields: object) -> None:
-        """Something is off, and the daemon copes."""
-        self._log(logging.WARNING, sentence, fields)
-
-    def error(self, sentence: str, **fields: object) -> None:
-        """Something has failed that should not."""
-        self._log(logging.ERROR, sentence, fields)
-
-    def exception(self, sentence: str, **fields: object) -> None:
-        """An error with the traceback of the exception that is being handled."""
-        self._log(logging.ERROR, sentence, fields, with_traceback=True)
-
-    def _log(self, level: int, sentence: str, fields: Mapping[str, object], *, with_traceback: bool = False) -> None:
-        if self._logger.isEnabledFor(level):
-            extra = {"fields": {name: value() if callable(value) else value for name, value in fields.items()}}
-            # The sentence is an argument so that a % in it stays a %.
-            self._logger.log(level, "%s", sentence, extra=extra, exc_info=with_traceback)
-
-
-def get_logger(component: str) -> Logger:
-    """The logger of a component such as ``router.cursors``."""
-    return Logger(component)
 
 
 _logger: Final = get_logger("daemon.logs")
@@ -160,6 +113,19 @@ def configure_logs(level: str = "info", file: Path | None = None, rotation: LogR
     logging.captureWarnings(True)
 
 
+def log_uncaught_exceptions() -> None:
+    """Have the interpreter's reports of exceptions that nothing caught become lines of the log."""
+
+    def on_uncaught(_kind: type[BaseException], error: BaseException, _traceback: TracebackType | None) -> None:
+        _logger.exception("Uncaught exception", raised=error)
+
+    def on_unraisable(unraisable: "sys.UnraisableHookArgs") -> None:
+        _logger.exception("Exception ignored", raised=unraisable.exc_value, where=repr(unraisable.object))
+
+    sys.excepthook = on_uncaught
+    sys.unraisablehook = on_unraisable
+
+
 def rotate_logs() -> None:
     """Begin a new log file, as the option ``--log-rotate`` says; nothing is done when the log is no file.
 
@@ -197,10 +163,10 @@ def set_level(level: str) -> None:
     logging.getLogger().setLevel(LEVELS[level])
 
 
-def warn_at_startup(sentence: str) -> None:
+def warn_at_startup(message: str) -> None:
     """Log a warning that clients see when they connect (``getLog: "startupWarnings"``)."""
-    get_logger("daemon.startup").warning(sentence)
-    recent.add_startup_warning(timestamp(datetime.now(UTC).timestamp()), sentence)
+    get_logger("daemon.startup").warning(message)
+    recent.add_startup_warning(timestamp(datetime.now(UTC).timestamp()), message)
 
 
 def timestamp(seconds: float) -> str:

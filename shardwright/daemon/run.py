@@ -13,11 +13,12 @@ from typing import Final, Protocol
 import trio
 
 from shardwright.daemon.http import HealthServer, serve_http
-from shardwright.daemon.logs import configure_logs, get_logger, rotate_logs
+from shardwright.daemon.logs import configure_logs, log_uncaught_exceptions, rotate_logs
 from shardwright.daemon.metrics import Metrics
 from shardwright.daemon.options import HostAndPort, known_address, unread_bounds, use_timeouts
 from shardwright.daemon.signals import LogAction, obey_log_signals, wait_for_end
 from shardwright.wire.limits import CONNECTIONS_MAX
+from shardwright.wire.logger import get_logger
 from shardwright.wire.transport.local_sockets import LOCAL_SOCKETS, socket_path
 from shardwright.wire.transport.reactor import REACTOR
 from shardwright.wire.transport.server import Handler, Server
@@ -82,6 +83,7 @@ def run_daemon(
             unix_sockets.append(socket_path(arguments.unix_socket_directory, known_address(arguments)))
     try:
         configure_logs(arguments.log_level, arguments.log_file, arguments.log_rotate)
+        log_uncaught_exceptions()
         obey_log_signals(on_log_signal)
         listeners = open_listeners(arguments.bind_ip, arguments.port, reuse_port=reuse_port)
         metrics_listeners = open_metrics_listeners(arguments)

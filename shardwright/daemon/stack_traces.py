@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 import trio
 
-from shardwright.daemon.logs import get_logger
+from shardwright.wire.logger import get_logger
 
 logger = get_logger("daemon.stack_traces")
 

@@ -3,7 +3,6 @@
 Deadlines, errors, gossip, metrics and the log of slow operations are here, so that no handler repeats them.
 """
 
-import logging
 import math
 from time import perf_counter
 from typing import Final
@@ -20,13 +19,14 @@ from shardwright.router.router import Router
 from shardwright.wire.arguments import clamp_int64
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import RETRYABLE_WRITE_ERROR, CommandError
+from shardwright.wire.logger import get_logger
 from shardwright.wire.message import reply
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 from shardwright.wire.well_formed import error_of_request
 
-logger = logging.getLogger("router.commands")
+logger = get_logger("router.commands")
 
 _MAX_TIME_MS_LIMIT: Final = 2_147_483_647
 
@@ -177,13 +177,11 @@ def _log_slow(operation: Operation, outcome: str, seconds: float) -> None:
     request = operation.request
     logger.info(
         "Slow operation",
-        extra={
-            "connection_id": operation.client.id,
-            "command": request.name,
-            "namespace": namespace_of(request, in_full=_NAMED_IN_FULL, without=_NAME_SHARDS),
-            "duration_ms": round(seconds * 1000, 1),
-            "outcome": outcome,
-            "shards": list(operation.targeted),
-            "retries": operation.retries,
-        },
+        connection_id=operation.client.id,
+        command=request.name,
+        namespace=namespace_of(request, in_full=_NAMED_IN_FULL, without=_NAME_SHARDS),
+        duration_ms=round(seconds * 1000, 1),
+        outcome=outcome,
+        shards=list(operation.targeted),
+        retries=operation.retries,
     )

@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import shardwright.shardd.commands  # noqa: F401 - registers the commands
-from shardwright.daemon.logs import get_logger
 from shardwright.daemon.metrics import LabelledCounter
 from shardwright.daemon.namespaces import namespace_of as logged_namespace_of
 from shardwright.daemon.sidecar.handler import SidecarHandler
@@ -45,6 +44,7 @@ from shardwright.sharding.versions import DATABASE_VERSION, SHARD_VERSION
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.hello import HELLO_NAMES
+from shardwright.wire.logger import get_logger
 from shardwright.wire.message import reply_document
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import response_body

@@ -6,10 +6,10 @@ from typing import Final, Protocol
 
 import trio
 
-from shardwright.daemon.logs import get_logger
 from shardwright.daemon.sidecar.term_fence import TermFence
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.logger import get_logger
 
 logger = get_logger("shardd.terms")
 

@@ -3,16 +3,26 @@
 import io
 import json
 import logging
+import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shardwright.daemon.logs import LogSink, configure_logs, get_logger, recent, set_level, warn_at_startup
+from shardwright.daemon.logs import (
+    LogSink,
+    configure_logs,
+    log_uncaught_exceptions,
+    recent,
+    set_level,
+    warn_at_startup,
+)
 from shardwright.daemon.recent_log import LINES_MAX, RecentLog
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.logger import get_logger
 
 
 @pytest.fixture(autouse=True)
@@ -58,11 +68,67 @@ def test_a_line_is_one_json_object_with_its_fields(log_path: Path) -> None:
     assert timestamp.endswith("Z")
 
 
-def test_lines_of_the_standard_library_have_the_same_form(log_path: Path) -> None:
-    logging.getLogger("wire.server").warning("Lost %s", "a member", extra={"remote": "h:1"})
+def test_a_bound_logger_adds_its_fields_to_each_line(log_path: Path) -> None:
+    logger = get_logger("shardd.migration.donor").bind(namespace="db.c", session="s0").bind(session="s1")
+    logger.info("Resuming a migration", position=7)
+    logger.warning("Could not release the recipient", namespace="db.d")
+    kept = [{name: line[name] for name in ("component", "namespace", "session")} for line in lines_of(log_path)]
+    assert kept == [
+        {"component": "shardd.migration.donor", "namespace": namespace, "session": "s1"}
+        for namespace in ("db.c", "db.d")
+    ]
+
+
+@pytest.mark.parametrize("library", ["pymongo.topology", "trio.abc.Instrument"])
+def test_lines_of_libraries_have_the_same_form(log_path: Path, library: str) -> None:
+    logging.getLogger(library).warning("Lost %s", "a member", extra={"remote": "h:1"})
     (line,) = lines_of(log_path)
-    assert (line["component"], line["level"], line["msg"]) == ("wire.server", "warning", "Lost a member")
+    assert (line["component"], line["level"], line["msg"]) == (library, "warning", "Lost a member")
     assert line["remote"] == "h:1"
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_warning_of_python_is_a_line(log_path: Path) -> None:
+    warnings.warn("is going away", DeprecationWarning, stacklevel=1)
+    (line,) = lines_of(log_path)
+    assert (line["component"], line["level"]) == ("py.warnings", "warning")
+    assert "is going away" in line["msg"]
+
+
+@pytest.fixture
+def _hooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the interpreter's hooks set back after the test."""
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+
+
+@pytest.mark.usefixtures("_hooks")
+def test_an_exception_that_nothing_caught_is_a_line(log_path: Path) -> None:
+    log_uncaught_exceptions()
+    try:
+        raise KeyError("missing")
+    except KeyError as error:
+        caught = error
+    sys.excepthook(KeyError, caught, caught.__traceback__)
+    (line,) = lines_of(log_path)
+    assert (line["level"], line["msg"]) == ("error", "Uncaught exception")
+    assert line["traceback"].startswith("Traceback")
+    assert line["traceback"].endswith("KeyError: 'missing'")
+
+
+class _Faulty:
+    def __del__(self) -> None:
+        raise KeyError("missing")
+
+
+@pytest.mark.usefixtures("_hooks")
+def test_an_exception_that_the_interpreter_ignores_is_a_line(log_path: Path) -> None:
+    log_uncaught_exceptions()
+    _Faulty()
+    (line,) = lines_of(log_path)
+    assert (line["level"], line["msg"]) == ("error", "Exception ignored")
+    assert "_Faulty.__del__" in line["where"]
+    assert line["traceback"].endswith("KeyError: 'missing'")
 
 
 def test_fields_do_not_replace_those_of_the_line(log_path: Path) -> None:

@@ -7,9 +7,9 @@ from typing import Any, Final
 from bson.objectid import ObjectId
 
 from shardwright.configd.catalog.transactions import MAJORITY, Commands
-from shardwright.daemon.logs import get_logger
 from shardwright.sharding.catalog.changelog_entry import ChangeLogEntry
 from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.logger import get_logger
 
 logger = get_logger("configd.changelog")
 
@@ -64,5 +64,8 @@ class ChangeLog:
             )
         except (CommandError, BackendError) as error:
             logger.warning(
-                "Could not write to the changelog", what=entries[0].what, ns=entries[0].namespace, error=str(error)
+                "Could not write to the changelog",
+                what=entries[0].what,
+                namespace=entries[0].namespace,
+                error=str(error),
             )

@@ -14,10 +14,10 @@ from typing import Any, Final, Protocol, TypeVar
 
 from bson.int64 import Int64
 
-from shardwright.daemon.logs import get_logger
 from shardwright.daemon.metrics import Counter
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.logger import get_logger
 
 logger = get_logger("configd.transactions")
 
@@ -153,7 +153,7 @@ async def run_transaction(
         except TransactionConflictError as conflict:
             if conflicts is not None:
                 conflicts.add()
-            logger.info("Retrying a transaction", attempt=attempt, ns=str(conflict))
+            logger.info("Retrying a transaction", attempt=attempt, namespace=str(conflict))
             await wait_for_majority(mongod)
         else:
             return result

@@ -16,12 +16,12 @@ from shardwright.configd.shards.shard_candidate import (
     shard_name,
 )
 from shardwright.configd.shards.shard_clients import handshake
-from shardwright.daemon.logs import get_logger
 from shardwright.sharding.catalog.database_entry import DatabaseEntry
 from shardwright.sharding.catalog.shard_entry import ShardEntry
 from shardwright.sharding.versions import DatabaseVersion
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.logger import get_logger
 from shardwright.wire.transport.client import Connection
 from shardwright.wire.transport.replica_set import ReplicaSetClient
 

@@ -12,13 +12,13 @@ from shardwright.configd.catalog.transactions import Transaction
 from shardwright.configd.operation import Operation
 from shardwright.configd.primary import Primary
 from shardwright.configd.registry import config_command
-from shardwright.daemon.logs import get_logger
 from shardwright.sharding.catalog.database_entry import DatabaseEntry
 from shardwright.sharding.catalog.shard_entry import ShardEntry
 from shardwright.sharding.namespace import is_valid_database_name
 from shardwright.sharding.versions import DatabaseVersion
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.logger import get_logger
 
 logger = get_logger("configd.create_database")
 

@@ -11,9 +11,9 @@ import trio
 from shardwright.configd.catalog.catalog import Catalog
 from shardwright.configd.catalog.transactions import Transaction
 from shardwright.configd.shards.shard_clients import ShardClients
-from shardwright.daemon.logs import get_logger
 from shardwright.sharding.catalog.shard_entry import ShardEntry
 from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.logger import get_logger
 
 logger = get_logger("configd.shard_hosts")
 

@@ -4,13 +4,13 @@ from abc import ABC, abstractmethod
 from time import perf_counter
 from typing import Final
 
-from shardwright.daemon.logs import Logger
 from shardwright.daemon.metrics import Metrics
 from shardwright.daemon.outcomes import HOST_UNREACHABLE, OK, outcome_of_failure, outcome_of_success
 from shardwright.daemon.sidecar.sidecar import Sidecar
 from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.wire.errors import BackendError
 from shardwright.wire.hello import HELLO_NAMES
+from shardwright.wire.logger import Logger
 from shardwright.wire.rawbson import decode_document
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection

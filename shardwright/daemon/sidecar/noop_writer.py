@@ -5,7 +5,6 @@ to which nobody writes the oplog grows only with the periodic no-op, every ten s
 therefore writes a no-op of its own first, which a mongod that is told of no sharding does not: its sidecar does.
 """
 
-import logging
 from typing import Any, Final
 
 import trio
@@ -15,11 +14,12 @@ from shardwright.daemon.sidecar.hello_mirror import HelloMirror
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.logger import get_logger
 from shardwright.wire.rawbson import OBJECT, TIMESTAMP, decode_value, index
 from shardwright.wire.request import Request
 from shardwright.wire.transport.pools import ConnectionPools
 
-logger = logging.getLogger("daemon.sidecar.noop_writer")
+logger = get_logger("daemon.sidecar.noop_writer")
 
 READ_CONCERN: Final = b"readConcern"
 _AWAITED: Final = (b"afterClusterTime", b"atClusterTime")
@@ -58,7 +58,7 @@ class NoopWriter:
             try:
                 await self._write(awaited, request.get(_CLUSTER_TIME))
             except (BackendError, CommandError) as error:
-                logger.warning("Could not write a no-op", extra={"error": str(error)})
+                logger.warning("Could not write a no-op", error=str(error))
 
     async def _write(self, awaited: Timestamp, cluster_time: Any) -> None:  # noqa: ANN401 - whatever a client sent
         hello: Any = self._mirror.hello

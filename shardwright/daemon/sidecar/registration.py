@@ -4,7 +4,6 @@ Documents are ``{_id: "<mongod host:port>", sidecar: "<daemon host:port>"}``. Ea
 primary mongod of its set, and reads those of the others from its own mongod.
 """
 
-import logging
 from typing import Any, Final
 
 import trio
@@ -12,9 +11,10 @@ import trio
 from shardwright.daemon.sidecar.hello_mirror import HelloMirror
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.logger import get_logger
 from shardwright.wire.transport.pools import ConnectionPools
 
-logger = logging.getLogger("daemon.sidecar.registration")
+logger = get_logger("daemon.sidecar.registration")
 
 COLLECTION: Final = "sidecars"
 
@@ -49,7 +49,7 @@ class Registration:
                     is_complete = await self._synchronise()
                 except (BackendError, CommandError) as error:
                     # Before the set is initiated and during elections; the next hello brings another try.
-                    logger.debug("Could not read or write the registrations", extra={"error": str(error)})
+                    logger.debug("Could not read or write the registrations", error=str(error))
             with trio.move_on_after(_COMPLETE_SECONDS if is_complete else _INCOMPLETE_SECONDS):
                 await self._mirror.wait_for_change()
 
@@ -79,4 +79,4 @@ class Registration:
         reply = await pool.command("config", {"update": COLLECTION, "updates": [update]})
         for failure in reply.get("writeErrors", ()):
             raise CommandError.from_reply(failure)
-        logger.info("Registered with the replica set", extra={"mongod": self._mongod.address, "sidecar": self._address})
+        logger.info("Registered with the replica set", mongod=self._mongod.address, sidecar=self._address)

@@ -4,7 +4,6 @@ A daemon makes one `Sidecar`, runs it in its main nursery, and calls it from its
 whatever it passes on.
 """
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -19,6 +18,7 @@ from shardwright.daemon.sidecar.role_certainty import RoleCertainty
 from shardwright.daemon.sidecar.terms import RoleHooks, follow_role
 from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.wire.errors import BackendError, CommandError, RemoteProtocolError
+from shardwright.wire.logger import get_logger
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import Connection
 from shardwright.wire.transport.client_connection import ClientConnection
@@ -26,7 +26,7 @@ from shardwright.wire.transport.pools import ConnectionPools
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 from shardwright.wire.transport.timeouts import TIMEOUTS
 
-logger = logging.getLogger("daemon.sidecar")
+logger = get_logger("daemon.sidecar")
 
 _RECONNECT_SECONDS: Final = 0.05
 
@@ -125,7 +125,7 @@ class Sidecar:
                 await self._follow_connection()
             except (BackendError, CommandError, RemoteProtocolError) as error:
                 if self.mirror.hello is not None:
-                    logger.warning("Lost the mongod", extra={"error": str(error)})
+                    logger.warning("Lost the mongod", error=str(error))
                     self.mirror.lose()
                     self.mongod.pool.close_idle()
                     self._on_mongod_lost()

@@ -8,7 +8,6 @@ is replicated. From then on mongod refuses all lower numbers (TransactionTooOld)
 A number belongs to one process, too: what a daemon that was killed has left in mongod's socket is refused likewise.
 """
 
-import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -21,11 +20,12 @@ from bson.int64 import Int64
 from shardwright.daemon.sidecar.term_scope import check_term, term_of_task
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.logger import get_logger
 
 if TYPE_CHECKING:
     from shardwright.daemon.sidecar.mongod import LocalMongod
 
-logger = logging.getLogger("daemon.sidecar.term_fence")
+logger = get_logger("daemon.sidecar.term_fence")
 
 FENCE_SESSION_ID: Final = UUID(bytes=b"Shardwright\0\0\0\0\xff")
 """The id of the session, the same on all members."""
@@ -95,7 +95,7 @@ class TermFence:
             try:
                 await self._mark()
             except (CommandError, BackendError) as error:
-                logger.warning("Could not write the term's fence", extra={"error": str(error)})
+                logger.warning("Could not write the term's fence", error=str(error))
 
     async def _mark(self) -> None:
         update = {"q": {"_id": "fence"}, "u": {"$set": {"term": self._term}, "$inc": {"count": Int64(1)}}}

@@ -4,7 +4,6 @@ A term is a stretch of time in which mongod is primary without interruption. Wor
 cancelled when the term ends, so nothing a former primary was doing survives into the time of the next.
 """
 
-import logging
 from typing import Protocol
 
 import trio
@@ -12,8 +11,9 @@ import trio
 from shardwright.daemon.sidecar.hello_mirror import HelloMirror
 from shardwright.daemon.sidecar.role_certainty import RoleCertainty
 from shardwright.daemon.sidecar.term_scope import working_for
+from shardwright.wire.logger import get_logger
 
-logger = logging.getLogger("daemon.sidecar.terms")
+logger = get_logger("daemon.sidecar.terms")
 
 
 class RoleHooks(Protocol):
@@ -40,14 +40,14 @@ async def follow_role(mirror: HelloMirror, certainty: RoleCertainty, hooks: Role
         if term is None:
             await mirror.wait_for_change()
             continue
-        logger.info("Became primary", extra={"term": term})
+        logger.info("Became primary", term=term)
         certainty.end_role()
         with working_for(term):
             await _run_term(mirror, hooks, term)
         hooks.on_step_down()
         certainty.settle(None)
         certainty.end_role()
-        logger.info("Stepped down", extra={"term": term})
+        logger.info("Stepped down", term=term)
 
 
 async def _run_term(mirror: HelloMirror, hooks: RoleHooks, term: int) -> None:

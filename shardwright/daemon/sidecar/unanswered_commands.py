@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from shardwright.daemon.logs import get_logger
+from shardwright.wire.logger import get_logger
 from shardwright.wire.transport.client import Connection
 
 if TYPE_CHECKING:

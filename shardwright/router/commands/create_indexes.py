@@ -5,7 +5,6 @@ specification are asked first; and where a build fails on one shard, what was bu
 again. MongoDB 6.0 leaves it.
 """
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,10 +26,11 @@ from shardwright.router.routing.routing_cache import CollectionRouting
 from shardwright.router.sending.scatter import forwarded, raise_worst, scatter
 from shardwright.router.sending.shard_reply import ShardReply
 from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.logger import get_logger
 from shardwright.wire.message import next_request_id, op_msg
 from shardwright.wire.rawbson import append
 
-logger = logging.getLogger("router.indexes")
+logger = get_logger("router.indexes")
 
 
 @command("createIndexes", api_versions=("1",))
@@ -110,7 +110,9 @@ class _Creation:
             if reply.error is not None:
                 logger.warning(
                     "Indexes stay that could not be built on all shards",
-                    extra={"namespace": routing.namespace, "shard": reply.shard_id, "error": str(reply.error)},
+                    namespace=routing.namespace,
+                    shard=reply.shard_id,
+                    error=str(reply.error),
                 )
 
     async def _ask(self, routing: CollectionRouting, commands: Mapping[str, Mapping[str, Any]]) -> list[ShardReply]:

@@ -6,7 +6,6 @@ that it takes (`wire.transport.holdings`). Cursors on shards that are left over 
 background, since nobody waits for that.
 """
 
-import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from shardwright.router.cursors.session import CursorOwner
 from shardwright.router.cursors.single_shard import ARGUMENT_ERRORS
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.logger import get_logger
 from shardwright.wire.transport.holdings import Holding
 from shardwright.wire.transport.pools import ConnectionPools
 from shardwright.wire.transport.unread import UNREAD_REPLIES
@@ -29,7 +29,7 @@ from shardwright.wire.transport.unread import UNREAD_REPLIES
 if TYPE_CHECKING:
     from shardwright.wire.transport.client_connection import ClientConnection
 
-logger = logging.getLogger("router.cursors")
+logger = get_logger("router.cursors")
 
 IDLE_MILLISECONDS_MAX: Final = 600_000
 """Default of the parameter ``cursorTimeoutMillis``."""
@@ -260,7 +260,7 @@ class CursorManager:
             if entry.last_used <= limit and not entry.is_checked_out and not entry.is_immortal
         ]
         for entry in expired:
-            logger.info("A cursor timed out", extra={"cursor_id": entry.id, "namespace": entry.cursor.namespace})
+            logger.info("A cursor timed out", cursor_id=entry.id, namespace=entry.cursor.namespace)
             self._end(entry)
         self._timed_out += len(expired)
         return len(expired)
@@ -269,7 +269,8 @@ class CursorManager:
         """End a cursor that nobody is reading, for the sake of others."""
         logger.info(
             "Killed an idle cursor to free memory for other replies",
-            extra={"cursor_id": entry.id, "namespace": entry.cursor.namespace},
+            cursor_id=entry.id,
+            namespace=entry.cursor.namespace,
         )
         self._end(entry)
 
@@ -306,6 +307,4 @@ class CursorManager:
             with trio.fail_after(_KILL_SECONDS_MAX):
                 await self._pools[remote.address].exchange(remote.kill_frame())
         except (BackendError, trio.TooSlowError) as error:
-            logger.debug(
-                "Could not kill a cursor on a shard", extra={"shard": remote.shard_id, "error": str(error) or "timeout"}
-            )
+            logger.debug("Could not kill a cursor on a shard", shard=remote.shard_id, error=str(error) or "timeout")

@@ -21,7 +21,7 @@ from typing import Final
 import trio
 
 from shardwright.daemon.held_back import log_signals_held_back
-from shardwright.daemon.logs import configure_logs, get_logger, rotate_logs
+from shardwright.daemon.logs import configure_logs, log_uncaught_exceptions, rotate_logs
 from shardwright.daemon.run import explain_start_error, open_listeners
 from shardwright.daemon.signals import ending_signals, obey_ending_signals, obey_log_signals
 from shardwright.router.cursors.ids import WORKERS_MAX, worker_of
@@ -30,6 +30,7 @@ from shardwright.router.options import RouterOptions
 from shardwright.router.processes.worker_crashes import CrashRate
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.logger import get_logger
 
 logger = get_logger("router.workers")
 
@@ -60,6 +61,7 @@ def run_workers(parsed: argparse.Namespace, arguments: Sequence[str]) -> int:
     """Run the workers until a signal ends them; returns the exit code."""
     try:
         configure_logs(parsed.log_level, parsed.log_file, parsed.log_rotate)
+        log_uncaught_exceptions()
         _check_addresses(parsed)
         sockets = tempfile.TemporaryDirectory(prefix="shardwright-router-")
     except OSError as error:

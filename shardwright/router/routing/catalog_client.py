@@ -1,6 +1,5 @@
 """Reading the catalog on the config servers."""
 
-import logging
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from functools import partial
 from typing import Any, TypeVar
@@ -12,10 +11,11 @@ from shardwright.sharding.catalog.reads import CatalogRead
 from shardwright.sharding.clock import VectorClock
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.logger import get_logger
 from shardwright.wire.transport.replica_set import ReplicaSetClient
 from shardwright.wire.transport.request_loop import may_run_in_reactor
 
-logger = logging.getLogger("router.catalog")
+logger = get_logger("router.catalog")
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ class CatalogClient:
         try:
             await work()
         except (CommandError, BackendError) as error:
-            logger.warning("Could not reach the config servers", extra={"error": str(error)})
+            logger.warning("Could not reach the config servers", error=str(error))
 
 
 def _too_slow() -> CommandError:

@@ -5,7 +5,6 @@ dropped only if it is still the one in the cache, so that of a thousand clients 
 the others wait for it, or find it done.
 """
 
-import logging
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Final
@@ -22,10 +21,11 @@ from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.versions import UNSHARDED, DatabaseVersion, database_version_element, shard_version_element
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.logger import get_logger
 from shardwright.wire.read_preference import PRIMARY
 from shardwright.wire.transport.request_loop import may_run_in_reactor
 
-logger = logging.getLogger("router.routing")
+logger = get_logger("router.routing")
 
 _UNSHARDED_ELEMENT: Final = shard_version_element(UNSHARDED)
 _FIXED_DATABASES: Final = frozenset({"admin", "config"})
@@ -217,7 +217,7 @@ class RoutingCache:
         try:
             return await self.latest(routing)
         except CommandError as error:
-            logger.warning("Could not refresh the routing table", extra={"error": str(error)})
+            logger.warning("Could not refresh the routing table", namespace=routing.namespace, error=str(error))
             return routing
 
     def invalidate(self, routing: CollectionRouting) -> None:

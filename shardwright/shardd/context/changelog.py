@@ -6,10 +6,10 @@ from typing import Any
 
 from bson.objectid import ObjectId
 
-from shardwright.daemon.logs import get_logger
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.sharding.catalog.changelog_entry import ChangeLogEntry
 from shardwright.wire.errors import CommandError
+from shardwright.wire.logger import get_logger
 
 logger = get_logger("shardd.changelog")
 

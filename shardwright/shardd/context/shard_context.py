@@ -7,7 +7,6 @@ import trio
 from bson.timestamp import Timestamp
 
 from shardwright.daemon.fail_points import FailPoints
-from shardwright.daemon.logs import get_logger
 from shardwright.daemon.metrics import Metrics
 from shardwright.daemon.sidecar.options import SidecarOptions
 from shardwright.daemon.sidecar.sidecar import Sidecar
@@ -31,6 +30,7 @@ from shardwright.sharding.clock import signed_cluster_time
 from shardwright.sharding.involved_namespaces import INVOLVED_NAMESPACES
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.logger import get_logger
 from shardwright.wire.transport.client import handshake_document
 from shardwright.wire.transport.pools import ConnectionPools
 from shardwright.wire.transport.replica_set import ReplicaSetClient

@@ -19,7 +19,6 @@ from typing import Any, Final
 
 import bson
 
-from shardwright.daemon.logs import get_logger
 from shardwright.daemon.sidecar.reply_term import ASK_FOR_TERM, take_term
 from shardwright.daemon.sidecar.sidecar import Sidecar
 from shardwright.daemon.sidecar.term_scope import working_for
@@ -28,6 +27,7 @@ from shardwright.shardd.exchange.operation_generation import OperationGeneration
 from shardwright.shardd.exchange.sharding_fields import without_sharding_fields
 from shardwright.wire.error_codes import Category, has_category
 from shardwright.wire.errors import BackendError
+from shardwright.wire.logger import get_logger
 from shardwright.wire.message import OpMsg
 from shardwright.wire.request import Request
 from shardwright.wire.transport.reactor import REACTOR

@@ -10,13 +10,13 @@ import trio
 from bson.int64 import Int64
 from bson.timestamp import Timestamp
 
-from shardwright.daemon.logs import get_logger
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.range_scan import OWN_CURSOR_COMMENT
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.timestamps import pack_timestamp
 from shardwright.wire import rawbson
 from shardwright.wire.errors import BackendError, CommandError, RemoteProtocolError
+from shardwright.wire.logger import get_logger
 from shardwright.wire.message import OP_MSG, Header, next_request_id, op_msg
 from shardwright.wire.transport.client import Connection, decode_reply
 

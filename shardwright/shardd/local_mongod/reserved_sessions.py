@@ -24,7 +24,6 @@ import trio
 from bson.binary import Binary
 from bson.int64 import Int64
 
-from shardwright.daemon.logs import get_logger
 from shardwright.daemon.sidecar.mongod import REPLICATION_DATA, LocalMongod
 from shardwright.daemon.sidecar.reply_term import term_of_body
 from shardwright.daemon.sidecar.term_scope import check_term, term_of_task
@@ -33,6 +32,7 @@ from shardwright.shardd.local_mongod.raw_replies import check_reply
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.logger import get_logger
 from shardwright.wire.message import encode_sequence, next_request_id, op_msg
 from shardwright.wire.rawbson import decode_document, encode_document, raw_document
 from shardwright.wire.transport.client import response_body

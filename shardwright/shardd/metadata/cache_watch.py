@@ -12,11 +12,11 @@ from typing import Any, Final
 import bson
 import trio
 
-from shardwright.daemon.logs import get_logger
 from shardwright.daemon.sidecar.hello_mirror import HelloMirror
 from shardwright.shardd.orphans.range_deletion_task import RANGE_DELETIONS
 from shardwright.sharding.catalog.cache import CACHE_COLLECTIONS, CACHE_DATABASES
 from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.logger import get_logger
 from shardwright.wire.transport.client import Connection
 
 logger = get_logger("shardd.cache_watch")

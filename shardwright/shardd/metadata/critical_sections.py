@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import trio
 
-from shardwright.daemon.logs import get_logger
 from shardwright.shardd.metadata.namespace_state import NamespaceState
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.logger import get_logger
 
 logger = get_logger("shardd.critical_sections")
 

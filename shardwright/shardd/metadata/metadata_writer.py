@@ -2,13 +2,13 @@
 
 import trio
 
-from shardwright.daemon.logs import get_logger
 from shardwright.shardd.cluster.network import as_command_error
 from shardwright.shardd.metadata.metadata_store import MetadataStore
 from shardwright.sharding.catalog.database_entry import DatabaseEntry
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.logger import get_logger
 
 logger = get_logger("shardd.metadata_writer")
 
@@ -65,7 +65,7 @@ class MetadataWriter:
                         await self._save(key, value)
                     except (CommandError, BackendError) as error:
                         self._failures[key] = as_command_error(error)
-                        logger.warning("Could not persist metadata", kind=key[0], name=key[1], error=str(error))
+                        logger.warning("Could not persist metadata", kind=key[0], namespace=key[1], error=str(error))
                     self._writing = None
                     self._progress.unpark_all()
                 self._work = trio.Event()

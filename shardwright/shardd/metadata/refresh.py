@@ -10,7 +10,6 @@ from typing import Any, Final, Protocol
 import trio
 from bson.timestamp import Timestamp
 
-from shardwright.daemon.logs import get_logger
 from shardwright.daemon.metrics import LabelledCounter
 from shardwright.daemon.single_flight import SingleFlight
 from shardwright.shardd.cluster.catalog import Catalog
@@ -25,6 +24,7 @@ from shardwright.sharding.catalog.reads import read_database, read_routing
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.timestamps import unpack_timestamp
 from shardwright.wire.errors import BackendError
+from shardwright.wire.logger import get_logger
 
 logger = get_logger("shardd.refresh")
 

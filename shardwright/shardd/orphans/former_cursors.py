@@ -11,11 +11,11 @@ from typing import Any, Final
 import trio
 from bson.int64 import Int64
 
-from shardwright.daemon.logs import get_logger
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.orphans.open_cursors import NEAREST, now
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.logger import get_logger
 from shardwright.wire.rawbson import decode_value
 from shardwright.wire.request import Request
 

@@ -12,7 +12,6 @@ from typing import Final
 import trio
 from bson.int64 import Int64
 
-from shardwright.daemon.logs import get_logger
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.orphans.cursor_kinds import may_return, shows_shard_key
 from shardwright.shardd.orphans.open_cursors import OpenCursor, now, open_cursors
@@ -20,6 +19,7 @@ from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
 from shardwright.wire import rawbson
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.logger import get_logger
 from shardwright.wire.message import reply
 from shardwright.wire.transport.client import response_body
 

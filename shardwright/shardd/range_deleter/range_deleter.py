@@ -8,7 +8,6 @@ from uuid import UUID
 import trio
 from bson.binary import Binary
 
-from shardwright.daemon.logs import get_logger
 from shardwright.shardd.context.fail_point_names import (
     HANG_AFTER_DOING_DELETION,
     HANG_BEFORE_DOING_DELETION,
@@ -28,6 +27,7 @@ from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.logger import get_logger
 
 logger = get_logger("shardd.orphans")
 

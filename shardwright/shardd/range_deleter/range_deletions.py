@@ -15,7 +15,6 @@ from uuid import UUID
 import trio
 from bson.timestamp import Timestamp
 
-from shardwright.daemon.logs import get_logger
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod.reserved_sessions import ReservedSessions
 from shardwright.shardd.orphans.older_cursors import OlderCursors
@@ -28,6 +27,7 @@ from shardwright.shardd.range_deleter.task_store import RangeDeletionStore
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.logger import Logger, get_logger
 
 logger = get_logger("shardd.orphans")
 
@@ -128,7 +128,7 @@ class RangeDeletions:
             return
         await self._store.insert(task)
         self._adopt(task)
-        logger.info("Registered a range deletion", **_about(task))
+        _logger_of(task).info("Registered a range deletion")
         state = self._context.namespace(task.namespace)
         table = state.table if state.is_known else await self._deleter.authoritative_table(task)
         ranges = orphan_ranges([task], table, self._context.require_identity().shard_name) if table else ()
@@ -155,7 +155,7 @@ class RangeDeletions:
             self._forget(migration_id)
             return
         entry = self._adopt(task)
-        logger.info("Scheduled a range deletion", when=when, **_about(task))
+        _logger_of(task).info("Scheduled a range deletion", when=when)
         self._start(entry)
 
     async def remove(self, migration_id: UUID) -> None:
@@ -210,7 +210,7 @@ class RangeDeletions:
             ]
             if not overlapping:
                 return
-            logger.info("Waiting for an overlapping range deletion", **_about(overlapping[0].task))
+            _logger_of(overlapping[0].task).info("Waiting for an overlapping range deletion")
             await overlapping[0].wait_ended()
 
     async def wait_deleted(self, migration_id: UUID) -> None:
@@ -327,7 +327,7 @@ class RangeDeletions:
             self._forget(task.id)
         except CommandError as error:
             # The range stays hidden and blocks migrations until somebody looks at it or the next primary tries again.
-            logger.error("Could not delete a range", error=str(error), **_about(task))
+            _logger_of(task).error("Could not delete a range", error=str(error))
             entry.end(error)
         finally:
             entry.is_running = False
@@ -351,14 +351,13 @@ class RangeDeletions:
         return time
 
 
-def _about(task: RangeDeletionTask) -> dict[str, Any]:
-    """The fields of a task's log lines."""
-    return {
-        "namespace": task.namespace,
-        "migration": str(task.id),
-        "range": str(range_of(task)),
-        "orphans": task.orphans,
-    }
+def _logger_of(task: RangeDeletionTask) -> Logger:
+    return logger.bind(
+        namespace=task.namespace,
+        migration=str(task.id),
+        range=str(range_of(task)),
+        orphans=task.orphans,
+    )
 
 
 def _stepped_down() -> CommandError:

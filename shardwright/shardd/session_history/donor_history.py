@@ -18,7 +18,6 @@ from uuid import UUID
 import trio
 from bson.binary import Binary
 
-from shardwright.daemon.logs import get_logger
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.pooled_cursor import PooledCursor
 from shardwright.shardd.session_history.images import statements_with_images
@@ -32,6 +31,7 @@ from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.sharding.timestamps import unpack_timestamp
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.logger import get_logger
 
 logger = get_logger("shardd.session_history")
 

@@ -12,7 +12,6 @@ import bson
 import trio
 from bson.datetime_ms import DatetimeMS
 
-from shardwright.daemon.logs import get_logger
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.pooled_cursor import PooledCursor, all_documents
 from shardwright.shardd.session_history.statement import (
@@ -27,8 +26,6 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.message import encode_sequence, next_request_id, op_msg
 from shardwright.wire.rawbson import decode_document, encode_document, index, raw_document
 from shardwright.wire.transport.client import decode_reply
-
-logger = get_logger("shardd.session_history")
 
 HISTORY: Final = Namespace("config", "migratedSessionHistory")
 

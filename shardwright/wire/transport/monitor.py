@@ -4,7 +4,6 @@ Each known member is asked with an awaitable hello, which it answers as soon as 
 at once and an idle set costs next to nothing.
 """
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -15,12 +14,13 @@ from shardwright.wire.discovery.selection import in_latency_window, least_busy_o
 from shardwright.wire.discovery.server import Server, smoothed_round_trip
 from shardwright.wire.discovery.topology import Topology
 from shardwright.wire.errors import BackendError, CommandError, ConnectFailedError, RemoteProtocolError
+from shardwright.wire.logger import get_logger
 from shardwright.wire.read_preference import PRIMARY, ReadPreference
 from shardwright.wire.transport.client import Connection
 from shardwright.wire.transport.pools import ConnectionPools
 from shardwright.wire.transport.timeouts import TIMEOUTS
 
-logger = logging.getLogger("wire.monitor")
+logger = get_logger("wire.monitor")
 
 _RETRY_SECONDS: Final = 0.5
 """The specification's ``minHeartbeatFrequencyMS``."""
@@ -176,7 +176,7 @@ class ReplicaSetMonitor:
         if server is None:
             return False
         if server.is_known:
-            logger.warning("Lost a replica set member", extra={"remote": address, "error": str(error)})
+            logger.warning("Lost a replica set member", remote=address, error=str(error))
         self._advance(self.topology.after_failed_check(address, str(error)))
         return server.is_known
 
@@ -197,7 +197,7 @@ class ReplicaSetMonitor:
         if topology is before:
             return
         if before.is_compatible and not topology.is_compatible:
-            logger.error("A replica set speaks no wire version that is known here", extra={"set": self.set_name})
+            logger.error("A replica set speaks no wire version that is known here", replica_set=self.set_name)
         primary = topology.primary if topology.is_compatible else None
         self.primary = primary.address if primary is not None else None
         for address, server in topology.servers.items():

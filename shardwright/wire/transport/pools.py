@@ -1,16 +1,16 @@
 """One connection pool for each remote host that a daemon talks to, and the task that keeps them tidy."""
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import trio
 
 from shardwright.wire.errors import BackendError, RemoteProtocolError
+from shardwright.wire.logger import get_logger
 from shardwright.wire.transport.disconnects import DisconnectWatcher
 from shardwright.wire.transport.pool import Pool, PoolOptions, PoolStatistics
 
-logger = logging.getLogger("wire.pools")
+logger = get_logger("wire.pools")
 
 _REAP_INTERVAL_SECONDS: Final = 10.0
 
@@ -75,4 +75,4 @@ async def _fill(pool: Pool) -> None:
         await pool.fill()
     except (BackendError, RemoteProtocolError) as error:
         # The host is down; those who need it get the error, and a later round fills the pool.
-        logger.debug("Could not fill a pool", extra={"remote": pool.address, "error": str(error)})
+        logger.debug("Could not fill a pool", remote=pool.address, error=str(error))

@@ -9,7 +9,6 @@ It is an instrument of trio's, the public way to be called before every wait. Th
 its epoll descriptor (`_epoll_descriptor`); without it, or if nobody calls `Reactor.start`, all waits are trio's.
 """
 
-import logging
 import select
 import socket
 import threading
@@ -20,10 +19,12 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from shardwright.wire.logger import get_logger
+
 if TYPE_CHECKING:
     from shardwright.wire.transport.request_loop import RequestLoop
 
-logger = logging.getLogger("wire.reactor")
+logger = get_logger("wire.reactor")
 
 HANG_UP: Final = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 """The events that say that nothing more will come."""

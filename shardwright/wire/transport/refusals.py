@@ -3,12 +3,13 @@
 A burst of thousands would otherwise fill the log at the moment at which somebody needs to read it.
 """
 
-import logging
 from typing import Final
 
 import trio
 
-logger = logging.getLogger("wire.server")
+from shardwright.wire.logger import get_logger
+
+logger = get_logger("wire.server")
 
 _INTERVAL_SECONDS: Final = 1.0
 
@@ -49,10 +50,8 @@ class RefusalLog:
         peer, open_connections = self._latest
         logger.warning(
             "Connections refused because there are too many open connections",
-            extra={
-                "refused_count": self.refused - self._logged,
-                "remote": peer,
-                "connection_count": open_connections,
-            },
+            refused_count=self.refused - self._logged,
+            remote=peer,
+            connection_count=open_connections,
         )
         self._logged = self.refused

@@ -5,7 +5,6 @@ noticing clients that leave, and an orderly end. What a command means is the han
 """
 
 import errno
-import logging
 import socket
 from collections.abc import Sequence
 from functools import partial
@@ -19,6 +18,7 @@ from shardwright.wire import legacy
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import RETRYABLE_WRITE_ERROR, CommandError, RemoteProtocolError
 from shardwright.wire.limits import CONNECTIONS_MAX
+from shardwright.wire.logger import get_logger
 from shardwright.wire.message import (
     CHECKSUM_PRESENT,
     MORE_TO_COME,
@@ -43,7 +43,7 @@ from shardwright.wire.transport.reservations import SERVED_CLIENT
 from shardwright.wire.transport.stream import FrameStream
 from shardwright.wire.transport.unread import UNREAD_REPLIES, SlowClientError
 
-logger = logging.getLogger("wire.server")
+logger = get_logger("wire.server")
 
 _ACCEPT_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 _ACCEPT_PAUSE_SECONDS: Final = 0.1
@@ -161,7 +161,7 @@ class Server:
             except OSError as error:
                 if error.errno not in _ACCEPT_ERRNOS:
                     raise
-                logger.error("Could not accept a connection", extra={"error": str(error)})
+                logger.error("Could not accept a connection", error=str(error))
                 await trio.sleep(_ACCEPT_PAUSE_SECONDS)  # descriptors come back when others close
                 continue
             peer = f"{address[0]}:{address[1]}" if accepted.family != socket.AF_UNIX else "anonymous unix socket"
@@ -186,15 +186,19 @@ class Server:
             self.protocol_errors += 1
             logger.warning(
                 "Closing a connection that broke the protocol",
-                extra={"connection_id": client.id, "remote": client.peer, "error": str(error)},
+                connection_id=client.id,
+                remote=client.peer,
+                error=str(error),
             )
         except SlowClientError as error:
             logger.warning(
                 "Closing the connection of a client that does not read",
-                extra={"connection_id": client.id, "remote": client.peer, "error": str(error)},
+                connection_id=client.id,
+                remote=client.peer,
+                error=str(error),
             )
         except OSError as error:
-            logger.debug("A connection broke", extra={"connection_id": client.id, "error": str(error)})
+            logger.debug("A connection broke", connection_id=client.id, error=str(error))
         finally:
             self._watcher.unwatch(client.stream.socket)
             client.stream.close()
@@ -249,8 +253,10 @@ class Server:
 
     @may_run_in_reactor
     async def _answer_op_msg(self, client: ClientConnection, message: OpMsg) -> bytes | None:
+        command = None
         try:
             request = Request(message)
+            command = request.name
             client.unanswered = None if message.flags & MORE_TO_COME else request
             reply = await self._handler.handle(client, request)
         except CommandError as error:
@@ -260,7 +266,9 @@ class Server:
         except Exception as error:
             logger.exception(
                 "Internal error in a command",
-                extra={"connection_id": client.id, "remote": client.peer},
+                connection_id=client.id,
+                remote=client.peer,
+                command=command,
             )
             internal = CommandError(ErrorCode.InternalError, f"{type(error).__name__}: {error}")
             client.is_finished = True

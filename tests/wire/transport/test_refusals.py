@@ -10,7 +10,7 @@ from shardwright.wire.transport.refusals import RefusalLog
 
 
 def counts(caplog: pytest.LogCaptureFixture) -> list[int]:
-    return [vars(record)["refused_count"] for record in caplog.records]
+    return [vars(record)["fields"]["refused_count"] for record in caplog.records]
 
 
 def test_one_line_a_second_says_how_many_were_refused(caplog: pytest.LogCaptureFixture) -> None:
@@ -36,6 +36,6 @@ def test_one_line_a_second_says_how_many_were_refused(caplog: pytest.LogCaptureF
             nursery.cancel_scope.cancel()
         assert counts(caplog) == [1, 4_902, 1]
         assert refusals.refused == 4_904
-        assert vars(caplog.records[1])["remote"] == "1.2.3.4:6"
+        assert vars(caplog.records[1])["fields"]["remote"] == "1.2.3.4:6"
 
     trio.run(main, clock=MockClock(autojump_threshold=0))

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import trio
 
-from shardwright.daemon.logs import get_logger
 from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.logger import Logger, get_logger
 
 logger = get_logger("shardd.coordinators")
 
@@ -43,8 +43,13 @@ async def run_to_its_end(coordinator: Coordinator) -> dict[str, Any]:
             raise failure
         # Half done is worse than late.
         pause = min(RETRY_SECONDS * 2 ** min(attempt, 10), RETRY_SECONDS_MAX)
-        failed = {"attempt": attempt + 1, "code": failure.code, "error": str(failure)}
-        logger.warning("Retrying a DDL operation", id=coordinator.id, **failed, retry_seconds=pause)
+        _logger_of(coordinator).warning(
+            "Retrying a DDL operation",
+            attempt=attempt + 1,
+            code=failure.code,
+            error=str(failure),
+            retry_seconds=pause,
+        )
         await trio.sleep(pause)
     raise AssertionError("attempts do not run out")
 
@@ -59,5 +64,9 @@ def _as_command_error(coordinator: Coordinator, error: Exception) -> CommandErro
         return error
     if isinstance(error, BackendError):
         return CommandError(ErrorCode.HostUnreachable, str(error))
-    logger.exception("Internal error in a DDL operation", id=coordinator.id)
+    _logger_of(coordinator).exception("Internal error in a DDL operation")
     return CommandError(ErrorCode.InternalError, f"{type(error).__name__}: {error}")
+
+
+def _logger_of(coordinator: Coordinator) -> Logger:
+    return logger.bind(namespace=coordinator.id["namespace"], operation=coordinator.operation_type)

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from shardwright.daemon.logs import get_logger
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.ddl.coordinators.coordinator import Coordinator, LocalMigrations
 from shardwright.shardd.ddl.coordinators.kinds import COORDINATORS
 from shardwright.sharding.namespace import Namespace
+from shardwright.wire.logger import get_logger
 
 logger = get_logger("shardd.coordinators")
 
@@ -22,8 +22,10 @@ def left_behind(context: ShardContext, migrations: LocalMigrations, document: Ma
     identity, phase = document["_id"], document.get("phase")
     kind = COORDINATORS.get(str(identity.get("operationType"))) if isinstance(identity, Mapping) else None
     if kind is None or not isinstance(identity.get("namespace"), str) or not isinstance(phase, str):
-        logger.error("Cannot resume a change of an unknown kind", document=str(document))
+        logger.error("Cannot resume a DDL operation of an unknown kind", document=str(document))
         return None
-    logger.info("Resuming a DDL operation", id=identity, phase=phase)
+    logger.info(
+        "Resuming a DDL operation", namespace=identity["namespace"], operation=identity["operationType"], phase=phase
+    )
     arguments = {name: value for name, value in document.items() if name not in _NOT_ARGUMENTS}
     return kind(context, migrations, Namespace.parse(identity["namespace"]), arguments, phase)

@@ -10,7 +10,6 @@ from typing import Any, Final
 import trio
 from bson.binary import Binary
 
-from shardwright.daemon.logs import get_logger
 from shardwright.shardd.cluster.network import is_transient
 from shardwright.shardd.context.fail_point_names import AFTER_ABORT, AFTER_COMMIT
 from shardwright.shardd.context.other_shards import send_to_shard
@@ -22,6 +21,7 @@ from shardwright.shardd.orphans.range_deletion_task import CLEAN_DELAYED, CLEAN_
 from shardwright.shardd.range_deleter.range_deletions import RangeDeletions
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.logger import get_logger
 
 logger = get_logger("shardd.migration.donor")
 
@@ -77,6 +77,13 @@ class Completion:
         self._when = CLEAN_NOW if waits_for_delete else CLEAN_DELAYED
         self._store = DonorStore(context.mongod)
         self._places = AFTER_COMMIT if coordinator.decision == COMMITTED else AFTER_ABORT
+        self._logger = logger.bind(
+            namespace=coordinator.namespace,
+            migration=str(coordinator.id),
+            session=session_id,
+            recipient=coordinator.recipient,
+            decision=coordinator.decision,
+        )
 
     async def run(self, nursery: trio.Nursery) -> None:
         """Complete the migration; if that takes more than a few seconds, it goes on in ``nursery``."""
@@ -102,9 +109,9 @@ class Completion:
             await fail_points.hang_while(self._places.before_forgetting_migration)
             await self._store.forget(self._coordinator.id)
         except (CommandError, BackendError) as error:
-            logger.warning("Could not complete a migration", error=str(error), **self._about)
+            self._logger.warning("Could not complete a migration", error=str(error))
             return False
-        logger.info("Completed a migration", **self._about)
+        self._logger.info("Completed a migration")
         return True
 
     async def _complete_here(self) -> None:
@@ -134,7 +141,7 @@ class Completion:
             # A shard that has been removed from the cluster holds nothing that has to be released.
             if error.code != ErrorCode.ShardNotFound:
                 raise
-            logger.info("The recipient shard was removed", **self._about)
+            self._logger.info("The recipient shard was removed")
 
     async def _abort_recipient(self) -> None:
         try:
@@ -142,18 +149,7 @@ class Completion:
         except CommandError as error:
             if is_transient(error) or error.code == ErrorCode.ShardNotFound:
                 raise
-            logger.info("The recipient had nothing to abort", error=str(error), **self._about)
+            self._logger.info("The recipient had nothing to abort", error=str(error))
 
     async def _send(self, command: dict[str, Any]) -> None:
         await send_to_shard(self._context, self._coordinator.recipient, "admin", command)
-
-    @property
-    def _about(self) -> dict[str, Any]:
-        """The fields of its log lines."""
-        return {
-            "namespace": self._coordinator.namespace,
-            "migration": str(self._coordinator.id),
-            "session": self._session_id,
-            "recipient": self._coordinator.recipient,
-            "decision": self._coordinator.decision,
-        }

@@ -10,10 +10,10 @@ from typing import Any, Final
 import trio
 from bson.timestamp import Timestamp
 
-from shardwright.daemon.logs import get_logger
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.migration.documents import MigrationCoordinatorDocument
 from shardwright.wire.errors import CommandError
+from shardwright.wire.logger import get_logger
 
 logger = get_logger("shardd.migration.donor")
 

@@ -11,7 +11,6 @@ from uuid import UUID, uuid4
 import trio
 from bson.binary import Binary
 
-from shardwright.daemon.logs import get_logger
 from shardwright.shardd.cluster.network import as_command_error, is_transient
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.migration.active_migrations import ActiveDonorMigration, ActiveMigrations, DonorMigrationKey
@@ -31,6 +30,7 @@ from shardwright.shardd.orphans.range_deletion_task import CLEAN_DELAYED, CLEAN_
 from shardwright.shardd.range_deleter.range_deletions import RangeDeletions
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.logger import get_logger
 
 logger = get_logger("shardd.migration.donor")
 
@@ -181,7 +181,9 @@ class DonorService:
             await self._store.save_coordinator(coordinator)
             await self._range_deletions.register(await self._range_deletion(coordinator, request))
             with active.abortable():
-                await steps.finish(DonorStep.CHECKED_AND_PERSISTED, session=coordinator.session_id)
+                await steps.finish(
+                    DonorStep.CHECKED_AND_PERSISTED, migration=str(coordinator.id), session=coordinator.session_id
+                )
         except (CommandError, BackendError) as error:
             await self._finish(coordinator, attempts, steps, Outcome(as_command_error(error)))
             raise

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import trio
 
-from shardwright.daemon.logs import get_logger
 from shardwright.shardd.cluster.network import as_command_error
 from shardwright.shardd.context.fail_point_names import (
     FAIL_MIGRATION_COMMIT,
@@ -34,6 +33,7 @@ from shardwright.shardd.migration.source.clone_source import CloneSource
 from shardwright.shardd.session_history.donor_history import DonorHistory
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.logger import Logger, get_logger
 from shardwright.wire.rawbson import encode_document
 
 logger = get_logger("shardd.migration.donor")
@@ -132,7 +132,7 @@ class DonorMigration:
     def abort(self, error: CommandError) -> None:
         """Abort it with an error, unless it is already committing."""
         if not self.is_committing and self._abort_reason is None:
-            logger.info("Aborting a migration", error=str(error), **self._about)
+            self._logger.info("Aborting a migration", error=str(error))
             self._abort_reason = error
             self._abortable.cancel()
 
@@ -210,7 +210,7 @@ class DonorMigration:
             await self._block_writes(section, source)
             await self._finish_step(DonorStep.RECIPIENT_COMMITTED)
         except RecipientLostError as lost:
-            logger.warning("Lost the recipient of a migration", reason=str(lost), **self._about)
+            self._logger.warning("Lost the recipient of a migration", error=str(lost))
             return False
         finally:
             self._set_source(None)
@@ -235,7 +235,7 @@ class DonorMigration:
         if resume is None:
             await source.start()
         else:
-            logger.info("Resuming a migration", position=str(resume["position"]), **self._about)
+            self._logger.info("Resuming a migration", position=str(resume["position"]))
             key = resume.get("key")
             await source.start(position=resume["position"], from_key=None if key is None else encode_document(key))
         self._nursery.start_soon(self._follow, source)
@@ -268,7 +268,7 @@ class DonorMigration:
         await self._store.save_attempts(self.attempts)
         while not await section.try_block_writes():
             # A write takes long. Other writes must not wait for it, nor may changes for the recipient pile up.
-            logger.info("Writes in progress are delaying a critical section", **self._about)
+            self._logger.info("Writes in progress are delaying a critical section")
             await trio.sleep(_DRAIN_RETRY_SECONDS)
             await self._wait_caught_up(source)
         with trio.move_on_after(COMMIT_SECONDS_MAX):
@@ -292,7 +292,7 @@ class DonorMigration:
         try:
             await commit_on_config(self._context, self.plan, status.cluster_time)
         except (CommandError, BackendError) as error:
-            logger.warning("Unknown whether a migration was committed", error=str(error), **self._about)
+            self._logger.warning("Unknown whether a migration was committed", error=str(error))
             if not await wait_outcome(self._context, self.coordinator):
                 failure = as_command_error(error)
         section.finish("commit")
@@ -312,22 +312,29 @@ class DonorMigration:
             with trio.move_on_after(_RELEASE_SECONDS_MAX):
                 await self.recipient.release(self.session_id)
         except CommandError as error:
-            logger.warning("Could not release the recipient", error=str(error), **self._about)
+            self._logger.warning("Could not release the recipient", error=str(error))
 
     async def _finish_step(self, step: DonorStep) -> None:
-        await self.steps.finish(step, **self._about, **self._progress_fields())
+        await self.steps.finish(step, self._logger, **self._progress_fields())
 
     def _maybe_log_progress(self) -> None:
         """Log the progress, unless that was done a moment ago."""
         now = trio.current_time()
         if now >= self._next_progress:
             self._next_progress = now + PROGRESS_SECONDS
-            logger.info("Migration in progress", **self._about, **self._progress_fields())
+            self._logger.info("Migration in progress", **self._progress_fields())
 
     def _log_success(self, section: DonorCriticalSection, outcome: Outcome) -> None:
-        counts = {name: int(count) for name, count in outcome.counts.items()}
-        blocked_ms = round(section.seconds * 1000, 1)
-        logger.info("Donated a range", blocked_ms=blocked_ms, **section.phases, **counts, **self._about)
+        counts = outcome.counts
+        self._logger.info(
+            "Donated a range",
+            blocked_ms=round(section.seconds * 1000, 1),
+            **section.phases,
+            documents_cloned=int(counts.get("cloned", 0)),
+            bytes_cloned=int(counts.get("clonedBytes", 0)),
+            documents_caught_up=int(counts.get("catchup", 0)),
+            documents_steady=int(counts.get("steady", 0)),
+        )
 
     def _progress_fields(self) -> dict[str, object]:
         """Its progress as log fields, including what former attempts have cloned."""
@@ -352,11 +359,12 @@ class DonorMigration:
         self._source_changed.unpark_all()
 
     @property
-    def _about(self) -> dict[str, Any]:
-        """The fields of its log lines."""
-        return {
-            "namespace": self.coordinator.namespace,
-            "session": self.session_id,
-            "recipient": self.coordinator.recipient,
-            "range": str(self.plan.range),
-        }
+    def _logger(self) -> Logger:
+        """Logs what concerns the attempt under way."""
+        return logger.bind(
+            namespace=self.coordinator.namespace,
+            migration=str(self.coordinator.id),
+            session=self.session_id,
+            recipient=self.coordinator.recipient,
+            range=str(self.plan.range),
+        )

@@ -10,7 +10,6 @@ from typing import Any, Final
 import trio
 from bson.binary import Binary
 
-from shardwright.daemon.logs import get_logger
 from shardwright.shardd.cluster.catalog import Catalog
 from shardwright.shardd.context.fail_point_names import MIGRATION_COMMIT_NETWORK_ERROR, MIGRATION_COMMIT_VERSION_ERROR
 from shardwright.shardd.context.shard_context import ShardContext
@@ -20,6 +19,7 @@ from shardwright.sharding.catalog.reads import read_routing
 from shardwright.sharding.routing_table import RoutedChunk, RoutingTable
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.logger import get_logger
 from shardwright.wire.rawbson import raw_document
 
 logger = get_logger("shardd.migration.donor")

@@ -7,7 +7,6 @@ from typing import Any, Final
 from bson.binary import Binary
 from bson.int64 import Int64
 
-from shardwright.daemon.logs import get_logger
 from shardwright.shardd.cluster.network import repeated
 from shardwright.shardd.context.other_shards import send_to_shard
 from shardwright.shardd.context.shard_context import ShardContext
@@ -17,6 +16,7 @@ from shardwright.shardd.migration.donor.attempts import MigrationAttempts
 from shardwright.shardd.migration.donor.plan import MovePlan
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.logger import get_logger
 from shardwright.wire.rawbson import encode_document, raw_document
 
 logger = get_logger("shardd.migration.donor")

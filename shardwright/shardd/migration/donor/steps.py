@@ -3,7 +3,6 @@
 from enum import IntEnum
 from typing import Any
 
-from shardwright.daemon.logs import get_logger
 from shardwright.shardd.context.changelog import log_change
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.migration.active_migrations import ActiveDonorMigration
@@ -11,6 +10,7 @@ from shardwright.shardd.migration.donor.request import MoveRangeRequest
 from shardwright.shardd.migration.step_times import StepTimes
 from shardwright.sharding.bson_text import document_text
 from shardwright.wire.errors import CommandError
+from shardwright.wire.logger import Logger, get_logger
 from shardwright.wire.rawbson import raw_document
 
 logger = get_logger("shardd.migration.donor")
@@ -39,24 +39,26 @@ class Steps(StepTimes):
             name: raw_document(bound) for name, bound in (("min", request.min), ("max", request.max)) if bound
         }
         self._recipient = request.recipient
-        self._about: dict[str, object] = {"namespace": self._namespace, "recipient": request.recipient}
+        self._logger = logger.bind(namespace=self._namespace, recipient=request.recipient)
 
     def set_bounds(self, low: bytes, high: bytes) -> None:
         """Set both bounds of the range, of which the request may give only one."""
         self._bounds = {"min": raw_document(low), "max": raw_document(high)}
-        self._about["range"] = f"[{document_text(low)}, {document_text(high)})"
+        self._logger = self._logger.bind(range=f"[{document_text(low)}, {document_text(high)})")
 
-    async def finish(self, step: DonorStep, **details: object) -> None:
+    async def finish(self, step: DonorStep, logger: Logger | None = None, **details: object) -> None:
         """Record and log that a step is done, and wait at its fail point if that is on.
 
         Args:
             step: the step.
-            details: further fields for the log, beside its time, namespace, recipient and range.
+            logger: the logger of the attempt under way, if there is one already.
+            details: further fields for the log.
         """
         self.note(step)
         self._active.message = self.text
-        fields = {"step": step.value, "ms": self.millis[self.text], **self._about, **details}
-        logger.info("Finished a migration step", **fields)
+        (logger or self._logger).info(
+            "Finished a migration step", step=step.name.lower(), duration_ms=self.millis[self.text], **details
+        )
         await self._context.fail_points.hang_while(f"moveChunkHangAtStep{step.value}")
 
     async def log(self, what: str, **details: object) -> None:

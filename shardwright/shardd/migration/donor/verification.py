@@ -3,7 +3,6 @@
 import trio
 from bson.binary import Binary
 
-from shardwright.daemon.logs import get_logger
 from shardwright.shardd.cluster.network import as_command_error
 from shardwright.shardd.context.other_shards import send_to_shard
 from shardwright.shardd.context.shard_context import ShardContext
@@ -12,6 +11,7 @@ from shardwright.shardd.migration.donor.plan import MovePlan
 from shardwright.shardd.migration.source.digest import RangeDigest, digest
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.logger import get_logger
 from shardwright.wire.rawbson import raw_document
 
 logger = get_logger("shardd.migration.donor")

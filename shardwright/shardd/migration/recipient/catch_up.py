@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from shardwright.daemon.fail_points import FailPoints
-from shardwright.daemon.logs import get_logger
 from shardwright.shardd.context.fail_point_names import FAIL_MIGRATION_RECEIVED_OUT_OF_RANGE_OPERATION
 from shardwright.shardd.local_mongod.reserved_sessions import ReservedSession, ReservedSessions
 from shardwright.shardd.migration.recipient.clone import cut
@@ -21,8 +20,6 @@ from shardwright.shardd.range_deleter.batches import delete_statement
 from shardwright.sharding.bson_text import document_text
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-
-logger = get_logger("shardd.migration.recipient")
 
 _DELETED_AT_ONCE: Final = 1_000
 

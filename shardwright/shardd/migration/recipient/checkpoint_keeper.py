@@ -6,13 +6,13 @@ from uuid import UUID
 
 import trio
 
-from shardwright.daemon.logs import get_logger
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.migration.recipient.checkpoint import CheckpointStore, MigrationCheckpoint
 from shardwright.shardd.migration.recipient.clone import ClonedPrefix
 from shardwright.shardd.migration.recipient.request import ReceiveRequest
 from shardwright.shardd.migration.recipient.status import ReceiveStatus
 from shardwright.shardd.range_deleter.range_deletions import RangeDeletions
+from shardwright.wire.logger import get_logger
 
 if TYPE_CHECKING:
     from bson.timestamp import Timestamp

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from shardwright.daemon.logs import get_logger
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod import local_collections
 from shardwright.shardd.local_mongod.write_concern import MAJORITY
@@ -17,6 +16,7 @@ from shardwright.shardd.migration.recipient.donor_link import DonorLink
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.logger import get_logger
 from shardwright.wire.rawbson import decode_document, encode_document
 
 logger = get_logger("shardd.migration.recipient")

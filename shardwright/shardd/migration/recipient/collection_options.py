@@ -7,13 +7,13 @@ different options are a sign of a ``collMod`` that failed halfway, and only the 
 from collections.abc import Mapping
 from typing import Any, Final
 
-from shardwright.daemon.logs import get_logger
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod.local_collections import LocalCollection, change
 from shardwright.shardd.local_mongod.write_concern import MAJORITY
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.logger import get_logger
 from shardwright.wire.rawbson import encode_document
 
 logger = get_logger("shardd.migration.recipient")

@@ -11,7 +11,6 @@ from typing import Any
 import trio
 from bson.binary import Binary
 
-from shardwright.daemon.logs import get_logger
 from shardwright.shardd.context.fail_point_names import MIGRATION_RECIPIENT_FAIL_POST_COMMIT_REFRESH
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod.config_collection import ConfigCollection
@@ -21,6 +20,7 @@ from shardwright.shardd.metadata.critical_section import CriticalSection
 from shardwright.shardd.metadata.namespace_state import NamespaceState
 from shardwright.shardd.migration.documents import CRITICAL_SECTIONS, MIGRATION_RECIPIENTS, MigrationRecipientDocument
 from shardwright.wire.errors import CommandError
+from shardwright.wire.logger import get_logger
 
 logger = get_logger("shardd.migration.recipient")
 

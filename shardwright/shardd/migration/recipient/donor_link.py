@@ -11,13 +11,13 @@ from typing import Any
 import bson
 from bson.timestamp import Timestamp
 
-from shardwright.daemon.logs import get_logger
 from shardwright.shardd.cluster.network import repeated
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod.raw_replies import check_reply, required_array
 from shardwright.shardd.migration.recipient.request import ReceiveRequest
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import BackendError, CommandError, RemoteProtocolError
+from shardwright.wire.logger import get_logger
 from shardwright.wire.message import next_request_id, op_msg
 from shardwright.wire.rawbson import TIMESTAMP, Span, array_documents, decode_value, find
 from shardwright.wire.transport.client import Connection, handshake_document, response_body

@@ -10,7 +10,6 @@ from uuid import UUID
 
 import trio
 
-from shardwright.daemon.logs import get_logger
 from shardwright.shardd.cluster.network import as_command_error
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod.range_contents import is_range_empty
@@ -35,6 +34,7 @@ from shardwright.shardd.session_history.pull import HistoryPull
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError, RemoteProtocolError
+from shardwright.wire.logger import get_logger
 from shardwright.wire.rawbson import raw_document
 
 logger = get_logger("shardd.migration.recipient")
@@ -90,6 +90,13 @@ class RecipientMigration:
         self._commit_requested = trio.Event()
         self._release_requested = trio.Event()
         self._ended = trio.Event()
+        self._logger = logger.bind(
+            namespace=str(request.namespace),
+            migration=str(request.migration_id),
+            session=request.session_id,
+            donor=request.donor,
+            range=str(request.range),
+        )
 
     def kill(self) -> None:
         """End it at a user's request: it fails, which its donor notices, unless its critical section is on."""
@@ -209,7 +216,7 @@ class RecipientMigration:
                 except (CommandError, BackendError, RemoteProtocolError) as failure:
                     error = as_command_error(failure)
                 except Exception as failure:
-                    logger.exception("Internal error while receiving a range", **self._about)
+                    self._logger.exception("Internal error while receiving a range")
                     error = CommandError(ErrorCode.InternalError, f"{type(failure).__name__}: {failure}")
             if self._section.has_begun:
                 await self._leave_section()
@@ -224,13 +231,13 @@ class RecipientMigration:
 
     def _conclude(self, error: CommandError | None) -> None:
         if error is not None:
-            logger.warning("Could not receive a range", error=str(error), **self._about)
+            self._logger.warning("Could not receive a range", error=str(error))
             self.status.fail(error)
         elif self._scope.cancelled_caught:
-            logger.info("Gave up receiving a range", **self._about)
+            self._logger.info("Gave up receiving a range")
             self.status.enter(ReceiveState.ABORT)
         else:
-            logger.info("Received a range", documents=self.status.cloned, **self._about)
+            self._logger.info("Received a range", documents=self.status.cloned)
             self.status.enter(ReceiveState.DONE)
 
     async def _receive(self) -> None:
@@ -369,23 +376,12 @@ class RecipientMigration:
             try:
                 await self._section.leave()
             except (CommandError, BackendError) as error:
-                logger.warning("Could not leave the critical section", error=str(error), **self._about)
+                self._logger.warning("Could not leave the critical section", error=str(error))
                 await trio.sleep(_LEAVE_RETRY_SECONDS)
 
     def _stop(self, reason: CommandError | None) -> None:
         self._stop_reason = self._stop_reason or reason
         self._scope.cancel()
-
-    @property
-    def _about(self) -> dict[str, Any]:
-        """The fields of its log lines."""
-        request = self.request
-        return {
-            "namespace": str(request.namespace),
-            "session": request.session_id,
-            "donor": request.donor,
-            "range": str(request.range),
-        }
 
 
 def not_steady(session_id: str, active: RecipientMigration | None) -> CommandError:

@@ -9,7 +9,6 @@ possibly this shard's own, has the same ``_id``: that fails the migration, as in
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from shardwright.daemon.logs import get_logger
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.pooled_cursor import PooledCursor
 from shardwright.shardd.local_mongod.reserved_sessions import LOCAL_WRITE_CONCERN, ReservedSession
@@ -18,6 +17,7 @@ from shardwright.shardd.migration.recipient.request import ReceiveRequest
 from shardwright.sharding.bson_text import document_text
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.logger import get_logger
 from shardwright.wire.rawbson import OBJECT, find, raw_document, wrap_value
 
 logger = get_logger("shardd.migration.recipient")

@@ -5,7 +5,6 @@ from uuid import UUID
 
 import trio
 
-from shardwright.daemon.logs import get_logger
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.pooled_cursor import PooledCursor
 from shardwright.shardd.local_mongod.range_scan import ShardKeyIndex
@@ -17,6 +16,7 @@ from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.logger import get_logger
 from shardwright.wire.rawbson import raw_document
 
 logger = get_logger("shardd.migration.recipient")

@@ -7,7 +7,6 @@ from uuid import UUID
 
 import trio
 
-from shardwright.daemon.logs import get_logger
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.migration.active_migrations import ActiveMigrations
 from shardwright.shardd.migration.documents import COMMITTED, MigrationRecipientDocument
@@ -23,6 +22,7 @@ from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.logger import get_logger
 from shardwright.wire.rawbson import encode_document, spans
 
 logger = get_logger("shardd.migration.recipient")

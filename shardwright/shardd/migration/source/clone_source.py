@@ -16,7 +16,6 @@ from uuid import UUID
 import trio
 from bson.timestamp import Timestamp
 
-from shardwright.daemon.logs import get_logger
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.range_scan import ShardKeyIndex
 from shardwright.shardd.migration.source.batch_numbers import BatchNumbers
@@ -33,6 +32,7 @@ from shardwright.sharding.timestamps import unpack_timestamp
 from shardwright.wire import rawbson
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.logger import get_logger
 
 __all__ = ["QUEUED_BYTES_MAX", "CloneSource", "Estimate", "TransferredMods"]
 
@@ -250,7 +250,7 @@ class CloneSource:
             logger.info(
                 "The source of a migration failed",
                 namespace=str(self._namespace),
-                session_id=self.session_id,
+                session=self.session_id,
                 error=str(error),
             )
             self._failure = self._failure or error

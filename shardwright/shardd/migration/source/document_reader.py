@@ -13,11 +13,11 @@ from uuid import UUID, uuid4
 import trio
 from bson.binary import Binary
 
-from shardwright.daemon.logs import get_logger
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.raw_cursor import RawBatch, RawCursor
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.logger import get_logger
 
 logger = get_logger("shardd.migration.documents")
 

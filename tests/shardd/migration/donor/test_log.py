@@ -9,6 +9,7 @@ import trio
 
 from shardwright.shardd.migration.donor.migration import PROGRESS_SECONDS
 from shardwright.shardd.migration.donor.recipient_link import RecipientStatus
+from shardwright.shardd.migration.donor.steps import DonorStep
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from tests.shardd.migration.donor.lone_donor import ESTIMATE, LoneDonor, Recipient
@@ -51,9 +52,11 @@ def test_a_clone_that_takes_long(caplog: pytest.LogCaptureFixture) -> None:
     donor.run()
     lines = logged(caplog, UNDER_WAY)
     assert [line["documents_cloned"] for line in lines] == [10 * PROGRESS_SECONDS * n for n in (1, 2, 3)]
-    session = donor.mongod.written["migrationAttempts"]["attempts"][0]["sessionId"]
+    attempts = donor.mongod.written["migrationAttempts"]
+    session = attempts["attempts"][0]["sessionId"]
     assert lines[0] == {
         "namespace": "db.c",
+        "migration": str(attempts["_id"].as_uuid()),
         "session": session,
         "recipient": "sh1",
         "range": "[{ a: 0 }, { a: 10 })",
@@ -67,8 +70,8 @@ def test_a_clone_that_takes_long(caplog: pytest.LogCaptureFixture) -> None:
     }
     started, caught_up = logged(caplog, STEP_DONE)
     nothing = {"documents_cloned": 0, "bytes_cloned": 0, "recipient_state": ""}
-    assert started == {**lines[0], **nothing, "step": 3, "ms": started["ms"]}
-    assert (caught_up["step"], caught_up["recipient_state"]) == (4, "steady")
+    assert started == {**lines[0], **nothing, "step": "recipient_started", "duration_ms": started["duration_ms"]}
+    assert (caught_up["step"], caught_up["recipient_state"]) == ("caught_up", "steady")
     assert caught_up["documents_cloned"] == ESTIMATE
 
 
@@ -76,8 +79,8 @@ def test_each_step_that_is_done(mini: MiniCluster, ranged: ShardedNamespace) -> 
     ranged.insert(*({"_id": n, "a": n} for n in range(10, 110)))
     Move(ranged, LOW, TOP, "sh1").wait()
     lines = log_lines(mini, "sh0", STEP_DONE, ranged.namespace)[-6:]
-    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
-    assert all(line["level"] == "info" and line["ms"] >= 0 and line["recipient"] == "sh1" for line in lines)
+    assert [line["step"] for line in lines] == [step.name.lower() for step in DonorStep]
+    assert all(line["level"] == "info" and line["duration_ms"] >= 0 and line["recipient"] == "sh1" for line in lines)
     assert all(line["range"] == "[{ a: 10 }, { a: MaxKey })" for line in lines[1:])
     assert len({line["session"] for line in lines[1:]}) == 1
     for line in lines[3:]:
