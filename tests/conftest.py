@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
@@ -16,6 +17,10 @@ from tests.reaper import start_reaper
 from tests.sampling import sampled
 
 __all__ = ["both_ways_of_running"]
+
+# A run starts hundreds of daemons. Without bytecode, half the work of a start is to compile the same modules again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # How long one example takes says nothing where a cluster runs at the same time. Continuous integration tries
 # the same examples each time; whoever works on the code tries new ones, and a failure prints how to see it again.
