@@ -1,5 +1,5 @@
-"""Changes of collections and databases on all shards, coordinated or as a participant.
+"""Changes to collections and databases on all shards, as their coordinator or as a participant.
 
-Owns the coordinators (in ``coordinators/``), what participants do for them, and dropping.
+Owns the coordinators (in ``coordinators/``), the participants' side, and dropping.
 May import `context`, `local_mongod` and `metadata`.
 """

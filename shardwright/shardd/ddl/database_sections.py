@@ -1,4 +1,4 @@
-"""Closing a whole database for its drop."""
+"""The critical section of a database that is being dropped."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -15,12 +15,12 @@ from shardwright.wire.errors import CommandError
 
 @asynccontextmanager
 async def database_closed(context: ShardContext, db: str, reason: Mapping[str, Any]) -> AsyncIterator[None]:
-    """Block operations routed by the version of a database until the block ends; those under way go on.
+    """Block operations routed by a database version until the block ends; those under way go on.
 
-    What is known of the database and its collections is thrown away at the end.
+    The metadata of the database and its collections is forgotten at the end.
 
     Raises:
-        CommandError: LockBusy, another such section was on all the time.
+        CommandError: LockBusy, another such section was not released in time.
     """
     state = context.database(db)
     with trio.move_on_after(HOLD_SECONDS_MAX) as patience:

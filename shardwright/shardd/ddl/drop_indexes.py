@@ -15,15 +15,15 @@ from shardwright.wire.errors import CommandError
 
 
 async def drop_indexes_everywhere(context: ShardContext, namespace: Namespace, index: object) -> dict[str, Any]:
-    """Drop them on every shard that owns chunks; one that does not have them is fine if another has.
+    """Drop indexes on every shard that owns chunks; a shard may lack them if another one has them.
 
     Args:
-        shard: the primary shard of the database.
+        context: the context of the database's primary shard, which is this one.
         namespace: the collection.
-        index: what ``dropIndexes`` takes: a name, a key, a list of names, or ``*``.
+        index: the argument of ``dropIndexes``: a name, a key, a list of names, or ``*``.
 
     Raises:
-        CommandError: IndexNotFound, no shard has them; or what a shard answered.
+        CommandError: IndexNotFound, no shard has them; or the error of a shard.
     """
     async with context.ddl_locks.hold(namespace.db):
         catalog = await context.catalog()
@@ -62,5 +62,5 @@ async def _drop_on_owners(
 
 
 def _plain(reply: dict[str, Any]) -> dict[str, Any]:
-    """A reply without the times that are gossiped with it."""
+    """A reply without its gossiped times."""
     return {name: value for name, value in reply.items() if name not in ("$clusterTime", "operationTime")}

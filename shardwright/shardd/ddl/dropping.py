@@ -1,8 +1,9 @@
-"""Dropping what this shard has of a collection or a database.
+"""Dropping a collection or a database on this shard.
 
-The namespace, or the database, is closed to new operations meanwhile. Those under way are not waited for: as in MongoDB
-the drop ends them, index builds are aborted and updates end where they next yield. But an insert that was let in before
-may reach mongod after the drop, and would create the collection again. So it is dropped until nobody is left who could.
+Meanwhile the namespace, or the database, is closed to new operations. Those under way are not waited for: as in MongoDB
+the drop ends them, index builds are aborted, and updates end where they next yield. But an insert that was admitted
+before may reach mongod after the drop, and would recreate the collection. So the drop is repeated until no such write
+is left.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -19,17 +20,17 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
 _DRAIN_SECONDS: Final = 0.25
-"""How long writes under way may take before they are ended, and between one time and the next."""
+"""How long to wait for writes under way before a drop ends them, and between repeated drops."""
 
 DROP_SECONDS_MAX: Final = 5.0
-"""How long operations wait for a drop that some write stands up to; then they are let in, and it is tried again."""
+"""How long a drop that some write survives may block operations; then they are admitted, and the drop is retried."""
 
 
 async def drop_here(context: ShardContext, namespace: Namespace) -> None:
-    """Drop whatever has a name, of whatever UUID, while its namespace is closed.
+    """Drop the collection with this name, whatever its UUID, while its namespace is closed.
 
     Raises:
-        CommandError: LockBusy, a write under way did not end; what mongod answers.
+        CommandError: LockBusy, a write under way did not end; or an error of mongod.
         BackendError: mongod does not answer.
     """
 
@@ -41,11 +42,10 @@ async def drop_here(context: ShardContext, namespace: Namespace) -> None:
 
 
 async def drop_database_here(context: ShardContext, db: str, *, is_primary_shard: bool) -> None:
-    """Drop all that there is of a database while it is closed.
+    """Drop everything in a database while it is closed.
 
-    Collections are dropped by UUID, so that a command that reaches mongod late spares those of a database that was
-    created again. ``dropDatabase`` itself takes what is left, and on the primary shard it is an event for change
-    streams.
+    Collections are dropped by UUID, so that a command that reaches mongod late spares those of a recreated database.
+    ``dropDatabase`` itself then drops the rest, and on the primary shard it is an event for change streams.
 
     Args:
         context: this shard daemon's context.
@@ -53,7 +53,7 @@ async def drop_database_here(context: ShardContext, db: str, *, is_primary_shard
         is_primary_shard: whether this is the primary shard of the database.
 
     Raises:
-        CommandError: LockBusy, a write under way did not end; what mongod answers.
+        CommandError: LockBusy, a write under way did not end; or an error of mongod.
         BackendError: mongod does not answer.
     """
 
@@ -79,7 +79,7 @@ async def _drop_until_drained(states: Sequence[NamespaceState], drop: Callable[[
 
 
 async def _wait_drained(states: Sequence[NamespaceState]) -> bool:
-    """Wait a short time for the writes under way; whether they have ended."""
+    """Wait a short time for the writes under way; returns whether they have ended."""
     with trio.move_on_after(_DRAIN_SECONDS):
         for state in states:
             await state.wait_writers_gone()

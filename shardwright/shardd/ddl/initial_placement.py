@@ -1,4 +1,4 @@
-"""Gathering what decides about the first chunks of a collection; the decision itself is `sharding.initial_chunks`."""
+"""Gathering the facts that determine a collection's first chunks; `sharding.initial_chunks` decides."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,10 +20,10 @@ async def plan_initial_chunks(
     *,
     is_empty: bool,
 ) -> Sequence[PlannedChunk]:
-    """The first chunks of a collection that this shard, as its database's primary, is about to shard.
+    """The first chunks of a collection that this shard, its database's primary shard, is about to shard.
 
     Raises:
-        CommandError: InvalidOptions and others, the options do not go together or with the zones.
+        CommandError: InvalidOptions and others, the options contradict one another or the zones.
     """
     catalog = await context.catalog()
     shards = await catalog.shards()

@@ -1,9 +1,9 @@
-"""A command of a coordinator is executed once, and not at all if it arrives late.
+"""Executing a coordinator's commands only once, and not at all if they arrive late.
 
-A coordinator raises the number of its session before each attempt (`shardd.ddl.coordinators.coordinator`), and its
-participants execute commands as retryable writes, as in MongoDB. Mongod's own table of sessions, which is replicated,
-remembers the last number that was executed. So an order that was on its way while its coordinator tried again, or came
-to its end, finds that it is over, and does no harm to what was created since.
+A coordinator raises its session's transaction number before each attempt (`shardd.ddl.coordinators.coordinator`), and
+its participants execute commands as retryable writes, as in MongoDB. mongod's own session table, which is replicated,
+records the last number that was executed. So a command that was delayed while its coordinator tried again or finished
+is refused, and cannot harm what was created since.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,25 +21,25 @@ from shardwright.wire.request import Request
 _UUID_BYTES: Final = 16
 
 EXECUTED: Final = "sharding_ddl_participants"
-"""A collection of ``config`` with one document, whose update is the retryable write that counts as the execution."""
+"""A collection of ``config`` with one document. Updating it is the retryable write that records an execution."""
 
 
 async def execute_once(
     context: ShardContext, request: Request, subject: str, work: Callable[[], Awaitable[None]]
 ) -> None:
-    """Run ``work`` unless the request was executed already. Requests about one subject run one after the other.
+    """Run ``work`` unless the request has been executed already. Requests about one subject run one after the other.
 
-    A request without a session is run in any case.
+    A request without a session is always executed.
 
     Args:
         context: this shard daemon's context.
-        request: what a coordinator has sent.
+        request: the coordinator's command.
         subject: the collection or database it is about.
-        work: what it asks for; if it fails, the request can come again.
+        work: executes it; if that fails, the request may be repeated.
 
     Raises:
-        CommandError: TransactionTooOld, the coordinator has gone on; TypeMismatch or InvalidUUID, its session is none;
-            or what ``work`` raises.
+        CommandError: TransactionTooOld, the coordinator has sent a newer command; TypeMismatch or InvalidUUID, the
+            session is malformed; or raised by ``work``.
     """
     async with context.ddl_locks.hold(f"participant of {subject}"):
         if b"lsid" not in request.fields or b"txnNumber" not in request.fields:

@@ -1,5 +1,5 @@
-"""Orphans: documents on this shard that it does not own, and how operations are kept from seeing them.
+"""Orphans: documents on this shard that it does not own, which operations must not see.
 
-Owns which ranges may hold orphans and the filters that hide them. Deleting them is `range_deleter`'s.
+Owns the ranges that may hold orphans, and the filters that hide them. `range_deleter` deletes them.
 May import `local_mongod`.
 """

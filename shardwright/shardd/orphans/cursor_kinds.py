@@ -1,4 +1,4 @@
-"""What follows from the command that opened a cursor about the documents that it will still return."""
+"""What a cursor's originating command says about the documents that it has yet to return."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -11,16 +11,16 @@ from shardwright.sharding.targeting.collation import effective, is_simple
 from shardwright.sharding.targeting.filters import key_ranges
 
 _READ_TO_THE_END_FIRST: Final = frozenset({"$bucket", "$bucketAuto", "$count", "$facet", "$group", "$sortByCount"})
-"""Stages that give no document before they have had all, so that what is open is the result of then."""
+"""Stages that return nothing before they have read everything, so that an open cursor holds a complete result."""
 
 _READ_NO_DOCUMENTS: Final = frozenset({"$changeStream", "$collStats", "$indexStats", "$planCacheStats"})
 
 
 def may_return(command: Mapping[str, Any], hidden: OwnershipFilter) -> bool:
-    """Whether a cursor may come to return documents that are written into some ranges from now on.
+    """Whether a cursor might return documents that are written to some ranges from now on.
 
     Args:
-        command: that opened it, as ``$currentOp`` shows it.
+        command: the cursor's originating command, as ``$currentOp`` shows it.
         hidden: the ranges.
     """
     if command.get("readConcern", {}).get("level") == "snapshot":
@@ -37,10 +37,10 @@ def may_return(command: Mapping[str, Any], hidden: OwnershipFilter) -> bool:
 
 
 def shows_shard_key(command: Mapping[str, Any], pattern: ShardKeyPattern) -> bool:
-    """Whether a cursor returns documents with their shard keys, as many as match, so that some can be taken out.
+    """Whether a cursor returns all matching documents with their shard keys, so that some can be removed.
 
     Args:
-        command: that opened it, as ``$currentOp`` shows it.
+        command: the cursor's originating command, as ``$currentOp`` shows it.
         pattern: the shard key.
     """
     if "find" not in command:
@@ -64,7 +64,7 @@ def _stages(command: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 
 def _is_sort_key(value: object) -> bool:
-    """What routers add, to merge sorted results."""
+    """Whether it is the field that routers add in order to merge sorted results."""
     return value == {"$meta": "sortKey"}
 
 

@@ -1,8 +1,8 @@
-"""Error texts that show only what the client sent.
+"""Error messages that show only what the client sent.
 
-Where mongod cannot plan a query it shows it, and with it the ownership filter that was added here. Then mongod is asked
-to explain the operation as its client sent it, which fails with the text that the client is to get, and executes
-nothing.
+If mongod cannot plan a query, its error shows the query with the ownership filter that was added here. Then mongod is
+asked to explain the operation as the client sent it, which executes nothing and fails with the message that the client
+should get.
 """
 
 from collections.abc import Awaitable, Callable
@@ -42,15 +42,15 @@ _NOT_EXPLAINED: Final = frozenset(
 async def in_clients_words(
     mongod: LocalMongod, request: Request, run: Callable[[], Awaitable[bytes | None]]
 ) -> bytes | None:
-    """The frame of a reply to a request that was given an ownership filter, as if it had none.
+    """Run a request with an ownership filter; returns the frame of the reply, without the filter in error messages.
 
     Args:
-        mongod: the shard's.
-        request: as the client sent it.
+        mongod: the local mongod.
+        request: the request as the client sent it.
         run: runs it with the filter.
 
     Raises:
-        CommandError: what ``run`` raises, in the client's words as well.
+        CommandError: raised by ``run``, likewise without the filter.
         BackendError: mongod does not answer.
     """
     try:
@@ -64,7 +64,7 @@ async def in_clients_words(
     reply = response_body(frame)
     ok = find(reply, b"ok")
     if ok is not None and decode_value(reply, ok) and find(reply, b"writeErrors") is None:
-        return frame  # it is in a document
+        return frame  # not an error: a document contains that text
     document: dict[str, Any] = bson.decode(reply, codec_options=VALUE_CODEC)
     if "errmsg" in document:
         document["errmsg"] = await _text(mongod, request, None, document["errmsg"])
@@ -75,7 +75,7 @@ async def in_clients_words(
 
 
 async def _text(mongod: LocalMongod, request: Request, position: int | None, text: str) -> str:
-    """The text of an error; of the statement at a position, or of the whole command."""
+    """The error message without the filter, for the statement at a position or for the whole command."""
     if _AFTER_QUERY not in text:
         return text
     explained = element(b"explain", OBJECT, _explained(request, position))
@@ -84,12 +84,12 @@ async def _text(mongod: LocalMongod, request: Request, position: int | None, tex
     message = find(reply, b"errmsg")
     if message is not None:
         return str(decode_value(reply, message))
-    # What was wrong is right by now. The reason alone shows no query.
+    # The error no longer occurs. Without the part that shows the query, the reason remains.
     return text[: text.index(_SHOWS_QUERY)] + text.partition(_AFTER_QUERY)[2] if _SHOWS_QUERY in text else text
 
 
 def _explained(request: Request, position: int | None) -> bytes:
-    """The command to explain, with one statement only."""
+    """The command to explain, with only the statement at a position if there is one."""
     field = _STATEMENTS.get(request.name)
     if field is None or position is None:
         return without(request.body, _NOT_EXPLAINED)

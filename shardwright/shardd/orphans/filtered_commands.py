@@ -1,7 +1,7 @@
-"""Commands that neither see nor touch orphans: the ownership filter in all queries that need it.
+"""Adding the ownership filter to the queries of commands, so that they neither see nor touch orphans.
 
 Documents are not decoded; the command is copied with longer queries. Statements and commands whose query is pinned to
-one shard key that this shard owns stay as they are.
+one shard key that this shard owns are left unchanged.
 """
 
 from collections.abc import Callable, Mapping
@@ -38,17 +38,17 @@ _STATEMENTS: Final = {"update": b"updates", "delete": b"deletes"}
 async def without_orphans(
     request: Request, mongod: LocalMongod, namespace: Namespace, ownership: OwnershipFilter
 ) -> Request:
-    """A request that does what the given one does, but to no orphan.
+    """The same request, but ignoring orphans.
 
     Args:
         request: an operation on a sharded collection.
-        mongod: the mongod of this daemon.
+        mongod: the local mongod.
         namespace: the collection.
-        ownership: what orphans are.
+        ownership: the filter.
 
     Raises:
-        CommandError: as `with_ownership` and `with_owned_ids`.
-        BackendError: mongod was asked for something and does not answer.
+        CommandError: as for `with_ownership` and `with_owned_ids`.
+        BackendError: mongod does not answer.
     """
     if is_positional(request) and not _reads_available(request.body):
         return _with_body(request, await with_owned_ids(request, mongod, namespace, ownership), b"")
@@ -56,7 +56,7 @@ async def without_orphans(
 
 
 def hiding_moves(request: Request) -> Request:
-    """The same request; but if it opens a change stream, one that does not show what migrations write."""
+    """The same request; if it opens a change stream, without the writes of migrations."""
     pipeline = request.fields.get(b"pipeline")
     if pipeline is None or not opens_change_stream(request.body, pipeline):
         return request
@@ -65,10 +65,10 @@ def hiding_moves(request: Request) -> Request:
 
 
 def with_ownership(request: Request, ownership: OwnershipFilter) -> Request:
-    """A request that does what the given one does, but to no orphan.
+    """The same request, with the filter in all queries that need it.
 
     Raises:
-        CommandError: ShardKeyNotFound, an upsert that may match one.
+        CommandError: ShardKeyNotFound, it has an upsert that may match an orphan.
         InvalidBSONError: it is not well-formed.
     """
     if request.name not in FILTERED or _reads_available(request.body):
@@ -137,7 +137,7 @@ FILTERED: Final[Mapping[str, Filtering]] = {
     "delete": _deletes,
     "explain": _explain,
 }
-"""By the name of the command; all others concern the collection as a whole, or documents that are named."""
+"""By the command's name. All other commands concern the whole collection, or name their documents."""
 
 
 def _with_filtered_statements(command: bytes, name: bytes, ownership: OwnershipFilter) -> bytes:
@@ -151,7 +151,7 @@ def _with_filtered_statements(command: bytes, name: bytes, ownership: OwnershipF
 def _filtered_statement(statement: bytes, ownership: OwnershipFilter) -> bytes:
     query = find(statement, b"q")
     if query is None:
-        return statement  # mongod says that it is missing
+        return statement  # malformed, which mongod reports
     if _is_true(statement, b"upsert"):
         _require_pinned(statement, b"q", ownership)
         return statement
@@ -159,7 +159,10 @@ def _filtered_statement(statement: bytes, ownership: OwnershipFilter) -> bytes:
 
 
 def _require_pinned(statement: bytes, name: bytes, ownership: OwnershipFilter) -> None:
-    """Mongod lets no upsert have the filter; but routers send each to the owner of its shard key, so it needs none."""
+    """Check that an upsert is pinned to a key that this shard owns.
+
+    mongod does not allow the filter in upserts. They need none, as routers send them to the owner of their shard key.
+    """
     span = find(statement, name)
     query = EMPTY_DOCUMENT if span is None or span[0] != OBJECT else statement[span[2] : span[3]]
     if not is_pinned(query, ownership, collation_of(statement, ownership)):
@@ -175,7 +178,7 @@ def _is_true(document: bytes, name: bytes) -> bool:
 
 
 def _reads_available(command: bytes) -> bool:
-    """Whether the client asked for whatever there is."""
+    """Whether the read concern is ``available``, which includes orphans."""
     concern = find(command, b"readConcern")
     if concern is None or concern[0] != OBJECT:
         return False

@@ -1,6 +1,6 @@
-"""Pipelines that read no orphan, and change streams that do not show how documents move.
+"""Adding the ownership filter to pipelines, and hiding migrations from change streams.
 
-Which stages read documents of the collection, and which must be the first, is what mongod 6.0 says.
+Which stages read the collection's documents, and which ones must come first, is as in mongod 6.0.
 """
 
 from typing import Final
@@ -23,7 +23,7 @@ from shardwright.wire.rawbson import (
 )
 
 _Stage = tuple[int, bytes]
-"""Type and value."""
+"""A stage's BSON type and raw value."""
 
 _READ_NO_DOCUMENTS: Final = frozenset(
     {
@@ -31,28 +31,28 @@ _READ_NO_DOCUMENTS: Final = frozenset(
         *(b"$listLocalSessions", b"$listSessions", b"$mergeCursors", b"$operationMetrics", b"$planCacheStats"),
     }
 )
-"""First stages that take something else than the documents of the collection."""
+"""First stages that do not read the collection's documents."""
 
 
 def filtered_pipeline(pipeline: bytes, ownership: OwnershipFilter, collation: Collation) -> bytes:
-    """A pipeline, a raw array, that reads what the given one does but orphans.
+    """The same pipeline, a raw array, but ignoring orphans.
 
     Args:
-        pipeline: raw.
-        ownership: what orphans are.
-        collation: the one in force.
+        pipeline: the pipeline, a raw array.
+        ownership: the filter.
+        collation: the collation in force.
     """
     stages = _stages(pipeline)
     if not stages:
         return _pipeline([_match(ownership.query(collation))])
     kind, first = stages[0]
     if kind != OBJECT:
-        return pipeline  # mongod says what is wrong
+        return pipeline  # malformed, which mongod reports
     name, span = _only_field(first)
     if name in _READ_NO_DOCUMENTS:
         return pipeline
     if name == b"$match" and span[0] == OBJECT:
-        # $text has to be in the very first stage, so the filter goes in there, too.
+        # $text must be in the very first stage, so the filter is added to that one.
         stages[0] = kind, with_value(first, span, filtered_query(first[span[2] : span[3]], ownership, collation))
     elif name == b"$geoNear" and span[0] == OBJECT:
         near = with_filtered_query(first[span[2] : span[3]], b"query", ownership, collation)
@@ -73,7 +73,7 @@ def opens_change_stream(body: bytes, pipeline: Span) -> bool:
 
 
 def without_moves(pipeline: bytes) -> bytes:
-    """The pipeline of a change stream, a raw array, that leaves out what the reserved sessions write."""
+    """The pipeline of a change stream, a raw array, with a stage that drops the writes of reserved sessions."""
     first, *others = _stages(pipeline)
     return _pipeline([first, _match(NOT_RESERVED), *others])
 
@@ -96,4 +96,4 @@ def _pipeline(stages: list[_Stage]) -> bytes:
 
 
 NOT_RESERVED: Final = encode_document({"lsid.id": {"$nin": [Binary.from_uuid(each) for each in RESERVED_SESSION_IDS]}})
-"""Matches what migrations have not written."""
+"""A query for events that are not writes of reserved sessions."""

@@ -1,4 +1,4 @@
-"""Queries that match no orphan: when one needs the filter, and how it gets it."""
+"""Adding the ownership filter to queries that need it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,12 +22,12 @@ Collation = Mapping[str, Any] | None
 
 
 def is_pinned(query: bytes, ownership: OwnershipFilter, collation: Collation) -> bool:
-    """Whether a query matches only documents with one shard key, which are no orphans.
+    """Whether a query matches only documents with one particular shard key, which are not orphans.
 
     Args:
-        query: raw.
-        ownership: what orphans are.
-        collation: the one in force.
+        query: the query, raw.
+        ownership: the filter.
+        collation: the collation in force.
     """
     pattern = ownership.pattern
     key = exact_shard_key(query, pattern)
@@ -37,9 +37,10 @@ def is_pinned(query: bytes, ownership: OwnershipFilter, collation: Collation) ->
 
 
 def filtered_query(query: bytes, ownership: OwnershipFilter, collation: Collation) -> bytes:
-    """A query that matches the same documents but orphans; the same query if it is pinned.
+    """The query with the filter; unchanged if it is pinned.
 
-    The filter is one more element at the top, where it leaves ``$text``, ``$near`` and positional operators alone.
+    The filter is an additional top-level element, where it does not affect ``$text``, ``$near`` and positional
+    operators.
     """
     return query if is_pinned(query, ownership, collation) else append(query, ownership.element(collation))
 
@@ -47,26 +48,26 @@ def filtered_query(query: bytes, ownership: OwnershipFilter, collation: Collatio
 def with_filtered_query(
     document: bytes, name: bytes, ownership: OwnershipFilter, collation: Collation, *, may_be_null: bool = False
 ) -> bytes:
-    """A command, statement or stage whose query, which it may lack, matches no orphan.
+    """The same command, statement or stage with the filter in its query, which it may lack.
 
     Args:
-        document: raw.
-        name: the field of the query.
-        ownership: what orphans are.
-        collation: the one in force.
-        may_be_null: whether mongod takes null for no query.
+        document: the command, statement or stage, raw.
+        name: the field with the query.
+        ownership: the filter.
+        collation: the collation in force.
+        may_be_null: whether mongod accepts null in place of a query.
     """
     span = find(document, name)
     if span is None or (may_be_null and span[0] == NULL):
         query = element(name, OBJECT, filtered_query(EMPTY_DOCUMENT, ownership, collation))
         return append(document if span is None else without(document, {name}), query)
     if span[0] != OBJECT:
-        return document  # mongod says what is wrong
+        return document  # malformed, which mongod reports
     return with_value(document, span, filtered_query(document[span[2] : span[3]], ownership, collation))
 
 
 def collation_of(document: bytes, ownership: OwnershipFilter) -> Collation:
-    """The collation in force in a command or statement."""
+    """The collation in force for a command or statement."""
     span = find(document, b"collation")
     own = decode_value(document, span) if span is not None and span[0] == OBJECT else None
     return effective(own, ownership.default_collation)

@@ -1,7 +1,7 @@
-"""Cursors that clients opened through an earlier process of this daemon, which has ended while the mongod went on.
+"""Cursors that clients opened through an earlier process of this daemon, which ended while mongod kept running.
 
 That process knew what has to be hidden from them, and which further collections they read. This one does not, so it
-ends them, as a mongod that is restarted would have: their clients get CursorNotFound.
+ends them, as if mongod had been restarted: their clients get CursorNotFound.
 """
 
 from collections import defaultdict
@@ -22,7 +22,7 @@ from shardwright.wire.request import Request
 logger = get_logger("shardd.orphans")
 
 WAIT_SECONDS_MAX: Final = 10.0
-"""How long a ``getMore`` waits for these cursors to be ended."""
+"""How long a ``getMore`` waits for these cursors to end."""
 
 _RETRY_SECONDS: Final = 0.1
 
@@ -31,7 +31,7 @@ class FormerCursors:
     """The cursors on one mongod that are older than this process.
 
     Attributes:
-        are_gone: whether there are none left.
+        are_gone: whether all of them have ended.
     """
 
     def __init__(self, mongod: LocalMongod) -> None:
@@ -41,7 +41,7 @@ class FormerCursors:
         self._gone = trio.Event()
 
     async def end(self) -> None:
-        """End them as soon as the mongod answers."""
+        """End them as soon as mongod answers."""
         while not self.are_gone:
             try:
                 await self._end_all()
@@ -53,10 +53,10 @@ class FormerCursors:
         self._gone.set()
 
     async def wait_gone(self, request: Request) -> None:
-        """Return when there are none left, before a ``getMore`` is passed on.
+        """Return when all of them have ended, before a ``getMore`` is forwarded.
 
         Raises:
-            CommandError: CursorNotFound, the mongod does not let them be ended.
+            CommandError: CursorNotFound, they could not be ended in time.
         """
         with trio.move_on_after(WAIT_SECONDS_MAX):
             await self._gone.wait()
@@ -82,7 +82,7 @@ class FormerCursors:
 
 
 def _client_cursors(opened_until: datetime) -> list[dict[str, Any]]:
-    """The pipeline that finds idle cursors, and those in use, but for tailable ones: from these nothing is hidden."""
+    """The pipeline that finds cursors, idle or in use. Tailable ones are left out: nothing is hidden from them."""
     opened = {
         "ns": {"$not": {"$regex": r"^(local|config|admin)\."}},
         "cursor.createdDate": {"$lte": opened_until},

@@ -1,7 +1,8 @@
-"""Replies in which mongod shows queries, without the ownership filters that were added to them.
+"""Removing the ownership filters from replies in which mongod shows queries.
 
-``explain``, ``$currentOp`` and ``$planCacheStats`` repeat queries as they were received, and as they were parsed. Both
-keep the name of the variable by which the filter is recognized. Nothing is decoded: what has no filter in it is copied.
+``explain``, ``$currentOp`` and ``$planCacheStats`` show queries as they were received, and as they were parsed. Both
+forms contain the name of the variable by which a filter is recognised. Nothing is decoded; parts without a filter are
+copied.
 """
 
 from typing import Final
@@ -29,11 +30,11 @@ _SHOWING_STAGES: Final = frozenset({b"$currentOp", b"$planCacheStats"})
 _MARKS: Final = (KEY_VARIABLE.encode(), NOT_RESERVED)
 _TEXT: Final = b"$expr: { $let: { vars: { " + KEY_VARIABLE.encode()
 _SHOWN_EMPTY: Final = frozenset({b"parsedQuery", b"pipeline", b"q"})
-"""What is shown though there is nothing in it."""
+"""Fields that mongod shows even if they are empty."""
 
 
 def shows_queries(request: Request) -> bool:
-    """Whether the reply to a request may repeat queries of this or of other operations."""
+    """Whether the reply to a request may show queries, of its own or of other operations."""
     if request.name != "aggregate":
         return request.name in ("explain", "currentOp")
     pipeline = request.fields.get(b"pipeline")
@@ -46,7 +47,7 @@ def shows_queries(request: Request) -> bool:
 
 
 def without_filters(frame: bytes | None) -> bytes | None:
-    """The frame of a reply with all filters taken out of it.
+    """The frame of a reply without filters.
 
     Raises:
         InvalidBSONError: it is not well-formed.
@@ -60,7 +61,7 @@ def without_filters(frame: bytes | None) -> bytes | None:
 
 
 def document_without_filters(document: bytes) -> bytes:
-    """A raw document with all filters taken out of it.
+    """A raw document without filters.
 
     Raises:
         InvalidBSONError: it is not well-formed.
@@ -69,7 +70,7 @@ def document_without_filters(document: bytes) -> bytes:
 
 
 def _cleaned(document: bytes) -> bytes | None:
-    """A document without filters, None if it held nothing else."""
+    """A document without filters; None if it contained nothing else."""
     only = _only_part(document)
     if only is not None:
         return only
@@ -86,7 +87,7 @@ def _cleaned(document: bytes) -> bytes | None:
 
 
 def _only_part(document: bytes) -> bytes | None:
-    """What is left of ``{$and: […]}`` if that is one part: mongod shows a query of one part without ``$and``."""
+    """The only part left of ``{$and: […]}``, if there is just one: mongod shows such a query without ``$and``."""
     conjunction = find(document, b"$and")
     if conjunction is None or conjunction[0] != ARRAY or not _is_marked(document[conjunction[2] : conjunction[3]]):
         return None
@@ -109,7 +110,7 @@ def _cleaned_value(value: bytes, kind: int) -> bytes | None:
 
 
 def _cut(string: bytes) -> bytes:
-    """A command that ``currentOp`` shows as a text because it is long: the text ends where a filter begins."""
+    """Cut a command that ``currentOp`` shows as a string, because it is long, where the filter begins."""
     at = string.find(_TEXT, 4)
     if at < 0:
         return string

@@ -1,15 +1,15 @@
-"""Aggregation expressions that compare the shard key of a document as routing tables do.
+"""Aggregation expressions that compare a document's shard key as routing tables do.
 
-``$expr`` compares values of all types in BSON order, which is the order of shard keys, but for three things that are
-put right here:
+``$expr`` compares values of all types in BSON order, which is the order of shard keys, with three exceptions that are
+corrected here:
 
 - a missing field counts as null;
 - a hashed field counts as its hash, which ``$toHashedIndexKey`` computes;
-- strings are compared under the collation of the operation, whereas shard keys are compared byte by byte. Names of
-  fields are never collated. So where another collation than the simple one is in force, a string ``s`` is compared as
-  the document ``{s: 0}``, and embedded documents and arrays are compared part by part, as the bound prescribes.
+- strings are compared under the operation's collation, whereas shard keys are compared byte by byte. Field names are
+  never collated. So if a collation other than the simple one is in force, a string ``s`` is compared as the document
+  ``{s: 0}``, and embedded documents and arrays are compared part by part along the bound.
 
-All of it was tried on mongod; the tests compare it with `sharding.key_order`.
+All of this was observed on mongod; the tests compare it with `sharding.key_order`.
 """
 
 from typing import Any, Final, TypeAlias
@@ -27,21 +27,21 @@ _STRINGS: Final = (rawbson.STRING, rawbson.SYMBOL)
 _NUMBERS: Final = (rawbson.INT32, rawbson.INT64, rawbson.DOUBLE, rawbson.DECIMAL128)
 _TYPES_OF_ONE_RANK: Final = (_STRINGS, _NUMBERS)
 _ESCAPES: Final = (("\x01", "\x01\x02"), ("\x00", "\x01\x01"))
-"""Names cannot hold NUL. Written so, strings keep their order."""
+"""Field names cannot contain NUL. These escapes preserve the order of strings."""
 
 
 def shard_key(pattern: ShardKeyPattern) -> Expression:
-    """The shard key of a document, as the array of its values."""
+    """A document's shard key, as an array of values."""
     return [_field_value(field) for field in pattern.fields]
 
 
 def is_below(key: Expression, bound: bytes, *, is_collated: bool) -> Expression:
-    """Whether a shard key comes before a bound.
+    """Whether a shard key sorts before a bound.
 
     Args:
-        key: an expression for what `shard_key` is.
+        key: an expression with the value of `shard_key`.
         bound: a shard key document.
-        is_collated: whether another collation than the simple one is in force.
+        is_collated: whether a collation other than the simple one is in force.
     """
     values = [span for _, span in rawbson.spans(bound)]
     if not is_collated or not holds_strings(bound):
@@ -51,7 +51,7 @@ def is_below(key: Expression, bound: bytes, *, is_collated: bool) -> Expression:
 
 
 def holds_strings(document: bytes, start: int = 0) -> bool:
-    """Whether there is a string somewhere in the document that begins at ``start``."""
+    """Whether the document that begins at ``start`` contains a string, at any depth."""
     return any(_is_collatable(document, span) for _, span in rawbson.spans(document, start))
 
 
@@ -62,7 +62,7 @@ def _field_value(field: ShardKeyField) -> Expression:
 
 
 def _compare(value: Expression, document: bytes, span: Span) -> Expression:
-    """-1, 0 or 1, as a value is less than the constant at ``span``, equal or greater, strings being taken as bytes."""
+    """-1, 0 or 1 if a value is less than, equal to or greater than the constant; strings are compared as bytes."""
     if not _is_collatable(document, span):
         return {"$cmp": [value, _literal(document, span)]}
     if span[0] in _STRINGS:
@@ -76,7 +76,7 @@ def _compare(value: Expression, document: bytes, span: Span) -> Expression:
 
 
 def _compare_fields(value: Expression, document: bytes, span: Span) -> Expression:
-    """Documents, field by field: by type, then name, then value. The one that ends first comes first."""
+    """Compare documents field by field: by type, then name, then value. The one that ends first sorts first."""
     signs: list[Expression] = []
     fields = list(rawbson.spans(document, span[2]))
     for position, (name, below) in enumerate(fields):
@@ -93,7 +93,7 @@ def _compare_fields(value: Expression, document: bytes, span: Span) -> Expressio
 
 
 def _compare_elements(value: Expression, document: bytes, span: Span) -> Expression:
-    """Arrays, element by element. The one that ends first comes first."""
+    """Compare arrays element by element. The one that ends first sorts first."""
     signs: list[Expression] = []
     elements = list(rawbson.spans(document, span[2]))
     for position, (_, below) in enumerate(elements):
@@ -113,7 +113,7 @@ def _first_difference(signs: list[Expression]) -> Expression:
 
 
 def _as_name(text: Expression) -> Expression:
-    """A document whose only name is a string."""
+    """A document whose only field has a string as its name."""
     return {"$arrayToObject": [[{"k": text, "v": 0}]]}
 
 
@@ -134,18 +134,18 @@ def _escape(text: bytes) -> bytes:
 
 
 def _as_string(value: Expression) -> Expression:
-    """A string or a symbol as a string; only symbols are converted, since that takes no invalid UTF-8."""
+    """A string or a symbol as a string; only symbols are converted, since the conversion fails on invalid UTF-8."""
     return {"$cond": [{"$eq": [{"$type": value}, "symbol"]}, {"$substrBytes": [value, 0, -1]}, value]}
 
 
 def _has_type_of(value: Expression, kind: int) -> Expression:
-    """Whether a value is of a type, or one that is compared with it by value."""
+    """Whether a value has a type, or one that is compared with it by value."""
     kinds = next((kinds for kinds in _TYPES_OF_ONE_RANK if kind in kinds), (kind,))
     return {"$in": [{"$type": value}, [type_name(each) for each in kinds]]}
 
 
 def _smallest(kind: int) -> Expression:
-    """A value of a type; with values of other types it is compared by type."""
+    """The smallest value of a type, against which values of other types are compared by type."""
     return {"$literal": "" if kind in _STRINGS else {} if kind == rawbson.OBJECT else []}
 
 
@@ -158,7 +158,7 @@ def _literal(document: bytes, span: Span) -> Expression:
 
 
 def _is_collatable(document: bytes, span: Span) -> bool:
-    """Whether a value is a string or holds one."""
+    """Whether a value is a string or contains one."""
     if span[0] in (rawbson.OBJECT, rawbson.ARRAY):
         return holds_strings(document, span[2])
     return span[0] in _STRINGS

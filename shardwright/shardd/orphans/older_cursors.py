@@ -1,8 +1,8 @@
-"""Cursors that are older than a range that comes in: what is written into the range must not appear in them.
+"""Cursors that are older than an incoming range: they must not return documents that are written to it.
 
-They began without a filter for it. So their batches are looked through on the way, document by document, by the shard
-key in the raw bytes. That costs nothing where no range has come in since a cursor was opened. A cursor whose documents
-do not show their shard keys, or that counts them (``limit``), is given some time, and then ended.
+They were opened without a filter for the range. So their batches are filtered on the way, by each document's shard key
+in the raw bytes. This costs nothing if no range has been received since a cursor was opened. A cursor whose documents
+do not show their shard keys, or that counts them (``limit``), is given some time and then ended.
 """
 
 from collections.abc import Collection, Sequence
@@ -26,7 +26,7 @@ from shardwright.wire.transport.client import response_body
 logger = get_logger("shardd.orphans")
 
 END_AFTER_SECONDS: Final = 5.0
-"""How long a range waits for cursors whose documents do not show whether they belong to it."""
+"""How long a migration waits for cursors that cannot be filtered."""
 
 _POLL_SECONDS: Final = 0.1
 _pack_id: Final = Struct("<q").pack
@@ -46,15 +46,15 @@ class OlderCursors:
     async def hide(
         self, namespace: str, hidden: OwnershipFilter, *, end_after_seconds: float = END_AFTER_SECONDS
     ) -> None:
-        """Have all cursors that are open now return nothing that is written into some ranges from now on.
+        """Hide documents that are written to some ranges from now on from all cursors that are open.
 
         Args:
             namespace: the collection.
             hidden: the ranges.
-            end_after_seconds: how long to wait for cursors whose documents do not show whether they belong to them.
+            end_after_seconds: how long to wait for cursors that cannot be filtered.
 
         Raises:
-            CommandError: mongod does not tell which cursors are open.
+            CommandError: mongod refuses.
             BackendError: mongod does not answer.
         """
         opened_until = now()
@@ -75,18 +75,21 @@ class OlderCursors:
             await trio.sleep(_POLL_SECONDS)
 
     def without_hidden(self, cursor_id: bytes, frame: bytes) -> tuple[bytes, bool]:
-        """The reply to a ``getMore`` of such a cursor less what is hidden, and whether more has to be asked for.
+        """The reply to a ``getMore`` of such a cursor, without hidden documents.
+
+        Returns:
+            The frame of the reply, and whether it is empty so that another batch has to be fetched.
 
         Raises:
             CommandError: QueryPlanKilled, the cursor was ended.
         """
         if self._ended.pop(cursor_id, None) is not None:
             raise CommandError(
-                ErrorCode.QueryPlanKilled, "a range of the collection came in after the cursor was opened"
+                ErrorCode.QueryPlanKilled, "a range of the collection was received after the cursor was opened"
             )
         body = response_body(frame)
         cursor = rawbson.find(body, b"cursor")
-        if cursor is None:  # an error; mongod has closed the cursor, or the client tries again
+        if cursor is None:  # an error: mongod has closed the cursor, or the client tries again
             return frame, False
         value = body[cursor[2] : cursor[3]]
         fields = rawbson.index(value)

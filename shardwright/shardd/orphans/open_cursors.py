@@ -1,4 +1,4 @@
-"""Cursors that were open when a range was given away, and may go on returning its documents, or when one comes in."""
+"""Finding the cursors that were open when a range was given away or received, and so may return its documents."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -11,31 +11,31 @@ from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.range_scan import OWN_CURSOR_COMMENT
 
 NEAREST: Final = {"$readPreference": {"mode": "nearest"}}
-"""What has a secondary answer, too."""
+"""Lets a secondary answer, too."""
 
 _POLL_SECONDS_MIN: Final = 0.05
 _POLL_SECONDS_MAX: Final = 1.0
 
 
 class OpenCursor(NamedTuple):
-    """A cursor of the mongod, and the command that opened it."""
+    """A cursor on mongod, and the command that opened it."""
 
     id: int
     command: Mapping[str, Any]
 
 
 async def wait_cursors_closed(mongod: LocalMongod, namespace: str, *, opened_until: datetime) -> None:
-    """Return when no cursor on a collection is left that was open at a time.
+    """Return when all cursors on a collection that were opened before a time are closed.
 
-    Mongod does not announce when a cursor is closed, so it is asked from time to time, less and less often.
+    mongod does not announce when a cursor is closed, so this polls, at increasing intervals.
 
     Args:
-        mongod: where the cursors are; its clock is this machine's.
+        mongod: the local mongod, which has the same clock as this daemon.
         namespace: the collection.
         opened_until: the time.
 
     Raises:
-        CommandError: mongod does not tell.
+        CommandError: mongod refuses.
         BackendError: mongod does not answer.
     """
     pause = _POLL_SECONDS_MIN
@@ -45,20 +45,20 @@ async def wait_cursors_closed(mongod: LocalMongod, namespace: str, *, opened_unt
 
 
 def now() -> datetime:
-    """The present, as cursors tell when they were opened."""
+    """The present, in the form of a cursor's ``createdDate``."""
     return datetime.now(UTC)
 
 
 async def open_cursors(mongod: LocalMongod, namespace: str, *, opened_until: datetime) -> list[OpenCursor]:
-    """The cursors on a collection that were open at a time and still are, but for tailable ones and our own.
+    """The open cursors on a collection that were opened before a time, except tailable ones and our own.
 
     Args:
-        mongod: where the cursors are; its clock is this machine's.
+        mongod: the local mongod, which has the same clock as this daemon.
         namespace: the collection.
         opened_until: the time.
 
     Raises:
-        CommandError: mongod does not tell.
+        CommandError: mongod refuses.
         BackendError: mongod does not answer.
     """
     pipeline = [*_open_then(namespace, opened_until), {"$replaceWith": "$cursor"}]
@@ -79,13 +79,13 @@ async def _has_cursors(mongod: LocalMongod, namespace: str, opened_until: dateti
 
 
 def _open_then(namespace: str, opened_until: datetime) -> list[dict[str, Any]]:
-    # Idle cursors, and those that an operation is using. Tailable ones, which are those of change streams on a
-    # collection that can be sharded, read the oplog and never end.
+    # Cursors that are idle or in use. Tailable ones are left out: on a collection that can be sharded they belong to
+    # change streams, which read the oplog and never end.
     open_then: dict[str, Any] = {
         "ns": namespace,
         "cursor.createdDate": {"$lte": opened_until},
         "cursor.tailable": {"$ne": True},
-        # Nobody comes for what the clone of a killed daemon has left open.
+        # A killed daemon may have left the cursor of a clone open, which nobody reads any more.
         "cursor.originatingCommand.comment": {"$ne": OWN_CURSOR_COMMENT},
     }
     return [{"$currentOp": {"allUsers": True, "idleCursors": True, "localOps": True}}, {"$match": open_then}]

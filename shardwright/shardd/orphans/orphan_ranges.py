@@ -1,8 +1,8 @@
-"""Which ranges of a collection may hold documents on this shard that belong to another one.
+"""The ranges of a collection of which this shard may hold documents that another shard owns.
 
-They are not written down anywhere: they are those parts of the range deletions that the routing table gives to others.
-So an incoming range is hidden from its registration until the table says that it is owned, and a range that was given
-away is hidden from the moment the table says so, without anybody telling.
+They are not stored anywhere: they are the parts of range deletions that the routing table assigns to other shards. So
+an incoming range is hidden from its registration until the routing table assigns it to this shard, and an outgoing
+range from the moment when the routing table assigns it to another, without any notification.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,7 +16,7 @@ from shardwright.sharding.routing_table import RoutedChunk, RoutingTable
 
 
 def range_of(task: RangeDeletionTask) -> ChunkRange:
-    """The range of a range deletion, ready to be compared."""
+    """The range of a range deletion, with encoded keys for comparisons."""
     low, high = task.range.min, task.range.max
     return ChunkRange(low, high, encode_key(low), encode_key(high))
 
@@ -24,13 +24,13 @@ def range_of(task: RangeDeletionTask) -> ChunkRange:
 def orphan_ranges(
     tasks: Iterable[RangeDeletionTask], table: RoutingTable, shard: str, time: Timestamp | None = None
 ) -> tuple[ChunkRange, ...]:
-    """The ranges of which ``shard`` may hold documents without owning them, sorted and as few as possible.
+    """The ranges of which ``shard`` may hold documents without owning them, sorted and merged.
 
     Args:
         tasks: the range deletions of the namespace; those of another collection of that name do not count.
-        table: who owns what.
-        shard: this shard.
-        time: a cluster time in the past that is asked about; ``tasks`` are those of then.
+        table: the collection's routing table.
+        shard: id of this shard.
+        time: a cluster time in the past for which to answer, given its ``tasks``; None for the present.
 
     Raises:
         CommandError: StaleChunkHistory, ``table`` does not know who owned one of the ranges at ``time``.
@@ -46,7 +46,7 @@ def orphan_ranges(
 
 
 def chunks_within(table: RoutingTable, wanted: ChunkRange) -> Iterator[tuple[ChunkRange, RoutedChunk]]:
-    """The chunks that a range touches, in order, each with the part of it that lies in the range."""
+    """The chunks that overlap a range, in order, each with its part that lies in the range."""
     key = wanted.min_key
     while key < wanted.max_key:
         chunk = table.chunk_for_key(key)
@@ -57,7 +57,7 @@ def chunks_within(table: RoutingTable, wanted: ChunkRange) -> Iterator[tuple[Chu
 
 
 def merged(ranges: Iterable[ChunkRange]) -> tuple[ChunkRange, ...]:
-    """The same keys in as few ranges as possible, sorted."""
+    """Sort ranges, and merge those that touch or overlap."""
     found: list[ChunkRange] = []
     for each in sorted(ranges, key=lambda each: each.min_key):
         if found and each.min_key <= found[-1].max_key:

@@ -1,4 +1,4 @@
-"""The filter that keeps documents in orphan ranges out of what an operation sees."""
+"""The filter that hides documents in orphan ranges from operations."""
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -12,18 +12,18 @@ from shardwright.sharding.targeting.collation import is_simple
 from shardwright.wire.rawbson import encode_elements, from_elements
 
 KEY_VARIABLE: Final = "ownedShardKey"
-"""By this name filters are recognized in replies that repeat queries."""
+"""The name by which filters are recognised in replies that show queries."""
 
 _KEY: Final = f"$${KEY_VARIABLE}"
 
 
 class OwnershipFilter:
-    """Which documents of a collection are no orphans.
+    """Decides which documents of a collection are orphans, here and as a query.
 
     Args:
         pattern: the shard key.
         ranges: the ranges that may hold orphans, sorted, without overlap.
-        default_collation: of the collection.
+        default_collation: the collection's default collation.
     """
 
     def __init__(
@@ -36,34 +36,34 @@ class OwnershipFilter:
         self.ranges = tuple(ranges)
         self.default_collation = default_collation
         self.depends_on_collation = any(holds_strings(each.min) or holds_strings(each.max) for each in ranges)
-        """Whether `element` is another one under another collation."""
+        """Whether `element` differs between the simple collation and others."""
         self._min_keys = [each.min_key for each in ranges]
 
     def is_orphan(self, key: bytes) -> bool:
-        """Whether a document with the encoded shard key would be an orphan."""
+        """Whether a document with this encoded shard key is an orphan."""
         position = bisect_right(self._min_keys, key) - 1
         return position >= 0 and self._is_below_max(key, self.ranges[position])
 
     def holds(self, document: bytes) -> bool:
-        """Whether a raw document, of which only the shard key may be there, would be an orphan."""
+        """Whether a raw document, or just its shard key, is in one of the ranges."""
         return self.is_orphan(self.pattern.key_bytes_of_document(document))
 
     def overlaps(self, low: bytes, high: bytes) -> bool:
-        """Whether some key between two bounds, which are any byte strings, may be that of an orphan."""
+        """Whether a key between two bounds, which may be any byte strings, can be that of an orphan."""
         return any(low < each.max_key and each.min_key < high for each in self.ranges)
 
     def element(self, collation: Mapping[str, Any] | None) -> bytes:
-        """The ``$expr`` element that a query needs to match no orphan.
+        """The ``$expr`` element to add to a query, so that it does not match orphans.
 
-        A query may hold several of that name; all of them have to be true.
+        A query may contain several elements of that name; all of them have to be true.
 
         Args:
-            collation: the one in force, that of the operation or else the collection's.
+            collation: the collation in force: the operation's, or else the collection's.
         """
         return self._element if is_simple(collation) or not self.depends_on_collation else self._collated_element
 
     def query(self, collation: Mapping[str, Any] | None) -> bytes:
-        """A query that matches all documents but orphans."""
+        """A query that matches all documents except orphans."""
         return from_elements(self.element(collation))
 
     @cached_property
@@ -79,14 +79,14 @@ class OwnershipFilter:
         return {"$let": {"vars": key, "in": self._decide(0, len(self.ranges), is_collated=is_collated)}}
 
     def _decide(self, first: int, end: int, *, is_collated: bool) -> Expression:
-        """Whether a key lies in none of some neighbouring ranges: a bisection written out."""
+        """An expression that is true if a key is in none of the ranges from ``first`` to ``end``: a bisection."""
         if first == end:
             return True
         middle = (first + end) // 2
         range_ = self.ranges[middle]
         before = self._decide(first, middle, is_collated=is_collated)
         behind = self._decide(middle + 1, end, is_collated=is_collated)
-        if range_.max_key != self.pattern.global_max_bytes():  # above it there is nothing
+        if range_.max_key != self.pattern.global_max_bytes():  # no key is above it
             behind = {"$cond": [is_below(_KEY, range_.max, is_collated=is_collated), False, behind]}
         else:
             behind = False

@@ -1,7 +1,7 @@
-"""Positional projections (``{"list.$": 1}``) where there may be orphans.
+"""Positional projections (``{"list.$": 1}``) on collections with orphans.
 
-Mongod reads the query of such an operation a second time, as one in which ``$expr`` is not allowed. So the documents
-that match and are no orphans are looked up first, and the operation is given their ids instead of the filter.
+mongod parses the query of such an operation a second time, and does not allow ``$expr`` there. So the matching
+documents that are not orphans are looked up first, and their ids are added to the query in place of the filter.
 """
 
 from typing import Final
@@ -43,10 +43,10 @@ def is_positional(request: Request) -> bool:
 async def with_owned_ids(
     request: Request, mongod: LocalMongod, namespace: Namespace, ownership: OwnershipFilter
 ) -> bytes:
-    """The body of an operation with a positional projection, its query narrowed to documents that are no orphans.
+    """The body of an operation with a positional projection, whose query is restricted to documents that are owned.
 
     Raises:
-        CommandError: the query is wrong; OperationNotSupportedInTransaction.
+        CommandError: the query is invalid; OperationNotSupportedInTransaction.
         BackendError: mongod does not answer.
     """
     body = request.body
@@ -71,7 +71,7 @@ async def with_owned_ids(
 
 
 async def _ids(mongod: LocalMongod, namespace: Namespace, search: bytes) -> bytes:
-    """``{$in: [<_id>, …]}`` of what a ``find`` finds."""
+    """``{$in: [<_id>, …]}`` with the ids that a ``find`` returns."""
     elements: list[bytes] = []
     while True:
         frame = await mongod.pool.exchange(op_msg(search, request_id=next_request_id()))

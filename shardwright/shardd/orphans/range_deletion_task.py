@@ -16,12 +16,12 @@ RANGE_DELETIONS: Final = "rangeDeletions"
 
 CLEAN_NOW: Final = "now"
 CLEAN_DELAYED: Final = "delayed"
-"""When a range is deleted: as soon as nobody reads it, or ``orphanCleanupDelaySecs`` later."""
+"""When a range is deleted: as soon as no older operation can read it, or ``orphanCleanupDelaySecs`` later."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyRange:
-    """Bounds of a range of shard keys, as raw BSON documents; the lower one is included."""
+    """The bounds of a range of shard keys, as raw documents; the lower one is inclusive."""
 
     min: bytes
     max: bytes
@@ -42,18 +42,18 @@ class KeyRange:
 
 @dataclass(frozen=True, slots=True)
 class RangeDeletionTask:
-    """``config.rangeDeletions`` of donor and recipient: a range whose documents are or may become orphans.
+    """A document of ``config.rangeDeletions``, on donor or recipient.
 
     Attributes:
-        id: of the migration.
+        id: the migration's UUID.
         namespace: the collection.
         collection_uuid: its UUID.
-        donor: id of the shard that gives the range.
-        range: what moves.
-        pending: the outcome of the migration is open.
+        donor: id of the donor.
+        range: the range that moves.
+        pending: whether the outcome of the migration is still open.
         when: `CLEAN_NOW` or `CLEAN_DELAYED`.
-        timestamp: when the document was written.
-        orphans: how many documents there are to delete, as far as is known.
+        timestamp: when the task was registered or became ready.
+        orphans: number of documents to delete, as far as known.
     """
 
     id: UUID

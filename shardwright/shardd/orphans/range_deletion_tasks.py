@@ -1,6 +1,6 @@
-"""The range deletions of each namespace, as all operations have to know them.
+"""The range deletions of each namespace, for operations to look up.
 
-`RangeDeletions` writes here what it reads and changes in ``config.rangeDeletions``; filters of orphans and refreshes
+`RangeDeletions` publishes here what it reads and changes in ``config.rangeDeletions``; ownership filters and refreshes
 only read. So neither side has to know the other.
 """
 
@@ -12,10 +12,10 @@ from shardwright.shardd.orphans.range_deletion_task import RangeDeletionTask
 
 
 class RangeDeletionTasks:
-    """What is known of them. Their ranges are always current; how many orphans are left need not be.
+    """The known range deletions. Their ranges are always current, their orphan counts need not be.
 
     Args:
-        on_change: called with the name of a namespace when it has other range deletions than before.
+        on_change: called with a namespace when its range deletions have changed.
     """
 
     def __init__(self, on_change: Callable[[str], None]) -> None:
@@ -24,11 +24,11 @@ class RangeDeletionTasks:
         self._loaded = trio.Event()
 
     def of(self, namespace: str) -> Sequence[RangeDeletionTask]:
-        """The range deletions of a collection, of whatever UUID, that have not ended."""
+        """The unfinished range deletions of a collection, whatever its UUID."""
         return self._tasks.get(namespace, ())
 
     def put(self, namespace: str, tasks: Sequence[RangeDeletionTask]) -> None:
-        """A namespace has these from now on."""
+        """Replace the range deletions of a namespace."""
         if tasks:
             self._tasks[namespace] = tasks
         else:
@@ -36,13 +36,13 @@ class RangeDeletionTasks:
         self._on_change(namespace)
 
     def set_loaded(self) -> None:
-        """All that is persisted has been put here."""
+        """Record that all persisted range deletions are known."""
         self._loaded.set()
 
     def unload(self) -> None:
-        """What is persisted has to be read again."""
+        """Record that the persisted range deletions have to be read again."""
         self._loaded = trio.Event()
 
     async def wait_loaded(self) -> None:
-        """Return once what is persisted has been read."""
+        """Return when the persisted range deletions are known."""
         await self._loaded.wait()

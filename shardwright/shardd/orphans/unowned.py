@@ -1,4 +1,4 @@
-"""All ranges of a collection that a shard does not own."""
+"""A filter for all ranges of a collection that a shard does not own."""
 
 from typing import Final
 
@@ -7,11 +7,11 @@ from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.routing_table import RoutingTable
 
 RANGES_MAX: Final = 1_000
-"""More make a filter that takes mongod longer to read than most operations take."""
+"""With more ranges, mongod would take longer to parse the filter than to run most operations."""
 
 
 def unowned_filter(table: RoutingTable, shard: str) -> OwnershipFilter | None:
-    """The filter that leaves only what a shard owns, None if it would have too many ranges."""
+    """The filter that passes only documents that a shard owns; None if it would have too many ranges."""
     ranges: list[ChunkRange] = []
     for chunk in table.chunks():
         if chunk.shard == shard:

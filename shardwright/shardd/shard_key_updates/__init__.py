@@ -1,5 +1,5 @@
-"""Updates that may change a shard key: they are previewed, judged, and made as they were previewed.
+"""Updates that may change a shard key: they are previewed, checked, and executed exactly as previewed.
 
-Owns how such updates are recognised and what MongoDB allows them.
+Owns how such updates are recognised, and the rules that MongoDB has for them.
 May import `exchange`, `local_mongod` and `session_history`.
 """

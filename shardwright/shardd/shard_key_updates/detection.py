@@ -1,8 +1,8 @@
-"""Which updates may change the shard key of a document. Pure, and cheap for those that do not.
+"""Deciding whether an update may change a document's shard key. Pure, and cheap for updates that do not.
 
-A plain mongod knows no shard keys and would change one like any other field, so updates that may are taken out of the
-usual path (`shardd.shard_key_updates.key_changing_updates`). A modification that names no part of the key, or assigns
-what the query has demanded already, is let through.
+A plain mongod knows no shard keys and would change one like any other field, so updates that may do that are diverted
+from the usual path (`shardd.shard_key_updates.key_changing_updates`). A modification that names no part of the shard
+key, or assigns the values that the query requires anyway, is not.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,12 +21,12 @@ _SETTING_STAGES = (b"$set", b"$addFields")
 
 
 def is_collated(document: bytes, collation: Span | None, default: Mapping[str, Any] | None) -> bool:
-    """Whether another collation than the simple one is in force.
+    """Whether a collation other than the simple one is in force.
 
     Args:
         document: a command or statement.
-        collation: where in it the collation is that it names, if it names one.
-        default: the collection's.
+        collation: its ``collation`` field, if it has one.
+        default: the collection's default collation.
     """
     own = decode_value(document, collation) if collation is not None and collation[0] == OBJECT else None
     return not is_simple(effective(own, default))
@@ -35,14 +35,14 @@ def is_collated(document: bytes, collation: Span | None, default: Mapping[str, A
 def may_change_shard_key(
     query: bytes, document: bytes, update: Span, pattern: ShardKeyPattern, *, is_collated: bool
 ) -> bool:
-    """Whether an update could give a document that matches ``query`` another shard key.
+    """Whether an update could change the shard key of a document that matches ``query``.
 
     Args:
-        query: the filter of the update.
-        document: what contains the modification.
-        update: where in it the modification is: operators, a replacement or a pipeline.
+        query: the query of the update.
+        document: the command or statement with the modification.
+        update: the modification in it: operators, a replacement or a pipeline.
         pattern: the `mutable_part` of the shard key.
-        is_collated: another collation than the simple one is in force, so that a query may demand a string and match
+        is_collated: whether a collation other than the simple one is in force, so that a query for one string may match
             others.
     """
     kind, _, start, end = update
@@ -56,14 +56,14 @@ def may_change_shard_key(
     assigned = _assigned_fields(document, start, pattern)
     if not assigned:
         return assigned is None
-    return not _are_as_demanded(query, document, assigned, pattern, is_collated=is_collated)
+    return not _match_required(query, document, assigned, pattern, is_collated=is_collated)
 
 
-def _demanded_key(query: bytes, pattern: ShardKeyPattern, *, is_collated: bool) -> bytes | None:
-    """The shard key that all documents have which match a query, or an equal one; None if they may have others.
+def _required_key(query: bytes, pattern: ShardKeyPattern, *, is_collated: bool) -> bytes | None:
+    """The shard key that all documents matching a query have; None if their shard keys may differ.
 
     Raises:
-        CommandError: Overflow, a value that is nested too deep.
+        CommandError: Overflow, a value is nested too deeply.
     """
     key = exact_shard_key(query, pattern)
     if key is None or (is_collated and uncollated_field(pattern, key) is not None):
@@ -72,24 +72,24 @@ def _demanded_key(query: bytes, pattern: ShardKeyPattern, *, is_collated: bool) 
 
 
 def _keeps_key(query: bytes, replacement: bytes, pattern: ShardKeyPattern, *, is_collated: bool) -> bool:
-    """Whether a replacement has the shard key that the query demands."""
+    """Whether a replacement has the shard key that the query requires."""
     try:
-        wanted = _demanded_key(query, pattern, is_collated=is_collated)
+        wanted = _required_key(query, pattern, is_collated=is_collated)
         if wanted is None or wanted != pattern.extract_from_document(replacement):
             return False
         fields = index(replacement)
         return not any(_matches_undefined(field.find_in(replacement, fields)) for field in pattern.fields)
     except CommandError:
-        return False  # an array, say: it is looked at more closely on the other path
+        return False  # for instance an array, which the preview will refuse
 
 
 def _matches_undefined(span: Span | None) -> bool:
-    """Whether a query for a value matches documents in which it is undefined, which as a shard key is another one."""
+    """Whether a query for a value also matches documents where it is undefined, which is a different shard key."""
     return span is None or span[0] in (NULL, UNDEFINED)
 
 
 def _assigned_fields(document: bytes, start: int, pattern: ShardKeyPattern) -> dict[bytes, Span] | None:
-    """The values that operators assign to fields of the key; None if they may do something else to one."""
+    """The values that operators assign to fields of the shard key; None if they may change one in another way."""
     assigned: dict[bytes, Span] = {}
     for operator, operand in rawbson.spans(document, start):
         if operand[0] != OBJECT:
@@ -106,12 +106,12 @@ def _assigned_fields(document: bytes, start: int, pattern: ShardKeyPattern) -> d
     return assigned
 
 
-def _are_as_demanded(
+def _match_required(
     query: bytes, document: bytes, assigned: dict[bytes, Span], pattern: ShardKeyPattern, *, is_collated: bool
 ) -> bool:
-    """Whether the values assigned to fields of the key are those that the query demands of them."""
+    """Whether the values assigned to fields of the shard key are those that the query requires."""
     try:
-        wanted = _demanded_key(query, pattern, is_collated=is_collated)
+        wanted = _required_key(query, pattern, is_collated=is_collated)
         if wanted is None:
             return False
         found = index(wanted)
@@ -129,10 +129,10 @@ def _are_as_demanded(
 
 
 def _touched_field(path: bytes, pattern: ShardKeyPattern) -> ShardKeyField | None:
-    """The field of the shard key that a path is, contains, or lies in."""
+    """The field of the shard key that a path denotes, contains, or is part of."""
     parts = path.split(b".")
     for field in pattern.fields:
-        # A positional part ($, $[], $[id]) or an array index may stand for whatever is there.
+        # A positional part ($, $[], $[id]) may stand for any name.
         if all(left == right or left.startswith(b"$") for left, right in zip(parts, field.path, strict=False)):
             return field
     return None

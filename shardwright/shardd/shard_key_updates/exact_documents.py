@@ -1,6 +1,6 @@
-"""Queries for one document by its very bytes, whatever a collation takes for the same. Pure.
+"""Queries for one document by its exact bytes, even if a collation considers others equal. Pure.
 
-A comparison of strings is that of the collation in force; ``$toHashedIndexKey`` hashes their bytes.
+Comparisons of strings use the collation in force, while ``$toHashedIndexKey`` hashes their bytes.
 """
 
 from typing import Any
@@ -9,12 +9,12 @@ from shardwright.wire.rawbson import append, encode_elements, find, raw_document
 
 
 def only_this_one(query: bytes, identity: bytes, *, is_collated: bool) -> bytes:
-    """``query`` narrowed to the document of an ``_id``.
+    """``query`` restricted to the document with an ``_id``.
 
     Args:
-        query: raw.
+        query: the query, raw.
         identity: a raw document ``{_id}``.
-        is_collated: another collation than the simple one is in force.
+        is_collated: whether a collation other than the simple one is in force.
     """
     narrowed = _has_id_of(identity)
     if is_collated:
@@ -23,9 +23,9 @@ def only_this_one(query: bytes, identity: bytes, *, is_collated: bool) -> bytes:
 
 
 def only_as_it_was(query: bytes, before: bytes, *, is_collated: bool) -> bytes:
-    """``query`` narrowed to one document, as long as it is unchanged.
+    """``query`` restricted to one document, as long as it is unchanged.
 
-    A comparison of documents takes strings as the collation in force does; a hash is that of their bytes.
+    Comparing documents uses the collation in force for strings; so if that is not simple, hashes are compared too.
     """
     literal = {"$literal": raw_document(before)}
     unchanged = encode_elements({"$expr": {"$eq": ["$$ROOT", literal]}})

@@ -1,4 +1,4 @@
-"""What MongoDB allows an update that changes a shard key, and what it answers when it does not. Pure."""
+"""MongoDB's rules for updates that change a shard key, and the errors for those that break them. Pure."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -11,19 +11,19 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import raw_document
 
 FULL_KEY_MISSING: Final = 31025
-"""MongoDB's number for a change of the shard key by a query that does not name the whole key."""
+"""MongoDB's error code for changing a shard key with a query that does not contain the whole key."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyChange:
-    """An update about to be made.
+    """An update about to be executed.
 
     Args:
-        table: where keys belong.
+        table: the collection's routing table.
         shard: id of this shard.
-        query: the filter of the update.
-        is_multi: it may update several documents.
-        is_retryable: it carries a transaction number.
+        query: the query of the update.
+        is_multi: whether it may update several documents.
+        is_retryable: whether it has a transaction number.
     """
 
     table: RoutingTable
@@ -36,8 +36,8 @@ class KeyChange:
         """Refuse what MongoDB refuses.
 
         Raises:
-            CommandError: NotSingleValueField, the new key holds an array; 31025; InvalidOptions for a multi-update;
-                IllegalOperation without a transaction number; WouldChangeOwningShard, the new key is another shard's.
+            CommandError: NotSingleValueField, the new key contains an array; 31025; InvalidOptions, a multi-update;
+                IllegalOperation, it has no transaction number; WouldChangeOwningShard, another shard owns the new key.
         """
         if preview.after is None:
             return
@@ -47,8 +47,8 @@ class KeyChange:
         elif new_key != self.table.key_pattern.key_bytes_of_document(preview.before):
             self._check_changed(preview.before, preview.after, new_key)
 
-    def check_changed_unseen(self) -> None:
-        """As `check`, for a change of which it is known only that there is one.
+    def check_change_allowed(self) -> None:
+        """Refuse a change of the shard key, whatever the new key is, unless MongoDB allows it.
 
         Raises:
             CommandError: 31025, InvalidOptions, IllegalOperation.
@@ -68,7 +68,7 @@ class KeyChange:
             )
 
     def _check_changed(self, before: bytes, after: bytes, new_key: bytes) -> None:
-        self.check_changed_unseen()
+        self.check_change_allowed()
         if self.table.shard_for_key(new_key) != self.shard:
             raise _would_change_owning_shard(before, after, should_upsert=False)
 

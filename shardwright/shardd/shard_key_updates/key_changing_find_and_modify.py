@@ -1,4 +1,4 @@
-"""A ``findAndModify`` that may change a shard key, made so that only what MongoDB allows happens."""
+"""Executing a ``findAndModify`` that may change a shard key, under MongoDB's rules."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ _MODIFYING = (b"sort", b"upsert", b"collation", b"arrayFilters", b"hint", b"let"
 
 
 async def key_changing_find_and_modify(changing: KeyChangingRequest) -> bytes:
-    """Make it; the frame of the reply.
+    """Execute it as previewed; returns the frame of the reply.
 
     Raises:
         CommandError: it is not allowed, or fails.
@@ -25,7 +25,7 @@ async def key_changing_find_and_modify(changing: KeyChangingRequest) -> bytes:
     request = changing.request
     body, request_id = without(request.body, VERSION_FIELDS), request.message.request_id
     if await changing.has_begun():
-        # It is all that its transaction number stands for, so mongod has executed it and does not do so again.
+        # Its transaction number covers nothing else, so mongod has executed it, and will not do so again.
         return await changing.exchange(body, request_id)
     query = request.raw_object(b"query") or EMPTY_DOCUMENT
     collated = changing.is_collated(request.body, request.fields)
@@ -37,10 +37,10 @@ async def key_changing_find_and_modify(changing: KeyChangingRequest) -> bytes:
     def is_overtaken(preview: Preview, frame: bytes, *, is_last: bool) -> bool:
         return is_find_and_modify_overtaken(preview, response_body(frame), is_last=is_last)
 
-    return await changing.make_as_previewed(query, _modification(request, query), make, is_overtaken)
+    return await changing.execute_as_previewed(query, _modification(request, query), make, is_overtaken)
 
 
 def _modification(request: Request, query: bytes) -> dict[str, Any]:
-    """The arguments of the request that say what it changes."""
+    """The arguments of the request that determine its effect."""
     modification = {"query": raw_document(query), "update": raw_update(request.body, request.fields[b"update"])}
     return modification | {name.decode(): request.get(name) for name in _MODIFYING if name in request.fields}

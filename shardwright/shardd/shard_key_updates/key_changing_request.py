@@ -1,4 +1,4 @@
-"""A request with updates that may change shard keys, and how each of them is made: as it was previewed and judged."""
+"""A request with updates that may change shard keys, each of which is previewed, checked, and executed as previewed."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -23,14 +23,14 @@ from shardwright.wire.rawbson import Span, raw_document
 from shardwright.wire.request import Request
 
 _ATTEMPTS_MAX: Final = 100
-"""How often an update may find that another writer was faster; each time, that writer has made progress."""
+"""How often another writer may overtake an update; each time, that writer has made progress."""
 
 Reply = TypeVar("Reply", contravariant=True)
 Made = TypeVar("Made")
 
 
 class OvertakenTest(Protocol[Reply]):
-    """Tells from a reply whether another writer was faster (see `shardd.shard_key_updates.overtaken_updates`)."""
+    """Decides from a reply whether another writer was faster (see `shardd.shard_key_updates.overtaken_updates`)."""
 
     def __call__(self, preview: Preview, reply: Reply, /, *, is_last: bool) -> bool: ...
 
@@ -40,12 +40,12 @@ class KeyChangingRequest:
     """An ``update`` or a ``findAndModify`` on a sharded collection.
 
     Attributes:
-        previews: tries updates out.
-        mongod: the shard's own.
+        previews: previews updates.
+        mongod: the local mongod.
         upstream: the client's connection to it.
         request: the request.
         namespace: its collection.
-        table: where keys belong.
+        table: the collection's routing table.
         pattern: the part of the shard key that can change.
         shard: id of this shard.
     """
@@ -65,7 +65,7 @@ class KeyChangingRequest:
         return b"txnNumber" in self.request.fields
 
     def refuse_in_transaction(self) -> None:
-        """Let it pass only outside of transactions.
+        """Refuse it in a transaction.
 
         Raises:
             CommandError: OperationNotSupportedInTransaction.
@@ -78,11 +78,11 @@ class KeyChangingRequest:
             )
 
     def is_collated(self, document: bytes, fields: Mapping[bytes, Span]) -> bool:
-        """Whether another collation than the simple one is in force for an update with these fields."""
+        """Whether a collation other than the simple one is in force for an update with these fields."""
         return is_collated(document, fields.get(b"collation"), self.table.collection.default_collation)
 
     async def has_begun(self) -> bool:
-        """Whether mongod has executed a part of the request before, which its client has sent again."""
+        """Whether the request is a retry of which mongod has already executed a part."""
         lsid = self.request.fields.get(b"lsid")
         session = None if lsid is None or not self.is_retryable else session_of(self.request.body, lsid)
         if session is None:
@@ -97,7 +97,7 @@ class KeyChangingRequest:
         assert frame is not None
         return frame
 
-    async def make_as_previewed(
+    async def execute_as_previewed(
         self,
         query: bytes,
         modification: Mapping[str, Any],
@@ -106,31 +106,31 @@ class KeyChangingRequest:
         *,
         is_multi: bool = False,
     ) -> Made:
-        """Update one document that matches, or upsert one, as often as it takes to do what was previewed.
+        """Update or upsert one document, with a new preview whenever another writer was faster.
 
         Args:
-            query: of the update.
-            modification: the ``findAndModify`` that does what the update does.
-            make: executes a preview.
+            query: the query of the update.
+            modification: the arguments of the ``findAndModify`` that has the same effect.
+            make: executes what was previewed.
             is_overtaken: whether another writer was faster.
-            is_multi: the update is of all documents that match.
+            is_multi: whether the update is of all documents that match.
 
         Returns:
-            What the last ``make`` returned.
+            The result of the last ``make``.
 
         Raises:
-            CommandError: it is not allowed, or fails; WriteConflict, others keep changing the document.
+            CommandError: it is not allowed, or fails; WriteConflict, other writers keep changing the document.
         """
-        judge = KeyChange(self.table, self.shard, query, is_multi=is_multi, is_retryable=self.is_retryable)
+        change = KeyChange(self.table, self.shard, query, is_multi=is_multi, is_retryable=self.is_retryable)
         for attempts_left in range(_ATTEMPTS_MAX - 1, -1, -1):
             preview = await self.previews.preview(
                 self.namespace, modification, seconds_max=seconds_allowed(self.request)
             )
-            judge.check(preview)
+            change.check(preview)
             made = await make(preview)
             if not is_overtaken(preview, made, is_last=not attempts_left):
                 return made
         raise CommandError(
             ErrorCode.WriteConflict,
-            f"a document of {self.namespace} kept changing while its shard key was to be changed",
+            f"other writers kept changing a document of {self.namespace} whose shard key was to be updated",
         )

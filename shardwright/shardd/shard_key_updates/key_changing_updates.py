@@ -1,8 +1,8 @@
-"""The updates of an ``update`` that may change shard keys, made so that only what MongoDB allows happens.
+"""Executing an ``update`` with statements that may change shard keys, under MongoDB's rules.
 
-Each such update is tried out first (`UpdatePreviews`), judged (`KeyChange`), and then made as it was judged
-(`previewed_updates`), or tried out again if another writer was faster. All others of the same request are passed on as
-they came.
+Each such statement is previewed (`UpdatePreviews`), checked (`KeyChange`), and executed as previewed
+(`previewed_updates`), or previewed again if another writer was faster. The other statements of the request are
+forwarded unchanged.
 """
 
 from collections.abc import Mapping
@@ -28,11 +28,11 @@ _STATEMENTS: Final = VERSION_FIELDS | {b"updates", b"stmtIds", b"stmtId"}
 
 
 class _WholeCommandError(CommandError):
-    """What mongod answered to a command, not to one of its items."""
+    """mongod refused the command as a whole, not just a statement."""
 
 
 class KeyChangingUpdates:
-    """Makes the updates of one ``update``."""
+    """Executes the statements of one ``update``."""
 
     def __init__(self, changing: KeyChangingRequest) -> None:
         self._changing = changing
@@ -40,10 +40,10 @@ class KeyChangingUpdates:
         self._may_be_repeated = False
 
     async def run(self) -> bytes:
-        """Make the updates one after the other; the frame of the reply.
+        """Execute the statements one after the other; returns the frame of the reply.
 
         Raises:
-            CommandError: OperationNotSupportedInTransaction, or what mongod answers to the command as a whole.
+            CommandError: OperationNotSupportedInTransaction, or mongod's error for the command as a whole.
         """
         self._changing.refuse_in_transaction()
         self._may_be_repeated = await self._changing.has_begun()
@@ -65,12 +65,12 @@ class KeyChangingUpdates:
             if is_ordered and merged.errors:
                 break
         if not merged.has_times:
-            # All failed before they were sent. A causally consistent session is still told what they depended on.
+            # All statements failed before they were sent. A causally consistent session still needs the times.
             merged.add_times(await self._changing.mongod.command("admin", {"ping": 1}))
         return reply_document(self._request.message.request_id, merged.document())
 
     async def _update(self, statement: UpdateStatement, statement_id: int) -> dict[str, Any]:
-        """Make one update; the reply to it alone.
+        """Execute one statement; returns the reply to it alone.
 
         Raises:
             CommandError: it is not allowed, or fails.
@@ -87,13 +87,13 @@ class KeyChangingUpdates:
         if not statement.is_multi:
             return await self._update_first(statement, statement.query, statement_id)
         if changing.is_retryable:
-            return await self._forward(raw_document(raw), statement_id)  # mongod says that this cannot be
+            return await self._forward(raw_document(raw), statement_id)  # mongod refuses it
         return await self._update_many(statement)
 
     async def _update_first(
         self, statement: UpdateStatement, query: bytes, statement_id: int, *, is_multi: bool = False
     ) -> dict[str, Any]:
-        """Update one document that matches ``query``, or upsert one."""
+        """Update or upsert one document that matches ``query``."""
         collated = self._changing.is_collated(statement.raw, statement.fields)
 
         async def make(preview: Preview) -> dict[str, Any]:
@@ -101,10 +101,11 @@ class KeyChangingUpdates:
             return await self._forward(made, statement_id)
 
         modification = statement.modification(self._request) | {"query": raw_document(query)}
-        return await self._changing.make_as_previewed(query, modification, make, is_update_overtaken, is_multi=is_multi)
+        execute = self._changing.execute_as_previewed
+        return await execute(query, modification, make, is_update_overtaken, is_multi=is_multi)
 
     async def _update_many(self, statement: UpdateStatement) -> dict[str, Any]:
-        """Update the documents that match now, one after the other; or upsert one if there are none."""
+        """Update the documents that match now, one after the other, or upsert one if none does."""
         changing = self._changing
         modification = statement.modification(self._request)
         names = ("collation", "hint", "let")
@@ -125,10 +126,10 @@ class KeyChangingUpdates:
         return total
 
     async def _forward(self, statement: Mapping[str, Any], statement_id: int) -> dict[str, Any]:
-        """Have mongod make one update as part of the client's request.
+        """Have mongod execute one statement as part of the client's request.
 
         Raises:
-            _WholeCommandError: not the update failed, but the command.
+            _WholeCommandError: the command failed as a whole.
         """
         elements: dict[str, Any] = {"updates": [statement]}
         if self._changing.is_retryable:
@@ -141,5 +142,5 @@ class KeyChangingUpdates:
 
 
 def _concerns_all(code: int) -> bool:
-    """Whether an error is about the state of the server, so that the other updates would meet it too."""
+    """Whether an error is about the state of the server, so that it concerns the other statements too."""
     return any(has_category(code, each) for each in (Category.NOT_PRIMARY, Category.SHUTDOWN, Category.INTERRUPTION))

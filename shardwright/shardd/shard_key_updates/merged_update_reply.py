@@ -1,4 +1,4 @@
-"""The reply to an ``update`` whose statements were made one by one."""
+"""The reply to an ``update`` whose statements were executed one by one."""
 
 from typing import Any, Final
 
@@ -8,7 +8,7 @@ _TIMES: Final = ("$clusterTime", "operationTime")
 
 
 class MergedUpdateReply:
-    """Adds up the replies to single statements.
+    """Merges the replies to single statements.
 
     Attributes:
         errors: the entries of ``writeErrors``.
@@ -32,16 +32,16 @@ class MergedUpdateReply:
         self._last = reply
 
     def add_error(self, position: int, error: CommandError) -> None:
-        """The statement at a position was not allowed, or failed."""
+        """Add the error of the statement at a position."""
         self.errors.append({"index": position, "code": error.code, "errmsg": error.message, **error.extra})
 
     @property
     def has_times(self) -> bool:
-        """Whether some statement came so far that mongod answered it, and with that told up to where it has come."""
+        """Whether mongod has answered a statement, so that the reply has its ``operationTime``."""
         return "operationTime" in self._last
 
     def add_times(self, reply: dict[str, Any]) -> None:
-        """Have the reply tell the times that another one tells."""
+        """Copy the times of another reply."""
         self._last |= {field: reply[field] for field in _TIMES if field in reply}
 
     def document(self) -> dict[str, Any]:

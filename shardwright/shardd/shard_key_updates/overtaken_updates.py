@@ -1,7 +1,7 @@
-"""Whether an update that was made as previewed did nothing because another writer was faster. Pure.
+"""Whether an update that was executed as previewed did nothing because another writer was faster. Pure.
 
-A DuplicateKey of an insert may also be for good: then the next preview fails with it, or, at the last attempt, it is
-the answer.
+A DuplicateKey of an insert may also be permanent: then the next preview fails with it or, after the last attempt, it is
+the result.
 """
 
 from collections.abc import Mapping
@@ -16,9 +16,9 @@ def is_update_overtaken(preview: Preview, reply: Mapping[str, Any], *, is_last: 
     """Whether the statement of an ``update`` has to be previewed again.
 
     Args:
-        preview: what it was to do.
-        reply: to it alone.
-        is_last: there is no further attempt.
+        preview: its preview.
+        reply: the reply to the statement alone.
+        is_last: whether this was the last attempt.
     """
     errors = reply.get("writeErrors", ())
     if preview.before is not None:
@@ -28,7 +28,7 @@ def is_update_overtaken(preview: Preview, reply: Mapping[str, Any], *, is_last: 
 
 
 def is_find_and_modify_overtaken(preview: Preview, reply: bytes, *, is_last: bool) -> bool:
-    """Likewise a ``findAndModify``; ``reply`` is the body of its reply."""
+    """Whether a ``findAndModify`` has to be previewed again; ``reply`` is the body of its reply."""
     fields = index(reply)
     if not decode_value(reply, fields[b"ok"]):
         is_duplicate = b"code" in fields and decode_value(reply, fields[b"code"]) == ErrorCode.DuplicateKey

@@ -1,10 +1,10 @@
-"""The transactions in which updates are tried out, and which are never committed.
+"""The transactions in which updates are previewed, and which are never committed.
 
-Such a transaction keeps other writers from its document until it is aborted, and mongod does that by itself only after
-a minute. So each is ended for certain, even if nobody knows whether it has begun: the statement of a cancelled task may
-still be on its way. A transaction with a higher number ends the one before it, and keeps it from beginning later.
+Such a transaction keeps other writers from its document until it is aborted, which mongod does by itself only after a
+minute. So each is definitely ended, even if it is unknown whether it has begun: the statement of a cancelled task may
+still be on its way. A transaction with a higher number ends the previous one, and prevents it from beginning later.
 
-What a daemon leaves open when it is killed, the next one finds by the ids of the sessions, which all begin alike.
+When a daemon is killed, the next one finds the transactions left open by the common prefix of their session ids.
 """
 
 import secrets
@@ -38,7 +38,7 @@ class _Session:
 
     Attributes:
         id: its ``lsid.id``.
-        number: of its last transaction.
+        number: the transaction number of its last transaction.
     """
 
     def __init__(self, session_id: Binary, number: int = 0) -> None:
@@ -46,7 +46,7 @@ class _Session:
         self.number = number
 
     def fields(self) -> dict[str, Any]:
-        """What each statement of the last transaction carries."""
+        """The fields that each statement of the last transaction needs."""
         return {"lsid": {"id": self.id}, "txnNumber": Int64(self.number), "autocommit": False}
 
 
@@ -61,7 +61,7 @@ class PreviewTransaction:
         self._is_known = True
 
     async def run(self, db: str, command: Mapping[str, Any]) -> bytes:
-        """The raw reply to a statement.
+        """Run a statement; returns the raw reply.
 
         Raises:
             CommandError: it failed.
@@ -79,10 +79,10 @@ class PreviewTransaction:
         return reply
 
     async def end(self) -> None:
-        """Abort it. One whose last statement was not answered may begin later: it must not.
+        """Abort it; if its last statement was not answered, also prevent it from beginning later.
 
         Raises:
-            CommandError: it is not there any more; mongod is not primary.
+            CommandError: it no longer exists; or mongod is not primary.
             BackendError: mongod does not answer.
         """
         if not self._is_known:
@@ -92,7 +92,7 @@ class PreviewTransaction:
 
 
 class PreviewTransactions:
-    """Those on one mongod."""
+    """The preview transactions on one mongod."""
 
     def __init__(self, mongod: LocalMongod) -> None:
         self._mongod = mongod
@@ -100,7 +100,7 @@ class PreviewTransactions:
 
     @asynccontextmanager
     async def begin(self) -> AsyncIterator[PreviewTransaction]:
-        """A transaction, which is aborted after the block."""
+        """Begin a transaction that is aborted after the block."""
         session = self._free.pop() if self._free else _Session(_new_id())
         transaction = PreviewTransaction(self._mongod, session)
         try:
@@ -111,11 +111,11 @@ class PreviewTransactions:
             self._free.append(session)
 
     async def end_forgotten(self) -> None:
-        """End what a daemon that was killed has left open.
+        """End the transactions that a killed daemon left open.
 
         Raises:
-            CommandError: mongod cannot say what is open.
-            BackendError: it does not answer.
+            CommandError: mongod refuses.
+            BackendError: mongod does not answer.
         """
         ids = {"$gte": _session_id(bytes(_RANDOM_BYTES)), "$lte": _session_id(b"\xff" * _RANDOM_BYTES)}
         # Idle ones are listed as sessions, the others as operations.
@@ -126,7 +126,7 @@ class PreviewTransactions:
         )
         for operation in reply["cursor"]["firstBatch"]:
             number = int(operation["transaction"]["parameters"]["txnNumber"])
-            logger.info("Ending what a former process was trying out", number=number)
+            logger.info("Ending a preview transaction of a former process", number=number)
             await _overtake(self._mongod, _Session(Binary(operation["lsid"]["id"], UUID_SUBTYPE), number))
 
 
@@ -134,11 +134,11 @@ async def _ended(transaction: PreviewTransaction) -> None:
     try:
         await transaction.end()
     except (CommandError, BackendError):
-        return  # it is not there any more, which is as good
+        return  # it no longer exists, which is just as good
 
 
 async def _overtake(mongod: LocalMongod, session: _Session) -> None:
-    """End the last transaction of a session, or keep it from beginning, by another one that does nothing."""
+    """End the last transaction of a session, or prevent it from beginning, by an empty one with a higher number."""
     other = PreviewTransaction(mongod, session)
     await other.run("shardwright", {"find": "fence", "limit": 1, "singleBatch": True})
     await _ended(other)

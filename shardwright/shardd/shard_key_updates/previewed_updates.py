@@ -1,9 +1,9 @@
-"""What is executed in place of an update that was tried out: just what the preview showed, or nothing. Pure.
+"""The commands that are executed in place of a previewed update: exactly what the preview showed, or nothing. Pure.
 
-An update of a document is made under the condition that the document is still the one that was previewed. If it could
-come to something else at the second time (``$rand``, ``$$NOW``, ``$currentDate``), its result is written instead. A
-document to be inserted is inserted as it was previewed, by an upsert whose query matches nothing: mongod remembers and
-answers it as the upsert that it is, and refuses it with DuplicateKey if another writer was faster.
+An update is executed on condition that the document is still the one that was previewed. If its result might be another
+one the second time (``$rand``, ``$$NOW``, ``$currentDate``), the previewed result is written instead. A document to be
+inserted is inserted as previewed, by an upsert whose query matches nothing: mongod records and answers it as an upsert,
+and refuses it with DuplicateKey if another writer was faster.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ NOTHING: Final = encode_document({"$alwaysFalse": 1})
 """A query that matches no document."""
 
 FINDING_NOTHING: Final[Mapping[str, Any]] = {"q": raw_document(NOTHING), "u": raw_document(EMPTY_DOCUMENT)}
-"""An update that does nothing; but if mongod has executed its statement before, it answers as it did then."""
+"""An update that does nothing, or, if mongod has executed its statement id before, returns that result."""
 
 _OF_THE_QUERY: Final = frozenset({b"query", b"sort", b"hint", b"update", b"arrayFilters"})
 
@@ -37,10 +37,10 @@ def previewed_statement(statement: bytes, query: bytes, preview: Preview, *, is_
     """The statement of an ``update`` that does what was previewed.
 
     Args:
-        statement: the client's.
+        statement: the client's statement.
         query: its ``q``.
-        preview: what it would do.
-        is_collated: another collation than the simple one is in force.
+        preview: its preview.
+        is_collated: whether a collation other than the simple one is in force.
     """
     if preview.before is not None:
         made = _making_the_same(statement, b"u", preview.after)
@@ -55,10 +55,10 @@ def previewed_find_and_modify(body: bytes, query: bytes, preview: Preview, *, is
     """The body of the ``findAndModify`` that does what was previewed.
 
     Args:
-        body: the client's, less what mongod does not know.
+        body: the client's command, without the fields that mongod does not know.
         query: its ``query``.
-        preview: what it would do.
-        is_collated: another collation than the simple one is in force.
+        preview: its preview.
+        is_collated: whether a collation other than the simple one is in force.
     """
     if preview.before is not None:
         made = _making_the_same(body, b"update", preview.after)
@@ -72,9 +72,9 @@ def previewed_find_and_modify(body: bytes, query: bytes, preview: Preview, *, is
 
 
 def _making_the_same(document: bytes, name: bytes, after: bytes | None) -> bytes:
-    """A statement or command whose update is sure to come to what was previewed.
+    """A statement or command whose update is certain to have the previewed result.
 
-    Operators do so by themselves, except for the one that reads the clock. They stay as they are, being shorter.
+    Operators have it in any case, except ``$currentDate``. They are kept because they are shorter.
     """
     span = find(document, name)
     if after is None or span is None or not (span[0] == ARRAY or find(document, b"$currentDate", span[2])):
@@ -83,5 +83,5 @@ def _making_the_same(document: bytes, name: bytes, after: bytes | None) -> bytes
 
 
 def _inserting(document: bytes) -> list[Any]:
-    """A pipeline that makes a document whatever its fields are called, and fills in no empty timestamps again."""
+    """A pipeline that produces a document, whatever its field names, without filling in empty timestamps again."""
     return [{"$replaceWith": {"$literal": raw_document(document)}}]

@@ -1,4 +1,4 @@
-"""Finding out what an update would do, in a transaction on the shard's mongod that is never committed."""
+"""Finding out what an update would do, in a transaction on the local mongod that is never committed."""
 
 import math
 from collections.abc import Mapping
@@ -25,18 +25,18 @@ from shardwright.wire.rawbson import (
 )
 
 _CONFLICT_SECONDS_MAX: Final = 60.0
-"""Mongod lets no transaction live longer (``transactionLifetimeLimitSeconds``)."""
+"""mongod's limit for the lifetime of a transaction (``transactionLifetimeLimitSeconds``)."""
 
 _BACKOFF_SECONDS: Final = 0.01
 _BACKOFF_SECONDS_MAX: Final = 0.1
 _TRANSIENT: Final = "TransientTransactionError"
 CAUSED_BY: Final = "Plan executor error during findAndModify :: caused by :: "
-"""What mongod puts before the errors of a ``findAndModify`` and not before those of an ``update``."""
+"""The prefix that mongod gives to the errors of a ``findAndModify`` but not to those of an ``update``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """One document before and after an update. Without ``before`` it would be inserted; without both, none matches."""
+    """One document before and after an update. Without ``before`` it would be inserted; without both, none matched."""
 
     before: bytes | None
     after: bytes | None
@@ -46,7 +46,7 @@ class UpdatePreviews:
     """Previews on one mongod.
 
     Attributes:
-        transactions: those in which updates are tried out.
+        transactions: the transactions in which updates are previewed.
     """
 
     def __init__(self, mongod: LocalMongod) -> None:
@@ -55,16 +55,16 @@ class UpdatePreviews:
     async def preview(
         self, namespace: Namespace, modification: Mapping[str, Any], *, seconds_max: float = math.inf
     ) -> Preview:
-        """What a ``findAndModify`` would do, once no other transaction is in its way.
+        """Find out what a ``findAndModify`` would do, waiting for other transactions that conflict with it.
 
         Args:
             namespace: the collection.
             modification: its arguments ``query``, ``update``, ``upsert``, ``sort`` and so on.
-            seconds_max: how long the client allows.
+            seconds_max: the client's time limit.
 
         Raises:
-            CommandError: it would fail; MaxTimeMSExpired; WriteConflict and the like, others are in its way for longer
-                than any transaction lives.
+            CommandError: it would fail; MaxTimeMSExpired; WriteConflict and the like, other transactions conflicted
+                with it for longer than any of them can live.
         """
         began, attempt = trio.current_time(), 1
         while True:
@@ -72,15 +72,15 @@ class UpdatePreviews:
                 async with self.transactions.begin() as transaction:
                     return await _preview(transaction, namespace, modification)
             except CommandError as error:
-                is_in_the_way = _TRANSIENT in error.labels and not _concerns_role(error)
-                # Of the transaction the client knows nothing.
+                is_conflict = _TRANSIENT in error.labels and not _concerns_role(error)
+                # The client does not know about the transaction.
                 error.labels = tuple(label for label in error.labels if label != _TRANSIENT)
                 waited = trio.current_time() - began
-                if not is_in_the_way or waited > _CONFLICT_SECONDS_MAX:
+                if not is_conflict or waited > _CONFLICT_SECONDS_MAX:
                     raise
                 if waited > seconds_max:
                     raise CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit") from error
-            # Mostly somebody else has just changed the document; their transaction is over in a moment.
+            # Usually another writer has just changed the document, and its transaction is over in a moment.
             await trio.sleep(min(_BACKOFF_SECONDS * attempt, _BACKOFF_SECONDS_MAX))
             attempt += 1
 
@@ -100,11 +100,11 @@ async def _preview(transaction: PreviewTransaction, namespace: Namespace, modifi
 
 
 def _concerns_role(error: CommandError) -> bool:
-    """Whether this mongod does not execute writes now, whoever else does what."""
+    """Whether mongod refuses all writes at present, so that waiting for other transactions does not help."""
     return any(has_category(error.code, each) for each in (Category.NOT_PRIMARY, Category.SHUTDOWN))
 
 
 def _upserted(reply: bytes, fields: Mapping[bytes, Span]) -> bytes | None:
-    """``{_id}`` of the document that a ``findAndModify`` inserted, if it did."""
+    """``{_id}`` of the document that a ``findAndModify`` inserted, if any."""
     upserted = find(reply, b"upserted", fields[b"lastErrorObject"][2])
     return None if upserted is None else wrap_value(upserted[0], reply[upserted[2] : upserted[3]], b"_id")

@@ -1,4 +1,4 @@
-"""One entry of ``updates``, and the ``findAndModify`` that does what it does. Pure."""
+"""One entry of ``updates``, and the ``findAndModify`` with the same effect. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,8 +15,8 @@ class UpdateStatement:
         raw: its document.
 
     Attributes:
-        raw: the same.
-        fields: where the fields are in it.
+        raw: see above.
+        fields: its fields.
         query: its ``q``.
 
     Raises:
@@ -30,14 +30,14 @@ class UpdateStatement:
 
     @property
     def is_multi(self) -> bool:
-        """Whether it is of all documents that match."""
+        """Whether it updates all documents that match."""
         return bool(self._value(b"multi"))
 
     def modification(self, request: Request) -> dict[str, Any]:
-        """The arguments of the ``findAndModify``.
+        """The arguments of the ``findAndModify`` with the same effect.
 
         Args:
-            request: the ``update``.
+            request: the ``update`` that the statement is part of.
         """
         modification = {"query": raw_document(self.query), "update": raw_update(self.raw, self.fields[b"u"])}
         for name in (b"upsert", b"collation", b"arrayFilters", b"hint"):
@@ -58,7 +58,7 @@ class UpdateStatement:
 
 
 def raw_update(document: bytes, span: Span) -> Any:  # noqa: ANN401 - a document or a list of them
-    """Operators or a replacement as they are, a pipeline as the list of its stages."""
+    """Operators or a replacement as a raw document, a pipeline as a list of raw stages."""
     if span[0] == ARRAY:
         return [raw_document(stage) for stage in array_documents(document, span)]
     return raw_document(document[span[2] : span[3]])

@@ -1,4 +1,4 @@
-"""Keeping the chunks of a collection where they are while it changes."""
+"""Keeping a collection's chunks where they are while the collection changes."""
 
 from typing import Final
 from uuid import UUID
@@ -14,9 +14,9 @@ _IS_GONE: Final = frozenset({ErrorCode.NamespaceNotSharded, ErrorCode.InvalidUUI
 
 
 async def allow_migrations(context: ShardContext, namespace: Namespace, uuid: UUID, *, allow: bool) -> None:
-    """Let chunks of a collection move, or not: then a migration that has not been committed ends, and no other begins.
+    """Allow or forbid migrations of a collection; forbidding also aborts one that has not been committed.
 
-    A collection that has left the catalog has no chunks: that is fine.
+    Does nothing if the collection is no longer in the catalog.
 
     Raises:
         CommandError: the config servers or a shard that owns chunks could not be reached.

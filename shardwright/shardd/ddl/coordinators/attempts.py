@@ -1,7 +1,7 @@
 """Running one coordinator until its change is made or given up.
 
-As in MongoDB, the end removes the document, also the end with an error. What has passed the point of no return does not
-end with an error: it is tried again until it is done, or until the term is over and the next primary goes on with it.
+As in MongoDB, the document is removed at the end, even after an error. A change that has passed its point of no return
+does not end with an error: it is retried until it is done, or until the term ends and the next primary resumes it.
 """
 
 from itertools import count
@@ -17,18 +17,18 @@ from shardwright.wire.logger import Logger, get_logger
 logger = get_logger("shardd.coordinators")
 
 RETRY_SECONDS: Final = 0.5
-"""How long a change waits before it is tried again for the first time; from then on twice as long each time."""
+"""Pause before the first retry of a change; it doubles with each further retry."""
 
 RETRY_SECONDS_MAX: Final = 10.0
 
 
 async def run_to_its_end(coordinator: Coordinator) -> dict[str, Any]:
-    """Run a coordinator, again and again if it must finish, and remove its document; returns the reply.
+    """Run a coordinator, with retries if it must finish, and remove its document; returns the reply.
 
     Raises:
-        CommandError: the change could not be made, and nothing of it remains to be done; or mongod refuses to remove
-            the document, as after a step-down.
-        BackendError: mongod does not answer when the document is to be removed.
+        CommandError: the change could not be made, and nothing of it is left to do; or mongod refuses to remove the
+            document, for instance after a step-down.
+        BackendError: mongod does not answer when the document is being removed.
     """
     for attempt in count():
         try:
@@ -41,7 +41,7 @@ async def run_to_its_end(coordinator: Coordinator) -> dict[str, Any]:
         if not coordinator.must_finish:
             await _remove_document(coordinator)
             raise failure
-        # Half done is worse than late.
+        # A late change is better than a half-done one.
         pause = min(RETRY_SECONDS * 2 ** min(attempt, 10), RETRY_SECONDS_MAX)
         _logger_of(coordinator).warning(
             "Retrying a DDL operation",
@@ -51,7 +51,7 @@ async def run_to_its_end(coordinator: Coordinator) -> dict[str, Any]:
             retry_seconds=pause,
         )
         await trio.sleep(pause)
-    raise AssertionError("attempts do not run out")
+    raise AssertionError("attempts are unlimited")
 
 
 async def _remove_document(coordinator: Coordinator) -> None:

@@ -1,7 +1,7 @@
-"""What every DDL coordinator is: a change of several steps that a failover does not leave half done.
+"""The base of all DDL coordinators: a change of several steps that a failover does not leave half done.
 
 A coordinator writes its document (``config.system.sharding_ddl_coordinators``) before the first step that must not be
-lost, and deletes it after the last. The primary that finds the document at step-up runs the coordinator again from its
+lost, and deletes it after the last. A primary that finds the document at step-up runs the coordinator again from the
 beginning; therefore every step can be repeated.
 """
 
@@ -26,10 +26,10 @@ _NO_ANSWER: Final = frozenset({ErrorCode.FailedToSatisfyReadPreference, ErrorCod
 
 
 class LocalMigrations(Protocol):
-    """The migrations of this shard, as far as changes of collections have to end them."""
+    """This shard's migrations, as far as changes to collections have to end them."""
 
     async def end_all(self, namespace: str, reason: str) -> None:
-        """End the migration of a collection in either direction; nothing of it is written when this returns.
+        """End a collection's migration in either direction; it writes nothing more once this has returned.
 
         Raises:
             CommandError: it could not be ended.
@@ -42,14 +42,14 @@ class Coordinator(ABC):
 
     Args:
         context: this shard daemon's context.
-        migrations: of this shard.
-        namespace: what changes; the collection is empty for a database.
-        arguments: what was asked for, as it is persisted.
-        phase: the phase that was persisted, None at the beginning.
+        migrations: this shard's migrations.
+        namespace: the collection to change; for a database, its collection part is empty.
+        arguments: the request's arguments in their persisted form.
+        phase: the persisted phase; None at the beginning.
 
     Attributes:
         operation_type: MongoDB's name for the kind of change.
-        must_finish: the point of no return has been passed, or may have been: errors are met by trying again.
+        must_finish: whether the point of no return has been passed, or may have been, so that errors lead to retries.
     """
 
     operation_type: ClassVar[str]
@@ -67,18 +67,18 @@ class Coordinator(ABC):
         self.namespace = namespace
         self.arguments = dict(arguments)
         self.phase = phase
-        # How far a former primary came is not known before it has been looked at.
+        # How far a former primary came is unknown until `run` has found out.
         self.must_finish = phase is not None
 
     @property
     def id(self) -> dict[str, str]:
-        """The ``_id`` of its document; one such change can be under way."""
+        """The ``_id`` of its document: a namespace can have only one change of each kind under way."""
         name = str(self.namespace) if self.namespace.collection else f"{self.namespace.db}."
         return {"namespace": name, "operationType": self.operation_type}
 
     @property
     def locks(self) -> list[str]:
-        """The locks held from beginning to end (see `DDLLocks`), in an order that all coordinators keep."""
+        """The locks held from beginning to end (see `DDLLocks`), in an order that is the same for all coordinators."""
         return [self.namespace.db]
 
     @abstractmethod
@@ -86,12 +86,12 @@ class Coordinator(ABC):
         """Make the change; returns the reply to the caller.
 
         Raises:
-            CommandError: it can't be made. Unless `must_finish`, that is the end of it.
+            CommandError: it failed. If `must_finish`, it will be retried.
         """
 
     @contextmanager
     def point_of_no_return(self) -> Iterator[None]:
-        """The block commits the change: from then on it has to be finished, unless it was refused for sure."""
+        """Run a block that commits the change: afterwards it must finish, unless it was definitely refused."""
         self.must_finish = True
         try:
             yield
@@ -101,15 +101,15 @@ class Coordinator(ABC):
 
     @property
     def session(self) -> dict[str, Any]:
-        """``lsid`` and ``txnNumber`` of the one order to participants in this phase: see `participant_sessions`."""
+        """The ``lsid`` and ``txnNumber`` of this phase's one command to participants: see `participant_sessions`."""
         session: dict[str, Any] = self.arguments["session"]
         return session
 
     async def enter_phase(self, phase: str, **arguments: object) -> None:
-        """Persist that everything before ``phase`` is done, with what the next steps need to know.
+        """Persist that everything before ``phase`` is done, with ``arguments`` for the next steps.
 
-        Participants refuse from then on what was sent to them before. A second order in the same phase they would take
-        for a repetition of the first: the phase is to be entered again before it.
+        From then on participants refuse commands sent before. They would take a second command in the same phase for a
+        repetition of the first, so the phase has to be entered again before another command.
         """
         self.phase = phase
         session = self.arguments.get("session") or {"lsid": {"id": Binary.from_uuid(uuid4())}, "txnNumber": 0}
@@ -124,17 +124,17 @@ class Coordinator(ABC):
         await coordinator_documents(self.context).save(document)
 
     async def remove_document(self) -> None:
-        """The change is made, or given up: there is nothing left to resume."""
+        """Remove the document of a change that has been made or given up."""
         await coordinator_documents(self.context).remove(self.id)
         self.phase = None
 
 
 def coordinator_documents(context: ShardContext) -> ConfigCollection:
-    """Where the documents of all coordinators are."""
+    """The collection with the documents of all coordinators."""
     return ConfigCollection(context.mongod, _COLLECTION)
 
 
 def _may_be_done(code: int) -> bool:
-    """Whether what was answered with this error may have been done all the same."""
+    """Whether a command that failed with this error may have been executed all the same."""
     categories = (Category.RETRYABLE, Category.NETWORK_TIMEOUT, Category.EXCEEDED_TIME_LIMIT)
     return code in _NO_ANSWER or any(has_category(code, category) for category in categories)

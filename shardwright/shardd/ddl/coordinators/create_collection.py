@@ -1,7 +1,7 @@
-"""Sharding a collection (``_shardsvrCreateCollection``), existing or not.
+"""Sharding a collection (``_shardsvrCreateCollection``), whether it exists or not.
 
-The collection and its shard key index are made ready on this shard behind a critical section, then on the other shards
-that get chunks, then the config servers are told; that commit is the one step that makes it sharded. MongoDB's order.
+In MongoDB's order: the collection and its shard key index are created on this shard in a critical section, then on the
+other shards that get chunks, and then it is committed on the config servers, the one step that makes it sharded.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ COMMIT = "commit"
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The collection as it is on this shard, ready to be sharded."""
+    """The collection on this shard, ready to be sharded."""
 
     local: LocalCollection
     is_empty: bool
@@ -45,7 +45,7 @@ class Prepared:
 
     @property
     def uuid(self) -> UUID:
-        """Its UUID, which it is to have on every shard."""
+        """Its UUID, which is the same on every shard."""
         assert self.local.uuid is not None
         return self.local.uuid
 
@@ -59,8 +59,8 @@ class CreateCollection(Coordinator):
         """Shard the collection.
 
         Raises:
-            CommandError: AlreadyInitialized, it is sharded in another way; InvalidOptions, BadValue, IllegalOperation
-                and others, it can't be sharded as asked for.
+            CommandError: AlreadyInitialized, it is sharded with other options; InvalidOptions, BadValue,
+                IllegalOperation and others, it cannot be sharded as requested.
         """
         pattern = ShardKeyPattern.from_mapping(self.arguments["shardKey"])
         self._check_arguments(pattern)
@@ -94,7 +94,7 @@ class CreateCollection(Coordinator):
             table = await self._read_routing()
             if table is None:
                 raise CommandError(
-                    ErrorCode.ConflictingOperationInProgress, f"the collection {namespace} was dropped meanwhile"
+                    ErrorCode.ConflictingOperationInProgress, f"the collection {namespace} was dropped concurrently"
                 )
             await self._publish(table)
         uuid = Binary.from_uuid(prepared.uuid)
@@ -104,7 +104,7 @@ class CreateCollection(Coordinator):
         return table
 
     def _check_arguments(self, pattern: ShardKeyPattern) -> None:
-        """Refuse what can be refused without a look at the collection."""
+        """Refuse what can be refused without reading the collection."""
         arguments, namespace = self.arguments, self.namespace
         if namespace.is_internal and not namespace.is_logical_sessions:
             raise CommandError(ErrorCode.IllegalOperation, f"can't shard collections in the {namespace.db} database")
@@ -127,14 +127,14 @@ class CreateCollection(Coordinator):
             )
 
     def _check_same(self, table: RoutingTable, pattern: ShardKeyPattern) -> None:
-        """A collection that is sharded already is fine, if it is sharded in the way asked for."""
+        """Accept a collection that is already sharded, if it is sharded as requested."""
         collection = table.collection
         if collection.key_pattern.document == pattern.document and collection.unique == self._unique:
             return
         raise CommandError(ErrorCode.AlreadyInitialized, f"sharding already enabled for collection {self.namespace}")
 
     async def _prepare(self, pattern: ShardKeyPattern) -> Prepared:
-        """See to it that the collection exists here with its index, and plan its chunks."""
+        """Create the collection and its index here if they do not exist, and plan its chunks."""
         mongod, namespace, arguments = self.context.mongod, self.namespace, self.arguments
         local = await local_collections.describe(mongod, namespace)
         if local is None:
@@ -212,7 +212,7 @@ class CreateCollection(Coordinator):
         )
 
     async def _publish(self, table: RoutingTable) -> None:
-        """Let all shards with chunks, this one first, know and persist what has been committed."""
+        """Have all shards with chunks, this one first, refresh and persist the committed routing table."""
         context, name = self.context, str(self.namespace)
         await context.refresher.refresh_collection(context.namespace(name))
         await context.writer.wait_collection_saved(name)

@@ -1,7 +1,7 @@
 """Dropping a collection, sharded or not (``_shardsvrDropCollection``).
 
-Its chunks are kept where they are first, then it leaves the catalog, then the shards: what is still on a shard then
-belongs to nobody. Operations on this shard wait meanwhile, since a new collection of the same name would live here.
+Its migrations are stopped first, then it is removed from the catalog, then from the shards, whose data nobody owns by
+then. Meanwhile operations on this shard wait, since a new collection of the same name would be created here.
 """
 
 from typing import Any, ClassVar, Final
@@ -20,16 +20,16 @@ DROP: Final = "dropCollection"
 
 
 class DropCollection(Coordinator):
-    """It has no arguments; once begun, ``collInfo`` holds the UUID of a sharded collection."""
+    """It has no arguments; once begun, ``collInfo`` contains the UUID of a sharded collection."""
 
     operation_type: ClassVar[str] = "dropCollection"
 
     async def run(self) -> dict[str, Any]:
-        """Drop the collection; one that does not exist is fine.
+        """Drop the collection, if it exists.
 
         Raises:
-            CommandError: IllegalOperation, a collection of the cluster's own; of an unsharded collection also what a
-                shard answers, or that one could not be reached.
+            CommandError: IllegalOperation, an internal collection; for an unsharded collection also the error of a
+                shard, or that a shard could not be reached.
         """
         context, namespace = self.context, self.namespace
         if namespace.is_internal:
@@ -40,14 +40,14 @@ class DropCollection(Coordinator):
             context, "dropCollection.start", str(namespace), {"collectionUUID": collection} if collection else {}
         )
         await self.enter_phase(DROP, **({"collInfo": collection} if collection else {}))
-        # From here on chunks of it do not move, and it may be out of the catalog.
+        # From here on its migrations are forbidden, and it may have been removed from the catalog.
         self.must_finish = self.must_finish or uuid is not None
         try:
             async with dropped_everywhere(self, namespace, uuid):
                 await log_change(context, "dropCollection", str(namespace))
                 await self.remove_document()
         except CommandError as error:
-            # As in MongoDB: what writes under way keep from being dropped is tried until they have ended.
+            # As in MongoDB, a drop that fails because of writes under way is retried until they have ended.
             self.must_finish = self.must_finish or error.code == ErrorCode.LockBusy
             raise
         return {}

@@ -1,4 +1,4 @@
-"""Dropping a database with all its collections, sharded or not (``_shardsvrDropDatabase``)."""
+"""Dropping a database with all its collections, sharded and unsharded (``_shardsvrDropDatabase``)."""
 
 from typing import Any, ClassVar, Final
 
@@ -17,12 +17,12 @@ DROP: Final = "drop"
 
 
 class DropDatabase(Coordinator):
-    """Its argument is the ``databaseVersion`` that the request came with."""
+    """Its argument is the ``databaseVersion`` of the request."""
 
     operation_type: ClassVar[str] = "dropDatabase"
 
     async def run(self) -> dict[str, Any]:
-        """Drop the sharded collections one by one, then what is left of the database on every shard, then its entry."""
+        """Drop the sharded collections one by one, then the rest of the database on every shard, then its entry."""
         context, db = self.context, self.namespace.db
         await self.enter_phase(DROP)
         if await self._is_dropped():
@@ -31,10 +31,10 @@ class DropDatabase(Coordinator):
         self.must_finish = True
         for collection in await self._sharded_collections():
             async with dropped_everywhere(self, collection.namespace, collection.uuid):
-                # Participants execute what has one number once: the next order needs another one.
+                # Participants execute each transaction number once, so the next command needs a new one.
                 await self.enter_phase(DROP)
         async with database_closed(context, db, {"command": "dropDatabase", "db": db}):
-            # This shard first: as long as it has collections, the database is there.
+            # This shard first: the database exists as long as its primary shard has collections.
             await drop_database_here(context, db, is_primary_shard=True)
             version = {"databaseVersion": self.arguments["databaseVersion"]}
             participate = {"_shardsvrDropDatabaseParticipant": 1, **version, **self.session}
@@ -45,7 +45,7 @@ class DropDatabase(Coordinator):
         return {"dropped": db}
 
     async def _is_dropped(self) -> bool:
-        """Whether an earlier attempt has come to its end, so that a database of that name is another one."""
+        """Whether an earlier attempt has already dropped it, so that a database of that name is a new one."""
         catalog = await self.context.catalog()
         entry = await catalog.read(read_database(self.namespace.db))
         return entry is None or not entry.version.matches(DatabaseVersion.from_value(self.arguments["databaseVersion"]))
@@ -53,7 +53,7 @@ class DropDatabase(Coordinator):
     async def _sharded_collections(self) -> list[CollectionEntry]:
         catalog = await self.context.catalog()
         prefix = f"{self.namespace.db}."
-        # The first name after all names with the prefix is that with the next character for the dot.
+        # The slash is the character after the dot, so this is the end of all names with the prefix.
         documents = await catalog.find(
             "collections", {"_id": {"$gte": prefix, "$lt": f"{self.namespace.db}/"}}, sort={"_id": 1}
         )

@@ -1,4 +1,4 @@
-"""Dropping one collection on all shards: the part that the drops of collections and of databases have in common."""
+"""Dropping one collection on all shards, as part of dropping a collection or a database."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,14 +20,14 @@ from shardwright.sharding.namespace import Namespace
 async def dropped_everywhere(coordinator: Coordinator, namespace: Namespace, uuid: UUID | None) -> AsyncIterator[None]:
     """Drop a collection in the catalog, then on all other shards, then here, where operations wait for the block's end.
 
-    In the block the coordinator notes how far it has come. If it did so later, and died before, the next primary would
-    repeat the drop and take a collection that was created since. MongoDB's order. All shards are visited for an
-    unsharded collection too: what an earlier drop, or a migration, has left behind goes with it. May be repeated.
+    In the block the coordinator persists its progress. If it did so later, and failed before, the next primary would
+    repeat the drop and take a collection that was created since. The order is MongoDB's. An unsharded collection is
+    dropped on all shards too, to remove what an earlier drop or a migration has left behind. May be repeated.
 
     Args:
-        coordinator: the drop, which has persisted a number for its participants.
+        coordinator: the drop, which has persisted a transaction number for its participants.
         namespace: the collection.
-        uuid: of a sharded one.
+        uuid: its UUID if it is sharded, else None.
 
     Raises:
         CommandError: the config servers or a shard refused or could not be reached.
@@ -46,14 +46,14 @@ async def dropped_everywhere(coordinator: Coordinator, namespace: Namespace, uui
         }
         await send_to_other_shards(context, namespace.db, participate)
         await drop_here(context, namespace)
-        await _learn(context, namespace)
+        await _refresh(context, namespace)
         yield
 
 
 async def _drop_in_catalog(coordinator: Coordinator, namespace: Namespace, uuid: UUID | None) -> None:
     catalog = await coordinator.context.catalog()
     if uuid is None:
-        # Zones can be given to a collection before it is sharded, or even exists.
+        # Zones can be defined for a collection before it is sharded, or even exists.
         await catalog.commit({"_configsvrRemoveTags": str(namespace), **coordinator.session})
         return
     drop: dict[str, Any] = {
@@ -63,8 +63,8 @@ async def _drop_in_catalog(coordinator: Coordinator, namespace: Namespace, uuid:
     await catalog.commit(drop)
 
 
-async def _learn(context: ShardContext, namespace: Namespace) -> None:
-    """Learn and persist that the collection is not sharded."""
+async def _refresh(context: ShardContext, namespace: Namespace) -> None:
+    """Refresh the namespace and persist that it is not sharded."""
     state = context.namespace(str(namespace))
     state.forget()
     await context.refresher.refresh_collection(state)

@@ -1,4 +1,4 @@
-"""Coordinators that a former primary has left behind, made from their documents."""
+"""Restoring the coordinators that a former primary left behind from their documents."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -15,9 +15,9 @@ _NOT_ARGUMENTS: Final = frozenset({"_id", "recoveredFromDisk", "forwardableOpMet
 
 
 def left_behind(context: ShardContext, migrations: LocalMigrations, document: Mapping[str, Any]) -> Coordinator | None:
-    """The coordinator of a document; None if this version of the program does not know what it stands for.
+    """The coordinator of a document; None if this version does not know that kind.
 
-    Such a document stays: the version that wrote it may come back, and all other changes go on meanwhile.
+    Such a document is kept for the version that wrote it, and does not prevent other changes.
     """
     identity, phase = document["_id"], document.get("phase")
     kind = COORDINATORS.get(str(identity.get("operationType"))) if isinstance(identity, Mapping) else None

@@ -1,7 +1,7 @@
 """``collMod`` on all shards that have a collection (``_shardsvrCollMod``).
 
-What changes several shards is asked of all of them before it is done on any. No chunk moves meanwhile, or a shard might
-get the collection as it was.
+A change to several shards is checked on all of them before it is made on any. Meanwhile migrations are forbidden, since
+a recipient might copy the collection as it was before.
 """
 
 from collections.abc import Mapping, Set
@@ -22,28 +22,28 @@ from shardwright.wire.rawbson import encode_document
 BLOCK_SHARDS: Final = "BlockShards"
 UPDATE_SHARDS: Final = "UpdateShards"
 
-_HAS_IT_NOT: Final = frozenset({ErrorCode.NamespaceNotFound, ErrorCode.CollectionUUIDMismatch})
+_NOT_THERE: Final = frozenset({ErrorCode.NamespaceNotFound, ErrorCode.CollectionUUIDMismatch})
 _REFUSED_FOR_INDEX: Final = frozenset(
     {ErrorCode.IndexNotFound, ErrorCode.InvalidOptions, ErrorCode.CannotConvertIndexToUnique}
 )
 
 
 class ModifyCollection(Coordinator):
-    """The argument ``collModRequest`` holds the fields of the user's ``collMod``."""
+    """The argument ``collModRequest`` contains the fields of the user's ``collMod``."""
 
     operation_type: ClassVar[str] = "collMod_V2"
 
     async def run(self) -> dict[str, Any]:
-        """Run it where an unsharded collection or view lives, which is here, or on all shards that have the collection.
+        """Run it here for an unsharded collection or a view, else on all shards that have the collection.
 
         Raises:
-            CommandError: what mongod answers; IndexNotFound, CannotConvertIndexToUnique and others, a shard refused
+            CommandError: an error of mongod; IndexNotFound, CannotConvertIndexToUnique and others, a shard refused
                 before anything was changed.
         """
         table = await self._read_routing()
         if table is None:
             with self.point_of_no_return():
-                results = await self._send({self._me}, self._order(perform_view_change=True))
+                results = await self._send({self._me}, self._participant_command(perform_view_change=True))
         else:
             results = await self._modify_sharded(table)
         shards = await (await self.context.catalog()).shards()
@@ -54,42 +54,42 @@ class ModifyCollection(Coordinator):
         try:
             with self.point_of_no_return():
                 await allow_migrations(self.context, self.namespace, table.collection.uuid, allow=False)
-                # From here on the owners stay what they are.
+                # From here on the owners do not change.
                 table = await self._read_routing() or table
                 if self.phase == BLOCK_SHARDS:
-                    await self._ask_owners(table)
+                    await self._check_owners(table)
                     await self.enter_phase(UPDATE_SHARDS)
                 results = await self._modify_on_shards(table)
         except CommandError:
             if not self.must_finish:
-                await self._thaw(table)
+                await self._allow_migrations_again(table)
                 self.must_finish = False
             raise
-        await self._thaw(table)
+        await self._allow_migrations_again(table)
         return results
 
     async def _read_routing(self) -> RoutingTable | None:
         catalog = await self.context.catalog()
         return await catalog.read(read_routing(str(self.namespace)))
 
-    async def _thaw(self, table: RoutingTable) -> None:
-        """Let chunks move again; that has to be done, whatever has become of the change."""
+    async def _allow_migrations_again(self, table: RoutingTable) -> None:
+        """Allow migrations again, which must be done whatever the outcome of the change."""
         self.must_finish = True
         await allow_migrations(self.context, self.namespace, table.collection.uuid, allow=True)
 
-    async def _ask_owners(self, table: RoutingTable) -> None:
-        """Find out what a shard that owns chunks would refuse.
+    async def _check_owners(self, table: RoutingTable) -> None:
+        """Check that no shard that owns chunks would refuse the change.
 
         Raises:
-            CommandError: what it is.
+            CommandError: one would, with this error.
         """
         index = self._request.get("index")
         if not isinstance(index, Mapping) or self._request.get("dryRun"):
-            return  # on all shards mongod judges all else in the same way
+            return  # everything else is judged alike by the mongods of all shards
         for shard_id in sorted(table.shards):
             await self._check_index(shard_id, index)
         if index.get("unique"):
-            await self._send(set(table.shards), self._order(index=index, dryRun=True))
+            await self._send(set(table.shards), self._participant_command(index=index, dryRun=True))
 
     async def _check_index(self, shard_id: str, index: Mapping[str, Any]) -> None:
         listing = {"listIndexes": self.namespace.collection}
@@ -101,43 +101,43 @@ class ModifyCollection(Coordinator):
             raise CommandError(ErrorCode.IndexNotFound, f"cannot find index {wanted} for ns {self.namespace}")
 
     async def _modify_on_shards(self, table: RoutingTable) -> dict[str, Any]:
-        """This shard first, where mongod refuses what it would refuse everywhere; then the owners, then the others."""
+        """Modify it here first, where mongod refuses what all would refuse; then on the owners, then on the others."""
         owners = set(table.shards)
-        order = {**self._order(uuid=Binary.from_uuid(table.collection.uuid)), **self.session}
+        command = {**self._participant_command(uuid=Binary.from_uuid(table.collection.uuid)), **self.session}
         results: dict[str, Any] = {}
         if self._me in owners:
-            results |= await self._send({self._me}, order)
+            results |= await self._send({self._me}, command)
         else:
-            await self._modify_bystander(results, order, self._me)
-        results |= await self._send(owners - {self._me}, order)
+            await self._modify_bystander(results, command, self._me)
+        results |= await self._send(owners - {self._me}, command)
         for shard_id in sorted(set(await all_shard_ids(self.context)) - owners - {self._me}):
-            await self._modify_bystander(results, order, shard_id)
+            await self._modify_bystander(results, command, shard_id)
         return results
 
-    async def _modify_bystander(self, results: dict[str, Any], order: Mapping[str, Any], shard_id: str) -> None:
-        """Modify a collection without chunks, if it is there.
+    async def _modify_bystander(self, results: dict[str, Any], command: Mapping[str, Any], shard_id: str) -> None:
+        """Modify the collection, if it exists, on a shard without chunks.
 
-        Its indexes are not kept up: if it is refused for one of them, the rest is changed. They are brought into line
-        when the shard receives a chunk.
+        Indexes are not maintained there: if the change is refused because of an index, the rest is changed. Indexes are
+        corrected when the shard receives a chunk.
         """
-        request = order["collModRequest"]
+        request = command["collModRequest"]
         try:
-            results |= await self._send({shard_id}, order)
+            results |= await self._send({shard_id}, command)
         except CommandError as error:
             if error.code in _REFUSED_FOR_INDEX and "index" in request:
                 rest = {name: value for name, value in request.items() if name != "index"}
-                await self._modify_bystander(results, {**order, "collModRequest": rest}, shard_id)
-            elif error.code not in _HAS_IT_NOT:
+                await self._modify_bystander(results, {**command, "collModRequest": rest}, shard_id)
+            elif error.code not in _NOT_THERE:
                 raise
 
-    async def _send(self, shard_ids: Set[str], order: Mapping[str, Any]) -> dict[str, Any]:
-        replies = await send_to_shards(self.context, shard_ids, self.namespace.db, order)
+    async def _send(self, shard_ids: Set[str], command: Mapping[str, Any]) -> dict[str, Any]:
+        replies = await send_to_shards(self.context, shard_ids, self.namespace.db, command)
         return {shard_id: reply["result"] for shard_id, reply in replies.items()}
 
-    def _order(
+    def _participant_command(
         self, *, perform_view_change: bool = False, uuid: Binary | None = None, **only: object
     ) -> dict[str, Any]:
-        """``_shardsvrCollModParticipant`` of the whole request, or ``only`` of some of it."""
+        """``_shardsvrCollModParticipant`` with the whole request, or with ``only`` some fields."""
         request = only or ({} if uuid is None else {"collectionUUID": uuid}) | self._request
         return {
             "_shardsvrCollModParticipant": self.namespace.collection,

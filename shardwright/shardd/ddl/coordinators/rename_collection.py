@@ -18,14 +18,14 @@ from shardwright.wire.errors import CommandError
 class RenameCollection(Coordinator):
     """The arguments are ``to`` (a full namespace), ``dropTarget`` and ``stayTemp``.
 
-    Mongod does it in one step, so there is nothing to persist.
+    mongod renames in one step, so there is nothing to persist.
     """
 
     operation_type: ClassVar[str] = "renameCollection"
 
     @property
     def locks(self) -> list[str]:
-        """Those of both databases, in alphabetical order."""
+        """The locks of both databases, in alphabetical order."""
         return sorted({self.namespace.db, self._target.db})
 
     @property
@@ -33,11 +33,11 @@ class RenameCollection(Coordinator):
         return Namespace.parse(self.arguments["to"])
 
     async def run(self) -> dict[str, Any]:
-        """Rename it.
+        """Rename the collection.
 
         Raises:
             CommandError: CommandFailed, the databases have different primary shards; CommandNotSupported, one of the
-                collections is sharded; NamespaceNotFound, NamespaceExists and others as mongod answers.
+                collections is sharded; NamespaceNotFound, NamespaceExists and other errors of mongod.
         """
         context, source, target = self.context, self.namespace, self._target
         target.check_creatable()
@@ -57,8 +57,8 @@ class RenameCollection(Coordinator):
                 "writeConcern": MAJORITY,
             }
             if source.db == target.db:
-                # A command that reaches mongod late does not take a collection that was created since. Between
-                # databases, where it copies, mongod takes no UUID.
+                # With UUIDs, a command that reaches mongod late spares a collection that was created since. mongod does
+                # not accept them between databases, where it copies the collection.
                 rename |= await self._uuids()
             await context.mongod.command("admin", rename)
         await log_change(
@@ -67,7 +67,7 @@ class RenameCollection(Coordinator):
         return {"collectionVersion": UNSHARDED.to_document()}
 
     async def _uuids(self) -> dict[str, Any]:
-        """Which collection is to be renamed, and which one to be dropped for it."""
+        """The arguments that identify the collection to rename, and the one to drop for it."""
         mongod = self.context.mongod
         uuids: dict[str, Any] = dict(uuid_argument(self.namespace, await describe(mongod, self.namespace)))
         if self.arguments.get("dropTarget", False):

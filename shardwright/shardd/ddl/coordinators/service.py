@@ -1,4 +1,4 @@
-"""Running coordinators on a primary: those asked for now, and those a former primary has left behind."""
+"""Running coordinators on a primary: those of new requests, and those that a former primary left behind."""
 
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -16,7 +16,7 @@ from shardwright.wire.errors import BackendError, CommandError
 
 
 class _Run:
-    """A coordinator under way, for those who wait for its end."""
+    """A coordinator under way, and its result for the requests that wait for it."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         self.arguments = dict(coordinator.arguments)
@@ -30,7 +30,7 @@ class CoordinatorService:
 
     Args:
         context: this shard daemon's context.
-        migrations: of this shard, which drops end.
+        migrations: this shard's migrations, which drops end.
     """
 
     def __init__(self, context: ShardContext, migrations: LocalMigrations) -> None:
@@ -40,11 +40,11 @@ class CoordinatorService:
         self._runs: dict[tuple[str, str], _Run] = {}
 
     async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
-        """Start what was left behind; only then are new changes taken.
+        """Start the coordinators that were left behind, and then accept new requests.
 
         Args:
-            term: which begins.
-            nursery: of the term, in which coordinators run until step-down.
+            term: the term that begins.
+            nursery: the term's nursery, in which coordinators run until step-down.
         """
         for document in await coordinator_documents(self._context).all():
             coordinator = left_behind(self._context, self._migrations, document)
@@ -53,16 +53,16 @@ class CoordinatorService:
         self._nursery = nursery
 
     def end_term(self) -> None:
-        """The coordinators have been cancelled with their nursery; the next primary goes on with them."""
+        """Refuse further requests. Coordinators were cancelled with their nursery; the next primary resumes them."""
         self._nursery = None
 
     async def run(self, kind: type[Coordinator], namespace: Namespace, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Make a change, or wait for the end of the same one if it is under way.
 
         Args:
-            kind: which change.
-            namespace: what changes.
-            arguments: what was asked for.
+            kind: the kind of change.
+            namespace: the collection or database to change.
+            arguments: the request's arguments.
 
         Raises:
             CommandError: it failed; NotWritablePrimary, the daemon is not (yet) recovered as primary;

@@ -1,4 +1,4 @@
-"""Forbidding the chunks of a collection to move, or allowing it again (``_shardsvrSetAllowMigrations``)."""
+"""Forbidding a collection's migrations, or allowing them again (``_shardsvrSetAllowMigrations``)."""
 
 from typing import Any, ClassVar
 
@@ -11,11 +11,11 @@ from shardwright.wire.errors import CommandError
 
 
 class SetAllowMigrations(Coordinator):
-    """The argument ``allowMigrations`` says which. There is one write, so there is nothing to persist.
+    """The argument ``allowMigrations`` says which. It is a single write, so there is nothing to persist.
 
-    As in MongoDB 6.0 it is ``permitMigrations`` of the collection's entry that a user sets, and ``allowMigrations``
-    that changes of the collection set (``_configsvrSetAllowMigrations``). The shards are told here too: a donor aborts
-    the migration that it has not begun to commit, and answers once that is done.
+    As in MongoDB 6.0, a user's request sets ``permitMigrations`` in the collection's entry, while changes to the
+    collection set ``allowMigrations`` (``_configsvrSetAllowMigrations``). The shards refresh in either case: a donor
+    aborts a migration that it has not begun to commit, and replies once that is done.
     """
 
     operation_type: ClassVar[str] = "setAllowMigrations"
@@ -24,7 +24,7 @@ class SetAllowMigrations(Coordinator):
         """Change the collection's entry and have the shards that own chunks refresh.
 
         Raises:
-            CommandError: NamespaceNotSharded; what a shard answers, when the change itself has been made.
+            CommandError: NamespaceNotSharded; or the error of a shard, after the change itself has been made.
         """
         context, namespace = self.context, str(self.namespace)
         catalog = await context.catalog()
