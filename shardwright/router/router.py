@@ -20,8 +20,9 @@ from shardwright.sharding.clock import CONFIG_TIME, VectorClock, signed_cluster_
 from shardwright.sharding.timestamps import unpack_timestamp
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.frames import next_request_id
 from shardwright.wire.hello import TopologyVersion
-from shardwright.wire.message import next_request_id, op_msg
+from shardwright.wire.message import op_msg
 from shardwright.wire.read_preference import PRIMARY, ReadPreference
 from shardwright.wire.transport.client import handshake_document
 from shardwright.wire.transport.monitor import ReplicaSetMonitor

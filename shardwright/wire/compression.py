@@ -15,8 +15,8 @@ from typing import Final
 import cramjam
 
 from shardwright.wire.errors import LocalProtocolError, RemoteProtocolError
+from shardwright.wire.frames import HEADER_BYTES, OP_COMPRESSED
 from shardwright.wire.limits import MESSAGE_BYTES_MAX
-from shardwright.wire.message import HEADER_BYTES, OP_COMPRESSED
 
 UNCOMPRESSED_COMMANDS: Final = frozenset(
     {

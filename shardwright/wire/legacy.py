@@ -15,8 +15,8 @@ import bson
 from shardwright.wire import rawbson
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError, RemoteProtocolError
+from shardwright.wire.frames import HEADER_BYTES, OP_QUERY, OP_REPLY, next_request_id
 from shardwright.wire.hello import HELLO_NAMES
-from shardwright.wire.message import HEADER_BYTES, OP_QUERY, OP_REPLY, next_request_id
 from shardwright.wire.rawbson import InvalidBSONError
 
 SECONDARY_OK: Final = 1 << 2

@@ -18,7 +18,8 @@ from shardwright.configd.shards.shard_clients import ShardClients, handshake
 from shardwright.configd.shards.shard_hosts import ShardHosts
 from shardwright.daemon.single_flight import SingleFlight
 from shardwright.wire.errors import BackendError
-from shardwright.wire.message import OpMsg, next_request_id, op_msg
+from shardwright.wire.frames import next_request_id
+from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.request import Request
 from shardwright.wire.transport.pools import ConnectionPools
 from tests.configd.catalog_user import MAJORITY

@@ -6,7 +6,8 @@ from typing import Any
 
 import bson
 
-from shardwright.wire.message import EXHAUST_ALLOWED, OP_MSG, OP_QUERY
+from shardwright.wire.frames import OP_MSG, OP_QUERY
+from shardwright.wire.message import EXHAUST_ALLOWED
 
 RECEIVE_SECONDS_MAX = 30.0
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from shardwright.wire.compression import COMPRESSORS, Compressor, compress, decompress, negotiate
 from shardwright.wire.errors import LocalProtocolError, RemoteProtocolError
+from shardwright.wire.frames import OP_COMPRESSED, OP_MSG
 from shardwright.wire.limits import MESSAGE_BYTES_MAX
-from shardwright.wire.message import OP_COMPRESSED, OP_MSG
 
 FRAME = pack("<iiii", 16 + 300, 7, 3, OP_MSG) + b"shard" * 60
 

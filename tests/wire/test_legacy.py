@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from shardwright.wire import legacy, rawbson
 from shardwright.wire.errors import RemoteProtocolError
-from shardwright.wire.message import OP_REPLY
+from shardwright.wire.frames import OP_REPLY
 from tests.wire.raw_connection import op_query_frame
 
 HELLO = op_query_frame("admin.$cmd", {"isMaster": 1, "helloOk": True}, flags=legacy.SECONDARY_OK)

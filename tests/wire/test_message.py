@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.wire.errors import RemoteProtocolError
+from shardwright.wire.frames import OP_MSG, FrameReader
 from shardwright.wire.message import (
     CHECKSUM_PRESENT,
     MORE_TO_COME,
-    OP_MSG,
-    FrameReader,
     OpMsg,
     encode_sequence,
     op_msg,

@@ -12,9 +12,10 @@ from pymongo import MongoClient
 from shardwright.wire import legacy
 from shardwright.wire.compression import Compressor, compress, decompress, negotiate
 from shardwright.wire.errors import RemoteProtocolError
+from shardwright.wire.frames import OP_COMPRESSED, OP_QUERY, FrameReader
 from shardwright.wire.hello import MAX_WIRE_VERSION, MIN_WIRE_VERSION, parse_hello
 from shardwright.wire.limits import BSON_OBJECT_BYTES_MAX, MESSAGE_BYTES_MAX, WRITE_BATCH_OPERATIONS_MAX
-from shardwright.wire.message import OP_COMPRESSED, OP_QUERY, FrameReader, OpMsg, reply_document
+from shardwright.wire.message import OpMsg, reply_document
 from shardwright.wire.rawbson import index
 
 

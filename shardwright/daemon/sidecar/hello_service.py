@@ -10,8 +10,9 @@ import trio
 from shardwright.daemon.sidecar.hello_mirror import HelloMirror
 from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.wire import compression
+from shardwright.wire.frames import next_request_id
 from shardwright.wire.hello import HELLO_NAMES, HelloRequest, await_budget_ms, parse_hello
-from shardwright.wire.message import MORE_TO_COME, next_request_id, op_msg, reply_document
+from shardwright.wire.message import MORE_TO_COME, op_msg, reply_document
 from shardwright.wire.rawbson import without
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import decode_reply

@@ -8,7 +8,8 @@ from bson import encode
 from shardwright.daemon.sidecar.term_scope import check_term, term_of_task
 from shardwright.daemon.sidecar.unanswered_commands import UnansweredCommands
 from shardwright.wire.errors import CommandError
-from shardwright.wire.message import next_request_id, op_msg
+from shardwright.wire.frames import next_request_id
+from shardwright.wire.message import op_msg
 from shardwright.wire.transport.client import decode_reply
 from shardwright.wire.transport.pools import ConnectionPools
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor

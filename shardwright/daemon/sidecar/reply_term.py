@@ -8,7 +8,8 @@ that can be measured, and the reply some 250 bytes at its end, which are found w
 from struct import Struct
 from typing import Final
 
-from shardwright.wire.message import CHECKSUM_PRESENT, OP_MSG, OpMsg, op_msg
+from shardwright.wire.frames import OP_MSG
+from shardwright.wire.message import CHECKSUM_PRESENT, OpMsg, op_msg
 from shardwright.wire.rawbson import INT32, INT64, element, find, without
 
 ASK_FOR_TERM: Final = element(b"$replData", INT32, (1).to_bytes(4, "little"))

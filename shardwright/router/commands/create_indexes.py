@@ -26,8 +26,9 @@ from shardwright.router.routing.routing_cache import CollectionRouting
 from shardwright.router.sending.scatter import forwarded, raise_worst, scatter
 from shardwright.router.sending.shard_reply import ShardReply
 from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.frames import next_request_id
 from shardwright.wire.logger import get_logger
-from shardwright.wire.message import next_request_id, op_msg
+from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import append
 
 logger = get_logger("router.indexes")

@@ -9,7 +9,8 @@ from shardwright.router.registry import Reply, command
 from shardwright.router.sending.scatter import raise_worst, scatter
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.message import next_request_id, op_msg
+from shardwright.wire.frames import next_request_id
+from shardwright.wire.message import op_msg
 
 _OPTIONS: Final = ("$all", "$ownOps")
 _MALFORMED_OPID: Final = 28625

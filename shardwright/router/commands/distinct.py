@@ -21,7 +21,8 @@ from shardwright.router.sending.shard_reply import ShardedViewError, ShardReply
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError, RemoteProtocolError
-from shardwright.wire.message import next_request_id, op_msg
+from shardwright.wire.frames import next_request_id
+from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import ARRAY, EMPTY_DOCUMENT, element, index
 
 

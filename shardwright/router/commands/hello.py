@@ -13,6 +13,7 @@ from shardwright.wire import compression
 from shardwright.wire.client_metadata import MONGOS_BYTES_MAX, parse_client_metadata
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.frames import next_request_id
 from shardwright.wire.hello import (
     MAX_WIRE_VERSION,
     MIN_WIRE_VERSION,
@@ -27,7 +28,7 @@ from shardwright.wire.limits import (
     MESSAGE_BYTES_MAX,
     WRITE_BATCH_OPERATIONS_MAX,
 )
-from shardwright.wire.message import MORE_TO_COME, next_request_id, op_msg
+from shardwright.wire.message import MORE_TO_COME, op_msg
 from shardwright.wire.rawbson import decode_document
 from shardwright.wire.transport.client_connection import ClientConnection
 

@@ -17,8 +17,9 @@ from shardwright.router.operation import Operation
 from shardwright.router.registry import Reply, command
 from shardwright.router.sending.scatter import raise_worst, scatter
 from shardwright.router.sending.shard_reply import ShardReply
+from shardwright.wire.frames import next_request_id
 from shardwright.wire.limits import LOGICAL_SESSION_TIMEOUT_MINUTES
-from shardwright.wire.message import next_request_id, op_msg
+from shardwright.wire.message import op_msg
 
 _TELLING_SECONDS_MAX: Final = 1.0
 

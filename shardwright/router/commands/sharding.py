@@ -13,7 +13,8 @@ from shardwright.sharding.arguments import full_namespace
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.message import next_request_id, op_msg
+from shardwright.wire.frames import next_request_id
+from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import append, raw_document
 
 MAJORITY: Final = {"w": "majority", "wtimeout": 60_000}

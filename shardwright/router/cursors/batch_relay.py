@@ -12,7 +12,8 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from shardwright.router.reads.cursor_reply import NEXT_BATCH, CursorReply
-from shardwright.wire.message import OP_MSG, op_msg
+from shardwright.wire.frames import OP_MSG
+from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import ARRAY, EMPTY_DOCUMENT, OBJECT, element
 from shardwright.wire.transport.relay import Relay
 from shardwright.wire.transport.stream import FrameStream

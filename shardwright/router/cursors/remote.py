@@ -11,7 +11,8 @@ from shardwright.router.reads.cursor_reply import CursorReply
 from shardwright.router.sending.shard_reply import ShardReply
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
-from shardwright.wire.message import next_request_id, op_msg
+from shardwright.wire.frames import next_request_id
+from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import INT64, STRING, element, encode_elements, from_elements
 
 if TYPE_CHECKING:

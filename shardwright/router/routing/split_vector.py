@@ -8,7 +8,8 @@ from shardwright.router.operation import Operation
 from shardwright.router.sending.scatter import send_to_one
 from shardwright.router.sending.shard_reply import StaleRoutingError
 from shardwright.sharding.routing_table import RoutingTable
-from shardwright.wire.message import next_request_id, op_msg
+from shardwright.wire.frames import next_request_id
+from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import append, encode_document, raw_document
 
 

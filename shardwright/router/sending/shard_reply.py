@@ -6,7 +6,8 @@ from shardwright.router.sending.usual_reply import cluster_time_of_usual
 from shardwright.sharding.clock import VectorClock
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import CommandError, RemoteProtocolError
-from shardwright.wire.message import Header, OpMsg, op_msg
+from shardwright.wire.frames import Header
+from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.rawbson import InvalidBSONError, Span, decode_document, decode_value, index, without_spans
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ genuine shard puts those between ``ok`` and ``$clusterTime``), and the body is t
 from struct import Struct
 from typing import Final
 
-from shardwright.wire.message import OP_MSG
+from shardwright.wire.frames import OP_MSG
 from shardwright.wire.rawbson import OBJECT, TIMESTAMP, element, encode_elements
 
 _unpack_uint64: Final = Struct("<Q").unpack_from

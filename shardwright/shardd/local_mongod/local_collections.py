@@ -14,7 +14,8 @@ from shardwright.shardd.local_mongod.write_concern import MAJORITY
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.message import next_request_id, op_msg
+from shardwright.wire.frames import next_request_id
+from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import array_documents, decode_value, find, index
 from shardwright.wire.transport.client import decode_reply, response_body
 

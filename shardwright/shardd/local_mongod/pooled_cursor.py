@@ -9,7 +9,8 @@ from bson.int64 import Int64
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.errors import CommandError
-from shardwright.wire.message import next_request_id, op_msg
+from shardwright.wire.frames import next_request_id
+from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import array_documents, decode_document, decode_value, index
 from shardwright.wire.transport.client import response_body
 

@@ -16,8 +16,9 @@ from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.timestamps import pack_timestamp
 from shardwright.wire import rawbson
 from shardwright.wire.errors import BackendError, CommandError, RemoteProtocolError
+from shardwright.wire.frames import OP_MSG, Header, next_request_id
 from shardwright.wire.logger import get_logger
-from shardwright.wire.message import OP_MSG, Header, next_request_id, op_msg
+from shardwright.wire.message import op_msg
 from shardwright.wire.transport.client import Connection, decode_reply
 
 logger = get_logger("shardd.local_mongod")

@@ -32,8 +32,9 @@ from shardwright.shardd.local_mongod.raw_replies import check_reply
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.frames import next_request_id
 from shardwright.wire.logger import get_logger
-from shardwright.wire.message import encode_sequence, next_request_id, op_msg
+from shardwright.wire.message import encode_sequence, op_msg
 from shardwright.wire.rawbson import decode_document, encode_document, raw_document
 from shardwright.wire.transport.client import response_body
 

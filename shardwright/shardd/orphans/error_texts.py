@@ -13,7 +13,8 @@ import bson
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.sharding.versions import DATABASE_VERSION, SHARD_VERSION
 from shardwright.wire.errors import CommandError
-from shardwright.wire.message import Header, next_request_id, op_msg
+from shardwright.wire.frames import Header, next_request_id
+from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import (
     OBJECT,
     VALUE_CODEC,

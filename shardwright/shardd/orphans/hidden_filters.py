@@ -9,7 +9,8 @@ from typing import Final
 
 from shardwright.shardd.orphans.filtered_pipelines import NOT_RESERVED
 from shardwright.shardd.orphans.ownership_filter import KEY_VARIABLE
-from shardwright.wire.message import Header, op_msg
+from shardwright.wire.frames import Header
+from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import (
     ARRAY,
     EMPTY_DOCUMENT,

@@ -15,7 +15,8 @@ from shardwright.sharding.namespace import Namespace
 from shardwright.wire import rawbson
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.message import next_request_id, op_msg
+from shardwright.wire.frames import next_request_id
+from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import OBJECT, append, element, encode_document, encode_elements, find, with_value
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import decode_reply, response_body

@@ -13,7 +13,8 @@ from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire import rawbson
 from shardwright.wire.errors import CommandError
-from shardwright.wire.message import next_request_id, op_msg
+from shardwright.wire.frames import next_request_id
+from shardwright.wire.message import op_msg
 from shardwright.wire.transport.client import decode_reply, response_body
 
 

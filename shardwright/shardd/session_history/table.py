@@ -23,7 +23,8 @@ from shardwright.shardd.session_history.statement import (
 )
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.errors import CommandError
-from shardwright.wire.message import encode_sequence, next_request_id, op_msg
+from shardwright.wire.frames import next_request_id
+from shardwright.wire.message import encode_sequence, op_msg
 from shardwright.wire.rawbson import decode_document, encode_document, index, raw_document
 from shardwright.wire.transport.client import decode_reply
 

@@ -20,7 +20,8 @@ from shardwright.shardd.shard_key_updates.update_statement import UpdateStatemen
 from shardwright.sharding.versions import VERSION_FIELDS
 from shardwright.wire.error_codes import Category, has_category
 from shardwright.wire.errors import CommandError
-from shardwright.wire.message import next_request_id, reply_document
+from shardwright.wire.frames import next_request_id
+from shardwright.wire.message import reply_document
 from shardwright.wire.rawbson import append, encode_elements, raw_document, without
 from shardwright.wire.transport.client import decode_reply
 

@@ -19,8 +19,9 @@ from bson.int64 import Int64
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.frames import next_request_id
 from shardwright.wire.logger import get_logger
-from shardwright.wire.message import next_request_id, op_msg
+from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import decode_document, decode_value, find
 from shardwright.wire.transport.client import response_body
 

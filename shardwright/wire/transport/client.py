@@ -17,7 +17,8 @@ from shardwright.wire.errors import (
     LocalProtocolError,
     RemoteProtocolError,
 )
-from shardwright.wire.message import MORE_TO_COME, OP_MSG, Header, OpMsg, is_whole_frame, next_request_id, op_msg
+from shardwright.wire.frames import OP_MSG, Header, is_whole_frame, next_request_id
+from shardwright.wire.message import MORE_TO_COME, OpMsg, op_msg
 from shardwright.wire.rawbson import decode_document
 from shardwright.wire.transport.local_sockets import LOCAL_SOCKETS
 from shardwright.wire.transport.relay import Relay

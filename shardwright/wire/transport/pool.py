@@ -12,7 +12,8 @@ import bson
 import trio
 
 from shardwright.wire.errors import CommandError
-from shardwright.wire.message import next_request_id, op_msg
+from shardwright.wire.frames import next_request_id
+from shardwright.wire.message import op_msg
 from shardwright.wire.transport.client import Connection, decode_reply
 from shardwright.wire.transport.disconnects import DisconnectWatcher
 from shardwright.wire.transport.relay import Relay

@@ -8,7 +8,8 @@ import trio
 
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import BackendError, CommandError, RemoteProtocolError
-from shardwright.wire.message import next_request_id, op_msg
+from shardwright.wire.frames import next_request_id
+from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import INT64, OBJECT, Span, array_documents, decode_document, decode_value, index
 from shardwright.wire.read_preference import PRIMARY, ReadPreference
 from shardwright.wire.transport.client import decode_reply, response_body

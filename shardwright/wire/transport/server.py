@@ -17,21 +17,10 @@ from trio.lowlevel import wait_readable
 from shardwright.wire import legacy
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import RETRYABLE_WRITE_ERROR, CommandError, RemoteProtocolError
+from shardwright.wire.frames import OP_COMPRESSED, OP_MSG, OP_QUERY, Header, next_request_id
 from shardwright.wire.limits import CONNECTIONS_MAX
 from shardwright.wire.logger import get_logger
-from shardwright.wire.message import (
-    CHECKSUM_PRESENT,
-    MORE_TO_COME,
-    OP_COMPRESSED,
-    OP_MSG,
-    OP_QUERY,
-    Header,
-    OpMsg,
-    error_reply,
-    next_request_id,
-    op_msg,
-    with_checksum,
-)
+from shardwright.wire.message import CHECKSUM_PRESENT, MORE_TO_COME, OpMsg, error_reply, op_msg, with_checksum
 from shardwright.wire.rawbson import InvalidBSONError, append, encode_elements
 from shardwright.wire.request import Request
 from shardwright.wire.transport import packing

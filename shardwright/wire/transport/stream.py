@@ -15,7 +15,7 @@ import trio
 from trio.lowlevel import wait_writable
 
 from shardwright.wire.errors import RemoteProtocolError
-from shardwright.wire.message import HEADER_BYTES, FrameReader, frame_length, is_whole_frame
+from shardwright.wire.frames import HEADER_BYTES, FrameReader, frame_length, is_whole_frame
 from shardwright.wire.transport.posting import Posting
 from shardwright.wire.transport.readiness import Readiness
 from shardwright.wire.transport.relay import Relay

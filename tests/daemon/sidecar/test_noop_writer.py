@@ -8,7 +8,8 @@ import trio
 from bson.timestamp import Timestamp
 
 from shardwright.daemon.sidecar.noop_writer import NoopWriter
-from shardwright.wire.message import OpMsg, next_request_id, op_msg
+from shardwright.wire.frames import next_request_id
+from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.request import Request
 
 if TYPE_CHECKING:

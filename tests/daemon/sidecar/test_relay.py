@@ -11,15 +11,8 @@ from pymongo import AsyncMongoClient, MongoClient
 from pymongo.cursor import CursorType
 from pymongo.write_concern import WriteConcern
 
-from shardwright.wire.message import (
-    CHECKSUM_PRESENT,
-    MORE_TO_COME,
-    FrameReader,
-    OpMsg,
-    encode_sequence,
-    op_msg,
-    with_checksum,
-)
+from shardwright.wire.frames import FrameReader
+from shardwright.wire.message import CHECKSUM_PRESENT, MORE_TO_COME, OpMsg, encode_sequence, op_msg, with_checksum
 from tests.shardd.mini_cluster import Member, Set
 
 

@@ -12,7 +12,8 @@ import bson
 import pytest
 from pymongo.errors import AutoReconnect
 
-from shardwright.wire.message import FrameReader, OpMsg, op_msg
+from shardwright.wire.frames import FrameReader
+from shardwright.wire.message import OpMsg, op_msg
 from tests.shardd.mini_cluster import Member, Set, replica_set
 
 NOTICE_SECONDS_MAX = 0.1

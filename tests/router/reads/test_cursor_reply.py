@@ -8,7 +8,8 @@ from bson.timestamp import Timestamp
 
 from shardwright.router.reads.cursor_reply import NEXT_BATCH, CursorReply, cursor_element, empty_cursor, is_whole_result
 from shardwright.wire.errors import RemoteProtocolError
-from shardwright.wire.message import Header, OpMsg
+from shardwright.wire.frames import Header
+from shardwright.wire.message import OpMsg
 from shardwright.wire.rawbson import from_elements
 from tests.router.reads.requests import cursor_reply, shard_reply
 

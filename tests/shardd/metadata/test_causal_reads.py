@@ -11,7 +11,8 @@ from bson.timestamp import Timestamp
 
 from shardwright.shardd.metadata.causal_reads import CausalReads
 from shardwright.shardd.metadata.namespace_state import NamespaceState
-from shardwright.wire.message import OpMsg, next_request_id, op_msg
+from shardwright.wire.frames import next_request_id
+from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.request import Request
 from tests.shardd.mini_cluster import MAJORITY, MiniCluster, mini_cluster
 from tests.shardd.router_stand_in import ShardedNamespace

@@ -14,7 +14,8 @@ from shardwright.shardd.session_history.statement import ExecutedStatement
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.shard_key import ShardKeyPattern
-from shardwright.wire.message import next_request_id, op_msg
+from shardwright.wire.frames import next_request_id
+from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import encode_document
 from shardwright.wire.transport.client import Connection, decode_reply
 from shardwright.wire.transport.pool import Pool

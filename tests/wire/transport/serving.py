@@ -8,7 +8,8 @@ from typing import Any
 import bson
 import trio
 
-from shardwright.wire.message import FrameReader, reply_document
+from shardwright.wire.frames import FrameReader
+from shardwright.wire.message import reply_document
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.reactor import REACTOR

@@ -9,8 +9,9 @@ import trio
 
 from shardwright.wire import compression
 from shardwright.wire.compression import Compressor
+from shardwright.wire.frames import Header
 from shardwright.wire.limits import MESSAGE_BYTES_MAX
-from shardwright.wire.message import Header, op_msg
+from shardwright.wire.message import op_msg
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.packing import LONG_MESSAGE_BYTES

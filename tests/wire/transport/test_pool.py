@@ -7,7 +7,8 @@ import pytest
 import trio
 
 from shardwright.wire.errors import ConnectFailedError, ConnectionClosedError
-from shardwright.wire.message import next_request_id, op_msg
+from shardwright.wire.frames import next_request_id
+from shardwright.wire.message import op_msg
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import Connection
 from shardwright.wire.transport.client_connection import ClientConnection

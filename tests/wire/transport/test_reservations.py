@@ -10,7 +10,8 @@ import pytest
 import trio
 
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.message import FrameReader, Header, op_msg, reply_document
+from shardwright.wire.frames import FrameReader, Header
+from shardwright.wire.message import op_msg, reply_document
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import Connection
 from shardwright.wire.transport.client_connection import ClientConnection

@@ -17,8 +17,9 @@ from shardwright.shardd.local_mongod.raw_replies import check_reply, required_ar
 from shardwright.shardd.migration.recipient.request import ReceiveRequest
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import BackendError, CommandError, RemoteProtocolError
+from shardwright.wire.frames import next_request_id
 from shardwright.wire.logger import get_logger
-from shardwright.wire.message import next_request_id, op_msg
+from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import TIMESTAMP, Span, array_documents, decode_value, find
 from shardwright.wire.transport.client import Connection, handshake_document, response_body
 from shardwright.wire.transport.replica_set import ReplicaSetClient

@@ -1,0 +1,114 @@
+"""Frames: where in a stream of bytes a message ends, and what its 16-byte header says.
+
+The format is that of https://www.mongodb.com/docs/manual/reference/mongodb-wire-protocol/ (Standard Message Header).
+"""
+
+from itertools import count
+from struct import Struct
+from typing import Final
+
+from shardwright.wire.errors import RemoteProtocolError
+from shardwright.wire.limits import MESSAGE_BYTES_MAX
+
+HEADER_BYTES: Final = 16
+
+OP_REPLY: Final = 1
+OP_QUERY: Final = 2004
+OP_COMPRESSED: Final = 2012
+OP_MSG: Final = 2013
+
+_HEADER = Struct("<iiii")
+_unpack_header = _HEADER.unpack_from
+_unpack_int32 = Struct("<i").unpack_from
+
+_request_ids = count(1)
+
+
+def next_request_id() -> int:
+    """A request id for a message of our own; they wrap around as int32."""
+    return next(_request_ids) & 0x7FFFFFFF
+
+
+class Header:
+    """The header of a frame."""
+
+    __slots__ = ("length", "opcode", "request_id", "response_to")
+
+    def __init__(self, frame: bytes) -> None:
+        self.length, self.request_id, self.response_to, self.opcode = _unpack_header(frame)
+
+
+def frame_length(data: bytes | bytearray) -> int:
+    """How long the frame is that begins with these (at least four) bytes.
+
+    Raises:
+        RemoteProtocolError: a length that no message can have.
+    """
+    length = int(_unpack_int32(data)[0])
+    if not HEADER_BYTES <= length <= MESSAGE_BYTES_MAX:
+        raise RemoteProtocolError(f"message length {length} is not between {HEADER_BYTES} and {MESSAGE_BYTES_MAX}")
+    return length
+
+
+def is_whole_frame(data: bytes) -> bool:
+    """Whether ``data`` is one frame and nothing else, so far as its length tells."""
+    return len(data) >= HEADER_BYTES and _unpack_int32(data)[0] == len(data)
+
+
+class FrameReader:
+    """Cuts a stream of bytes into frames.
+
+    Feed it what arrives, then take frames until there is none. `bytes_missing` is how much of a partial frame is still
+    to come, so that a transport can read a long message in few calls.
+    """
+
+    __slots__ = ("_available", "_frame_bytes", "_pieces")
+
+    def __init__(self) -> None:
+        # Joined only when a frame is complete, so that a long one is copied once.
+        self._pieces: list[bytes] = []
+        self._available = 0
+        self._frame_bytes = 0
+
+    def feed(self, data: bytes) -> None:
+        """Add the bytes that came next."""
+        self._pieces.append(data)
+        self._available += len(data)
+
+    def next_frame(self) -> bytes | None:
+        """The next whole frame, or None while it is incomplete.
+
+        Raises:
+            RemoteProtocolError: the length prefix is impossible.
+        """
+        available = self._available
+        if not self._frame_bytes:
+            if available < 4:
+                return None
+            self._frame_bytes = frame_length(self._joined())
+        length = self._frame_bytes
+        if available < length:
+            return None
+        joined = self._joined()
+        self._frame_bytes = 0
+        self._available -= length
+        if available == length:
+            self._pieces = []
+            return joined
+        self._pieces = [joined[length:]]
+        return joined[:length]
+
+    def _joined(self) -> bytes:
+        if len(self._pieces) > 1:
+            self._pieces = [b"".join(self._pieces)]
+        return self._pieces[0]
+
+    @property
+    def bytes_missing(self) -> int:
+        """How many bytes the frame that has begun still lacks; 0 between frames and before its length is known."""
+        return self._frame_bytes - self._available if self._frame_bytes else 0
+
+    @property
+    def is_between_frames(self) -> bool:
+        """Whether the peer could close now without cutting a message off."""
+        return not self._available
