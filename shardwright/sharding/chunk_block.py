@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 CHUNKS_PER_BLOCK = 256
-"""Balances the copy that one changed chunk costs against the number of blocks that every refresh has to pass over."""
+"""Balances the copy that one changed chunk costs against the number of blocks that every refresh passes over."""
 
 
 class BlockRow(NamedTuple):
@@ -57,7 +57,7 @@ class ChunkBlock:
             if version > versions.get(shard, -1):
                 versions[shard] = version
         self.owned = {shard: Owned(count, versions[shard]) for shard, count in counts.items()}
-        # From this packed time on all chunks are where they are now, which spares a look at each of them.
+        # From this packed time on all chunks are where they are now, so none of them has to be looked at.
         self.newest_valid_after = max(self.valid_after, default=0)
 
     def __len__(self) -> int:

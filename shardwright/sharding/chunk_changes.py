@@ -1,7 +1,7 @@
 """What a catalog change does to chunks: which documents of ``config.chunks`` are written or deleted.
 
-Pure functions from the chunks as they are to a `ChunkChanges`; reading, checking that nothing came between, and writing
-in a transaction is configd's. Versions rise as on a config server of MongoDB 6.0.5, on which these were tried.
+Pure functions from the present chunks to a `ChunkChanges`; configd reads the chunks, checks that nothing changed in
+between, and writes in a transaction. Versions rise as observed on a config server of MongoDB 6.0.5.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ CHUNK_ON_OTHER_SHARD = 4914702
 
 @dataclass(frozen=True, slots=True)
 class ChunkChanges:
-    """Chunks to write (replace or insert, by ``_id``) and to delete; empty when all is already as it should be."""
+    """Chunks to write (replace or insert, by ``_id``) and to delete; empty when nothing has to change."""
 
     written: tuple[Chunk, ...] = ()
     deleted: tuple[Chunk, ...] = ()
@@ -92,12 +92,12 @@ def merge(
     pattern: ShardKeyPattern,
     collection_version: ChunkVersion,
 ) -> ChunkChanges:
-    """Make one chunk of all chunks of a range. It keeps the first one's ``_id``.
+    """Merge all chunks of a range into one. It keeps the first one's ``_id``.
 
     Its history begins when the last of them came to the shard: since then the shard has owned the whole range.
 
     Args:
-        chunks: the chunks that overlap the range, in order, of whatever shard.
+        chunks: the chunks that overlap the range, in order, of any shard.
         merged: the range.
         shard: who owns it.
         pattern: the shard key.
@@ -142,8 +142,8 @@ class Migration:
         from_shard: the donor.
         to_shard: the recipient.
         valid_after: the time of the commit.
-        history_from: no snapshot is read that is older than this time, so owners that had given the chunk away by
-            then may be forgotten.
+        history_from: the oldest time that snapshot reads may ask for; owners that had given the chunk away by then are
+            dropped from its history.
     """
 
     moved: ChunkRange
@@ -165,8 +165,8 @@ def move(
 ) -> ChunkChanges:
     """Give a range to another shard, under a new major version.
 
-    What of the chunk lies left and right of the range stays with the donor as chunks of their own. The control chunk
-    is raised too, so that the donor's version shows the change whatever became of its highest chunk.
+    The parts of the chunk on either side of the range stay with the donor as chunks of their own. The version of the
+    control chunk is raised too, so that the donor's version changes even when its highest chunk moved away.
 
     Args:
         migration: what moved.

@@ -1,6 +1,6 @@
 """Catalog changes that show only in the version of one chunk.
 
-As in `sharding.chunk_changes`, functions say what is written; the versions are those of MongoDB 6.0.5.
+As in `sharding.chunk_changes`, functions return what is to be written; the versions are those of MongoDB 6.0.5.
 """
 
 from collections.abc import Iterable
@@ -35,8 +35,8 @@ def ensure_version_is_greater_than(
     """Make sure that a migration which a donor tried to commit at ``version`` can no longer be committed.
 
     Args:
-        chunk: the chunk of exactly the range of the migration; None when there is none any more.
-        version: the chunk had when it began to move.
+        chunk: the chunk of exactly the range of the migration; None if there no longer is one.
+        version: the chunk's version when its migration began.
         collection_version: before the change.
     """
     if chunk is None or not chunk.version.is_older_or_equal(version):
@@ -62,11 +62,11 @@ def clear_jumbo(
 def repair_histories(
     chunks: Iterable[Chunk], *, valid_after: Timestamp, collection_version: ChunkVersion
 ) -> ChunkChanges:
-    """Let the history of chunks begin again, each chunk under a version of its own.
+    """Restart the history of chunks, giving each chunk a version of its own.
 
     Args:
         chunks: those of all shards.
-        valid_after: from when on the present placement certainly holds.
+        valid_after: the time from which the present placement is known to hold.
         collection_version: before the change.
     """
     raised = collection_version.with_major_raised()

@@ -1,4 +1,4 @@
-"""Chunks: contiguous ranges of shard key values, the shard that owns each, and how the catalog writes them down.
+"""Chunks: contiguous ranges of shard key values, the shard that owns each, and how the catalog stores them.
 
 Bounds are kept as the raw BSON documents of the catalog. Their order is that of the byte strings into which a
 `ShardKeyPattern` encodes them; only code that compares bounds needs the pattern.
@@ -107,7 +107,7 @@ class ChunkPlacement(NamedTuple):
         """Read one document of ``config.chunks``, or of a shard's cache, where the lower bound is in another field.
 
         Raises:
-            CommandError: NoSuchKey or TypeMismatch, it is no chunk document.
+            CommandError: NoSuchKey or TypeMismatch, it is not a chunk document.
         """
         fields = rawbson.index(document)
         min_document = _raw_field(document, fields, min_field, rawbson.OBJECT)
@@ -139,7 +139,7 @@ class Chunk:
         """Read a decoded chunk document of the collection of the given epoch and timestamp.
 
         Raises:
-            CommandError: NoSuchKey or TypeMismatch, it is no chunk document.
+            CommandError: NoSuchKey or TypeMismatch, it is not a chunk document.
         """
         return cls(
             id=required(document, "_id", ObjectId),
@@ -177,15 +177,15 @@ class Chunk:
         return ChunkPlacement(self.min, self.max, self.shard, self.version.packed, history)
 
     def range(self, pattern: ShardKeyPattern) -> ChunkRange:
-        """Its bounds, ready to be compared."""
+        """Its bounds in comparable form."""
         return ChunkRange.of(pattern, self.min, self.max)
 
     def with_version(self, version: ChunkVersion) -> "Chunk":
-        """The same chunk after a change that only its version shows."""
+        """The same chunk with another version."""
         return replace(self, version=version)
 
 
-@lru_cache(4096)  # whole collections have been sharded, and so have the same history, at one time
+@lru_cache(4096)  # the chunks of a collection that was sharded at once share one history
 def _read_history(array: bytes) -> tuple[tuple[int, str], ...]:
     entries = rawbson.array_documents(array, (rawbson.ARRAY, 0, 0, len(array)))
     return tuple(_read_history_entry(entry) for entry in entries)

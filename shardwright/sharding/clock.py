@@ -1,7 +1,7 @@
-"""The vector clock of a node: three times that every message between nodes, and partly to clients, carries along.
+"""The vector clock of a node: three times that every message between nodes carries, and messages to clients in part.
 
-Nodes keep the highest time of each kind that they have seen. That makes a read after ``configTime`` see all placement
-its sender knew of, and a read after ``clusterTime`` causally consistent.
+Nodes keep the highest time of each kind that they have seen. A read after ``configTime`` therefore sees all placement
+that its sender knew of, and a read after ``clusterTime`` is causally consistent.
 """
 
 from collections.abc import Mapping
@@ -53,7 +53,7 @@ class VectorTime:
     topology_time: int = 0
 
     def joined(self, other: "VectorTime") -> "VectorTime":
-        """The later of each time; the same object if ``other`` brings nothing new."""
+        """The later of each time; the same object if ``other`` has nothing newer."""
         if (
             other.cluster_time <= self.cluster_time
             and other.config_time <= self.config_time
@@ -133,7 +133,7 @@ class VectorClock:
         return self._internal_elements
 
     def advance(self, seen: VectorTime) -> bool:
-        """Take in what a message gossiped; whether it brought anything new."""
+        """Advance to the times of a message where they are later; return whether any was."""
         joined = self._time.joined(seen)
         if joined is self._time:
             return False
@@ -142,7 +142,7 @@ class VectorClock:
         return True
 
     def observe(self, document: bytes, fields: Mapping[bytes, rawbson.Span]) -> None:
-        """Take in what another node gossips, in next to no time when it is nothing new.
+        """Advance to the times that another node gossips; nearly free when none of them is later.
 
         Raises:
             CommandError: as `VectorTime.from_message`.
@@ -156,12 +156,12 @@ class VectorClock:
             self.advance(VectorTime.from_message(document, fields))
 
     def observe_cluster_time(self, cluster_time: int) -> None:
-        """Take in a packed ``$clusterTime`` that another node gossips on its own."""
+        """Advance to a packed ``$clusterTime`` that another node gossiped without the other times."""
         if cluster_time > self._time.cluster_time:
             self.advance(VectorTime(cluster_time))
 
     def observe_client(self, document: bytes, fields: Mapping[bytes, rawbson.Span]) -> None:
-        """Take in the ``$clusterTime`` of a client; the other times are none of a client's business.
+        """Advance to the ``$clusterTime`` of a client; clients do not gossip the other times.
 
         Raises:
             CommandError: as `VectorTime.from_message`.
@@ -188,7 +188,7 @@ def signed_cluster_time(cluster_time: Timestamp) -> dict[str, Any]:
 
 
 def _is_cluster_time_after(document: bytes, span: rawbson.Span | None, known: int) -> bool:
-    """Whether a ``$clusterTime`` is later than ``known``, or in so odd a form that it takes parsing to tell."""
+    """Whether a ``$clusterTime`` is later than ``known``, or in a form unusual enough to need parsing."""
     if span is None:
         return False
     if not document.startswith(_TIME_NAME, span[2] + 4):

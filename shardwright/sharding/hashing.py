@@ -6,7 +6,7 @@ hashed as an int64, so numbers that differ only behind the decimal point collide
 ``1.9``: doubles are truncated, Decimal128s rounded half to even. Objects, arrays and code with scope feed the hash
 recursively with canonical type, field name and value of each element, and end with the type of their end marker.
 
-All read off ``$toHashedIndexKey`` of mongod 6.0.5.
+All of it as observed with ``$toHashedIndexKey`` on mongod 6.0.5.
 """
 
 import math
@@ -77,7 +77,7 @@ def hash_value(document: bytes, span: Span) -> int:
 
 
 def equal_values_hashes(document: bytes, span: Span) -> tuple[int, ...] | None:
-    """The hashes that values equal to this one can have; None if they are too many to tell.
+    """The hashes that values equal to this one can have; None if there are too many to list.
 
     Equal numbers of different types do not always hash alike: a double 1.5 hashes as 1, a Decimal128 1.5 as 2, and 2^63
     as either end of the range. So a search for a number may have to look in two places.
@@ -104,7 +104,7 @@ def _hashes_as_its_equals(document: bytes, span: Span) -> bool:
 
 
 def _equal_int64s(document: bytes, span: Span) -> set[int]:
-    """What a double or Decimal128 is hashed as, when it is of the one type and when of the other."""
+    """What a double or Decimal128 is hashed as, as a value of either type."""
     if span[0] == rawbson.DOUBLE:
         double = _unpack_double(document, span[2])[0]
         decimal = Decimal(double)

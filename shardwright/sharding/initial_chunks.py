@@ -1,7 +1,7 @@
-"""The first chunks of a collection that is being sharded: where they are cut and on which shards they begin.
+"""The first chunks of a collection that is being sharded: where they are split and which shards they are placed on.
 
 The policies are those of MongoDB 6.0.5: one chunk on the primary shard, unless the collection is empty and either its
-key begins with a hashed field, or zones are defined for it, or the caller brings split points.
+key begins with a hashed field, or zones are defined for it, or the caller supplies split points.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ NUM_INITIAL_CHUNKS_PER_SHARD_MAX: Final = 8192
 
 @dataclass(frozen=True, slots=True)
 class InitialPlacement:
-    """What decides about the first chunks.
+    """What determines the first chunks.
 
     Args:
         pattern: the shard key.
@@ -36,9 +36,9 @@ class InitialPlacement:
         is_empty: whether the collection has no documents.
         zones: the ranges of ``config.tags`` for the collection, in order.
         shards_of_zone: ids of the shards of each zone, in the order of ``config.shards``.
-        num_initial_chunks: as the user asked, 0 for no wish.
-        presplit_hashed_zones: as the user asked.
-        split_points: bounds that the caller brings, or None.
+        num_initial_chunks: as requested by the user; 0 if not given.
+        presplit_hashed_zones: as requested by the user.
+        split_points: bounds supplied by the caller, or None.
     """
 
     pattern: ShardKeyPattern
@@ -52,7 +52,7 @@ class InitialPlacement:
     split_points: Sequence[bytes] | None = None
 
     def check(self) -> None:
-        """Refuse options that do not go together.
+        """Refuse options that exclude one another.
 
         Raises:
             CommandError: InvalidOptions.
@@ -85,7 +85,7 @@ class InitialPlacement:
 
 
 class PlannedChunk(NamedTuple):
-    """A chunk that is to be made."""
+    """A chunk to be created."""
 
     min: bytes
     max: bytes
@@ -96,7 +96,7 @@ def plan_initial_chunks(placement: InitialPlacement) -> list[PlannedChunk]:
     """Decide where the first chunks begin, end and lie.
 
     Raises:
-        CommandError: InvalidOptions for options that do not go together; 31387 to 31391 and 31412 for zones that
+        CommandError: InvalidOptions for options that exclude one another; 31387 to 31391 and 31412 for zones that
             cannot be pre-split; 50973 for a zone without shards.
     """
     placement.check()
@@ -141,7 +141,7 @@ def make_initial_chunks(
 def _cut(placement: InitialPlacement, split_points: Sequence[bytes], contiguous: int) -> list[PlannedChunk]:
     """Chunks between split points, going round the shards with ``contiguous`` chunks for each in its turn.
 
-    Are there fewer chunks than shards, then the first goes to the primary shard, so that it has one in any case.
+    If there are fewer chunks than shards, the first goes to the primary shard, so that it always has one.
     """
     pattern, shards = placement.pattern, sorted(placement.shards)
     points = sorted({pattern.key_bytes(point): point for point in split_points}.items())

@@ -1,7 +1,7 @@
-"""The other collections that an aggregation names, and how a router says by which versions it routed them.
+"""The other collections that an aggregation names, and how a router states the versions it routed them by.
 
-A mongod that runs a pipeline opens these collections by itself, by their names. So their versions travel with the
-command, as those of its own collection do, in a field of Shardwright's own::
+A mongod that runs a pipeline opens these collections itself, by name. So their versions travel with the command, as
+those of its own collection do, in a field of Shardwright's own::
 
     involvedNamespaces: [{ns: "db.coll", $configTime: …, shardVersion: {…}, databaseVersion: {…}}, …]
 
@@ -46,18 +46,18 @@ _Where = tuple[str, str]
 
 
 def may_involve_others(body: bytes) -> bool:
-    """Whether a command may name other collections; a look at its bytes, which may be wrong only in saying yes."""
+    """Whether a command may name other collections; judged by its bytes; may be wrong only in saying yes."""
     return _NAMING.search(body) is not None
 
 
 def involved_namespaces(pipeline: bytes, db: str, start: int = 0) -> dict[str, bool]:
     """The other collections that the stages of a pipeline name, nested pipelines included, and whether they write them.
 
-    What mongod would refuse is passed over; mongod says what is wrong with it.
+    Whatever mongod would refuse is skipped here; mongod reports the error.
 
     Args:
         pipeline: the raw array, or a document that holds it.
-        db: the database in which names without a database are.
+        db: the database of names that do not include one.
         start: where in ``pipeline`` the array begins.
 
     Raises:
@@ -91,7 +91,7 @@ def involved_namespaces_element(versions: Mapping[str, bytes]) -> bytes:
     """The element for a command; empty if no other collection is involved.
 
     Args:
-        versions: the raw version elements by namespace, with the config time by which they were in the catalog.
+        versions: the raw version elements by namespace, with the config time as of which they were in the catalog.
     """
     if not versions:
         return b""
@@ -100,7 +100,7 @@ def involved_namespaces_element(versions: Mapping[str, bytes]) -> bytes:
 
 
 def received_versions(body: bytes, span: Span) -> dict[str, Mapping[bytes, Span]]:
-    """By namespace, where in a command the elements are that its field says of it.
+    """The version elements that the field of a command holds, by namespace and name.
 
     Raises:
         CommandError: TypeMismatch or FailedToParse, it is malformed.

@@ -1,4 +1,4 @@
-"""Names of collections: how they are taken apart, which are valid, and which are MongoDB's own.
+"""Names of collections: their parts, which are valid, and which are reserved for MongoDB.
 
 The rules and the messages are those of mongod 6.0.5. Lengths count UTF-8 bytes, as the server's do.
 """
@@ -51,7 +51,7 @@ class Namespace:
 
     @classmethod
     def parse(cls, text: str) -> "Namespace":
-        """Split ``text`` at its first dot, without judging the parts; `check_valid` does that."""
+        """Split ``text`` at its first dot, without validating the parts; `check_valid` does that."""
         db, _, collection = text.partition(".")
         return cls(db, collection)
 
@@ -72,7 +72,7 @@ class Namespace:
     # What is valid
 
     def check_valid(self) -> None:
-        """Refuse what no command takes for a collection.
+        """Refuse a name that no command accepts.
 
         Raises:
             CommandError: InvalidNamespace.
@@ -138,7 +138,7 @@ class Namespace:
         """Whether no dollar sign makes this a pseudo-collection such as ``$cmd``."""
         return "$" not in self.db and "$" not in self.collection
 
-    # Whose it is
+    # What kind of database or collection it is
 
     @property
     def is_config(self) -> bool:
@@ -216,7 +216,7 @@ def is_valid_database_name(db: str) -> bool:
 
 
 def check_database_name(db: str) -> None:
-    """Refuse a ``$db`` that is no database name.
+    """Refuse a ``$db`` that is not a database name.
 
     Raises:
         CommandError: InvalidNamespace.

@@ -6,7 +6,7 @@ decimal form of ``v``: its decimal exponent and its digits. Only large int64s an
 equal values of both types share it. A negative number is the encoding of its magnitude with every bit inverted. Zero,
 of either sign, counts as positive. NaNs are all equal and come first.
 
-Each of the three forms begins with its own rank byte, which `sharding.key_order` fits into the order of all types.
+Each of the three forms begins with its own rank byte, which `sharding.key_order` places in the order of all types.
 """
 
 import math

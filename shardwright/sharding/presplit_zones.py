@@ -1,7 +1,7 @@
 """First chunks of a collection whose zones were defined before it is sharded.
 
 Every zone range becomes one chunk or, with ``presplitHashedZones``, several; what lies between zones becomes one chunk
-for each hole. As MongoDB 6.0.5 does it.
+for each hole. This follows MongoDB 6.0.5.
 """
 
 from collections import Counter
@@ -61,9 +61,9 @@ def presplit_zone_plan(
     num_initial_chunks: int,
     is_empty: bool,
 ) -> _Plan:
-    """Chunks of even hash ranges in each zone, about equally many on each shard whatever its zones.
+    """Chunks of even hash ranges in each zone, about equally many on each shard regardless of its zones.
 
-    At least ``num_initial_chunks`` come about in all; 0 stands for two on each shard that has a zone.
+    Plans at least ``num_initial_chunks`` in all; 0 stands for two on each shard that has a zone.
 
     Raises:
         CommandError: 31387 to 31391 or 31412, the zones cannot be cut by hash; 50973, a zone

@@ -56,7 +56,7 @@ class RoutingTable:
     )
 
     def __init__(self, collection: ShardedCollection, blocks: list[ChunkBlock], owned: dict[str, Owned]) -> None:
-        """Use `build`, or `with_changed_chunks` of a table: they check what this takes for granted.
+        """Use `build`, or `with_changed_chunks` of a table: they check what this assumes.
 
         Args:
             collection: whose table it is.
@@ -99,8 +99,8 @@ class RoutingTable:
 
         Args:
             changed: chunks of at least `collection_version`, as read from the catalog; the newer of two that overlap
-                counts. A chunk that did not change does no harm.
-            collection: what the catalog says of the collection now, of the same timestamp.
+                counts. Chunks that did not change may be among them.
+            collection: the present attributes of the collection, of the same timestamp.
 
         Raises:
             CommandError: ConflictingOperationInProgress, with these changes the chunks do not tile the key space.
@@ -129,7 +129,7 @@ class RoutingTable:
         return self._chunk(at, bisect_right(self._blocks[at].min_keys, key) - 1)
 
     def chunk_before_key(self, key: bytes) -> RoutedChunk:
-        """The chunk in which the keys lie that come right before an encoded key, as before the end of a range."""
+        """The chunk that holds the keys right before an encoded key, such as the end of a range."""
         at = max(bisect_left(self._first_keys, key) - 1, 0)
         return self._chunk(at, max(bisect_left(self._blocks[at].min_keys, key) - 1, 0))
 
@@ -167,7 +167,7 @@ class RoutingTable:
     def placements_since(self, older: "RoutingTable | None" = None) -> Iterator[ChunkPlacement]:
         """The chunks, with history, that ``older`` does not have; all of them without it.
 
-        Of the same incarnation of the collection only blocks that ``older`` does not share are looked at.
+        If both are of one incarnation of the collection, only blocks that ``older`` does not share are visited.
         """
         shared: set[int] = set()
         since = -1

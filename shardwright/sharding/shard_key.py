@@ -1,8 +1,8 @@
-"""Shard key patterns: which fields place a document, and what is done with keys made of them.
+"""Shard key patterns: which fields place a document, and operations on keys of these fields.
 
 A *shard key document* is BSON of the form ``{"<path>": <value>, …}`` with the pattern's paths, dots included, in the
 pattern's order, and hashed values already hashed. It is what chunk bounds in the catalog are made of. *Key bytes* are
-its order-preserving encoding (`sharding.key_order`), which routing tables are searched with.
+its order-preserving encoding (`sharding.key_order`), which routing tables are searched by.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,7 +30,7 @@ class ShardKeyPattern:
         document: the pattern as raw BSON, just as it was given.
         fields: its fields in order.
         fields_by_path: for each path of the key and each path above one, the positions of the fields that lie on it,
-            with how many parts of the field's path it is.
+            with the number of parts of the field's path that it covers.
     """
 
     document: bytes
@@ -75,7 +75,7 @@ class ShardKeyPattern:
         return next((each for each in self.fields if each.hashed), None)
 
     def extract_from_document(self, document: bytes) -> bytes:
-        """The shard key document of a stored or to be stored document; a missing field is null.
+        """The shard key document of a document, stored or about to be; a missing field is null.
 
         Raises:
             CommandError: ShardKeyNotFound for an array on a path of the key.
@@ -88,7 +88,7 @@ class ShardKeyPattern:
         return rawbson.from_elements(b"".join(elements))
 
     def key_bytes_of_document(self, document: bytes) -> bytes:
-        """The key bytes of a stored or to be stored document, without the way through its shard key document.
+        """The key bytes of a document, stored or about to be, without building its shard key document.
 
         Raises:
             CommandError: ShardKeyNotFound for an array on a path of the key.
@@ -109,7 +109,7 @@ class ShardKeyPattern:
         return all(each.name in found and found[each.name][0] != rawbson.ARRAY for each in self.fields)
 
     def normalize(self, key: bytes) -> bytes | None:
-        """``key`` with its fields in the pattern's order; None if it is no shard key or has other fields too."""
+        """``key`` with its fields in the pattern's order; None if it is not a shard key or has other fields too."""
         found = rawbson.index(key)
         if len(found) != len(self.fields) or not self.is_shard_key(key):
             return None
@@ -120,7 +120,7 @@ class ShardKeyPattern:
     def is_valid_bound(self, bound: bytes) -> bool:
         """Whether a chunk may begin or end at ``bound``: all fields in order, and an int64 in a hashed one.
 
-        MinKey and MaxKey, which lie outside the int64s, are good in a hashed field too.
+        MinKey and MaxKey, which lie outside the int64s, are allowed in a hashed field too.
         """
         spans = list(rawbson.spans(bound))
         return len(spans) == len(self.fields) and all(
@@ -149,10 +149,10 @@ class ShardKeyPattern:
         return ENCODED_MAX_KEY * len(self.fields)
 
     def extend_range_bound(self, bound: bytes, *, upper_inclusive: bool = False) -> bytes:
-        """``bound``, which names the first fields of the pattern, made a full key.
+        """``bound``, which names the first fields of the pattern, extended to a full key.
 
         Zones and ``moveRange`` are given in prefixes of the key. The added fields are MinKey, so that the range is
-        half-open, or MaxKey where the prefix itself shall still be inside.
+        half-open, or MaxKey where the prefix itself is included.
 
         Raises:
             CommandError: BadValue when the fields of ``bound`` are not the first of the pattern.
@@ -180,7 +180,7 @@ class ShardKeyPattern:
         """Whether a ``listIndexes`` entry describes an index that ranges of the key can be read through.
 
         It begins with the shard key, holds every document, orders strings like the key, and is not hidden. That it must
-        not be multikey either is not told by its description.
+        not be multikey either cannot be seen from its description.
         """
         collation = index.get("collation")
         return (
@@ -194,8 +194,8 @@ class ShardKeyPattern:
     def is_unique_index_compatible(self, index_key: Mapping[str, Any]) -> bool:
         """Whether every shard can enforce a unique index on ``index_key`` alone.
 
-        So it is when the index begins with the fields of the shard key, in whatever direction. Indexes that begin with
-        ``_id`` are let through as well, the application answering for uniqueness.
+        This holds when the index begins with the fields of the shard key, in any direction. Indexes that begin with
+        ``_id`` are accepted too; uniqueness across shards is then up to the application.
         """
         names = [name.encode() for name in index_key]
         return names[:1] == [b"_id"] or names[: len(self.fields)] == [each.name for each in self.fields]
@@ -204,7 +204,7 @@ class ShardKeyPattern:
         return document_text(self.document)
 
     def _index(self, document: bytes) -> dict[bytes, Span]:
-        """The top-level elements that the paths begin with; ``document`` is walked only as far as they reach."""
+        """The top-level elements that the paths begin with; ``document`` is walked only as far as needed."""
         wanted = self._top_level
         found: dict[bytes, Span] = {}
         for name, span in rawbson.spans(document):
@@ -246,7 +246,7 @@ def _check_path(path: str) -> None:
 
 
 def _is_ascending(direction: object) -> bool:
-    """Whether a direction is a number that, made an int as mongod does, is 1."""
+    """Whether a direction is a number that is 1 when truncated to an int, as mongod does."""
     if isinstance(direction, bson.Decimal128):
         direction = direction.to_decimal()
         return direction.is_finite() and round(direction) == 1

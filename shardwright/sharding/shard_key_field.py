@@ -1,4 +1,4 @@
-"""One field of a shard key pattern: its path, and how its value is found in a document.
+"""One field of a shard key pattern: its path, and finding its value in a document.
 
 The paths of shard keys do not look into arrays: an array at the end of a path or anywhere on it is refused.
 """
@@ -85,7 +85,7 @@ class ShardKeyField:
 
 
 def array_in_shard_key() -> CommandError:
-    """What MongoDB says to a document with an array on a path of the shard key."""
+    """MongoDB's error for a document with an array on a path of the shard key."""
     return CommandError(ErrorCode.ShardKeyNotFound, "Shard key cannot contain array values or array descendants.")
 
 

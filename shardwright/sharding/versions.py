@@ -1,6 +1,6 @@
-"""Versions of what the catalog says: of the chunks of a collection, and of the primary shard of a database.
+"""Versions of placement: of the chunks of a collection, and of the primary shard of a database.
 
-They ride on every operation between router and shard, so each has its BSON bytes made once: the router appends
+They ride on every operation between router and shard, so each builds its BSON bytes once: the router appends
 ready elements (`shard_version_element`, `database_version_element`) and a shard compares raw bytes before it parses.
 """
 
@@ -24,7 +24,7 @@ from shardwright.wire.field_errors import missing_field
 SHARD_VERSION: Final = b"shardVersion"
 DATABASE_VERSION: Final = b"databaseVersion"
 VERSION_FIELDS: Final = frozenset({SHARD_VERSION, DATABASE_VERSION})
-"""What the router adds to a command for a shard, and mongod does not know."""
+"""Fields that the router adds to a command for a shard, unknown to mongod."""
 
 # {t: Timestamp, e: ObjectId, v: Timestamp}, the order in which shards of MongoDB 6.0 write them.
 _CHUNK_VERSION: Final = Struct("<i3sQ3s12s3sQB")
@@ -36,7 +36,7 @@ _DATABASE_VERSION_NAMES: Final = (b"\x05uuid\0", b"\x11timestamp\0", b"\x10lastM
 
 _VERSIONS_CACHED: Final = 65536
 
-"""The bare number by which MongoDB's command parser refuses a missing field."""
+"""The error number of MongoDB's command parser for a missing field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +122,11 @@ class ChunkVersion:
 
     @property
     def is_set(self) -> bool:
-        """Whether any chunk stands behind it, that is, whether it is not 0|0."""
+        """Whether it is other than 0|0, the version of owning no chunk."""
         return self.packed > 0
 
     def is_same_collection(self, other: "ChunkVersion") -> bool:
-        """Whether both are of the same incarnation of a collection; the epoch has no say, as in MongoDB."""
+        """Whether both are of the same incarnation of a collection; the epoch is ignored, as in MongoDB."""
         return self.timestamp == other.timestamp
 
     def is_older_than(self, other: "ChunkVersion") -> bool:
@@ -138,7 +138,7 @@ class ChunkVersion:
         return self.timestamp == other.timestamp and self.packed <= other.packed
 
     def is_write_compatible_with(self, other: "ChunkVersion") -> bool:
-        """Whether who routed by ``other`` may work on a shard of this version: no chunk has moved in between."""
+        """Whether an operation routed by ``other`` may run at this version: no chunk has moved in between."""
         return self.major == other.major and self.timestamp == other.timestamp
 
     def with_major_raised(self) -> "ChunkVersion":
@@ -232,7 +232,7 @@ class DatabaseVersion:
         return {"uuid": Binary.from_uuid(self.uuid), "timestamp": self.timestamp, "lastMod": self.last_mod}
 
     def matches(self, other: "DatabaseVersion") -> bool:
-        """Whether both say the same; the UUID has no say, as in MongoDB since 5.0."""
+        """Whether both are the same version; the UUID is ignored, as in MongoDB since 5.0."""
         return self.timestamp == other.timestamp and self.last_mod == other.last_mod
 
     def is_older_than(self, other: "DatabaseVersion") -> bool:

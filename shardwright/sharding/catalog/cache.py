@@ -166,7 +166,7 @@ class CachedCollection:
         """What routing needs of it.
 
         Raises:
-            CommandError: BadValue, the key is no shard key pattern.
+            CommandError: BadValue, the key is not a shard key pattern.
         """
         return ShardedCollection(
             namespace=self.namespace,
@@ -193,7 +193,7 @@ def cached_chunk_document(chunk: Chunk) -> dict[str, Any]:
 
 
 def cached_placement_document(placement: ChunkPlacement) -> dict[str, Any]:
-    """As `cached_chunk_document`, of what a routing table keeps of a chunk."""
+    """As `cached_chunk_document`, from a routing table's chunk."""
     return {
         "_id": rawbson.raw_document(placement.min),
         "max": rawbson.raw_document(placement.max),
@@ -209,6 +209,6 @@ def read_cached_chunk(document: bytes) -> ChunkPlacement:
     """What routing needs of a raw document of ``config.cache.chunks.<ns>``.
 
     Raises:
-        CommandError: NoSuchKey or TypeMismatch, it is no cached chunk.
+        CommandError: NoSuchKey or TypeMismatch, it is not a cached chunk.
     """
     return ChunkPlacement.from_raw(document, min_field=b"_id")

@@ -22,7 +22,7 @@ class ChangeLogEntry:
         id: ``host:port-time-ObjectId``, see `make_id`.
         server: ``host:port`` of the server that logs.
         shard: its shard, ``config`` on the config server.
-        client_address: of who asked for the change, empty for the server itself.
+        client_address: of the client that asked for the change, empty for the server itself.
         time: when, in UTC without a time zone.
         what: kind of change, such as ``split`` or ``moveChunk.start``.
         namespace: what it concerns, may be empty.

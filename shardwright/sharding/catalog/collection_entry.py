@@ -24,13 +24,13 @@ class CollectionEntry:
     Attributes:
         epoch: with ``timestamp``, tells this incarnation of the collection from others of its name.
         lastmod: when it was sharded.
-        timestamp: cluster time of its creation, or of the last change that made all its versions new.
+        timestamp: cluster time of its creation, or of the last change that replaced all its versions.
         key: the shard key pattern.
         default_collation: a full collation, None when it is the simple one.
         no_balance: the balancer leaves it alone.
         permit_migrations: False while a user forbids migrations.
         allow_migrations: False while a change of the collection keeps its chunks where they are.
-        max_chunk_size_bytes: a size of its own above which chunks are too large.
+        max_chunk_size_bytes: the collection's own limit above which chunks are too large.
     """
 
     namespace: Namespace
@@ -48,10 +48,10 @@ class CollectionEntry:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "CollectionEntry":
-        """Read a decoded document; fields of features that have no bearing on placement are passed over.
+        """Read a decoded document; fields of features that have no bearing on placement are ignored.
 
         Raises:
-            CommandError: NoSuchKey, TypeMismatch or BadValue, it is no collection's entry.
+            CommandError: NoSuchKey, TypeMismatch or BadValue, it is not a collection's entry.
         """
         return cls(
             namespace=Namespace.parse(required(document, "_id", str)),
@@ -93,7 +93,7 @@ class CollectionEntry:
 
     @property
     def may_migrate(self) -> bool:
-        """Whether chunks may move: neither a user nor a change under way forbids it."""
+        """Whether chunks may move: neither a user nor a change in progress forbids it."""
         return self.permit_migrations and self.allow_migrations
 
     def sharded_collection(self) -> ShardedCollection:

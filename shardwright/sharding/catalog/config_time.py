@@ -1,7 +1,7 @@
-"""Reading the catalog no older than the placement that a daemon already knows of.
+"""Catalog reads that are never older than the placement a daemon already knows.
 
-A config server that has just become primary has everything that was committed, but may not know yet that it was, and
-one that is cut off may still take itself for primary: both answer majority reads with an older state. So daemons keep
+A config server that has just become primary has everything that was committed, but may not know yet that it is, and
+one that is cut off may still believe itself primary: both answer majority reads with an older state. So daemons keep
 the newest config time they have seen, and ask for what was committed by then.
 """
 
@@ -17,7 +17,7 @@ _OPERATION_TIME: Final = b"operationTime"
 
 
 def read_after(read: CatalogRead, config_time: int, milliseconds_max: int) -> CatalogRead:
-    """The read, made at or after a config time; a config server that has not come so far waits.
+    """The read, made at or after a config time; a config server that has not reached it waits.
 
     Args:
         read: its read concern is majority or snapshot.
@@ -28,18 +28,18 @@ def read_after(read: CatalogRead, config_time: int, milliseconds_max: int) -> Ca
     if config_time:
         time = unpack_timestamp(config_time)
         command["readConcern"] = {**command["readConcern"], "afterClusterTime": time}
-        # A server refuses to wait for a time that is later than any it has heard of.
+        # A server refuses to wait for a time later than any it has seen.
         command["$clusterTime"] = signed_cluster_time(time)
     return CatalogRead(read.db, command)
 
 
 def observe_read(clock: VectorClock, body: bytes, fields: Mapping[bytes, rawbson.Span]) -> None:
-    """Take in up to where the catalog had come that a majority or snapshot read saw.
+    """Advance the config time to that of the catalog which a majority or snapshot read saw.
 
-    Genuine config servers say it; otherwise it is the operation time, which for such reads is one of the majority.
+    Genuine config servers report it; otherwise it is the operation time, which for such reads is majority committed.
 
     Args:
-        clock: of the daemon that has read.
+        clock: of the daemon that made the read.
         body: the reply.
         fields: its `rawbson.index`.
 
@@ -53,13 +53,13 @@ def observe_read(clock: VectorClock, body: bytes, fields: Mapping[bytes, rawbson
 
 
 def observe_command(clock: VectorClock, reply: Mapping[str, Any]) -> None:
-    """Take in the config time of a config server's reply to a command, if it has one."""
+    """Advance to the config time in a config server's reply to a command, if it has one."""
     time = reply.get(CONFIG_TIME.decode())
     if time is not None:
         advance_config_time(clock, pack_timestamp(time))
 
 
 def advance_config_time(clock: VectorClock, config_time: int) -> None:
-    """Take in a packed config time; the cluster time is never behind it."""
+    """Advance to a packed config time, and the cluster time with it, which is never behind."""
     if config_time > clock.time.config_time:
         clock.advance(VectorTime(config_time, config_time))

@@ -21,7 +21,7 @@ class DatabaseEntry:
         """Read a decoded document.
 
         Raises:
-            CommandError: NoSuchKey or TypeMismatch, it is no database's entry.
+            CommandError: NoSuchKey or TypeMismatch, it is not a database's entry.
         """
         return cls(
             required(document, "_id", str),
@@ -30,7 +30,7 @@ class DatabaseEntry:
         )
 
     def to_document(self) -> dict[str, Any]:
-        """The document as MongoDB 6.0 writes it, ``partitioned`` being a relic that is always false."""
+        """The document as MongoDB 6.0 writes it, including ``partitioned``, a relic that is always false."""
         return {
             "_id": self.name,
             "primary": self.primary,
@@ -39,5 +39,5 @@ class DatabaseEntry:
         }
 
     def moved_to(self, shard: str) -> "DatabaseEntry":
-        """The entry once another shard is primary."""
+        """The entry after another shard has become primary."""
         return replace(self, primary=shard, version=self.version.with_last_mod_raised())

@@ -1,4 +1,4 @@
-"""Fields of catalog documents, taken out with a check of their type."""
+"""Type-checked access to fields of catalog documents."""
 
 from collections.abc import Mapping
 from typing import Any, Final

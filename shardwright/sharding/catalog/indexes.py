@@ -1,4 +1,4 @@
-"""Indexes and options of the collections that the catalog lives in, as seen on MongoDB 6.0.5; all have ``_id`` too."""
+"""Indexes and options of the catalog's collections, as seen on MongoDB 6.0.5; all have an ``_id`` index too."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

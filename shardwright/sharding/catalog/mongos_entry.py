@@ -20,9 +20,9 @@ class MongosEntry:
         id: ``host:port``.
         ping: when it was last seen, in UTC without a time zone.
         up_seconds: how long it has been running.
-        version: of MongoDB, that it behaves like.
-        waiting: true between two pings; what it says stems from when routers balanced.
-        advisory_host_fqdns: names of its host, as far as they help people.
+        version: the version of MongoDB that it emulates.
+        waiting: true between two pings, a relic of the time when routers balanced.
+        advisory_host_fqdns: names of its host, for information only.
         created: when it was first seen.
     """
 

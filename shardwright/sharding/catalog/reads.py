@@ -1,8 +1,8 @@
-"""What daemons read from the catalog, as generators that yield reads and are sent what came of them.
+"""What daemons read from the catalog, as generators that yield reads and are sent their results.
 
 No I/O: the caller of a generator sends each `CatalogRead` to a config server and sends back the raw documents of the
-whole cursor; the generator's return value is the result. The reads carry their own read concern, and serve a config
-server of MongoDB 6.0 just as well.
+whole cursor; the generator's return value is the result. The reads carry their own read concern, and work against a
+config server of MongoDB 6.0 as well.
 """
 
 from collections.abc import Generator
@@ -23,7 +23,7 @@ from shardwright.wire.rawbson import decode_document
 CONFIG: Final = "config"
 
 ROUTING_READS_MAX: Final = 3
-"""How often a collection and its chunks are read that do not fit together, before the reader gets an error."""
+"""How often a collection and its chunks are read while they do not fit together, before an error is raised."""
 
 # A document of one field "chunks": its length, a type byte and the name come before the chunk, a null byte after it.
 _CHUNK_PREFIX: Final = b"\x03chunks\0"
@@ -44,13 +44,13 @@ CatalogReads: TypeAlias = Generator[CatalogRead, list[bytes], Result]
 def read_routing(namespace: str, known: RoutingTable | None = None) -> CatalogReads[RoutingTable | None]:
     """The routing table of a collection, None when it is not sharded.
 
-    Collection and chunks are read in one snapshot. Of a collection whose table is ``known`` only the chunks that
-    changed since are read, and the new table shares the others with it; ``known`` itself comes back when nothing
-    changed. What is known never goes back: a config server that has not come so far is asked again.
+    Collection and chunks are read in one snapshot. Given the ``known`` table, only the chunks that changed
+    since are read, and the new table shares the others with it; if nothing changed, ``known`` itself is returned.
+    Placement never goes backwards: a config server that has an older state is asked again.
 
     Raises:
-        CommandError: ConflictingOperationInProgress, what `ROUTING_READS_MAX` reads gave does not fit together, or is
-            older than ``known``.
+        CommandError: ConflictingOperationInProgress, after `ROUTING_READS_MAX` reads the result does not fit together,
+            or is older than ``known``.
     """
     newest = known
     for attempt in range(1, ROUTING_READS_MAX + 1):
@@ -82,10 +82,10 @@ def _routing_table(documents: list[bytes], known: RoutingTable | None) -> Routin
 
 
 def _not_older(table: RoutingTable, newest: RoutingTable | None) -> RoutingTable:
-    """The table, if it is not of before another one.
+    """The table, provided that it is not older than another one.
 
     Raises:
-        CommandError: ConflictingOperationInProgress, it is.
+        CommandError: ConflictingOperationInProgress, it is older.
     """
     if newest is not None and _age(table) < _age(newest):
         raise CommandError(
@@ -113,10 +113,10 @@ def read_shards() -> CatalogReads[list[ShardEntry]]:
 
 
 def read_chunk_size() -> CatalogReads[int]:
-    """How many bytes a range may have that is moved at once, where a collection has no size of its own.
+    """The largest range in bytes that is moved at once, for collections without a chunk size of their own.
 
     Raises:
-        CommandError: TypeMismatch or BadValue, the setting is damaged.
+        CommandError: TypeMismatch or BadValue, the setting is malformed.
     """
     documents = yield _find("settings", {"_id": CHUNK_SIZE_ID})
     return ChunkSizeSettings.from_document(_decode(documents[0]) if documents else None).value_bytes
@@ -125,7 +125,7 @@ def read_chunk_size() -> CatalogReads[int]:
 def _routing_read(namespace: str, known: RoutingTable | None) -> CatalogRead:
     """The collection's entry followed by its chunks, each as the field ``chunks`` of a document of its own.
 
-    One aggregation is one snapshot, so a change committed meanwhile is seen in both or in neither.
+    One aggregation is one snapshot, so a change committed in the meantime is seen in both or in neither.
     """
     pipeline: list[dict[str, Any]] = [{"$match": {"_id": namespace}}]
     incarnation: dict[str, Any] = {"_id": namespace}
@@ -173,7 +173,7 @@ def _find(collection: str, query: dict[str, Any], **options: Any) -> CatalogRead
 
 def _chunk_in(document: bytes) -> bytes:
     if not document.startswith(_CHUNK_PREFIX, 4):
-        raise RemoteProtocolError("a routing read returned something that is no chunk")
+        raise RemoteProtocolError("a routing read returned something that is not a chunk")
     return document[_CHUNK_START:-1]
 
 

@@ -72,7 +72,7 @@ class BalancerSettings:
 
 @dataclass(frozen=True, slots=True)
 class ChunkSizeSettings:
-    """The document ``chunksize``: up to which size a range of data is moved at once."""
+    """The document ``chunksize``: the largest range of data that is moved at once."""
 
     value_mb: int = CHUNK_SIZE_MB_DEFAULT
 
@@ -104,7 +104,7 @@ class ChunkSizeSettings:
 
 @dataclass(frozen=True, slots=True)
 class AutoSplitSettings:
-    """The document ``autosplit``, without effect in 6.0 but still flipped with the balancer."""
+    """The document ``autosplit``, without effect in 6.0 but still switched together with the balancer."""
 
     enabled: bool = True
 

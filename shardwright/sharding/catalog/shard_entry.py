@@ -10,7 +10,7 @@ from shardwright.sharding.catalog.fields import optional, required
 from shardwright.sharding.timestamps import pack_timestamp
 
 SHARD_AWARE: Final = 1
-"""``state`` of a shard that knows that it is one."""
+"""``state`` of a shard that has adopted its identity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +20,8 @@ class ShardEntry:
     Attributes:
         id: its name.
         host: connection string of its replica set, ``set/host:port,host:port``.
-        topology_time: cluster time at which the set of shards became what it is with this one; None in entries
-            written by versions that knew no such time.
+        topology_time: cluster time at which this shard was added, or at which another one was removed; None in
+            entries written by versions without topology time.
         is_draining: it is being removed.
         tags: zones that it belongs to.
         max_size: MB, an old limit that is kept but has no effect.
@@ -39,7 +39,7 @@ class ShardEntry:
         """Read a decoded document.
 
         Raises:
-            CommandError: NoSuchKey or TypeMismatch, it is no shard's entry.
+            CommandError: NoSuchKey or TypeMismatch, it is not a shard's entry.
         """
         return cls(
             required(document, "_id", str),
@@ -76,8 +76,8 @@ class ShardEntry:
 
 
 def topology_time(shards: Iterable[ShardEntry]) -> int:
-    """When the set of shards became what it is, given all of them; packed, see `pack_timestamp`, and 0 if unknown.
+    """When a shard was last added or removed, given all shards; packed, see `pack_timestamp`, and 0 if unknown.
 
-    Whoever removes a shard writes the time of that into the entry of another, so that the latest one tells.
+    The removal of a shard writes its time into the entry of another one, so the latest time counts.
     """
     return max((pack_timestamp(each.topology_time) for each in shards if each.topology_time is not None), default=0)

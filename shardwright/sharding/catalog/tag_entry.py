@@ -52,7 +52,7 @@ class TagEntry:
         """The range with bounds that are full shard keys.
 
         Raises:
-            CommandError: BadValue, the bounds are no prefixes of the shard key.
+            CommandError: BadValue, the bounds are not prefixes of the shard key.
         """
         low, high = (pattern.extend_range_bound(encode_document(bound)) for bound in (self.min, self.max))
         return ZoneRange(low, high, self.tag)

@@ -2,7 +2,7 @@
 
 A *box* has one set of values per field of the key; a key is in it when each of its parts is in its set. A filter is
 turned into a union of boxes: ``$and`` intersects, ``$or`` unites. Everything is a superset of what the filter matches,
-and limits here widen the result, so that a monstrous filter costs a broadcast and not the router's memory.
+and limits here widen the result, so that a huge filter costs a broadcast rather than the router's memory.
 """
 
 from typing import Final, TypeAlias
@@ -14,7 +14,7 @@ Box: TypeAlias = tuple[Intervals, ...]
 Boxes: TypeAlias = tuple[Box, ...]
 
 BOXES_MAX: Final = 256
-"""How many boxes an intersection may have before one of its sides is left out."""
+"""How many boxes an intersection may have before one of its sides is dropped."""
 
 KEY_RANGES_MAX: Final = 100_000
 """How many ranges the points of a box's first fields may be multiplied to; mongos fails at four million instead."""
@@ -65,7 +65,7 @@ def compound_ranges(box: Box) -> list[Interval]:
 
     Fields limited to points are multiplied with one another; the first field that is not ends the precise part, since
     behind a range the further fields no longer make one. They count as MinKey at the low end: a range from ``{a: 5}``
-    begins at ``{a: 5, b: MinKey}``, where chunks like to begin too, and not below.
+    begins at ``{a: 5, b: MinKey}``, where chunks tend to begin, and not below.
     """
     prefixes = [b""]
     fields_left = len(box)

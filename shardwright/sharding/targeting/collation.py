@@ -1,6 +1,6 @@
 """When strings may be compared as bytes, and when two collations are the same one.
 
-Chunk bounds are in simple (binary) order. So a key that holds a string, or may, says nothing of the place of a match
+Chunk bounds are in simple (binary) order. So a key that holds a string, or may, does not determine where a match is
 unless the effective collation of the operation is the simple one.
 """
 
@@ -37,14 +37,14 @@ def effective(
 
 
 def is_collection_default(operation: Mapping[str, Any] | None, collection_default: Mapping[str, Any] | None) -> bool:
-    """Whether an operation collates like the collection, so that the ``_id`` index and uniqueness speak for it."""
+    """Whether an operation collates like the collection, so that the ``_id`` index and its uniqueness apply."""
     return not operation or _spelled_out(operation) == _spelled_out(collection_default)
 
 
 def uncollated_field(pattern: ShardKeyPattern, key: bytes) -> str | None:
-    """The first field of a shard key document that is no use under a collation other than simple; None if all are.
+    """The first field of a shard key document that cannot be used under a collation other than simple; None if all are.
 
-    A hashed field never is any: its value may be the hash of a string.
+    A hashed field never can be: its value may be the hash of a string.
     """
     for each, (name, span) in zip(pattern.fields, rawbson.spans(key), strict=True):
         if each.hashed or is_collatable(span[0]):

@@ -2,7 +2,7 @@
 
 Upserts, single deletes and ``findAndModify`` need that, and what counts is exactly what MongoDB 6.0 counts: top-level
 equality, ``$eq``, ``$in`` and ``$all`` of one value, inside of ``$and`` and of ``$or`` with one branch. A path that is
-fixed twice, even to the same value, counts as conflicting. All of it was tried on mongod's own routing code.
+fixed twice, even to the same value, counts as conflicting. All of it was compared with mongod's own routing code.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,8 @@
 """From a filter to the ranges of shard key values that its matches can have.
 
-The filter is read as raw BSON. Understood are equality, ``$eq``, ``$in``, ``$gt``, ``$gte``, ``$lt``, ``$lte``,
-``$all``, ``$exists: false``, ``$and`` and ``$or`` on the paths of the key; everything else limits nothing, which is
-always safe. A filter that mongod will refuse is not refused here: it is sent somewhere, and mongod's error comes back.
+The filter is read as raw BSON. It understands equality, ``$eq``, ``$in``, ``$gt``, ``$gte``, ``$lt``, ``$lte``,
+``$all``, ``$exists: false``, ``$and`` and ``$or`` on the paths of the key; anything else does not restrict the keys,
+which is always safe. A filter that mongod will refuse is sent on all the same, and mongod's error comes back.
 """
 
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class KeyRanges:
 
     @property
     def is_everything(self) -> bool:
-        """Whether nothing is known of the keys."""
+        """Whether the keys are not restricted at all."""
         return self.ranges == ALL
 
 
@@ -51,7 +51,7 @@ EVERYTHING: Final = KeyRanges(ALL)
 
 
 def only_key(filter_document: bytes, pattern: ShardKeyPattern) -> bytes | None:
-    """The key bytes for a filter that is just ``{<the key>: <plain value>}``, by far the most frequent one; else None.
+    """The key bytes for a filter that is just ``{<the key>: <plain value>}``, by far the most frequent; else None.
 
     It is what `key_ranges` says of such a filter, for the simple collation, in a fraction of the time.
 
@@ -73,8 +73,8 @@ def key_ranges(filter_document: bytes, pattern: ShardKeyPattern, *, simple_colla
     Args:
         filter_document: the filter as raw BSON.
         pattern: the shard key.
-        simple_collation: whether the effective collation compares strings as bytes. If not, strings and whatever may
-            hold strings are limited by their type only.
+        simple_collation: whether the effective collation compares strings as bytes. If not, strings, and types that may
+            contain strings, are restricted by type only.
 
     Raises:
         CommandError: Overflow for a value that is nested too deep.
@@ -117,7 +117,7 @@ class _FilterReader:
         return boxes
 
     def _branches(self, document: bytes, span: Span, depth: int) -> list[Boxes]:
-        """Each branch of ``$and`` or ``$or``; what is no document is mongod's to refuse, and limits nothing."""
+        """Each branch of ``$and`` or ``$or``; anything but a document is mongod's to refuse."""
         if span[0] != rawbson.ARRAY:
             return []
         return [

@@ -30,7 +30,7 @@ class Placement(Protocol):
 
 
 def target_filter(filter_document: bytes, placement: Placement, *, simple_collation: bool = True) -> Set[str]:
-    """The shards that may hold matches of a filter; one of them, whichever, if nothing can match.
+    """The shards that may hold matches of a filter; an arbitrary one if nothing can match.
 
     Args:
         filter_document: the filter as raw BSON.
@@ -53,8 +53,8 @@ def target_filter(filter_document: bytes, placement: Placement, *, simple_collat
 def target_ranges(ranges: KeyRanges, placement: Placement) -> Set[str]:
     """The shards that own keys in the ranges.
 
-    Where there are no ranges it is the shard of the first chunk, as in mongos: somebody has to answer, if only with an
-    empty cursor or the error that the filter deserves.
+    Without ranges it is the shard of the first chunk, as in mongos: some shard has to answer, if only with an empty
+    cursor or the error for the filter.
     """
     if ranges.point is not None:
         return {placement.shard_for_key(ranges.point)}
