@@ -14,9 +14,9 @@ DEFAULT_PORT: Final = 27018
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run a shard daemon until it is asked to end; returns the exit code."""
+    """Run a shard daemon until it is asked to stop; returns the exit code."""
     parser = argparse.ArgumentParser(
-        prog="shardwright-shardd", description="The daemon of a shard, one in front of each of its mongods."
+        prog="shardwright-shardd", description="The shard daemon, which runs in front of each mongod of a shard."
     )
     add_daemon_options(parser, default_port=DEFAULT_PORT)
     add_shard_options(parser)

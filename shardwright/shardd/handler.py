@@ -1,6 +1,6 @@
-"""What becomes of each request: answered here, checked and passed on, or passed on as it is.
+"""Handling each request: it is answered here, checked and forwarded, or forwarded unchanged.
 
-Most requests are versioned operations; what is done for one of them is `_run_versioned` and no more.
+Most requests are versioned operations, for which `_run_versioned` does everything.
 """
 
 from functools import partial
@@ -57,10 +57,10 @@ if TYPE_CHECKING:
 logger = get_logger("shardd.operations")
 
 _BEGIN_IN_REACTOR: Final = frozenset({"delete", "find", "getMore", "insert", "update"})
-"""Commands that hardly ever wait for more than mongod; where they do, they call `in_own_task`."""
+"""Commands that hardly ever wait for anything but mongod; where they do, they call `in_own_task`."""
 
 REPEATABLE_READS: Final = frozenset({"aggregate", "count", "distinct", "find"})
-"""Reads of documents. Until they are answered they can be run again."""
+"""Reads of documents, which can be repeated until they are answered."""
 
 _NAMED_IN_FULL: Final = NAMED_IN_FULL.union(command.name for command in COMMANDS.values() if command.admin_only)
 """Commands whose argument is ``db.collection``, or a database, rather than a collection of the command's database."""
@@ -86,12 +86,12 @@ class ShardHandler(SidecarHandler):
         super().__init__(context.sidecar, context.metrics, context.options.slow_ms, logger)
 
     def namespace_of(self, request: Request) -> str:
-        """What a request is about, for the log."""
+        """The namespace of a request, for the log."""
         return logged_namespace_of(request, in_full=_NAMED_IN_FULL)
 
     @may_run_in_reactor
     async def dispatch(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
-        """Find out what a request is and answer it (see `SidecarHandler.dispatch`)."""
+        """Handle a request according to its kind (see `SidecarHandler.dispatch`)."""
         if request.name not in _BEGIN_IN_REACTOR:
             await in_own_task()
         fields = request.fields
@@ -115,7 +115,7 @@ class ShardHandler(SidecarHandler):
         if request.name == LOG_ROTATE:
             await in_own_task()
             return await rotate_both_logs(upstream, request)
-        # A direct connection. Mongod itself ends what is useless without its client.
+        # An unversioned request. mongod itself ends operations that are useless without their client.
         client.allow_interruption()
         cursor_id = self._involved_cursors.find(request)
         if cursor_id:
@@ -147,8 +147,8 @@ class ShardHandler(SidecarHandler):
         elif not is_write:
             client.allow_interruption()
         if READ_CONCERN in request.fields:
-            # The time that it waits for comes before versions are compared, as on a genuine shard: what is known of the
-            # placement has to be as young as that.
+            # The wait for a time precedes the comparison of versions, as on a genuine shard: the placement known here
+            # has to be at least as new as that time.
             must_tell_term = must_tell_term or is_linearizable(request)
             await self._context.sidecar.prepare(request)
             if not self._context.is_primary:
@@ -165,14 +165,14 @@ class ShardHandler(SidecarHandler):
                 self._stale_errors.add(error.code_name)
                 reply_body = stale_reply(request, error, self._context.config_times.gossip())
                 return reply_document(request.message.request_id, reply_body)
-        # What is true at the moment of admission is true for the whole operation.
+        # The state at the moment of admission applies to the whole operation.
         operations, orphans, table = state.operations, state.orphans, state.table
-        is_whole = is_whole or bool(involved)  # the reply names the cursor
+        is_whole = is_whole or bool(involved)  # for the cursor id in the reply
         exchange = TermExchange(
             self._context.sidecar, upstream, operations, must_tell_term=must_tell_term, is_whole=is_whole
         )
-        # A write is not left before the mongod has answered, even if its client leaves: a critical section that
-        # waits for it must not go on while it may still be at work.
+        # A write is not cancelled before mongod has answered, even if its client disconnects: a critical section that
+        # waits for it must not go on while it may still be running.
         try:
             if TXN_NUMBER in request.fields and self._shard.history_table.sessions:
                 await in_own_task()
@@ -197,9 +197,9 @@ class ShardHandler(SidecarHandler):
     async def _read_again(
         self, exchange: TermExchange, name: str, table: RoutingTable, request: Request, frame: bytes
     ) -> bytes | None:
-        """Answer a read as if it had been filtered: a range may have come in while it was under way.
+        """Repeat a read with a filter, because a range may have been received while it was under way.
 
-        The filter hides all that the shard did not own when the read was let in, so once is enough.
+        The filter hides everything that the shard did not own when the read was admitted, so one repetition is enough.
         """
         await in_own_task()
         body = response_body(frame)
@@ -210,12 +210,12 @@ class ShardHandler(SidecarHandler):
         logger.info("Repeating a read because a range is being received", namespace=name, command=request.name)
         ownership = unowned_filter(table, self._context.require_identity().shard_name)
         if ownership is None:
-            raise CommandError(ErrorCode.QueryPlanKilled, "a range came in while the operation was under way")
+            raise CommandError(ErrorCode.QueryPlanKilled, "a range was received while the operation was under way")
         return await exchange.run(await without_orphans(request, self._context.mongod, namespace, ownership))
 
     @may_run_in_reactor
     async def _get_more(self, upstream: Upstream, request: Request) -> bytes | None:
-        """The next batch of a cursor, less what is hidden from it if it is older than a range that came in."""
+        """The next batch of a cursor, without documents of ranges that were received after it was opened."""
         older, former = self._shard.older_cursors, self._shard.former_cursors
         if not former.are_gone:
             await in_own_task()

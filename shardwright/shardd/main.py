@@ -6,7 +6,7 @@ from shardwright.daemon.held_back import hold_back_signals
 
 
 def main() -> int:
-    """Run a shard daemon until it is asked to end; returns the exit code."""
+    """Run a shard daemon until it is asked to stop; returns the exit code."""
     hold_back_signals()
     from shardwright.shardd.command_line import run  # takes up to a second, in which a signal would kill the process
 

@@ -1,4 +1,4 @@
-"""How a shard daemon was started."""
+"""The command-line options of a shard daemon."""
 
 import argparse
 from collections.abc import Mapping
@@ -12,17 +12,17 @@ from shardwright.shardd.commands.server_parameters import PARAMETERS, parse_para
 
 @dataclass(frozen=True, slots=True)
 class ShardOptions(SidecarOptions):
-    """The options of a sidecar, and those of a shard daemon alone.
+    """The options of a sidecar and of a shard daemon.
 
     Attributes:
-        parameters: server parameters that do not have their default to begin with.
+        parameters: initial values of server parameters, where they differ from the defaults.
     """
 
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, parsed: argparse.Namespace) -> "ShardOptions":
-        """The options as they were parsed."""
+        """The parsed options."""
         common = SidecarOptions.of(parsed)
         return cls(common.address, common.mongod_socket, common.mongod_address, common.slow_ms, dict(parsed.parameters))
 
@@ -37,5 +37,5 @@ def add_shard_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help=f"value of a server parameter at start: {', '.join(PARAMETERS)}",
+        help=f"initial value of a server parameter: {', '.join(PARAMETERS)}",
     )

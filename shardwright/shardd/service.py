@@ -23,7 +23,7 @@ _FORWARDED: Final = (
     *("insert", "killCursors", "listCollections", "listDatabases", "listIndexes", "ping", "renameCollection"),
     *("serverStatus", "splitVector", "update", "validate"),
 )
-"""The commands that are passed on and counted under their names; all others are counted together."""
+"""The commands that are forwarded and counted under their names; all others are counted together."""
 
 
 class ShardService(ShardHandler):
@@ -44,27 +44,27 @@ class ShardService(ShardHandler):
 
     @classmethod
     async def start(cls, options: ShardOptions, nursery: trio.Nursery) -> "ShardService":
-        """Make the daemon and start its background tasks."""
+        """Create the daemon and start its background tasks."""
         service = cls(options, nursery)
         service._shard.start()
         return service
 
     def serving(self, server: Server) -> None:
-        """Called before the first client is served."""
+        """Measure the connections of the server; called before the first client is served."""
         self._server = server
         measure_connections(self.metrics, server, self._shard.context.pools)
 
     def not_ready_reason(self) -> str | None:
-        """Why clients cannot be served at the moment, None when they can."""
+        """Why clients cannot be served at the moment; None if they can."""
         return (
             None if self._shard.context.sidecar.is_ready else "mongod cannot be reached or has no role in its set yet"
         )
 
     def begin_shutdown(self) -> None:
-        """Nothing has to be told to anyone: clients find their connections closed, as by a mongod that ends."""
+        """Nothing to announce: clients find their connections closed, as if mongod had shut down."""
 
     def _close_clients(self) -> None:
-        """Close all connections, as the mongod did with its own when it went."""
+        """Close all client connections, as mongod's were when it failed."""
         if self._server is not None:
             for client in list(self._server.clients):
                 client.scope.cancel()

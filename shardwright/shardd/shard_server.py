@@ -1,4 +1,4 @@
-"""The shard daemon put together: its context is made first, each component after those that it works with."""
+"""The assembled shard daemon: its context is created first, each component after those that it uses."""
 
 from collections.abc import Callable
 from functools import partial
@@ -28,20 +28,20 @@ class ShardServer:
 
     Args:
         options: how it was started.
-        metrics: what it measures.
+        metrics: the daemon's metrics.
         nursery: for tasks that live as long as the daemon.
         on_mongod_lost: see `Sidecar`.
 
     Attributes:
-        context: what all components are given.
-        older_cursors: cursors that are older than a range that came in.
-        former_cursors: cursors that are older than this process.
-        previews: of updates that may change a shard key.
-        history_table: retryable writes that were executed by the former owners of ranges.
+        context: what all components share.
+        older_cursors: hides incoming ranges from older cursors.
+        former_cursors: ends the cursors that are older than this process.
+        previews: previews updates that may change a shard key.
+        history_table: retryable writes that former owners of ranges executed.
         range_deletions: ranges whose documents are, or may become, orphans.
-        migrations: ranges on their way to or from another shard.
+        migrations: migrations from and to this shard.
         coordinators: DDL operations of several steps.
-        components: those of them that have commands of their own.
+        components: those components that have commands of their own.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class ShardServer:
         self._nursery.start_soon(self._cache_watch.run)
         self._nursery.start_soon(self.former_cursors.end)
 
-    # What a secondary learns from its oplog
+    # Changes that a secondary finds in its oplog
 
     def _on_cached_collection(self, namespace: str) -> None:
         state = self.context.namespaces.find(namespace)

@@ -1,4 +1,4 @@
-"""What begins and ends with a term: one list of components, each after those that it works with."""
+"""What begins and ends with a term: one list of components, each after those that it uses."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -17,14 +17,14 @@ _RETRY_SECONDS: Final = 0.2
 
 
 class TermComponent(Protocol):
-    """What works from step-up to step-down."""
+    """A component that works from step-up to step-down."""
 
     async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
-        """Take over from the last primary. Called again if it fails, and not again in this term if it does not.
+        """Take over from the last primary. Called again in the same term only if it fails.
 
         Args:
-            term: the election's number.
-            nursery: of the term, which is cancelled at step-down.
+            term: the number of the term.
+            nursery: the term's nursery, which is cancelled at step-down.
 
         Raises:
             CommandError: mongod refuses.
@@ -32,7 +32,7 @@ class TermComponent(Protocol):
         """
 
     def end_term(self) -> None:
-        """The nursery of the term has been cancelled. Also called in terms that did not come to `begin_term`."""
+        """End the term, after its nursery has been cancelled. Also called if `begin_term` was never reached."""
 
 
 class TermTask:
@@ -46,15 +46,15 @@ class TermTask:
         self._run = run
 
     async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
-        """Start it."""
+        """Start the task."""
         nursery.start_soon(self._run)
 
     def end_term(self) -> None:
-        """It has been cancelled with its nursery."""
+        """Do nothing: the task was cancelled with its nursery."""
 
 
 class TermRecovery:
-    """A step at the beginning of each term, of which nothing is left at its end.
+    """A step at the beginning of each term that leaves nothing to end.
 
     Args:
         recover: the step.
@@ -64,30 +64,30 @@ class TermRecovery:
         self._recover = recover
 
     async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
-        """Do it; errors as those of the step."""
+        """Run the step; errors are those of the step."""
         await self._recover(term)
 
     def end_term(self) -> None:
-        """There is nothing to end."""
+        """Do nothing."""
 
 
 class FencedWrites:
-    """The writes of each term to ``config``, which mongod refuses in a later one.
+    """Numbers each term's writes to ``config``, so that mongod refuses them in a later term.
 
     Args:
-        fence: by which they are numbered.
+        fence: numbers them.
     """
 
     def __init__(self, fence: TermFence) -> None:
         self._fence = fence
 
     async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
-        """Have mongod refuse what was sent in earlier terms; errors as `TermFence.begin`."""
+        """Have mongod refuse writes that were sent in earlier terms; errors as for `TermFence.begin`."""
         await self._fence.begin(term)
         nursery.start_soon(self._fence.keep)
 
     def end_term(self) -> None:
-        """Writes of the next term wait until that has begun."""
+        """Make writes wait for the beginning of the next term."""
         self._fence.end()
 
 
@@ -96,7 +96,7 @@ class Terms:
 
     Args:
         context: this shard daemon's context.
-        components: in the order in which they begin; they end in the opposite one.
+        components: the components, in the order in which they begin; they end in reverse order.
     """
 
     def __init__(self, context: ShardContext, components: Sequence[TermComponent]) -> None:
@@ -104,7 +104,7 @@ class Terms:
         self._components = components
 
     async def on_step_up(self, term: int, nursery: trio.Nursery) -> None:
-        """Begin as primary with nothing but what is persisted, and finish what a former primary has begun."""
+        """Begin a term from the persisted state alone, and resume the unfinished work of former primaries."""
         self._context.forget_metadata()
         self._context.sidecar.certainty.settle(term)
         await self._until_done(term, self._context.wait_identified)
@@ -112,13 +112,13 @@ class Terms:
             await self._until_done(term, partial(component.begin_term, term, nursery))
 
     def on_step_down(self) -> None:
-        """What this primary knew is for its successor to say now."""
+        """End the term, and forget the metadata, which the next primary may change."""
         for component in reversed(self._components):
             component.end_term()
         self._context.forget_metadata()
 
     async def _until_done(self, term: int, step: Callable[[], Awaitable[None]]) -> None:
-        """Try a step until it is done, or the term is over."""
+        """Retry a step until it is done, or the term is over."""
         while True:
             try:
                 await step()

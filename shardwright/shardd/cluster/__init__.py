@@ -1,5 +1,5 @@
-"""The rest of the cluster as a shard reaches it: config servers, other shards' sets, identity, config time.
+"""This shard's connections to the rest of the cluster: config servers, other shards, its identity, the config time.
 
-Owns the clients of other servers and what this shard is in the cluster; nothing of what is read there.
+Owns the clients of other servers and this shard's identity, but none of the metadata that is read there.
 May import `local_mongod`.
 """

@@ -1,4 +1,4 @@
-"""The config servers, as this shard uses them: reading the catalog and asking for changes of it."""
+"""The config servers as this shard uses them: reading the catalog and requesting changes to it."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -18,24 +18,24 @@ from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.transport.replica_set import ReplicaSetClient
 
 READ_MILLISECONDS_MAX: Final = 60_000
-"""How long a config server may take for one read, waiting until it has come as far as the shard knows included."""
+"""Time limit for a read on a config server, including its wait for the config time that the shard knows."""
 
 
 class Catalog:
-    """Reads and changes of the catalog through the primary config server.
+    """Reads and changes the catalog through the primary config server.
 
-    No read is older than the config time that is known, and reads and changes advance it.
+    No read is older than the known config time, and reads and changes advance it.
 
     Args:
-        client: of the config servers.
+        client: the client of the config servers.
         nursery: for reads that several tasks wait for.
         times: the config time that this shard knows.
 
     Attributes:
-        knows_shards: whether the list of shards was read in this term: who gave a part of a collection to a shard
-            has read that it is there, but it may have been another member.
-        topology_time: when a shard was last added or removed, as far as this daemon has read; packed, see
-            `pack_timestamp`, and 0 before it has.
+        knows_shards: whether the list of shards was read in this term. A donor has read it before a migration to a new
+            shard, but the donor's primary may have been another member.
+        topology_time: when a shard was last added or removed, as far as this daemon knows; packed, see
+            `pack_timestamp`, and 0 if unknown.
     """
 
     def __init__(self, client: ReplicaSetClient, nursery: trio.Nursery, times: ConfigTimes) -> None:
@@ -47,10 +47,10 @@ class Catalog:
         self._shard_loads: SingleFlight[None, None] = SingleFlight(nursery)
 
     async def read(self, reads: CatalogReads[Result]) -> Result:
-        """Run a reading of `sharding.catalog.reads`.
+        """Run one of the reads of `sharding.catalog.reads`.
 
         Raises:
-            CommandError: HostUnreachable or what the config server answered; what the reading itself raises.
+            CommandError: HostUnreachable, or the config server's error; or raised by the read itself.
         """
         try:
             wanted = next(reads)
@@ -61,10 +61,10 @@ class Catalog:
             return result
 
     async def command(self, command: Mapping[str, Any], db: str = "admin") -> dict[str, Any]:
-        """Run a command that may be repeated.
+        """Run an idempotent command.
 
         Raises:
-            CommandError: HostUnreachable or what the config server answered.
+            CommandError: HostUnreachable, or the config server's error.
         """
         try:
             reply = await self.client.command(db, command)
@@ -76,10 +76,10 @@ class Catalog:
     async def commit(self, command: Mapping[str, Any]) -> dict[str, Any]:
         """Run one of the ``_configsvr`` commands that change the catalog, with majority write concern.
 
-        From then on no primary of this shard reads the catalog as it was before.
+        Once this has returned, no primary of this shard reads an older catalog.
 
         Raises:
-            CommandError: as `command`; `ConfigTimes.wait_durable` failed, and the change may have been made.
+            CommandError: as for `command`; or `ConfigTimes.wait_durable` failed, and the change may have been made.
             BackendError: likewise.
         """
         reply = await self.command({**command, "writeConcern": MAJORITY})
@@ -89,10 +89,10 @@ class Catalog:
     async def find(
         self, collection: str, query: Mapping[str, Any], *, sort: Mapping[str, int] | None = None
     ) -> list[bytes]:
-        """The raw documents that a query on a collection of the config database gives.
+        """The raw documents that a query on a collection of the config database returns.
 
         Raises:
-            CommandError: as `command`.
+            CommandError: as for `command`.
         """
         find: dict[str, Any] = {"find": collection, "filter": query, "readConcern": {"level": "majority"}}
         if sort is not None:
@@ -102,15 +102,14 @@ class Catalog:
     async def new_timestamp(
         self, cluster_time: Mapping[str, Any] | None = None, *, write_concern: Mapping[str, Any] = MAJORITY
     ) -> Timestamp:
-        """A time that the config servers have not given to anything before: identity of a new collection's versions.
+        """A time that the config servers have not used before, such as the timestamp of a new collection's versions.
 
         Args:
             cluster_time: a ``$clusterTime`` that the time has to come after.
-            write_concern: less than a majority will do for a time that comes to nothing if it is rolled back, as what
-                it is for is then refused.
+            write_concern: less than a majority suffices if a change with that time is refused after a rollback.
 
         Raises:
-            CommandError: as `command`.
+            CommandError: as for `command`.
         """
         note = {"appendOplogNote": 1, "data": {"msg": "new collection timestamp"}, "writeConcern": write_concern}
         if cluster_time is not None:
@@ -120,7 +119,7 @@ class Catalog:
         return now
 
     async def shards(self) -> dict[str, ShardEntry]:
-        """All shards by id, read now."""
+        """All shards by id, freshly read."""
         await self._shard_loads.run_after_now(None, self._load_shards)
         return self._shards
 

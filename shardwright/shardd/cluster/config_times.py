@@ -1,8 +1,8 @@
-"""The newest config time that this shard has seen, which a new primary of the shard goes on from.
+"""The newest config time that this shard has seen, which survives a change of its primary.
 
-A shard that gave a range away must not take an older catalog for the present one, under whichever primary. So the time
-is persisted in ``config.vectorClock``, on a majority, once the catalog has changed and before anything relies on that;
-a new primary reads it before it lets operations in.
+A shard that gave a range away must never mistake an older catalog for the present one, whichever member is primary. So
+the time is persisted in ``config.vectorClock``, on a majority, after the catalog has changed and before anything relies
+on that; a new primary reads it before it admits operations.
 """
 
 from collections.abc import Mapping
@@ -23,11 +23,11 @@ _STATE_ID: Final = "vectorClockState"
 _MAJORITY: Final = {"w": "majority", "wtimeout": 60_000}
 
 AHEAD_SECONDS_MAX: Final = 60
-"""How far a time in a request may be ahead of the wall clock: any client can name one, and no clock may follow it."""
+"""How far a time in a request may be ahead of the wall clock. Any client can send one, so later ones are ignored."""
 
 
 class ConfigTimes:
-    """The vector clock of a shard daemon, and as much of it as is durable.
+    """A shard daemon's vector clock, and the part of it that is durable.
 
     Attributes:
         clock: the newest times seen.
@@ -39,9 +39,9 @@ class ConfigTimes:
         self._durable = VectorTime()
 
     def observe(self, request: Request) -> None:
-        """Take in the config times that a request gossips, unless they are of the future.
+        """Advance the clock to the config times in a request, unless they are in the future.
 
-        Each of the involved namespaces may have been read at a time of its own.
+        Each of the involved namespaces has its own, as the router may have read them at different times.
 
         Raises:
             CommandError: TypeMismatch or FailedToParse.
@@ -61,12 +61,12 @@ class ConfigTimes:
             advance_config_time(self.clock, config_time)
 
     def gossip(self) -> dict[str, Any]:
-        """What requests and replies between servers carry; empty while no time is known."""
+        """The fields for requests and replies between servers; empty while no time is known."""
         config_time = self.clock.time.config_time
         return {CONFIG_TIME.decode(): unpack_timestamp(config_time)} if config_time else {}
 
     async def recover(self) -> None:
-        """Go on from what the former primary persisted.
+        """Advance the clock to the time that the former primary persisted.
 
         Raises:
             CommandError: mongod refuses.
@@ -80,10 +80,10 @@ class ConfigTimes:
             self.clock.advance(self._durable)
 
     async def wait_durable(self) -> None:
-        """Return when a majority of the set has the config time that is known now.
+        """Return when a majority of the set has the present config time.
 
         Raises:
-            CommandError: mongod refuses, or the majority has not got it in time.
+            CommandError: mongod refuses, or the majority did not confirm in time.
             BackendError: mongod does not answer.
         """
         known = self.clock.time

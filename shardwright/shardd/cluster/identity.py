@@ -1,4 +1,4 @@
-"""Which shard of which cluster this is: the document ``shardIdentity`` of ``admin.system.version``."""
+"""The shard's identity, from the document ``shardIdentity`` of ``admin.system.version``."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ IDENTITY_ID = "shardIdentity"
 
 @dataclass(frozen=True, slots=True)
 class ShardIdentity:
-    """What makes a replica set a shard.
+    """The identity that makes a replica set a shard.
 
     Attributes:
         shard_name: id of the shard.
-        cluster_id: of the cluster it belongs to.
+        cluster_id: id of its cluster.
         config_string: the config servers, ``set/host:port,…``.
     """
 
@@ -32,7 +32,7 @@ class ShardIdentity:
         """Read the document, with or without its ``_id``.
 
         Raises:
-            CommandError: NoSuchKey or FailedToParse, something is missing or malformed.
+            CommandError: NoSuchKey or FailedToParse, a field is missing or malformed.
         """
         try:
             identity = cls(document["shardName"], document["clusterId"], document["configsvrConnectionString"])
@@ -63,7 +63,7 @@ class ShardIdentity:
         }
 
     def is_same_shard(self, other: "ShardIdentity") -> bool:
-        """Whether both name the same shard of the same cluster, whatever is known of the config servers' hosts."""
+        """Whether both are the same shard of the same cluster, even if the config servers' hosts differ."""
         return (self.shard_name, self.cluster_id, self.config_hosts.set_name) == (
             other.shard_name,
             other.cluster_id,

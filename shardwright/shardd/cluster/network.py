@@ -1,4 +1,4 @@
-"""What both sides of a migration make of servers that cannot be reached."""
+"""How both sides of a migration treat servers that cannot be reached."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
@@ -13,28 +13,28 @@ Result = TypeVar("Result")
 _PAUSE_SECONDS_MIN: Final = 0.05
 _PAUSE_SECONDS_MAX: Final = 5.0
 _ATTEMPTS_MAX: Final = 8
-"""With doubling pauses, errors of the network are borne for some ten seconds beside what finding a primary takes."""
+"""With doubling pauses, network errors are tolerated for some ten seconds, beside the time to find a primary."""
 
 
 def is_transient(error: CommandError) -> bool:
-    """Whether a server could not be reached or is not ready, so that what was asked may succeed a little later."""
+    """Whether a server could not be reached or is not ready, so that the command may succeed a little later."""
     return has_category(error.code, Category.RETRYABLE) or error.code == ErrorCode.FailedToSatisfyReadPreference
 
 
 def as_command_error(error: CommandError | BackendError | RemoteProtocolError) -> CommandError:
-    """An error in the form that the migration's requester sees."""
+    """An error in the form in which requests are answered with it."""
     return error if isinstance(error, CommandError) else CommandError(ErrorCode.HostUnreachable, str(error))
 
 
 async def repeated(ask: Callable[[], Awaitable[Result]], on_failure: Callable[[CommandError], None]) -> Result:
-    """Do what may be repeated, and repeat it a while when the network fails.
+    """Run an idempotent request, and retry it for a while when the network fails.
 
     Args:
-        ask: what is done.
+        ask: sends the request.
         on_failure: called with the error before each pause.
 
     Raises:
-        CommandError: as ``ask`` does, if it is not transient, or for the last time.
+        CommandError: raised by ``ask``, if it is not transient or that was the last attempt.
     """
     pause = _PAUSE_SECONDS_MIN
     for _ in range(_ATTEMPTS_MAX - 1):

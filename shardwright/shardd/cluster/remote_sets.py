@@ -11,12 +11,12 @@ from shardwright.wire.transport.replica_set import ReplicaSetClient
 
 
 class RemoteSets:
-    """One client for each replica set, found by its name; the hosts are those given when it was first named.
+    """One client for each replica set, by its name; its first hosts are those of the first connection string.
 
     Args:
-        pools: connections to their members.
-        handshake: makes the hello to greet members with.
-        nursery: in which they are followed.
+        pools: connections to the members.
+        handshake: returns the hello to open connections with.
+        nursery: for the tasks that monitor the sets.
     """
 
     def __init__(

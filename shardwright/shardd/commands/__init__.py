@@ -1,6 +1,6 @@
-"""The commands of the shard daemon, one module for each or for a small family.
+"""The shard daemon's own commands, with one module for each or for a small family.
 
-Owns their arguments and replies, and how they are run; importing the package registers all of them.
+Owns their arguments and replies, and running them; importing the package registers all of them.
 May import `cluster`, `context`, `ddl`, `exchange`, `local_mongod`, `metadata`, `migration`, `operations` and
 `range_deleter`.
 """

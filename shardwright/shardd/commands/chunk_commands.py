@@ -1,4 +1,4 @@
-"""``splitChunk`` and ``mergeChunks``: changes of this shard's chunks that move no documents."""
+"""``splitChunk`` and ``mergeChunks``: changes to this shard's chunks that move no documents."""
 
 from itertools import pairwise
 from typing import Any
@@ -22,11 +22,11 @@ from shardwright.wire.request import Request
 
 @command("splitChunk", admin_only=True)
 async def split_chunk(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Split a chunk of this shard at given keys. Done already, it is fine.
+    """Split a chunk of this shard at given keys, unless that has been done already.
 
     Raises:
-        CommandError: InvalidOptions, a key outside the chunk; IncompatibleShardingMetadata, no such chunk; StaleEpoch,
-            another incarnation of the collection; CannotSplit, a split key that no hash can be.
+        CommandError: InvalidOptions, a key is outside the chunk; IncompatibleShardingMetadata, no such chunk;
+            StaleEpoch, another incarnation of the collection; CannotSplit, a split key of a hashed field is no hash.
     """
     namespace = full_namespace(request)
     split_range = {"min": Arguments.of(request).raw(b"min"), "max": Arguments.of(request).raw(b"max")}
@@ -48,7 +48,7 @@ async def split_chunk(shard: ShardComponents, request: Request) -> dict[str, Any
         try:
             await catalog.commit(commit)
         except CommandError:
-            # A repeated request finds its chunk split: what counts is whether the chunks are there.
+            # A repeated request finds its chunk already split: what counts is whether the chunks exist.
             await shard.context.refresher.reread_collection(state)
             if not _is_split(state, split_range["min"], split_range["max"], points):
                 raise
@@ -59,11 +59,11 @@ async def split_chunk(shard: ShardComponents, request: Request) -> dict[str, Any
 
 @command("mergeChunks", admin_only=True)
 async def merge_chunks(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Make one chunk of all chunks in a range that this shard owns. Done already, it is fine.
+    """Merge all chunks in a range that this shard owns into one, unless that has been done already.
 
     Raises:
-        CommandError: StaleConfig, another incarnation of the collection; IllegalOperation, the range is not made of
-            whole chunks of this shard.
+        CommandError: StaleConfig, another incarnation of the collection; IllegalOperation, the range does not consist
+            of whole chunks of this shard.
     """
     namespace = full_namespace(request)
     bounds = request.documents(b"bounds")
@@ -105,7 +105,7 @@ def _check_hashed(pattern: ShardKeyPattern, points: list[bytes]) -> None:
 
 
 def _is_split(state: NamespaceState, low: bytes, high: bytes, points: list[bytes]) -> bool:
-    """Whether chunks begin at every split point between chunk bounds ``low`` and ``high``."""
+    """Whether there is exactly one chunk between each two neighbours of ``low``, the split points and ``high``."""
     table = state.table
     if table is None:
         return False

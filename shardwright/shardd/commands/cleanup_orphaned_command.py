@@ -1,4 +1,4 @@
-"""``cleanupOrphaned``: waiting until nothing is left to be deleted."""
+"""``cleanupOrphaned``: waiting until no orphans are left."""
 
 from typing import Any
 
@@ -14,12 +14,13 @@ from shardwright.wire.request import Request
 
 @command("cleanupOrphaned", admin_only=True, is_interruptible=True)
 async def cleanup_orphaned(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Return when all ranges of a collection that this shard gave away, or failed to get, are deleted.
+    """Return when all ranges of a collection that this shard gave away, or failed to receive, are deleted.
 
-    The range deleter goes its own pace; since MongoDB 4.4 there is nothing to clean up beside it, and nowhere to stop.
+    As in MongoDB since 4.4, this only waits for the range deleter, and never returns a key at which it stopped.
 
     Raises:
-        CommandError: OrphanedRangeCleanUpFailed, ``startingFromKey`` is no shard key; or why a range is not deleted.
+        CommandError: OrphanedRangeCleanUpFailed, ``startingFromKey`` is not a shard key; or a range will not be deleted
+            for now.
     """
     namespace = str(full_namespace(request))
     start = request.raw_object(b"startingFromKey") or EMPTY_DOCUMENT

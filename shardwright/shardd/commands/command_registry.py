@@ -1,6 +1,6 @@
 """The table of commands that the shard daemon answers itself; all others go to its mongod.
 
-A command is registered by the decorator on its handler; `shardd.commands` imports all of them.
+A decorator registers a command's handler; `shardd.commands` imports all of them.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -13,7 +13,7 @@ from shardwright.wire.request import Request
 
 @dataclass(frozen=True, slots=True)
 class RawReply:
-    """A reply that is BSON already: its elements less ``ok``, in pieces of any size."""
+    """A reply that is already BSON: its elements without ``ok``, in pieces of any size."""
 
     elements: Sequence[bytes | memoryview]
 
@@ -25,17 +25,17 @@ Handler = TypeVar("Handler", bound=CommandHandler)
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command and what is checked before it runs.
+    """A command, and the checks that are made before it runs.
 
     Attributes:
-        name: as MongoDB spells it.
+        name: its name in MongoDB.
         handler: the function that runs it.
-        admin_only: it runs on the admin database alone.
-        primary_only: only the daemon of the primary runs it.
-        needs_identity: the set must have been added to a cluster.
-        is_ddl: it changes collections of a database: the request must carry the database's version, and this shard
-            must be the database's primary shard.
-        is_interruptible: it may be cancelled when its client leaves.
+        admin_only: whether it runs only on the admin database.
+        primary_only: whether only the primary's daemon runs it.
+        needs_identity: whether the set must have been added to a cluster.
+        is_ddl: whether it changes collections of a database: then the request must have the database version, and this
+            shard must be the database's primary shard.
+        is_interruptible: whether it may be cancelled when its client disconnects.
     """
 
     name: str
@@ -63,7 +63,7 @@ def command(
     """Register the decorated function as the handler of a command; see `Command` for the arguments.
 
     Raises:
-        ValueError: the name is taken.
+        ValueError: the command already has a handler.
     """
 
     def register(handler: Handler) -> Handler:

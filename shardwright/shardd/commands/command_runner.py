@@ -1,4 +1,4 @@
-"""Running one of the daemon's own commands: what is checked before, and how it is answered."""
+"""Running one of the daemon's own commands: the checks before it, and the reply."""
 
 import bson
 import trio
@@ -19,7 +19,7 @@ from shardwright.wire.transport.client_connection import ClientConnection
 
 
 async def run_command(command: Command, shard: ShardComponents, client: ClientConnection, request: Request) -> bytes:
-    """The reply frame to a request for ``command``.
+    """Run a command; returns the frame of the reply.
 
     Raises:
         CommandError: it must not run here or now, or it failed.
@@ -51,7 +51,7 @@ async def _run(command: Command, shard: ShardComponents, request: Request) -> by
         with trio.move_on_after(seconds_allowed(request)) as deadline:
             body = await command.handler(shard, request)
         if deadline.cancelled_caught:
-            # A coordinator goes on; it is only not waited for any longer.
+            # A coordinator goes on; only the wait for it ends.
             raise CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit")
     finally:
         if command.is_ddl:
@@ -65,10 +65,10 @@ async def _run(command: Command, shard: ShardComponents, request: Request) -> by
 
 
 async def check_database_version(context: ShardContext, request: Request) -> None:
-    """Let a DDL command run only if it was routed by the current entry of its database, to its primary shard.
+    """Check that a DDL command was routed by the present version of its database, to the primary shard.
 
     Raises:
-        CommandError: IllegalOperation, it was not; StaleDbVersion, the version is another one.
+        CommandError: IllegalOperation, it has no version, or this is not the primary shard; StaleDbVersion.
     """
     span = request.fields.get(DATABASE_VERSION)
     if span is None:

@@ -1,4 +1,4 @@
-"""What the commands of a shard daemon work with."""
+"""The components that the daemon's own commands use."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from shardwright.shardd.range_deleter.range_deletions import RangeDeletions
 
 @dataclass(frozen=True, slots=True)
 class ShardComponents:
-    """The components of a shard daemon that have commands of their own, and the context for all others."""
+    """The components of a shard daemon that have commands of their own, and the context for all other commands."""
 
     context: ShardContext
     range_deletions: RangeDeletions

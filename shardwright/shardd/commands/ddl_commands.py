@@ -40,13 +40,13 @@ async def create_collection(shard: ShardComponents, request: Request) -> dict[st
 
 @command("_shardsvrDropCollection", is_ddl=True)
 async def drop_collection(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Drop a collection wherever it is."""
+    """Drop a collection on all shards."""
     return await shard.coordinators.run(DropCollection, own_collection(request), {})
 
 
 @command("_shardsvrDropDatabase", is_ddl=True)
 async def drop_database(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Drop a database wherever it is."""
+    """Drop a database on all shards."""
     arguments = {"databaseVersion": request.get(DATABASE_VERSION)}
     return await shard.coordinators.run(DropDatabase, Namespace(request.db), arguments)
 
@@ -64,7 +64,7 @@ async def rename_collection(shard: ShardComponents, request: Request) -> dict[st
 
 @command("_shardsvrCollMod", is_ddl=True)
 async def modify_collection(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Change options of a collection wherever it is."""
+    """Change a collection's options on all shards that have it."""
     change = {name: value for name, value in request.document.items() if _is_of_coll_mod(name, request.name)}
     fields = with_verbatim_stages(change, request.body)
     return await shard.coordinators.run(ModifyCollection, own_collection(request), {"collModRequest": fields})
@@ -72,10 +72,10 @@ async def modify_collection(shard: ShardComponents, request: Request) -> dict[st
 
 @command("_shardsvrDropIndexes", is_ddl=True)
 async def drop_indexes(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Drop indexes of a collection wherever it is.
+    """Drop indexes of a collection on all shards that own chunks of it.
 
     Raises:
-        CommandError: IndexNotFound, no shard has them; or what a shard answered.
+        CommandError: IndexNotFound, no shard has them; or the error of a shard.
     """
     return await drop_indexes_everywhere(
         shard.context, own_collection(request), Arguments.of(request).required_value(b"index")
@@ -84,7 +84,7 @@ async def drop_indexes(shard: ShardComponents, request: Request) -> dict[str, An
 
 @command("_shardsvrSetAllowMigrations", is_ddl=True)
 async def set_allow_migrations(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Forbid the chunks of a collection to move, or allow it again."""
+    """Forbid a collection's migrations, or allow them again."""
     arguments = {"allowMigrations": bool(Arguments.of(request).required_value(b"allowMigrations"))}
     return await shard.coordinators.run(SetAllowMigrations, own_collection(request), arguments)
 

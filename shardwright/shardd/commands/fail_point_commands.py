@@ -1,4 +1,4 @@
-"""``configureFailPoint`` and ``waitForFailPoint``; fail points that are not the daemon's are its mongod's."""
+"""``configureFailPoint`` and ``waitForFailPoint``, for the daemon's fail points and those of its mongod."""
 
 from typing import Any
 
@@ -13,10 +13,10 @@ from shardwright.wire.request import Request
 
 @command("configureFailPoint", admin_only=True, primary_only=False, needs_identity=False)
 async def configure_fail_point(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Turn a fail point on or off; ``count`` is how often it had been entered.
+    """Turn a fail point on or off; ``count`` in the reply is how often it has been entered.
 
     Raises:
-        CommandError: BadValue, the mode is none; what the mongod answers about a fail point of its own.
+        CommandError: BadValue, the mode is invalid; or mongod's error for a fail point of its own.
     """
     name = Arguments.of(request).string(b"configureFailPoint")
     mode, data = Arguments.of(request).required_value(b"mode"), request.get(b"data", {})
@@ -27,10 +27,10 @@ async def configure_fail_point(shard: ShardComponents, request: Request) -> dict
 
 @command("waitForFailPoint", admin_only=True, primary_only=False, needs_identity=False, is_interruptible=True)
 async def wait_for_fail_point(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Return once a fail point has been entered ``timesEntered`` times; a ``maxTimeMS`` is demanded, as by MongoDB.
+    """Return when a fail point has been entered ``timesEntered`` times; as in MongoDB ``maxTimeMS`` is required.
 
     Raises:
-        CommandError: InvalidOptions without ``maxTimeMS``; what the mongod answers about a fail point of its own.
+        CommandError: InvalidOptions without ``maxTimeMS``; or mongod's error for a fail point of its own.
     """
     name, times = (
         Arguments.of(request).string(b"waitForFailPoint"),

@@ -1,4 +1,4 @@
-"""``_addShard`` and ``shardingState``: becoming a shard, and telling which one it is."""
+"""``_addShard`` and ``shardingState``: becoming a shard, and reporting its identity."""
 
 from typing import Any
 
@@ -13,10 +13,10 @@ from shardwright.wire.request import Request
 
 @command("_addShard", admin_only=True, needs_identity=False)
 async def add_shard(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Make this replica set the shard that a config server says it is. The same again is fine.
+    """Persist and adopt the identity that a config server gives to this replica set, unless it has it already.
 
     Raises:
-        CommandError: IllegalOperation, it is another shard already, or one of another cluster.
+        CommandError: IllegalOperation, it is already another shard, or belongs to another cluster.
     """
     identity = ShardIdentity.from_document(request.get(b"shardIdentity") or {})
     try:
@@ -28,8 +28,8 @@ async def add_shard(shard: ShardComponents, request: Request) -> dict[str, Any]:
         if not current.is_same_shard(identity):
             raise CommandError(
                 ErrorCode.IllegalOperation,
-                f"cannot become shard {identity.shard_name} of cluster {identity.cluster_id}: this is shard "
-                f"{current.shard_name} of cluster {current.cluster_id} already",
+                f"cannot become shard {identity.shard_name} of cluster {identity.cluster_id}: this is already shard "
+                f"{current.shard_name} of cluster {current.cluster_id}",
             )
     document = identity.to_document()
     update = {"q": {"_id": document["_id"]}, "u": document, "upsert": True}
@@ -42,7 +42,7 @@ async def add_shard(shard: ShardComponents, request: Request) -> dict[str, Any]:
 
 @command("shardingState", admin_only=True, primary_only=False, needs_identity=False)
 async def sharding_state(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Tell which shard this is and which versions of collections it knows."""
+    """Report this shard's identity, and the collection versions that it knows."""
     try:
         identity = await shard.context.load_identity()
     except CommandError as error:

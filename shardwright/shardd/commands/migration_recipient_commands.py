@@ -1,4 +1,4 @@
-"""What a donor has the recipient of its migration do: the ``_recvChunk`` commands and two of our own."""
+"""The commands of a donor to the recipient of its migration: the ``_recvChunk`` commands and two of our own."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,11 +22,11 @@ from shardwright.wire.request import Request
 
 @command("_recvChunkStart", admin_only=True)
 async def recv_chunk_start(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Begin to receive a range. The same request again is fine.
+    """Begin to receive a range. The request may be repeated.
 
-    Beside the genuine fields it takes ``collectionUUID`` and ``attempts``, what the donor remembers of this migration.
-    If that agrees with what is remembered here, the reply tells with ``resumeFrom: {key, position}`` from where on
-    documents and changes are still wanted.
+    Beside MongoDB's fields it accepts ``collectionUUID`` and ``attempts``, the donor's record of this migration. If
+    that agrees with the recipient's, the reply's ``resumeFrom: {key, position}`` says from where on documents and
+    changes are still needed.
 
     Raises:
         CommandError: ConflictingOperationInProgress, another migration is under way on this shard.
@@ -37,7 +37,7 @@ async def recv_chunk_start(shard: ShardComponents, request: Request) -> dict[str
 
 @command("_recvChunkStatus", admin_only=True)
 async def recv_chunk_status(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Tell how far this shard has come with the range that it receives, or received last."""
+    """Report the progress of the range that this shard is receiving, or received last."""
     status = (await _recovered(shard)).status
     if not Arguments.of(request).boolean(b"waitForSteadyOrDone", False):
         return status.report()
@@ -47,7 +47,7 @@ async def recv_chunk_status(shard: ShardComponents, request: Request) -> dict[st
 
 @command("_recvChunkCommit", admin_only=True)
 async def recv_chunk_commit(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Apply the last changes, and let nobody in until the donor reports the decision.
+    """Apply the last modifications, and enter the critical section until the donor reports the decision.
 
     Raises:
         CommandError: CommandFailed, the migration is not steady, or cannot be completed.
@@ -63,10 +63,10 @@ async def recv_chunk_commit(shard: ShardComponents, request: Request) -> dict[st
 
 @command("_recvChunkReleaseCritSec", admin_only=True)
 async def recv_chunk_release_critical_section(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """It is decided whose the range is: let operations go on. Repeated, it does nothing.
+    """Leave the critical section after the decision. The request may be repeated.
 
     Raises:
-        CommandError: InvalidOptions, without majority write concern.
+        CommandError: InvalidOptions, it does not have majority write concern.
     """
     session_id = migration_session_argument(request)
     _require_majority(request)
@@ -78,7 +78,7 @@ async def recv_chunk_release_critical_section(shard: ShardComponents, request: R
 
 @command("_recvChunkAbort", admin_only=True)
 async def recv_chunk_abort(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Give a migration up, unless its critical section has begun. Repeated, it does nothing."""
+    """Abort a migration, unless its critical section has begun. The request may be repeated."""
     session_id = migration_session_argument(request)
     recipient = await _recovered(shard)
     migration = recipient.of_session(session_id)
@@ -89,9 +89,9 @@ async def recv_chunk_abort(shard: ShardComponents, request: Request) -> dict[str
 
 @command("_shardsvrFinishRangeDeletion", admin_only=True)
 async def finish_range_deletion(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """What has become of a migration to this shard, by its ``migrationId``: ``committed`` or ``aborted``.
+    """Act on the outcome of a migration to this shard: ``committed`` or ``aborted``. The request may be repeated.
 
-    MongoDB's donors change ``config.rangeDeletions`` of the recipient themselves. Repeated, it does nothing.
+    MongoDB's donors change the recipient's ``config.rangeDeletions`` themselves.
 
     Raises:
         CommandError: BadValue, no such decision.
@@ -99,17 +99,17 @@ async def finish_range_deletion(shard: ShardComponents, request: Request) -> dic
     migration_id = Arguments.of(request).uuid(b"migrationId")
     decision = Arguments.of(request).string(b"decision")
     if decision not in (COMMITTED, ABORTED):
-        raise CommandError(ErrorCode.BadValue, f"'{decision}' is no decision about a migration")
+        raise CommandError(ErrorCode.BadValue, f"'{decision}' is not a decision about a migration")
     await (await _recovered(shard)).finish(migration_id, decision)
     return {}
 
 
 @command("_shardsvrDigestRange", admin_only=True)
 async def digest_range(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """A digest of the documents of a range, for the donor to compare with its own.
+    """A digest of the range's documents, for the donor to compare with its own.
 
     Raises:
-        CommandError: CollectionUUIDMismatch, the collection is another one; IndexNotFound.
+        CommandError: CollectionUUIDMismatch, the local collection has another UUID; IndexNotFound.
     """
     namespace = full_namespace(request)
     uuid = Arguments.of(request).uuid(b"collectionUUID")
@@ -119,7 +119,7 @@ async def digest_range(shard: ShardComponents, request: Request) -> dict[str, An
 
 
 async def _recovered(shard: ShardComponents) -> RecipientService:
-    """The recipient, once it knows of the critical section of a former primary: nothing is to be denied before that.
+    """The recipient, once it has recovered the critical sections of former primaries, so that it does not deny them.
 
     Raises:
         CommandError: NotWritablePrimary.

@@ -1,8 +1,8 @@
-"""``_migrateClone`` and ``_transferMods``: what the recipient of a migration pulls from the donor.
+"""``_migrateClone`` and ``_transferMods``, with which the recipient of a migration pulls from the donor.
 
-Beside the genuine fields both take ``number``, which numbers the batches of either from 0: asked for again by the same
-number, a batch whose reply was lost is handed out again. Without it each call gives the next one, as in MongoDB. Both
-replies tell a ``position`` in the oplog of the donor: see `shardd.migration.source.clone_source`.
+Beside MongoDB's fields both accept ``number``, which numbers the batches of either from 0: with the same number, a
+batch whose reply was lost is handed out again. Without it each call gives the next one, as in MongoDB. Both replies
+contain a ``position`` in the donor's oplog: see `shardd.migration.source.clone_source`.
 """
 
 from typing import Any
@@ -22,13 +22,13 @@ from shardwright.wire.request import Request
 
 @command("_migrateClone", admin_only=True, is_interruptible=True)
 async def migrate_clone(shard: ShardComponents, request: Request) -> RawReply:
-    """A batch of the documents of the range as ``objects``; an empty one ends the clone.
+    """A batch of the range's documents as ``objects``; an empty one ends the clone.
 
-    ``position`` is the time after which the donor follows its oplog; ``busy`` that clients keep this shard busy.
+    ``position`` is the time after which the donor follows its oplog; ``busy`` says that clients keep this shard busy.
 
     Raises:
-        CommandError: NotYetInitialized, this shard is no donor; IllegalOperation, not in this session; BadValue, it is
-            not the turn of that batch; or what ended the migration.
+        CommandError: NotYetInitialized, this shard is not a donor; IllegalOperation, it is one in another migration
+            session; BadValue, it is not the turn of that batch; or the error that ended the migration.
     """
     source = await _active_source(shard, request)
     objects = await source.next_clone_batch(_number(request))
@@ -41,12 +41,12 @@ async def migrate_clone(shard: ShardComponents, request: Request) -> RawReply:
 
 @command("_transferMods", admin_only=True, is_interruptible=True)
 async def transfer_mods(shard: ShardComponents, request: Request) -> RawReply:
-    """What became of changed documents: ``deleted``, to be applied first, and ``reload``; ``size`` 0 if there are none.
+    """A batch of modifications: ``deleted``, to be applied first, and ``reload``; ``size`` is 0 if there are none.
 
     ``position`` is the time up to which all changes have been handed out.
 
     Raises:
-        CommandError: as `migrate_clone`.
+        CommandError: as for `migrate_clone`.
     """
     source = await _active_source(shard, request)
     mods = await source.next_mods(_number(request))
@@ -76,6 +76,6 @@ def _number(request: Request) -> int | None:
 
 
 def _lose_reply(shard: ShardComponents, fail_point: str) -> None:
-    """As if the network failed when all is done: the connection breaks."""
+    """Break the connection, as if the network had failed before the reply, if a fail point is on."""
     if shard.context.fail_points.should_fail(fail_point) is not None:
         raise ConnectionClosedError(shard.context.options.address, f"fail point {fail_point} is enabled", sent=True)

@@ -1,4 +1,4 @@
-"""``_shardsvrMoveRange``: the config server's request to give a range to another shard."""
+"""``_shardsvrMoveRange``: the config server's request to move a range to another shard."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from shardwright.wire.request import Request
 
 @command("_shardsvrMoveRange", admin_only=True)
 async def move_range(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Give a range of this shard to another one; answered when it has moved. It goes on if nobody waits for it.
+    """Move a range of this shard to another one; returns when it has moved. It goes on if the client disconnects.
 
     Raises:
         CommandError: see `shardd.migration.migrations.Migrations.move_range`.

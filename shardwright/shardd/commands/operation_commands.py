@@ -1,4 +1,4 @@
-"""``currentOp`` and ``killOp``: the operations of the mongod and those of the daemon."""
+"""``currentOp`` and ``killOp``, for the daemon's operations and those of its mongod."""
 
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ _GENERIC: Final = frozenset({"lsid", "maxTimeMS", "comment", "apiVersion", "apiS
 
 @command("currentOp", admin_only=True, primary_only=False, needs_identity=False, is_interruptible=True)
 async def current_op(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """The operations that match the fields of the command, as mongod's own ``currentOp`` makes a pipeline of them."""
+    """The operations that match the command's fields, by a pipeline like the one mongod's ``currentOp`` builds."""
     arguments = request.document
     stage = {
         "allUsers": not arguments.get("$ownOps"),
@@ -32,10 +32,10 @@ async def current_op(shard: ShardComponents, request: Request) -> dict[str, Any]
 
 @command("killOp", admin_only=True, primary_only=False, needs_identity=False)
 async def kill_op(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """End an operation: a migration that the daemon shows, or one of its mongod.
+    """End an operation: a migration of the daemon, or one of its mongod.
 
     Raises:
-        CommandError: what the mongod answers.
+        CommandError: mongod refuses.
     """
     opid = request.get(b"op")
     if isinstance(opid, int) and shard.migrations.kill(opid):

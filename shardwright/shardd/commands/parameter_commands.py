@@ -1,4 +1,4 @@
-"""``setParameter`` and ``getParameter``: the daemon's own parameters and its mongod's, in one command if need be."""
+"""``setParameter`` and ``getParameter``, for the daemon's parameters and its mongod's, also in the same command."""
 
 from typing import Any, Final
 
@@ -12,10 +12,10 @@ _GENERIC: Final = frozenset({"lsid", "maxTimeMS", "comment", "apiVersion", "apiS
 
 @command("setParameter", admin_only=True, primary_only=False, needs_identity=False)
 async def set_parameters(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Change parameters; ``was`` is the earlier value of the first of them.
+    """Change parameters; ``was`` in the reply is the former value of the first one.
 
     Raises:
-        CommandError: BadValue; what the mongod answers about parameters of its own.
+        CommandError: BadValue; or mongod's error for parameters of its own.
     """
     given = _arguments(request)
     of_mongod = {name: value for name, value in given.items() if name not in PARAMETERS}
@@ -33,7 +33,7 @@ async def get_parameters(shard: ShardComponents, request: Request) -> dict[str, 
     """The values of the named parameters, or of all with ``getParameter: "*"`` or ``{allParameters: true}``.
 
     Raises:
-        CommandError: what the mongod answers about parameters of its own.
+        CommandError: mongod's error for parameters of its own.
     """
     what, given = request.get(b"getParameter"), _arguments(request)
     wants_all = what == "*" or (isinstance(what, dict) and bool(what.get("allParameters")))

@@ -1,4 +1,4 @@
-"""What coordinators have the shards do that take part in a change."""
+"""The commands of coordinators to the shards that take part in a change."""
 
 from typing import Any
 
@@ -23,11 +23,10 @@ from shardwright.wire.request import Request
 
 @command("_shardsvrCreateCollectionParticipant")
 async def create_collection_participant(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Have a collection of a given UUID with given indexes.
+    """Create a collection with a given UUID and indexes, unless it exists.
 
     Raises:
-        CommandError: InvalidUUID, another collection of that name exists; TransactionTooOld, the coordinator has gone
-            on.
+        CommandError: InvalidUUID, another collection of that name exists; TransactionTooOld, the command comes late.
     """
     namespace = own_collection(request)
     Arguments.of(request).raw(b"options")
@@ -48,11 +47,11 @@ async def create_collection_participant(shard: ShardComponents, request: Request
 
 @command("_shardsvrDropCollectionParticipant")
 async def drop_collection_participant(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Drop what is here of a collection that has left the catalog, and whatever else has its name.
+    """Drop the local part of a collection that has been removed from the catalog, or whatever else has its name.
 
     Raises:
         CommandError: ConflictingOperationInProgress, a collection of that name is sharded; TransactionTooOld, the
-            coordinator has gone on; LockBusy, a write under way did not end.
+            command comes late; LockBusy, a write under way did not end.
     """
     namespace = own_collection(request)
 
@@ -71,11 +70,11 @@ async def drop_collection_participant(shard: ShardComponents, request: Request) 
 
 @command("_shardsvrDropDatabaseParticipant")
 async def drop_database_participant(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Drop what is here of a database whose collections have left the catalog, and forget what was known of it.
+    """Drop the local part of a database whose collections have been removed from the catalog, and forget its metadata.
 
     Raises:
-        CommandError: ConflictingOperationInProgress, the database is not the one that was to be dropped;
-            TransactionTooOld, the coordinator has gone on; LockBusy, a write under way did not end.
+        CommandError: ConflictingOperationInProgress, the database is not the one to be dropped; TransactionTooOld, the
+            command comes late; LockBusy, a write under way did not end.
     """
     db = request.db
     version = DatabaseVersion.from_value(Arguments.of(request).required_value(DATABASE_VERSION))
@@ -92,19 +91,19 @@ async def drop_database_participant(shard: ShardComponents, request: Request) ->
 
 @command("_shardsvrCollModParticipant")
 async def coll_mod_participant(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Change options of the collection as it is here; ``result`` is what mongod answered.
+    """Change the local collection's options; ``result`` is mongod's reply.
 
     Raises:
-        CommandError: TransactionTooOld, the coordinator has gone on; what mongod answers.
+        CommandError: TransactionTooOld, the command comes late; or an error of mongod.
     """
     namespace = own_collection(request)
     raw = Arguments.of(request).raw(b"collModRequest")
     fields = with_verbatim_stages(request.get(b"collModRequest"), raw)
-    order = {"collMod": namespace.collection, **fields, "writeConcern": MAJORITY}
+    modification = {"collMod": namespace.collection, **fields, "writeConcern": MAJORITY}
     result: dict[str, Any] = {"ok": 1.0}
 
     async def modify() -> None:
-        reply = await local_collections.change(shard.context.mongod, namespace, order)
+        reply = await local_collections.change(shard.context.mongod, namespace, modification)
         result.update((name, value) for name, value in reply.items() if name not in ("$clusterTime", "operationTime"))
 
     await execute_once(shard.context, request, str(namespace), modify)
@@ -112,10 +111,10 @@ async def coll_mod_participant(shard: ShardComponents, request: Request) -> dict
 
 
 async def _check_not_sharded(shard: ShardComponents, namespace: Namespace) -> None:
-    """A drop takes a collection out of the catalog before it comes here; one that is there now is another one.
+    """Check that the catalog has no collection of that name: the dropped one was removed before this command.
 
     Raises:
-        CommandError: ConflictingOperationInProgress.
+        CommandError: ConflictingOperationInProgress, it has a new one.
     """
     state = shard.context.namespace(str(namespace))
     state.forget()
@@ -123,15 +122,15 @@ async def _check_not_sharded(shard: ShardComponents, namespace: Namespace) -> No
     if state.table is not None:
         raise CommandError(
             ErrorCode.ConflictingOperationInProgress,
-            f"the collection {namespace} that was to be dropped has been dropped, and another one is sharded",
+            f"the collection {namespace} has already been dropped, and another one of that name is sharded",
         )
 
 
 async def _check_database(shard: ShardComponents, db: str, version: DatabaseVersion) -> None:
-    """A database leaves the catalog after all shards have dropped what they had of it.
+    """Check that the catalog still has the database: it is removed only after all shards have dropped their part.
 
     Raises:
-        CommandError: ConflictingOperationInProgress, it has left it, so that the command comes late.
+        CommandError: ConflictingOperationInProgress, it has been removed, so the command comes late.
     """
     state = shard.context.database(db)
     state.forget()

@@ -1,4 +1,4 @@
-"""The server parameters that a shard daemon has itself. All others are its mongod's."""
+"""The server parameters of the shard daemon itself; all others are its mongod's."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ class Parameter:
     """One parameter.
 
     Attributes:
-        attribute: of `MigrationParameters`, where it is kept.
-        check: returns the value to keep for one that a client gave.
-        parse: reads the text of a command line.
+        attribute: the attribute of `MigrationParameters` with its value.
+        check: validates a client's value, and returns the value to store.
+        parse: parses the text of a command line.
     """
 
     attribute: str
@@ -68,10 +68,10 @@ def set_parameter(parameters: MigrationParameters, name: str, value: Any) -> Any
 
 
 def parse_parameter(text: str) -> tuple[str, Any]:
-    """Name and value of ``NAME=VALUE`` as a command line has it.
+    """The name and value in a command line's ``NAME=VALUE``.
 
     Raises:
-        ValueError: no such parameter, or a value that it cannot have, with a message for the user.
+        ValueError: no such parameter, or an invalid value, with a message for the user.
     """
     name, equals, value = text.partition("=")
     if not equals or name not in PARAMETERS:

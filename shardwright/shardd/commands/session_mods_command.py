@@ -1,4 +1,4 @@
-"""``_getNextSessionMods``: what the recipient of a migration learns of executed retryable writes."""
+"""``_getNextSessionMods``, with which the recipient of a migration pulls the session history."""
 
 from shardwright.shardd.commands.command_registry import RawReply, command
 from shardwright.shardd.commands.components import ShardComponents
@@ -13,11 +13,11 @@ from shardwright.wire.request import Request
 async def get_next_session_mods(shard: ShardComponents, request: Request) -> RawReply:
     """The next batch of the migration's session history as ``oplog``, empty if there is no more at the moment.
 
-    Our own field ``number`` numbers the batches from 0, so that one whose reply was lost can be asked for again.
+    Our own field ``number`` numbers the batches from 0, so that one whose reply was lost can be requested again.
 
     Raises:
-        CommandError: NotYetInitialized, this shard gives no range; IllegalOperation, or in another migration session;
-            BadValue, the number is neither that of the last batch nor the next.
+        CommandError: NotYetInitialized, this shard is not a donor; IllegalOperation, it is one in another migration
+            session; BadValue, the number is neither that of the last batch nor the next.
     """
     session_id = migration_session_argument(request)
     donor = shard.migrations.donor.migration

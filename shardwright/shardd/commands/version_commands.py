@@ -1,4 +1,4 @@
-"""What versions the shard has: ``getShardVersion``, ``getDatabaseVersion``, and the flushes that refresh them."""
+"""``getShardVersion``, ``getDatabaseVersion``, and the flushes that refresh and persist metadata."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from shardwright.wire.request import Request
 
 @command("getShardVersion", admin_only=True, primary_only=False)
 async def get_shard_version(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Tell what is known of a collection, without a refresh."""
+    """Report the known version of a collection, without a refresh."""
     state = shard.context.namespace(str(full_namespace(request)))
     reply: dict[str, Any] = {"configServer": shard.context.require_identity().config_string}
     wanted = state.wanted
@@ -43,16 +43,16 @@ def _metadata(state: NamespaceState) -> dict[str, Any]:
 
 @command("getDatabaseVersion", admin_only=True, primary_only=False)
 async def get_database_version(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Tell which version of a database's entry is known, without a refresh."""
+    """Report the known version of a database, without a refresh."""
     entry = shard.context.database(Arguments.of(request).string(b"getDatabaseVersion")).entry
     return {"dbVersion": {} if entry is None else entry.version.to_document()}
 
 
 @command("_flushRoutingTableCacheUpdates", admin_only=True)
 async def flush_routing_table(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Return once what is known of a collection is persisted, after a refresh unless ``syncFromConfig: false``.
+    """Return when a collection's metadata is persisted, after a refresh unless ``syncFromConfig: false``.
 
-    If it says that chunks must not move, or that there are none any more, none is moving when this returns.
+    If migrations are forbidden, or the collection is no longer sharded, none is under way when this returns.
     """
     state = shard.context.namespace(str(full_namespace(request)))
     if Arguments.of(request).boolean(AFTER_SECTION.encode(), False):
@@ -69,7 +69,7 @@ async def flush_routing_table(shard: ShardComponents, request: Request) -> dict[
 
 @command("_flushRoutingTableCacheUpdatesWithWriteConcern", admin_only=True)
 async def flush_routing_table_with_write_concern(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """As ``_flushRoutingTableCacheUpdates``, and wait until a majority of the set has it."""
+    """Like ``_flushRoutingTableCacheUpdates``, and wait until a majority of the set has the metadata."""
     reply = await flush_routing_table(shard, request)
     await shard.context.wait_majority()
     return reply
@@ -77,7 +77,7 @@ async def flush_routing_table_with_write_concern(shard: ShardComponents, request
 
 @command("_flushDatabaseCacheUpdates", primary_only=True)
 async def flush_database(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """Return once what is known of a database is persisted, after a refresh unless ``syncFromConfig: false``."""
+    """Return when a database's metadata is persisted, after a refresh unless ``syncFromConfig: false``."""
     state = shard.context.database(Arguments.of(request).string(request.name.encode()))
     if Arguments.of(request).boolean(b"syncFromConfig", True):
         await shard.context.refresher.refresh_database(state)
@@ -87,7 +87,7 @@ async def flush_database(shard: ShardComponents, request: Request) -> dict[str, 
 
 @command("_flushDatabaseCacheUpdatesWithWriteConcern", primary_only=True)
 async def flush_database_with_write_concern(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """As ``_flushDatabaseCacheUpdates``, and wait until a majority of the set has it."""
+    """Like ``_flushDatabaseCacheUpdates``, and wait until a majority of the set has the metadata."""
     reply = await flush_database(shard, request)
     await shard.context.wait_majority()
     return reply

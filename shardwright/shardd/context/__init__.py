@@ -1,5 +1,5 @@
-"""What every component of the daemon is given: its mongod, its states of namespaces, the catalog, fail points.
+"""What all components of the daemon share: its mongod, the states of namespaces, the catalog, fail points.
 
-Owns what all share, and the small things that need nothing else: asking other shards, the changelog.
+Owns that context, and small tools that need nothing else: commands to other shards, the changelog.
 May import `cluster`, `local_mongod`, `metadata` and `orphans`.
 """

@@ -1,4 +1,4 @@
-"""Telling the cluster's changelog what this shard has changed."""
+"""Recording this shard's changes in the cluster's changelog."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime

@@ -1,6 +1,6 @@
-"""Locks that serialise changes of the same thing on the primary of a shard.
+"""Locks that serialise changes to the same namespace or database on a shard's primary.
 
-They live in memory. Whatever holds one across a failover is a persisted coordinator, which takes it again at step-up.
+They live in memory. After a failover, a coordinator that held one takes it again at step-up.
 """
 
 from collections.abc import AsyncIterator
@@ -10,7 +10,7 @@ import trio
 
 
 class DDLLocks:
-    """A lock for each name that is in use: a namespace or, for a change of a whole database, the database."""
+    """A lock for each name in use: a namespace or, for a change to a whole database, the database."""
 
     def __init__(self) -> None:
         self._locks: dict[str, tuple[trio.Lock, int]] = {}
@@ -32,7 +32,7 @@ class DDLLocks:
 
     @asynccontextmanager
     async def chunk_change(self, namespace: str) -> AsyncIterator[None]:
-        """Hold the lock for splits, merges and moves of chunks of a collection, which is not that of its DDL."""
+        """Hold the lock for splits, merges and moves of a collection's chunks, which is not the one for its DDL."""
         async with self.hold(chunk_lock(namespace)):
             yield
 

@@ -1,27 +1,27 @@
-"""The fail points of the shard daemon, under MongoDB's names where it has such a place."""
+"""The fail points of the shard daemon, with MongoDB's names where it has equivalent ones."""
 
 from typing import Final, NamedTuple
 
 DONOR: Final = tuple(f"moveChunkHangAtStep{step}" for step in range(1, 7))
-"""The donor waits after the step of that number."""
+"""The donor waits after the step with that number."""
 
 RECIPIENT: Final = tuple(f"migrateThreadHangAtStep{step}" for step in range(1, 8))
-"""Likewise the recipient."""
+"""The recipient waits after the step with that number."""
 
 HANG_AFTER_BLOCKING_WRITES: Final = "hangAfterBlockingWrites"
-"""The donor waits at the beginning of its critical section, of which the recipient does not know yet."""
+"""The donor waits at the beginning of its critical section, before the recipient is told to commit."""
 
 HANG_BEFORE_LEAVING_CRITICAL_SECTION: Final = "hangBeforeLeavingCriticalSection"
 """The donor waits between the commit on the config servers and the end of its critical section."""
 
 FAIL_MIGRATION_COMMIT: Final = "failMigrationCommit"
-"""The donor takes the recipient's last catching up for failed."""
+"""The donor treats the recipient's final catch-up as failed."""
 
 MIGRATION_COMMIT_VERSION_ERROR: Final = "migrationCommitVersionError"
 """The commit is refused as if the config servers knew another incarnation of the collection."""
 
 MIGRATION_COMMIT_NETWORK_ERROR: Final = "migrationCommitNetworkError"
-"""The commit takes place, and the donor does not learn of it."""
+"""The commit succeeds, but its reply is lost."""
 
 COMMIT: Final = (
     HANG_AFTER_BLOCKING_WRITES,
@@ -33,12 +33,12 @@ COMMIT: Final = (
 
 
 class CompletionPlaces(NamedTuple):
-    """Where the donor waits while it completes what has been decided, in this order.
+    """Where the donor waits while it completes a decided migration, in this order.
 
     Attributes:
-        before_making_decision_durable: operations go on, and nothing on the donor says what has become of it.
-        before_sending_decision: the decision is persisted, and the donor's own range deletion is as it says.
-        before_forgetting_migration: the recipient knows it too.
+        before_making_decision_durable: the critical section is over, and the decision is not persisted yet.
+        before_sending_decision: the decision is persisted, and has been applied to the donor's range deletion.
+        before_forgetting_migration: the recipient knows the decision too.
     """
 
     before_making_decision_durable: str
@@ -58,10 +58,10 @@ AFTER_ABORT: Final = CompletionPlaces(
 )
 
 FAIL_MIGRATION_RECEIVED_OUT_OF_RANGE_OPERATION: Final = "failMigrationReceivedOutOfRangeOperation"
-"""A modification of a document outside of the range fails the migration instead of being passed over."""
+"""A modification of a document outside the range fails the migration instead of being ignored."""
 
 MIGRATION_RECIPIENT_FAIL_POST_COMMIT_REFRESH: Final = "migrationRecipientFailPostCommitRefresh"
-"""The recipient leaves its critical section without knowing what was decided."""
+"""The recipient leaves its critical section without having refreshed."""
 
 RECIPIENT_FAILURES: Final = (
     FAIL_MIGRATION_RECEIVED_OUT_OF_RANGE_OPERATION,
@@ -73,13 +73,13 @@ SUSPEND_RANGE_DELETION: Final = "suspendRangeDeletion"
 
 HANG_BEFORE_DOING_DELETION: Final = "hangBeforeDoingDeletion"
 HANG_AFTER_DOING_DELETION: Final = "hangAfterDoingDeletion"
-"""It waits before the first batch, or after each."""
+"""A range deletion waits before the first batch, or after each batch."""
 
 RANGE_DELETER: Final = (SUSPEND_RANGE_DELETION, HANG_BEFORE_DOING_DELETION, HANG_AFTER_DOING_DELETION)
 
 LOSE_MIGRATE_CLONE_REPLY: Final = "loseMigrateCloneReply"
 LOSE_TRANSFER_MODS_REPLY: Final = "loseTransferModsReply"
-"""The donor breaks the connection instead of handing out a batch that it has made."""
+"""The donor breaks the connection instead of sending a batch that it has prepared."""
 
 SOURCE: Final = (LOSE_MIGRATE_CLONE_REPLY, LOSE_TRANSFER_MODS_REPLY)
 

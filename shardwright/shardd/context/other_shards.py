@@ -1,4 +1,4 @@
-"""Sending commands to shards, this one included, as the coordinator of a change does."""
+"""Sending commands to shards, including this one, as a coordinator or a donor does."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,10 +11,10 @@ from shardwright.wire.errors import BackendError, CommandError
 
 
 async def send_to_shard(context: ShardContext, shard_id: str, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a command, which may be repeated, on the primary of a shard.
+    """Run an idempotent command on the primary of a shard.
 
     Raises:
-        CommandError: HostUnreachable, ShardNotFound, or what the shard answered.
+        CommandError: HostUnreachable, ShardNotFound, or the shard's error.
     """
     client = await context.shard_client(shard_id)
     try:
@@ -26,10 +26,10 @@ async def send_to_shard(context: ShardContext, shard_id: str, db: str, command: 
 async def send_to_shards(
     context: ShardContext, shard_ids: Iterable[str], db: str, command: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """Run a command on several shards at the same time; returns the replies by shard id.
+    """Run a command on several shards concurrently; returns the replies by shard id.
 
     Raises:
-        CommandError: the error of the first shard, in the order of their ids, that failed; all have been asked.
+        CommandError: if any failed, the error of the one with the lowest id; all of them have been sent the command.
     """
     replies: dict[str, dict[str, Any]] = {}
     errors: dict[str, CommandError] = {}
@@ -49,12 +49,12 @@ async def send_to_shards(
 
 
 async def send_to_other_shards(context: ShardContext, db: str, command: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Run a command on all shards of the cluster but this one; see `send_to_shards`."""
+    """Run a command on all other shards of the cluster; see `send_to_shards`."""
     me = context.require_identity().shard_name
     return await send_to_shards(context, [each for each in await all_shard_ids(context) if each != me], db, command)
 
 
 async def all_shard_ids(context: ShardContext) -> list[str]:
-    """The ids of all shards of the cluster, in order."""
+    """The ids of all shards of the cluster, sorted."""
     catalog = await context.catalog()
     return sorted(await catalog.shards())

@@ -1,4 +1,4 @@
-"""Routing tables as they are now, for changes that must not work on an old one."""
+"""Fresh routing tables, for changes that must not be based on an old one."""
 
 from bson.objectid import ObjectId
 
@@ -12,10 +12,10 @@ from shardwright.wire.errors import CommandError
 
 
 async def refreshed_table(context: ShardContext, namespace: Namespace, epoch: ObjectId) -> RoutingTable:
-    """The routing table of a collection as it is now.
+    """A collection's routing table, freshly read.
 
     Raises:
-        CommandError: NamespaceNotSharded; StaleConfig, it is another incarnation than the caller's.
+        CommandError: NamespaceNotSharded; StaleConfig, the request is for another incarnation of the collection.
     """
     state = context.namespace(str(namespace))
     await context.refresher.reread_collection(state)
@@ -23,7 +23,7 @@ async def refreshed_table(context: ShardContext, namespace: Namespace, epoch: Ob
     if table is None:
         raise CommandError(ErrorCode.NamespaceNotSharded, f"Collection {namespace} is not sharded")
     if table.collection.epoch != epoch:
-        # What came was an epoch, not a version.
+        # The request has an epoch but no version to report as received.
         raise stale_config(
             str(namespace),
             IGNORED,

@@ -1,4 +1,4 @@
-"""What every component of a shard daemon is given: its mongod, what it knows of namespaces, the rest of the cluster."""
+"""What all components of a shard daemon share: its mongod, what it knows of namespaces, the rest of the cluster."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -44,32 +44,32 @@ _UNINITIALIZED: Final = (
 
 
 class ShardContext:
-    """The context of one shard daemon. It is made first, and knows none of the components that work with it.
+    """The context of one shard daemon. It is created first, and knows none of the components that use it.
 
     Args:
         options: how the daemon was started.
-        metrics: what it measures.
+        metrics: the daemon's metrics.
         nursery: for tasks that live as long as the daemon.
         on_mongod_lost: see `Sidecar`.
 
     Attributes:
         options: see above.
         metrics: see above.
-        identity: which shard this is, None until it has been added to a cluster.
+        identity: the shard's identity; None until it is known, or until the set has been added to a cluster.
         pools: connections to other servers.
-        sidecar: what makes this daemon look like the mongod behind it.
-        mongod: its mongod.
-        range_deletion_tasks: which ranges of each namespace may hold orphans.
-        namespaces: the state of each namespace that was asked for.
-        databases: the state of each database that was asked for.
+        sidecar: answers hello in place of the mongod, and knows its role.
+        mongod: the local mongod.
+        range_deletion_tasks: the ranges of each namespace that may hold orphans.
+        namespaces: the states of namespaces.
+        databases: the states of databases.
         config_times: the newest config time that this shard has seen.
-        recovery_gate: holds operations back until what a former primary has begun is known.
-        store: what of the catalog has been persisted.
-        writer: persists what refreshes have read.
-        refresher: brings what is known of namespaces and databases up to date.
-        views: what is known of views.
-        ddl_locks: serialise changes of the same thing.
-        fail_points: places at which tests make the daemon wait or fail.
+        recovery_gate: holds operations back until the unfinished work of former primaries is known.
+        store: the persisted part of the catalog.
+        writer: persists the results of refreshes.
+        refresher: refreshes the states of namespaces and databases.
+        views: the views on the local mongod.
+        ddl_locks: serialise changes to the same namespace or database.
+        fail_points: where tests can make the daemon wait or fail.
     """
 
     def __init__(
@@ -115,18 +115,18 @@ class ShardContext:
 
     @property
     def term(self) -> int | None:
-        """The term in which the local mongod is primary, None when it is not."""
+        """The term in which the local mongod is primary; None if it is not."""
         return self.sidecar.term
 
     def forget_database(self, db: str) -> None:
-        """What is known of a database and its collections is no longer to be trusted."""
+        """Forget the metadata of a database and its collections."""
         self.database(db).forget()
         for state in self.namespaces:
             if state.namespace.partition(".")[0] == db:
                 state.forget()
 
     def forget_metadata(self) -> None:
-        """Nothing that is known of any namespace or database is to be trusted; critical sections are off."""
+        """Forget the metadata of all namespaces and databases, and end their critical sections."""
         if self._catalog is not None:
             self._catalog.knows_shards = False
         self.views.forget()
@@ -139,7 +139,7 @@ class ShardContext:
     # States
 
     def namespace(self, name: str) -> NamespaceState:
-        """The state of a namespace, made when first asked for."""
+        """The state of a namespace, created if it does not exist."""
         return self.namespaces[name]
 
     def _make_namespace(self, name: str) -> NamespaceState:
@@ -153,16 +153,16 @@ class ShardContext:
             state.set_range_deletions(self.range_deletion_tasks.of(namespace))
 
     def database(self, name: str) -> DatabaseState:
-        """The state of a database, made when first asked for."""
+        """The state of a database, created if it does not exist."""
         return self.databases[name]
 
     # Identity
 
     def require_identity(self) -> ShardIdentity:
-        """Which shard this is.
+        """The shard's identity.
 
         Raises:
-            CommandError: ShardingStateNotInitialized, none yet.
+            CommandError: ShardingStateNotInitialized, it is not known.
         """
         if self.identity is None:
             raise CommandError(ErrorCode.ShardingStateNotInitialized, _UNINITIALIZED)
@@ -170,17 +170,17 @@ class ShardContext:
 
     @may_run_in_reactor
     async def load_identity(self) -> ShardIdentity:
-        """Which shard this is, reading it from the mongod if it is not known yet.
+        """The shard's identity, read from mongod if it is not known yet.
 
         Raises:
-            CommandError: ShardingStateNotInitialized, none yet.
+            CommandError: ShardingStateNotInitialized, the set has not been added to a cluster.
         """
         await self.find_identity()
         return self.require_identity()
 
     @may_run_in_reactor
     async def find_identity(self) -> ShardIdentity | None:
-        """Which shard this is, None if none yet, reading it from the mongod if it is not known."""
+        """The shard's identity, read from mongod if it is not known yet; None if there is none."""
         if self.identity is None:
             find = {
                 "find": "system.version",
@@ -193,7 +193,7 @@ class ShardContext:
         return self.identity
 
     def adopt_identity(self, identity: ShardIdentity) -> None:
-        """From now on this daemon is one of this shard."""
+        """Set the shard's identity."""
         if self.identity != identity:
             self.identity = identity
             self._catalog = None
@@ -201,16 +201,16 @@ class ShardContext:
             logger.info("Adopted a shard identity", shard=identity.shard_name, configdb=identity.config_string)
 
     async def wait_identified(self) -> None:
-        """Return once it is known which shard this is.
+        """Return when the shard's identity is known.
 
         Raises:
-            CommandError: its mongod refuses to be read.
-            BackendError: its mongod does not answer.
+            CommandError: mongod refuses.
+            BackendError: mongod does not answer.
         """
         while await self.find_identity() is None:
             await self._identified.wait()
 
-    # Others
+    # Other servers
 
     async def catalog(self) -> Catalog:
         """The config servers.
@@ -224,7 +224,7 @@ class ShardContext:
         return self._catalog
 
     async def shard_client(self, shard_id: str) -> ReplicaSetClient:
-        """A client of another shard, or of this one.
+        """The client of a shard, which may be this one.
 
         Raises:
             CommandError: ShardNotFound.
@@ -236,10 +236,10 @@ class ShardContext:
         return self._sets[entry.host]
 
     async def wait_majority(self) -> None:
-        """Return once a majority of the set has what the local mongod has now.
+        """Return when a majority of the set has everything that the local mongod has now.
 
         Raises:
-            CommandError: WriteConcernFailed, not in time, or mongod is not primary.
+            CommandError: WriteConcernFailed, that took too long; or mongod is not primary.
         """
         note = {"appendOplogNote": 1, "data": {"msg": "wait for majority"}, "writeConcern": MAJORITY}
         reply = await self.mongod.command("admin", note)
@@ -247,25 +247,25 @@ class ShardContext:
             raise CommandError.from_reply(reply["writeConcernError"])
 
     async def placement_time(self, other: Mapping[str, Any] | None = None) -> Timestamp:
-        """A time from which a change of placement counts: after the present of this shard and of the config servers.
+        """A time for a change of placement, later than the present times of this shard and of the config servers.
 
-        The config servers' time passes that of every shard that asks, so that changes which shards make one after the
-        other have times in that order.
+        The config servers' time advances past that of every shard that asks, so that successive changes by different
+        shards have ascending times.
 
         Args:
             other: a ``$clusterTime`` of another shard, which the time has to come after too.
 
         Raises:
-            CommandError: the config servers could not be asked.
+            CommandError: the config servers could not be reached.
         """
         pong = await self.mongod.command("admin", {"ping": 1})
         times = [pong["$clusterTime"], *([] if other is None else [other])]
         latest = max(times, key=lambda each: each["clusterTime"])
-        # A change of placement is committed on the same primary after this, on a majority, or not at all.
+        # The change of placement is committed after this on the same primary, on a majority, or not at all.
         return await (await self.catalog()).new_timestamp(latest, write_concern={"w": 1})
 
     async def advance_cluster_time(self, time: Timestamp) -> None:
-        """Have the local mongod give what it writes from now on later times than this one.
+        """Advance the local mongod's clock, so that its writes from now on have later times than this one.
 
         Raises:
             CommandError: mongod refuses the time.
@@ -277,7 +277,7 @@ class ShardContext:
         """Run an admin command on the daemon of its set's primary.
 
         Raises:
-            CommandError: there is no primary, it can't be reached, or what it answered.
+            CommandError: there is no primary, it cannot be reached, or it answered with this error.
         """
         hello = self.sidecar.mirror.hello or {}
         address = self.sidecar.mirror.sidecars.get(hello.get("primary", ""))
@@ -290,5 +290,5 @@ class ShardContext:
 
 
 def handshake() -> dict[str, Any]:
-    """How this daemon introduces itself on its connections."""
+    """The hello with which this daemon opens connections."""
     return handshake_document("shardwright-shardd")

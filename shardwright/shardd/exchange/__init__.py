@@ -1,5 +1,5 @@
-"""One operation's exchange with the mongod: freed of sharding fields, and answered only if its term has lasted.
+"""One operation's exchange with mongod: without sharding fields, and answered only if its term has lasted.
 
-Owns how an operation is sent to the mongod and its reply taken, and the counting of operations under way.
+Owns sending an operation to mongod and receiving its reply, and counting the operations under way.
 Imports no other room.
 """

@@ -1,4 +1,4 @@
-"""The times that replies of the daemon itself carry."""
+"""The gossiped times in the daemon's own replies."""
 
 from typing import Any
 
@@ -8,16 +8,16 @@ from shardwright.wire.errors import BackendError, CommandError
 
 
 async def gossip(mongod: LocalMongod) -> dict[str, Any]:
-    """The times that tell clients up to where the mongod has come.
+    """mongod's present ``$clusterTime`` and ``operationTime``.
 
     Raises:
-        CommandError: InterruptedDueToReplStateChange, the term for which this task works is over: what it has done may
-            not last.
+        CommandError: InterruptedDueToReplStateChange, the term for which this task works is over, so that what it has
+            done may be rolled back.
     """
     try:
         pong = await mongod.command("admin", {"ping": 1})
     except (BackendError, CommandError) as error:
         if isinstance(error, CommandError) and error.code == ErrorCode.InterruptedDueToReplStateChange:
             raise
-        return {}  # stepping down or gone: the command has been done, and its answer matters more
+        return {}  # stepping down or unreachable; the command has been executed, and its reply matters more
     return {field: pong[field] for field in ("$clusterTime", "operationTime") if field in pong}

@@ -1,4 +1,4 @@
-"""Operations that began in one stretch of time, counted so that their end can be waited for while others begin."""
+"""Counting the operations that began in one period, so that their end can be awaited while others begin."""
 
 import trio
 
@@ -7,8 +7,8 @@ class OperationGeneration:
     """The operations on one namespace between two calls of `NamespaceState.wait_earlier_operations`.
 
     Attributes:
-        is_superseded: a range is about to come in that its reads are not to see, and do not hide: what they have not
-            answered yet is read again.
+        is_superseded: whether a range is about to be received that its reads must not see but do not filter; reads that
+            have not been answered yet are then repeated.
     """
 
     __slots__ = ("_count", "_waiting", "_writers", "is_superseded")
@@ -25,13 +25,13 @@ class OperationGeneration:
         return not self._count
 
     def enter(self, *, is_write: bool) -> None:
-        """Count one in."""
+        """Count an operation in."""
         self._count += 1
         if is_write:
             self._writers += 1
 
     def exit(self, *, is_write: bool) -> None:
-        """Count one out."""
+        """Count an operation out."""
         self._count -= 1
         if is_write:
             self._writers -= 1
@@ -44,6 +44,6 @@ class OperationGeneration:
             await self._waiting.park()
 
     async def wait_writes_over(self) -> None:
-        """Return when none of them that writes is under way."""
+        """Return when no write among them is under way."""
         while self._writers:
             await self._waiting.park()

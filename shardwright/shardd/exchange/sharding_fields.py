@@ -1,4 +1,4 @@
-"""Cutting the fields off a request that a plain mongod does not know."""
+"""Removing from requests the fields that a plain mongod does not know."""
 
 from typing import Final
 
@@ -12,14 +12,14 @@ _SHARDING_FIELDS: Final = VERSION_FIELDS | {INVOLVED_NAMESPACES}
 
 
 def without_sharding_fields(request: Request, more: bytes = b"") -> bytes:
-    """The request's frame less the fields about versions, with its id, flags and other sections.
+    """The request's frame without the version fields, with its id, flags and other sections.
 
-    Routers put ``shardVersion`` and ``databaseVersion`` at the end of the body, where one cut takes them off; from
-    elsewhere they are cut out as well.
+    Routers append ``shardVersion`` and ``databaseVersion`` to the body, where one cut removes both; elsewhere they are
+    removed as well, at a higher cost.
 
     Args:
         request: the request.
-        more: elements to be put at the end of the body.
+        more: elements to append to the body.
     """
     body, fields = request.body, request.fields
     last = len(body) - 1
@@ -41,6 +41,6 @@ def without_sharding_fields(request: Request, more: bytes = b"") -> bytes:
 
 
 def with_body(message: OpMsg, body: bytes) -> bytes:
-    """The frame of a request with another body, and without the checksum that would no longer be right."""
+    """The frame of a request with another body, and without the checksum, which would no longer match."""
     sections = b"".join([sequence.section() for sequence in message.sequences]) if message.sequences else b""
     return op_msg(body, request_id=message.request_id, flags=message.flags & ~CHECKSUM_PRESENT, sections=sections)

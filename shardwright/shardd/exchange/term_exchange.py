@@ -1,17 +1,18 @@
-"""Asking the mongod for an operation, and not answering with what it has done in another term.
+"""Running an operation on mongod, and withholding the reply if it was executed in another term.
 
-An operation is let in by what the daemon knows of the placement, which is true in one term of its mongod. The operation
-may be executed in another one: the process can be stopped between the two, and so can mongod. Then this shard may own
-other ranges; what was written is no write of the collection's, and what was not found may be elsewhere.
+An operation is admitted by the placement that the daemon knows, which is valid in one term of its mongod. The operation
+may be executed in another one: the process, or mongod, may have been suspended in between. By then this shard may own
+other ranges, so that a write does not belong to the collection, and documents that were not found may be elsewhere.
 
-* Writes, and reads that promise the newest state (``linearizable``), have mongod tell its term in the reply.
-* Other reads are answered if no other term is known when the reply begins to come, and the process has not been stopped
-  meanwhile. That is not as strict: a mongod reports a new term at once, but its hello comes on another connection.
-  It costs a look at the clock, and long replies can be passed on while they come.
+* For writes, and for reads that promise the newest state (``linearizable``), mongod has to report its term in the
+  reply.
+* Other reads are answered if no other term is known when the reply begins to arrive, and the process has not been
+  suspended meanwhile. That is less strict: mongod reports a new term at once, but on another connection. It costs a
+  look at the clock, and allows long replies to be relayed while they arrive.
 
-An operation that had to wait for something after it was let in is not sent if the term has ended meanwhile.
+An operation that had to wait for something after its admission is not sent if the term has ended meanwhile.
 
-A client whose reply cannot be given finds its connection broken, as it would if the mongod had gone.
+A client whose reply is withheld finds its connection broken, as if mongod had failed.
 """
 
 from collections.abc import Mapping
@@ -43,14 +44,14 @@ _ROLE_CHANGES: Final = (Category.NOT_PRIMARY, Category.SHUTDOWN, Category.INTERR
 
 
 class TermExchange:
-    """The exchange of one operation with the mongod, made at the moment in which the operation is let in.
+    """One operation's exchange with mongod, created at the moment of its admission.
 
     Args:
         sidecar: knows the term.
-        upstream: the client's connection to the mongod.
-        operations: those with which the operation was counted in.
-        must_tell_term: the reply has to tell in which term it was made.
-        is_whole: the reply is wanted here, so it must not be passed on while it comes.
+        upstream: the client's connection to mongod.
+        operations: the generation in which the operation was counted.
+        must_tell_term: whether mongod has to report the operation's term in the reply.
+        is_whole: whether the caller needs the whole reply, so that it must not be relayed while it arrives.
     """
 
     __slots__ = ("_is_whole", "_must_tell_term", "_operations", "_sidecar", "_term", "_upstream")
@@ -73,11 +74,11 @@ class TermExchange:
 
     @may_run_in_reactor
     async def run(self, request: Request) -> bytes | None:
-        """The reply to an operation; None if there is none, or it has been passed on already.
+        """Run the operation; returns the reply, or None if there is none or it has been relayed already.
 
         Raises:
-            BackendError: mongod has gone; the term was over before the operation was sent, or it was executed in
-                another one.
+            BackendError: mongod does not answer; or the term was over before the operation was sent, or it was executed
+                in another one.
         """
         flags = request.message.flags
         if self._must_tell_term:
@@ -98,29 +99,29 @@ class TermExchange:
 
     @may_run_in_reactor
     async def forward(self, frame: bytes, flags: int) -> bytes | None:
-        """One step of the operation, as `Upstream.forward`, in its term.
+        """Run one step of the operation in its term, as `Upstream.forward` does.
 
         Raises:
-            BackendError: mongod has gone, or the term was over before this was sent.
-            CommandError: as `Upstream.forward`.
+            BackendError: mongod does not answer, or the term was over before this was sent.
+            CommandError: as for `Upstream.forward`.
         """
         await self._prepare_to_send()
         return await self._upstream.forward(frame, flags)
 
     @may_run_in_reactor
     async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
-        """One step of the operation, as `Upstream.command`, in its term.
+        """Run one step of the operation in its term, as `Upstream.command` does.
 
         Raises:
-            CommandError: as `Upstream.command`.
-            BackendError: as `forward`.
+            CommandError: as for `Upstream.command`.
+            BackendError: as for `forward`.
         """
         await self._prepare_to_send()
         return await self._upstream.command(db, command)
 
     @may_run_in_reactor
     async def confirm(self) -> None:
-        """Find out whether the term is still the one in which the operation was let in, by asking mongod.
+        """Check with mongod that the term is still the one in which the operation was admitted.
 
         Raises:
             CommandError: InterruptedDueToReplStateChange, it is not.
@@ -133,9 +134,9 @@ class TermExchange:
 
     @may_run_in_reactor
     async def _prepare_to_send(self) -> None:
-        """Find out whether the term lasts; nothing is waited for between the last look at it and the sending.
+        """Check that the term lasts, without a checkpoint between the last look at it and the sending.
 
-        What has been in the reactor since it was let in has not waited for anything but mongod.
+        An operation that has been in the reactor since its admission has waited for nothing but mongod.
         """
         if not self._upstream.is_open:
             await self._upstream.open()
@@ -149,11 +150,11 @@ class TermExchange:
             raise BackendError(self._sidecar.mongod.socket_path, "has begun another term", sent=False)
 
     def _may_begin(self) -> bool:
-        """Whether a long answer may be passed on while it comes: nobody is going to ask again instead."""
+        """Whether a long reply may be relayed while it arrives, because the operation will not have to be repeated."""
         return not self._operations.is_superseded and self._is_known_to_last()
 
     def _is_known_to_last(self) -> bool:
-        """Whether the answer to a read may be given. A secondary that was elected has no other data than before."""
+        """Whether a read may be answered. A secondary that has been elected since has the same data as before."""
         term = self._term
         return term is None or (self._sidecar.certainty.is_certain and self._sidecar.mirror.term == term)
 

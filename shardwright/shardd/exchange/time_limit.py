@@ -1,4 +1,4 @@
-"""How long a request may take."""
+"""The time limit of a request."""
 
 import math
 
@@ -6,6 +6,6 @@ from shardwright.wire.request import Request
 
 
 def seconds_allowed(request: Request) -> float:
-    """How long a request may take by its ``maxTimeMS``; for ever without one."""
+    """The time limit in seconds that ``maxTimeMS`` sets; infinite without one."""
     max_time_ms = request.get(b"maxTimeMS")
     return max_time_ms / 1000 if isinstance(max_time_ms, int | float) and max_time_ms > 0 else math.inf

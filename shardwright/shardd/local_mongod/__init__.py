@@ -1,5 +1,6 @@
-"""What this shard's mongod itself holds: collections, indexes, ranges, raw cursors, and the reserved sessions.
+"""This shard's mongod: its collections, indexes and ranges, raw cursors, and the reserved sessions.
 
-Owns how that is read and written without any knowledge of placement, and of ``config`` what is this shard's alone.
+Owns reading and writing these without any knowledge of placement, and the collections of ``config`` that are private to
+this shard.
 Imports no other room.
 """

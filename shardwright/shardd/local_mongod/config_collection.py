@@ -1,4 +1,4 @@
-"""Collections of ``config`` that are one shard's own: what the next primary has to know of what was under way."""
+"""Collections of ``config`` that are private to one shard: what the next primary has to know of unfinished work."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -13,13 +13,13 @@ _CONFIG: Final = "config"
 
 
 class ConfigCollection:
-    """Documents of one such collection, each found by its ``_id``. Every write waits for a majority.
+    """One such collection, whose documents are found by their ``_id``. Every write waits for a majority.
 
-    All of its methods raise a CommandError when mongod refuses or is not primary, and a BackendError when it is gone.
+    All methods raise CommandError if mongod refuses or is not primary, and BackendError if it does not answer.
 
     Args:
         mongod: the local mongod.
-        name: of the collection.
+        name: the collection's name.
     """
 
     def __init__(self, mongod: LocalMongod, name: str) -> None:
@@ -27,14 +27,14 @@ class ConfigCollection:
         self._name = name
 
     async def all(self, *, may_be_secondary: bool = False) -> list[dict[str, Any]]:
-        """All documents; with ``may_be_secondary`` those that the local mongod has, whatever its role."""
+        """All documents; with ``may_be_secondary``, those that the local mongod has even if it is not primary."""
         command: dict[str, Any] = {"find": self._name}
         if may_be_secondary:
             command["$readPreference"] = {"mode": "nearest"}
         return await self._read(command)
 
     async def all_at(self, time: Timestamp, query: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The documents that matched a query at a cluster time, of the local mongod, whatever its role."""
+        """The documents that matched a query at a cluster time, on the local mongod whatever its role."""
         concern = {"level": "snapshot", "atClusterTime": time}
         preference = {"mode": "nearest"}
         return await self._read(
@@ -51,17 +51,17 @@ class ConfigCollection:
             command = {"getMore": Int64(cursor["id"]), "collection": self._name}
 
     async def get(self, identity: object) -> dict[str, Any] | None:
-        """The document of an ``_id``, None if there is none."""
+        """The document with an ``_id``, None if there is none."""
         find = {"find": self._name, "filter": {"_id": identity}, "singleBatch": True}
         found: list[dict[str, Any]] = (await self._mongod.command(_CONFIG, find))["cursor"]["firstBatch"]
         return found[0] if found else None
 
     async def save(self, document: Mapping[str, Any]) -> None:
-        """Write a document, in the place of the one with its ``_id`` if there is one."""
+        """Insert a document, or replace the one with its ``_id``."""
         update = {"q": {"_id": document["_id"]}, "u": document, "upsert": True}
         await self._mongod.write(_CONFIG, {"update": self._name, "updates": [update], "writeConcern": MAJORITY})
 
     async def remove(self, identity: object) -> None:
-        """Remove the document of an ``_id``, if it is there."""
+        """Remove the document with an ``_id``, if it exists."""
         delete = {"q": {"_id": identity}, "limit": 1}
         await self._mongod.write(_CONFIG, {"delete": self._name, "deletes": [delete], "writeConcern": MAJORITY})

@@ -1,4 +1,4 @@
-"""Collections as they are on the local mongod: looking at them, creating and dropping them."""
+"""Describing, creating, changing and dropping collections on the local mongod."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from shardwright.wire.rawbson import array_documents, decode_value, find, index
 from shardwright.wire.transport.client import decode_reply, response_body
 
 _BUCKETS: Final = "system.buckets."
-"""What the names of the collections begin with that hold the documents of time-series collections."""
+"""The prefix of the collections that store the documents of time-series collections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class LocalCollection:
 
     Attributes:
         kind: ``collection``, ``view`` or ``timeseries``.
-        options: those it was created with.
-        uuid: None for a view.
-        id_index: the specification of the ``_id`` index, None for a view.
+        options: its options.
+        uuid: its UUID; None for a view.
+        id_index: the specification of the ``_id`` index; None for a view.
     """
 
     kind: str
@@ -41,7 +41,7 @@ class LocalCollection:
 
 
 async def describe(mongod: LocalMongod, namespace: Namespace) -> LocalCollection | None:
-    """What is there under a name, None if nothing."""
+    """The collection or view with a name, None if there is none."""
     reply = await mongod.command(namespace.db, _listing(namespace))
     for entry in reply["cursor"]["firstBatch"]:
         raw_uuid = entry["info"].get("uuid")
@@ -51,10 +51,10 @@ async def describe(mongod: LocalMongod, namespace: Namespace) -> LocalCollection
 
 
 async def read_options(mongod: LocalMongod, namespace: Namespace) -> tuple[str, bytes] | None:
-    """The kind of what is there under a name, and its options as mongod has them, raw; None if nothing is there."""
+    """The kind of the collection or view with a name, and its raw options; None if there is none."""
     body = bson.encode({**_listing(namespace), "$db": namespace.db})
     frame = await mongod.pool.exchange(op_msg(body, request_id=next_request_id()))
-    decode_reply(frame)  # raises the error that it may tell of
+    decode_reply(frame)  # raises if the command failed
     reply = response_body(frame)
     batch = find(reply, b"firstBatch", index(reply)[b"cursor"][2])
     assert batch is not None
@@ -74,7 +74,7 @@ def _listing(namespace: Namespace) -> dict[str, Any]:
 
 
 async def list_indexes(mongod: LocalMongod, namespace: Namespace) -> list[dict[str, Any]]:
-    """The specifications of a collection's indexes, none if it does not exist. No collection has more than 64."""
+    """The specifications of a collection's indexes, of which there are at most 64; none if it does not exist."""
     try:
         reply = await mongod.command(
             namespace.db, {"listIndexes": namespace.collection, "$readPreference": {"mode": "nearest"}}
@@ -95,10 +95,10 @@ async def is_empty(mongod: LocalMongod, namespace: Namespace) -> bool:
 
 
 async def create(mongod: LocalMongod, namespace: Namespace) -> None:
-    """Create a collection with default options; one that is there is left as it is.
+    """Create a collection with default options, unless it exists.
 
     Raises:
-        CommandError: it can't be created.
+        CommandError: it cannot be created.
     """
     try:
         await mongod.command(namespace.db, {"create": namespace.collection, "writeConcern": MAJORITY})
@@ -114,7 +114,7 @@ async def create_with_uuid(
     options: Mapping[str, Any],
     id_index: Mapping[str, Any] | None,
 ) -> None:
-    """Create a collection under a given UUID, as it has on the other shards; the same again is fine.
+    """Create a collection with the UUID that it has on other shards, unless it exists.
 
     Raises:
         CommandError: InvalidUUID, another collection of that name exists.
@@ -135,10 +135,10 @@ async def create_with_uuid(
 
 
 async def create_indexes(mongod: LocalMongod, namespace: Namespace, indexes: Sequence[Mapping[str, Any]]) -> None:
-    """Create indexes of given specifications; those that are there are left as they are.
+    """Create indexes with the given specifications, unless they exist.
 
     Raises:
-        CommandError: they can't be created.
+        CommandError: they cannot be created.
     """
     if indexes:
         create = {"createIndexes": namespace.collection, "indexes": list(indexes), "writeConcern": MAJORITY}
@@ -146,30 +146,30 @@ async def create_indexes(mongod: LocalMongod, namespace: Namespace, indexes: Seq
 
 
 async def change(mongod: LocalMongod, namespace: Namespace, command: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a command that changes an existing collection: the one that is there now, by its UUID; returns the reply.
+    """Run a command that changes the collection that exists now, by its UUID; returns the reply.
 
-    One that reaches mongod late does not change, or create, another collection of that name. Views and time-series
-    collections have no UUID that mongod takes.
+    A command that reaches mongod late thus does not change, or create, another collection of that name. For views and
+    time-series collections mongod does not accept a UUID.
 
     Raises:
-        CommandError: CollectionUUIDMismatch, it was dropped meanwhile; or what mongod answers.
+        CommandError: CollectionUUIDMismatch, it was dropped meanwhile; or an error of mongod.
     """
     existing = None if "collectionUUID" in command else await describe(mongod, namespace)
     return await mongod.command(namespace.db, {**command, **uuid_argument(namespace, existing)})
 
 
 def uuid_argument(namespace: Namespace, existing: LocalCollection | None) -> dict[str, Binary]:
-    """``collectionUUID`` for a command about a collection; nothing where mongod takes none."""
+    """``collectionUUID`` for a command about a collection; nothing if mongod does not accept it."""
     if existing is None or existing.uuid is None or namespace.collection.startswith(_BUCKETS):
         return {}
     return {"collectionUUID": Binary.from_uuid(existing.uuid)}
 
 
 async def list_collections(mongod: LocalMongod, db: str) -> list[Namespace]:
-    """The collections of a database that can be dropped one by one: no views, whose definitions are in one of them.
+    """The collections of a database that can be dropped one by one, without views.
 
-    They come in an order in which mongod lets all of them be dropped: those definitions last, since it keeps them while
-    there are buckets of time-series collections.
+    They are in an order in which mongod allows all of them to be dropped: ``system.views`` comes last, since it is kept
+    as long as there are buckets of time-series collections.
     """
     namespaces: list[Namespace] = []
     command: dict[str, Any] = {"listCollections": 1, "filter": {"type": "collection"}}
@@ -178,26 +178,26 @@ async def list_collections(mongod: LocalMongod, db: str) -> list[Namespace]:
         for entry in cursor.get("firstBatch") or cursor.get("nextBatch") or ():
             namespaces.append(Namespace(db, entry["name"]))
         if not cursor["id"]:
-            # A profiler that is on holds on to what it writes to.
+            # This one cannot be dropped while the profiler is on.
             droppable = [each for each in namespaces if each.collection != "system.profile"]
             return sorted(droppable, key=lambda each: each.collection == "system.views")
         command = {"getMore": Int64(cursor["id"]), "collection": "$cmd.listCollections"}
 
 
 async def has_collections(mongod: LocalMongod, db: str) -> bool:
-    """Whether there are collections or views of a database."""
+    """Whether a database has any collections or views."""
     reply = await mongod.command(db, {"listCollections": 1, "nameOnly": True})
     return bool(reply["cursor"]["firstBatch"])
 
 
 async def drop(mongod: LocalMongod, namespace: Namespace) -> None:
-    """Drop whatever has a name; what is not there is fine.
+    """Drop the collection or view with a name, if it exists.
 
     A collection is dropped by its UUID, so that a command that reaches mongod late does not take one that was created
-    since. Mongod takes no UUID for views, time-series collections and their buckets.
+    since. mongod does not accept a UUID for views, time-series collections and their buckets.
 
     Raises:
-        CommandError: it can't be dropped.
+        CommandError: it cannot be dropped.
     """
     existing = await describe(mongod, namespace)
     if existing is None:

@@ -1,4 +1,4 @@
-"""A cursor of the local mongod that is read a batch now and then, and holds no connection in between."""
+"""A cursor of the local mongod that is read at intervals, and holds no connection in between."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,9 +19,9 @@ class PooledCursor:
     """A cursor over raw documents.
 
     Args:
-        mongod: where.
-        namespace: what is read.
-        command: ``find`` or ``aggregate`` less the database.
+        mongod: the local mongod.
+        namespace: the collection.
+        command: a ``find`` or ``aggregate`` without ``$db``.
 
     Attributes:
         is_exhausted: whether there are no more documents.
@@ -35,14 +35,14 @@ class PooledCursor:
 
     @classmethod
     def find(cls, mongod: LocalMongod, namespace: Namespace, arguments: Mapping[str, Any]) -> "PooledCursor":
-        """A cursor of ``find`` with some arguments."""
+        """The cursor of a ``find`` with these arguments."""
         return cls(mongod, namespace, {"find": namespace.collection, **arguments})
 
     async def next_batch(self) -> list[bytes]:
-        """The next documents, none only at the end.
+        """The next documents; none only at the end.
 
         Raises:
-            CommandError: mongod refuses, or the cursor has gone.
+            CommandError: mongod refuses, or the cursor was killed.
             BackendError: mongod does not answer.
         """
         while not self.is_exhausted:
@@ -63,10 +63,10 @@ class PooledCursor:
 
 
 async def all_documents(mongod: LocalMongod, namespace: Namespace, arguments: Mapping[str, Any]) -> list[bytes]:
-    """Everything that a query finds.
+    """All documents that a ``find`` returns.
 
     Raises:
-        CommandError: mongod refuses, or the cursor has gone.
+        CommandError: mongod refuses, or the cursor was killed.
         BackendError: mongod does not answer.
     """
     cursor, documents = PooledCursor.find(mongod, namespace, arguments), list[bytes]()

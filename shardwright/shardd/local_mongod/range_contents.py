@@ -1,4 +1,4 @@
-"""Whether a range of shard key values holds documents on the local mongod."""
+"""Whether the local mongod has documents in a range of shard key values."""
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.range_scan import ShardKeyIndex
@@ -10,7 +10,7 @@ from shardwright.sharding.shard_key import ShardKeyPattern
 async def is_range_empty(
     mongod: LocalMongod, namespace: Namespace, pattern: ShardKeyPattern, wanted: ChunkRange
 ) -> bool:
-    """Whether no document has a shard key in a range, looked up in an index that begins with the shard key.
+    """Whether no document has a shard key in a range, according to an index that supports the shard key.
 
     Raises:
         CommandError: IndexNotFound, there is no such index.

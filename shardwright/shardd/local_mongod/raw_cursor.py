@@ -1,4 +1,4 @@
-"""Cursors of the local mongod whose batches stay raw: they are passed on as they lie in mongod's reply."""
+"""Cursors of the local mongod with raw batches, which can be passed on as they are in mongod's reply."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -26,17 +26,17 @@ logger = get_logger("shardd.local_mongod")
 _KILL_SECONDS_MAX: Final = 5.0
 
 _BODY_AT: Final = 21
-"""Where the body of an OP_MSG lies that has no other section before it, as replies have."""
+"""Offset of the body in an OP_MSG whose first section it is, as in replies."""
 
 _unpack_int64 = Struct("<q").unpack_from
 _unpack_int32 = Struct("<i").unpack_from
 
 
 class RawBatch:
-    """One batch, within the frame that brought it.
+    """One batch, within the frame of the reply.
 
     Attributes:
-        cursor_id: of the cursor, 0 when this is its last batch.
+        cursor_id: the cursor's id; 0 if this is its last batch.
     """
 
     __slots__ = ("_array", "_cursor", "_frame", "cursor_id")
@@ -46,10 +46,10 @@ class RawBatch:
 
         Raises:
             CommandError: the reply says ``ok: 0``.
-            RemoteProtocolError: it is no reply of a cursor.
+            RemoteProtocolError: it is not the reply of a cursor.
         """
         if Header(frame).opcode != OP_MSG or frame[_BODY_AT - 1]:
-            raise RemoteProtocolError("a reply that is no lone document")
+            raise RemoteProtocolError("a reply that is not a single document")
         span = rawbson.find(frame, b"cursor", _BODY_AT)
         if span is None:
             raise CommandError.from_reply(decode_reply(frame))
@@ -60,32 +60,32 @@ class RawBatch:
 
     @property
     def array(self) -> memoryview:
-        """The documents as the raw value of a BSON array, not copied."""
+        """The documents as a raw BSON array, not copied."""
         return memoryview(self._frame)[self._array[2] : self._array[3]]
 
     @property
     def is_empty(self) -> bool:
-        """Whether it holds no document."""
+        """Whether it has no documents."""
         return self._array[3] - self._array[2] == len(rawbson.EMPTY_DOCUMENT)
 
     def documents(self) -> list[bytes]:
-        """The documents, each as its own bytes."""
+        """The documents, each as bytes."""
         return rawbson.array_documents(self._frame, self._array)
 
     def count(self, expected: int) -> int:
-        """How many documents it holds, found without looking at each if there are as many as expected."""
+        """The number of documents, found without visiting each if there are as many as expected."""
         frame, start, end = self._frame, self._array[2], self._array[3]
         if expected:
             key = b"\x03%d\0" % (expected - 1)
             position = frame.rfind(key, start, end)
-            # A field of that name within a document ends with that document, which is before the end of the array.
+            # A field of that name within a document would end before the end of the array.
             if position >= 0 and position + len(key) + _unpack_int32(frame, position + len(key))[0] == end - 1:
                 return expected
         return sum(1 for _ in rawbson.spans(frame, start))
 
     @property
     def scanned(self) -> int:
-        """Up to which time, packed, a cursor on the oplog has looked for entries; 0 when it does not tell."""
+        """The time, packed, up to which a cursor on the oplog has scanned; 0 if the reply does not say."""
         token = self._cursor.get(b"postBatchResumeToken")
         if token is None:
             return 0
@@ -94,16 +94,16 @@ class RawBatch:
 
 
 class RawCursor:
-    """A cursor, and the connection on which it alone is read.
+    """A cursor, and the connection reserved for it.
 
     Args:
-        mongod: the mongod of this daemon.
+        mongod: the local mongod.
         connection: borrowed from its pool.
-        namespace: what is read.
-        options: fields of every command of the cursor, as ``lsid``.
+        namespace: the collection.
+        options: fields for every command of the cursor, such as ``lsid``.
 
     Attributes:
-        id: of the cursor; 0 before it is opened and when it has ended.
+        id: its id; 0 before it is opened and after it has ended.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class RawCursor:
     async def open(
         cls, mongod: LocalMongod, namespace: Namespace, options: Mapping[str, Any] | None = None
     ) -> "AsyncIterator[RawCursor]":
-        """A cursor that is not there any more after the block, nor its connection if that may be in use still."""
+        """A cursor that is closed after the block, with its connection if that may still be in use."""
         cursor = cls(mongod, await mongod.pool.borrow(), namespace, options)
         try:
             yield cursor
@@ -141,18 +141,18 @@ class RawCursor:
         return await self._run({"find": self._namespace.collection, "comment": OWN_CURSOR_COMMENT, **arguments})
 
     async def more(self, **options: object) -> RawBatch:
-        """The next batch; the cursor must be open still.
+        """The next batch of an open cursor.
 
         Raises:
-            CommandError: it is not, or the operation was interrupted.
+            CommandError: the cursor is not open, or the operation was interrupted.
             BackendError: mongod does not answer.
         """
         return await self._run({"getMore": Int64(self.id), "collection": self._namespace.collection, **options})
 
     async def close(self) -> None:
-        """End it, also when cancelled; mongod would keep it for ten minutes, or as long as its session."""
+        """End it, even when cancelled; mongod would keep it open for ten minutes, or as long as its session."""
         if self.id:
-            self._connection.close()  # ends what mongod may be doing for it
+            self._connection.close()  # interrupts a command that may be under way
         self._mongod.pool.give_back(self._connection)
         if not self.id:
             return
@@ -161,7 +161,7 @@ class RawCursor:
             try:
                 await self._mongod.command(self._namespace.db, kill)
             except (BackendError, CommandError) as error:
-                # A mongod that has gone has no cursors.
+                # If mongod is gone, so are its cursors.
                 logger.info("Could not kill a cursor", namespace=str(self._namespace), error=str(error))
 
     async def _run(self, command: Mapping[str, Any]) -> RawBatch:

@@ -1,4 +1,4 @@
-"""Replies of mongod and of other shards, looked at without decoding the documents in them."""
+"""Inspecting replies of mongod and of other shards without decoding the documents in them."""
 
 from typing import Final
 
@@ -16,10 +16,10 @@ def is_ok(reply: bytes) -> bool:
 
 
 def check_reply(reply: bytes) -> None:
-    """Raise what a reply says has failed: the command, one of its items, or its write concern.
+    """Raise the error in a reply: that of the command, of one of its items, or of its write concern.
 
     Raises:
-        CommandError: that.
+        CommandError: that error.
     """
     if is_ok(reply) and find(reply, b"writeErrors") is None and find(reply, b"writeConcernError") is None:
         return
@@ -32,12 +32,12 @@ def check_reply(reply: bytes) -> None:
 
 
 def required_array(reply: bytes, name: bytes) -> Span:
-    """Where an array of a reply is.
+    """Find an array in a reply.
 
     Raises:
         CommandError: FailedToParse, there is none.
     """
     span = find(reply, name)
     if span is None or span[0] != ARRAY:
-        raise CommandError(ErrorCode.FailedToParse, f"a reply without the array '{name.decode()}'")
+        raise CommandError(ErrorCode.FailedToParse, f"the reply has no array '{name.decode()}'")
     return span

@@ -1,16 +1,16 @@
-"""The sessions reserved for what migrations write: cloned and changed documents, and the deletion of ranges.
+"""The sessions reserved for the writes of migrations: cloned and changed documents, and range deletions.
 
-Users' change streams must not see a document move. So all of it is written in transactions of sessions whose ids are
-known beforehand: streams that are opened through a shard daemon leave out the events whose ``lsid.id`` is one of
+Users' change streams must not show documents moving. So these writes are made in transactions of sessions with known
+ids, and change streams that are opened through a shard daemon leave out events whose ``lsid.id`` is one of
 `RESERVED_SESSION_IDS`. (A transaction also inserts at full speed where the same ``_id`` was deleted a moment ago.)
 
-A transaction that was cut off, by a cancellation, a broken connection or the end of a former daemon, may still be under
+A transaction that was cut off by a cancellation, a broken connection or the end of a former daemon may still be under
 way in mongod. Before anything else is written, each such session is *settled*: an empty transaction with a higher
-number begins only when the one before it is over, and ends it if it is open. So what was given up does not come to
-light behind the back of whoever cleans up after it.
+number begins only when the previous one is over, and ends it if it is open. So a write that was given up cannot appear
+after a task has cleaned up.
 
-Mongod takes no transactions on its own databases, of which ``config.system.sessions`` can be sharded; and no user's
-change stream covers them. There, the same is done without.
+mongod does not support transactions on its internal databases, where ``config.system.sessions`` can be sharded; and no
+user's change stream covers them. There the same writes are made without transactions.
 """
 
 import time
@@ -43,13 +43,13 @@ logger = get_logger("shardd.reserved_sessions")
 Result = TypeVar("Result")
 
 RESERVED_SESSION_IDS: Final = tuple(UUID(bytes=b"Shardwright\0\0\0\0" + bytes((number,))) for number in range(8))
-"""The ids of the reserved sessions, the same on all shards: the name of the product and a number."""
+"""The ids of the reserved sessions, the same on all shards: the product's name and a number."""
 
 LOCAL_WRITE_CONCERN: Final[Mapping[str, Any]] = {"w": 1}
-"""Not to wait for others; the default of mongod is the majority, which costs a flush of the journal each time."""
+"""Does not wait for other members; mongod's default, the majority, would cost a flush of the journal each time."""
 
 _FENCE: Final = Namespace("shardwright", "fence")
-"""A collection that need not exist: reading it is what an empty transaction does."""
+"""A collection that need not exist: an empty transaction reads it."""
 
 _ENDED: Final = frozenset({ErrorCode.NoSuchTransaction, ErrorCode.TransactionCommitted})
 _NUMBER_IS_TAKEN: Final = frozenset({ErrorCode.TransactionTooOld, ErrorCode.ConflictingOperationInProgress})
@@ -72,17 +72,17 @@ class Transaction:
     ) -> bytes:
         """Run one statement; returns the raw body of the reply.
 
-        A task that works for a term has it run in no other one. So no transaction is committed in another term than
-        that of its statements: mongod aborts those that are open when it steps down.
+        If the task works for a term, the statement fails in any other. So a transaction is committed only in the term
+        of its statements, as mongod aborts open transactions when it steps down.
 
         Args:
             db: the database.
-            body: the command less session and transaction fields.
-            sequence: name and raw documents of an argument that is sent beside the body.
+            body: the command without session and transaction fields.
+            sequence: name and raw documents of an argument that is sent as a document sequence.
 
         Raises:
-            CommandError: the statement, or one of its items, failed; InterruptedDueToReplStateChange, the term is over;
-                the transaction can only be aborted.
+            CommandError: the statement, or one of its items, failed; InterruptedDueToReplStateChange, the term is over.
+                In either case the transaction can only be aborted.
             BackendError: mongod does not answer.
         """
         await self._mongod.check_term_before()
@@ -104,17 +104,17 @@ class Transaction:
         return response_body(await self._mongod.pool.exchange(frame))
 
     async def commit(self, write_concern: Mapping[str, Any]) -> None:
-        """Make it last.
+        """Commit it.
 
         Raises:
-            CommandError: it could not be committed; WriteConcernFailed, it is, but not where it was asked to be.
+            CommandError: it could not be committed; WriteConcernFailed, it was, but the write concern was not met.
             BackendError: mongod does not answer.
         """
         if self._has_begun:
             await self.run("admin", {"commitTransaction": 1, "writeConcern": write_concern})
 
     async def abort(self) -> None:
-        """Undo it; one that has ended, even by a commit, is fine.
+        """Abort it, unless it has already ended.
 
         Raises:
             CommandError: it could not be aborted.
@@ -123,7 +123,7 @@ class Transaction:
         if not self._has_begun:
             return
         try:
-            # In another term, too: there is nothing to be done for it.
+            # In any term: without a check that could fail.
             check_reply(await self._exchange("admin", {"abortTransaction": 1}))
         except CommandError as error:
             if error.code not in _ENDED:
@@ -146,11 +146,11 @@ class ReservedSession:
         *,
         write_concern: Mapping[str, Any] = LOCAL_WRITE_CONCERN,
     ) -> None:
-        """Insert raw documents, all or none, just as they are and whatever the collection's validator says of them.
+        """Insert raw documents, all or none, unchanged and bypassing the collection's validator.
 
         Raises:
-            CommandError: DuplicateKey and whatever else an insert may fail with; WriteConcernFailed, they are inserted.
-            BackendError: mongod does not answer; they may be inserted or not.
+            CommandError: DuplicateKey or any other error of an insert; WriteConcernFailed, they were inserted.
+            BackendError: mongod does not answer; they may have been inserted or not.
         """
 
         if namespace.is_internal:
@@ -174,7 +174,7 @@ class ReservedSession:
         *,
         write_concern: Mapping[str, Any] = LOCAL_WRITE_CONCERN,
     ) -> int:
-        """Run the statements ``{q, limit, …}`` of a ``delete``, all or none; returns how many documents went.
+        """Run the statements ``{q, limit, …}`` of a ``delete``, all or none; returns the number of deleted documents.
 
         Raises:
             CommandError: a statement failed; WriteConcernFailed, they have been run.
@@ -209,13 +209,13 @@ class ReservedSession:
         *,
         write_concern: Mapping[str, Any] = LOCAL_WRITE_CONCERN,
     ) -> Result:
-        """Have ``work`` run statements in a transaction and commit it; returns what ``work`` does.
+        """Run ``work`` in a transaction and commit it; returns the result of ``work``.
 
-        What fails for a passing reason (``TransientTransactionError``), as on a write conflict, is done again.
+        A transaction that fails with a ``TransientTransactionError``, such as a write conflict, is repeated.
 
         Raises:
-            CommandError: a statement failed; WriteConcernFailed, it is committed, but not where it was asked to be.
-            BackendError: mongod does not answer; it may be committed or not.
+            CommandError: a statement failed; WriteConcernFailed, it was committed, but the write concern was not met.
+            BackendError: mongod does not answer; it may have been committed or not.
         """
         attempt = 1
         while True:
@@ -240,7 +240,7 @@ class ReservedSession:
             attempt += 1
 
     async def settle(self) -> None:
-        """Return once no transaction that was begun in this session, by whomever, is under way any more.
+        """Return when no earlier transaction of this session is under way, whichever process began it.
 
         Raises:
             CommandError: mongod is not primary.
@@ -253,24 +253,25 @@ class ReservedSession:
         await self.transact(read_nothing)
 
     def _begin(self) -> Transaction:
-        # Numbers that rise with the clock rise across fail-over and restart, too.
+        # Numbers that follow the clock also rise across failovers and restarts.
         self._number = max(self._number + 1, time.time_ns() // 1_000)
         return Transaction(self._mongod, self._lsid, self._number)
 
     async def _end(self, transaction: Transaction) -> None:
-        """Abort what has failed, so that it does not keep others waiting; settled is what mongod says has ended."""
+        """Abort a failed transaction, so that it does not block others; then the session is settled."""
         with trio.CancelScope(shield=True), trio.move_on_after(_ABORT_SECONDS_MAX):
             try:
                 await transaction.abort()
                 self.is_settled = True
             except (CommandError, BackendError) as error:
-                logger.info("A transaction of a migration remains to be settled", error=str(error))
+                logger.info("Could not abort a transaction of a migration", error=str(error))
 
     async def _learn_number(self, leap: int) -> None:
-        """Another primary, whose clock was ahead, has used this session: begin above its numbers.
+        """Go on above the numbers of another primary, whose clock was ahead, that has used this session.
 
         Args:
-            leap: how far. Stored is the last number that wrote; each time it was settled since has taken another.
+            leap: how far above the stored number to begin. mongod stores the last transaction that wrote; each time
+                the session was settled since has taken a further number.
         """
         find_number = {"find": "transactions", "filter": {"_id.id": self._lsid["id"]}, "singleBatch": True}
         reply = await self._mongod.command("config", find_number)
@@ -279,7 +280,7 @@ class ReservedSession:
 
 
 class ReservedSessions:
-    """All reserved sessions, on one mongod."""
+    """The reserved sessions on one mongod."""
 
     def __init__(self, mongod: LocalMongod) -> None:
         self._sessions = [ReservedSession(mongod, session_id) for session_id in RESERVED_SESSION_IDS]
@@ -289,16 +290,16 @@ class ReservedSessions:
 
     @property
     def waiting_count(self) -> int:
-        """How many wait for a session."""
+        """Number of tasks waiting for a session."""
         return len(self._waiting)
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[ReservedSession]:
-        """A session that nobody else uses now, waiting for one if need be.
+        """Lend a session to the block, after waiting for a free one if necessary.
 
         Raises:
-            CommandError: one that was cut off could not be settled.
-            BackendError: likewise, mongod does not answer.
+            CommandError: a session whose transaction was cut off could not be settled.
+            BackendError: mongod does not answer.
         """
         session = await self._take()
         try:
@@ -308,7 +309,7 @@ class ReservedSessions:
             self._waiting.unpark()
 
     async def _take(self) -> ReservedSession:
-        """A free session, once all that are free are settled. Those in use are looked at when they come back."""
+        """A free session, once all free ones are settled. Those in use are settled when they come back."""
         while True:
             while not self._free:
                 await self._waiting.park()

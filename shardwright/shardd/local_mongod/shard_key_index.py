@@ -1,4 +1,4 @@
-"""The index that a sharded collection needs: finding it among those that are there, or creating it.
+"""The index that a sharded collection needs: finding it among the existing ones, or creating it.
 
 The rules are those of MongoDB 6.0's ``shardCollection``.
 """
@@ -26,23 +26,23 @@ async def ensure_shard_key_index(
     has_default_collation: bool,
     may_create: bool,
 ) -> None:
-    """See to it that ranges of the shard key can be read through an index.
+    """Make sure that an index supports the shard key.
 
     Args:
         mongod: the local mongod.
         namespace: an existing collection.
-        pattern: its shard key to be.
-        unique: an index that is there has to be on just the key and unique.
-        is_declared_unique: an index that is created is to be unique.
-        has_default_collation: the collection's strings are not ordered as the shard key's are.
-        may_create: create the index if it is missing and the collection is empty.
+        pattern: its future shard key.
+        unique: whether an existing index must be unique and have exactly the key.
+        is_declared_unique: whether to create the index as unique.
+        has_default_collation: whether the collection has a default collation, which the index must not use.
+        may_create: whether to create the index if it is missing and the collection is empty.
 
     Raises:
-        CommandError: InvalidOptions, an index is in the way, or missing and may not be created.
+        CommandError: InvalidOptions, an existing index conflicts, or the index is missing and must not be created.
     """
     indexes = await list_indexes(mongod, namespace)
     if has_supporting_index(namespace, pattern, indexes, unique=unique):
-        # Whether it is multikey, which its description does not tell, is for mongod to say.
+        # mongod checks whether it is multikey, which its specification does not show.
         await mongod.command(
             namespace.db, {"checkShardingIndex": str(namespace), "keyPattern": decode_document(pattern.document)}
         )
@@ -67,8 +67,8 @@ def has_supporting_index(
     """Whether one of ``indexes`` supports the shard key.
 
     Raises:
-        CommandError: InvalidOptions, an index that no shard could keep unique by itself, or a shard key index that is
-            not unique though it has to be.
+        CommandError: InvalidOptions, a shard could not enforce the uniqueness of an existing index by itself, or a
+            shard key index is not unique though it has to be.
     """
     for index in indexes:
         if index.get("unique") and not pattern.is_unique_index_compatible(index["key"]):
@@ -94,7 +94,7 @@ def has_supporting_index(
 
 
 def index_specification(pattern: ShardKeyPattern, *, unique: bool, has_default_collation: bool) -> dict[str, Any]:
-    """The index on just the shard key."""
+    """The specification of an index on exactly the shard key."""
     key = decode_document(pattern.document)
     specification: dict[str, Any] = {"key": key, "name": "_".join(f"{name}_{value}" for name, value in key.items())}
     if unique:

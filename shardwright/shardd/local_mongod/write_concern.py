@@ -1,7 +1,7 @@
-"""With which write concern a shard writes what must not be lost."""
+"""The write concern of a shard's own writes."""
 
 from collections.abc import Mapping
 from typing import Any, Final
 
 MAJORITY: Final[Mapping[str, Any]] = {"w": "majority", "wtimeout": 60_000}
-"""The write concern of everything that must not be lost, with MongoDB's time limit for it between servers."""
+"""For everything that must not be lost, with MongoDB's time limit for such writes between servers."""

@@ -1,5 +1,5 @@
-"""What this shard knows of namespaces and databases: versions, critical sections, operations under way.
+"""What this shard knows about namespaces and databases: versions, critical sections, operations under way.
 
-Owns those states, and how they are refreshed, persisted in ``config.cache.*`` and followed on secondaries.
+Owns those states, refreshing them, persisting them in ``config.cache.*``, and following that on secondaries.
 May import `cluster`, `exchange`, `local_mongod` and `orphans`.
 """

@@ -1,9 +1,8 @@
-"""Noticing, on a secondary, that the primary has learnt something new about the catalog.
+"""Noticing, on a secondary, that the primary has new metadata.
 
-What the primary persists in ``config.cache.*``, and which ranges may hold orphans, arrives by replication. Until then a
-secondary may serve routers by what it knew before, which is what its data is like, too; afterwards it must not. The
-server's change streams do not cover the config database, so the oplog itself is followed, with a filter that mongod
-applies.
+The primary's ``config.cache.*`` and range deletions arrive by replication. Until then a secondary may answer routers by
+its older metadata, which matches its older data; afterwards it must not. Change streams do not cover the config
+database, so the oplog itself is followed, with a filter that mongod applies.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -29,8 +28,8 @@ class CacheWatch:
     """Follows the local mongod's oplog while it is a secondary.
 
     Args:
-        mirror: knows the role of the mongod.
-        open_connection: makes a connection to the mongod.
+        mirror: knows mongod's role.
+        open_connection: opens a connection to mongod.
         on_collection: called with a namespace whose cached entry changed.
         on_database: called with a database whose cached entry changed.
         on_range_deletion: called with an oplog entry of ``config.rangeDeletions``.
@@ -64,7 +63,7 @@ class CacheWatch:
         self._on_gap = on_gap
 
     async def run(self) -> None:
-        """Follow whenever there is something to follow, until cancelled."""
+        """Follow the oplog while mongod is a secondary, until cancelled."""
         while True:
             while not self._is_secondary:
                 await self._mirror.wait_for_change()
@@ -89,7 +88,7 @@ class CacheWatch:
             await trio.sleep(_RETRY_SECONDS)
 
     async def _follow(self) -> None:
-        """Follow the oplog from its present end; returns when the cursor does not live any longer."""
+        """Follow the oplog from its present end; returns when the cursor is dead."""
         connection = await self._open_connection()
         try:
             last = await connection.command(
@@ -107,7 +106,7 @@ class CacheWatch:
                     **_ON_A_SECONDARY,
                 },
             )
-            # From here on nothing is missed; what happened before may have been.
+            # From here on nothing is missed, but earlier changes may have been.
             await self._on_gap()
             while True:
                 cursor = reply["cursor"]

@@ -1,9 +1,9 @@
-"""Reads on a secondary that have to see a given time: what is known of their collection has to be as young as that.
+"""Reads on a secondary after a given time: the metadata of their collection must be at least as new as that.
 
-A secondary serves by what it knew until its oplog brings something newer (`cache_watch`), a moment after the data
-itself has come. Usually that is right, since the data was then like that. But a read after a time
-(``afterClusterTime``) may follow a write that another shard took after a migration. So the cached entry is looked at as
-of that time; it has changed at the latest when the critical section began (``enterCriticalSectionCounter``).
+A secondary uses its metadata until its oplog brings a change (`cache_watch`), a moment after the data itself has
+arrived. Usually that is right, as it matches the data. But a read after a time (``afterClusterTime``) may follow a
+write that another shard took after a migration. So the cached entry is read after that time; it has changed by the
+beginning of the critical section at the latest (``enterCriticalSectionCounter``).
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ from shardwright.wire.transport.request_loop import may_run_in_reactor
 
 
 class CausalReads:
-    """What the cached entries were when they were looked at last.
+    """Remembers the cached entries as they were last read.
 
     Args:
         mongod: the local mongod.
@@ -30,10 +30,10 @@ class CausalReads:
 
     @may_run_in_reactor
     async def prepare(self, request: Request, state: NamespaceState) -> None:
-        """Forget what is known of a collection if it was known before the time that a read waits for, and has changed.
+        """Forget a collection's metadata if its cached entry has changed by the time that a read waits for.
 
         Raises:
-            CommandError: MaxTimeMSExpired, the local mongod did not come to that time.
+            CommandError: MaxTimeMSExpired, the local mongod did not reach that time.
             BackendError: mongod does not answer.
         """
         time = awaited_time(request)

@@ -1,6 +1,6 @@
 """A critical section: the short time in which a namespace's placement changes and operations have to wait.
 
-It blocks new writes first, so that those under way can drain while reads go on, and then new reads.
+It first blocks new writes, so that those under way can drain while reads go on, and then new reads as well.
 """
 
 from collections.abc import Mapping
@@ -10,11 +10,11 @@ import trio
 
 
 class CriticalSection:
-    """One critical section of a namespace.
+    """A critical section of a namespace or a database.
 
     Attributes:
-        reason: what it is for; two sections with the same reason are the same.
-        blocks_reads: whether it has come to its second phase.
+        reason: its purpose; two sections with the same reason are the same.
+        blocks_reads: whether it is in its second phase.
     """
 
     __slots__ = ("_released", "blocks_reads", "reason")
@@ -25,13 +25,13 @@ class CriticalSection:
         self._released = trio.Event()
 
     def blocks(self, *, is_write: bool) -> bool:
-        """Whether an operation has to wait."""
+        """Whether an operation has to wait for it."""
         return is_write or self.blocks_reads
 
     async def wait_released(self) -> None:
-        """Return once it is over."""
+        """Return when it is over."""
         await self._released.wait()
 
     def release(self) -> None:
-        """It is over: those who wait look again."""
+        """End it, and wake the operations that wait for it; they check again."""
         self._released.set()

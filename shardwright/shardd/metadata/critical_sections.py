@@ -1,8 +1,8 @@
-"""Holding a namespace for a change that nobody may see half made.
+"""Holding a namespace during a change that no operation may see half done.
 
 A write under way may take minutes: an index build, an update of all documents, a write concern that cannot be met.
 Others must not wait that long for a change that waits for it, so every wait here is bounded. MongoDB waits five minutes
-for a lock of DDL, and then answers LockBusy.
+for a DDL lock, and then answers LockBusy.
 """
 
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -19,10 +19,10 @@ from shardwright.wire.logger import get_logger
 logger = get_logger("shardd.critical_sections")
 
 DRAIN_SECONDS_MAX: Final = 0.5
-"""How long new writes wait for one under way before they are let in again."""
+"""How long new writes wait for those under way before they are admitted again."""
 
 HOLD_SECONDS_MAX: Final = 300.0
-"""How long it is tried."""
+"""How long to keep trying before LockBusy."""
 
 _PAUSE_SECONDS: Final = 0.1
 _PAUSE_SECONDS_MAX: Final = 10.0
@@ -32,12 +32,12 @@ _PAUSE_SECONDS_MAX: Final = 10.0
 async def held_exclusively(state: NamespaceState, reason: Mapping[str, Any]) -> AsyncIterator[None]:
     """Block writes, wait for those under way, then block reads, until the block ends.
 
-    If the writes under way do not end soon, new ones are let in again, and all of it is tried later. What is known of
-    the namespace is thrown away at the end unless it was learnt inside: operations that waited look at what is true
-    then.
+    If the writes under way do not end soon, new ones are admitted again and all of this is retried later. At the end
+    the namespace's metadata is forgotten unless it was refreshed in the block, so that operations that waited see the
+    present state.
 
     Raises:
-        CommandError: LockBusy, some write did not end.
+        CommandError: LockBusy, a write did not end in time.
     """
     pause = _PAUSE_SECONDS
     with trio.move_on_after(HOLD_SECONDS_MAX) as patience:
@@ -60,7 +60,7 @@ async def closed(state: NamespaceState, reason: Mapping[str, Any]) -> AsyncItera
     This is for a drop, which ends them itself (see `shardd.ddl.dropping.drop_here`).
 
     Raises:
-        CommandError: LockBusy, another critical section was on all the time.
+        CommandError: LockBusy, another critical section was not released in time.
     """
     with trio.move_on_after(HOLD_SECONDS_MAX) as patience:
         await state.enter_section(reason)
@@ -71,7 +71,7 @@ async def closed(state: NamespaceState, reason: Mapping[str, Any]) -> AsyncItera
 
 
 async def _try_block_writes(state: NamespaceState, reason: Mapping[str, Any]) -> bool:
-    """Begin a critical section and wait a short time for writes under way; it is on only if they have ended."""
+    """Enter a critical section and wait a short time for writes under way; leave it again if they do not end."""
     is_drained = False
     try:
         with trio.move_on_after(DRAIN_SECONDS_MAX):
@@ -86,7 +86,7 @@ async def _try_block_writes(state: NamespaceState, reason: Mapping[str, Any]) ->
 
 @contextmanager
 def _closed(state: NamespaceState) -> Iterator[None]:
-    """Block reads, too, in the critical section that is on, and end it after the block."""
+    """Make the present critical section block reads too, and end it after the block."""
     try:
         state.block_reads()
         generation = state.generation

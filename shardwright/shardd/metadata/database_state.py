@@ -1,4 +1,4 @@
-"""What a shard knows of one database: which version of its entry is in force."""
+"""What a shard knows about one database: the entry in the catalog, with its version."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -16,11 +16,11 @@ class DatabaseState:
     """The state of one database on this shard.
 
     Attributes:
-        name: of the database.
-        entry: its entry in the catalog, None while it is not known (or there is none).
+        name: the database's name.
+        entry: its entry in the catalog; None if it is unknown or does not exist.
         accepted: raw ``databaseVersion`` values that are known to match.
-        critical_section: the one that is on.
-        generation: rises whenever the entry is thrown away, so that a refresh begun before can be told.
+        critical_section: the one that is on, if any.
+        generation: incremented whenever the entry is forgotten, which shows whether a refresh began before that.
     """
 
     __slots__ = ("__weakref__", "accepted", "critical_section", "entry", "generation", "name")
@@ -34,16 +34,16 @@ class DatabaseState:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is lost when the state is made again."""
+        """Whether nothing is lost if the state is recreated."""
         return self.entry is None and self.critical_section is None
 
     def learn(self, entry: DatabaseEntry | None) -> None:
-        """What the catalog says became known."""
+        """Set the entry that was read from the catalog; None if the database does not exist."""
         self.entry = entry
         self.accepted = set() if entry is None else {entry.version.raw}
 
     def forget(self) -> None:
-        """What is known is no longer to be trusted."""
+        """Forget the entry, which may be out of date."""
         self.generation += 1
         self.entry = None
         self.accepted = set()

@@ -1,7 +1,8 @@
-"""What this shard knows of the catalog, persisted in ``config.cache.*`` of its own mongod.
+"""This shard's part of the catalog, persisted in ``config.cache.*`` of its mongod.
 
-The primary writes it, so that secondaries have it by replication and a restart has something to begin with. Chunks of a
-collection are being written while its entry says ``refreshing``; whoever reads them meanwhile has to read again.
+The primary writes it, so that secondaries have it by replication and a restart does not begin with nothing. While the
+chunks of a collection are being written, its entry has ``refreshing: true``; reads during that time have to be
+repeated.
 """
 
 from collections.abc import Iterator, Mapping
@@ -45,13 +46,13 @@ class MetadataStore:
 
     def __init__(self, mongod: LocalMongod) -> None:
         self._mongod = mongod
-        # What is on disk, as far as this process has written or read it as primary: only differences are written, and
-        # secondaries are not made to look at what has not changed.
+        # What is persisted, as far as this process has written or read it as primary: only differences are written, so
+        # that secondaries do not refresh without need.
         self._persisted: dict[str, RoutingTable | None] = {}
         self._persisted_databases: dict[str, DatabaseEntry | None] = {}
 
     def forget(self) -> None:
-        """Another primary may have written in the meantime."""
+        """Forget what is persisted, as another primary may have written since."""
         self._persisted.clear()
         self._persisted_databases.clear()
 
@@ -60,10 +61,10 @@ class MetadataStore:
 
         Args:
             namespace: the collection.
-            after: an operation time to be read after, as of the primary's last write.
+            after: an operation time to read after, such as that of the primary's last write.
 
         Raises:
-            CommandError: ConflictingOperationInProgress, it is being written all the time.
+            CommandError: ConflictingOperationInProgress, it was being written during all attempts.
         """
         for _ in range(_READ_ATTEMPTS_MAX):
             before = await self._entry(namespace, after)
@@ -79,7 +80,7 @@ class MetadataStore:
         )
 
     async def load_own_collection(self, namespace: str) -> RoutingTable | None:
-        """As `load_collection`, for the primary, which alone writes: what a former one left half written is nothing.
+        """Like `load_collection`, for the primary, the only writer: ignores what a former one left half written.
 
         Raises:
             CommandError: mongod refuses.
@@ -88,7 +89,7 @@ class MetadataStore:
         return None if entry is None or entry.refreshing else await self.load_collection(namespace)
 
     async def save_collection(self, namespace: str, table: RoutingTable | None) -> None:
-        """Persist what is known of a collection, None for one that is not sharded."""
+        """Persist a collection's routing table; None if it is not sharded."""
         if namespace in self._persisted and _is_same(self._persisted[namespace], table):
             return
         chunks = cache_chunks_namespace(Namespace.parse(namespace)).collection
@@ -115,7 +116,7 @@ class MetadataStore:
         self._persisted[namespace] = table
 
     async def count_critical_section(self, namespace: str) -> None:
-        """Change the entry of a collection, if there is one, so that secondaries see that its placement may change."""
+        """Change a collection's entry, if it exists, so that secondaries notice that its placement may change."""
         update = {"q": {"_id": namespace}, "u": {"$inc": {"enterCriticalSectionCounter": 1}}}
         await self._write({"update": CACHE_COLLECTIONS.collection, "updates": [update], "writeConcern": {"w": 1}})
 
@@ -128,7 +129,7 @@ class MetadataStore:
         return DatabaseEntry(cached.id, cached.primary, cached.version)
 
     async def save_database(self, db: str, entry: DatabaseEntry | None) -> None:
-        """Persist the entry of a database, None for one that does not exist."""
+        """Persist a database's entry; None if the database does not exist."""
         if db in self._persisted_databases and self._persisted_databases[db] == entry:
             return
         self._persisted_databases.pop(db, None)
@@ -148,7 +149,7 @@ class MetadataStore:
         return [read_cached_chunk(document) for document in documents]
 
     async def _find(self, collection: str, query: Mapping[str, Any], after: Timestamp | None) -> list[bytes]:
-        """All documents a query gives on the local mongod, whatever its role."""
+        """All documents that a query returns on the local mongod, whatever its role."""
         command: dict[str, Any] = {
             "find": collection,
             "filter": query,
@@ -179,8 +180,8 @@ class MetadataStore:
         await self._write({"delete": collection, "deletes": [{"q": query, "limit": 1}]})
 
     async def _delete_overlapping(self, collection: str, batch: list[ChunkPlacement]) -> None:
-        """Delete the cached chunks that changed ones have taken the place of, whose lower bounds lie in these."""
-        # One by one: mongod can refuse that if it comes late, in another term (`daemon.sidecar.term_fence`).
+        """Delete the cached chunks that changed ones replace: those whose lower bounds are in their ranges."""
+        # One by one, so that mongod can refuse them if they arrive in a later term (`daemon.sidecar.term_fence`).
         deletes = []
         for chunk in batch:
             bounds = {"$gte": bson.raw_bson.RawBSONDocument(chunk.min), "$lt": bson.raw_bson.RawBSONDocument(chunk.max)}
@@ -205,7 +206,7 @@ class MetadataStore:
 
 
 def _is_same(before: RoutingTable | None, after: RoutingTable | None) -> bool:
-    """Whether both would be written as the same documents."""
+    """Whether both would be persisted as the same documents."""
     if before is None or after is None:
         return before is after
     return before.collection == after.collection and before.collection_version == after.collection_version

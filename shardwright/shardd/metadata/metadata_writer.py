@@ -1,4 +1,4 @@
-"""The task that persists what refreshes have read, so that operations need not wait for it."""
+"""The task that persists the results of refreshes, so that operations need not wait for that."""
 
 import trio
 
@@ -14,7 +14,7 @@ logger = get_logger("shardd.metadata_writer")
 
 
 class MetadataWriter:
-    """Writes the newest known state of each namespace and database; `run` runs while the mongod is primary."""
+    """Persists the newest known metadata of each namespace and database; `run` runs while mongod is primary."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -33,25 +33,25 @@ class MetadataWriter:
         self._add(("database", db), entry)
 
     async def wait_collection_saved(self, namespace: str) -> None:
-        """Return once what was last given for a collection is on disk.
+        """Return when what was last given for a collection is persisted.
 
         Raises:
-            CommandError: why it could not be written; InterruptedDueToReplStateChange, the term ended before it was.
+            CommandError: it could not be written; InterruptedDueToReplStateChange, the term ended before that.
         """
         await self._wait_saved(("collection", namespace))
 
     async def wait_database_saved(self, db: str) -> None:
-        """Return once what was last given for a database is on disk.
+        """Return when what was last given for a database is persisted.
 
         Raises:
-            CommandError: as `wait_collection_saved`.
+            CommandError: as for `wait_collection_saved`.
         """
         await self._wait_saved(("database", db))
 
     async def run(self) -> None:
         """Write until cancelled, at the end of the term.
 
-        What cannot be written is given up: secondaries find what was there before, and refresh; waiters get the error.
+        A failed write is not repeated: secondaries find the older metadata and refresh, and waiters get the error.
         """
         self._store.forget()
         self._pending.clear()

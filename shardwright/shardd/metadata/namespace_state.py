@@ -1,7 +1,7 @@
-"""What a shard knows of one namespace, and who is working in it.
+"""What a shard knows about one namespace, and which operations on it are under way.
 
-The metadata is a routing table for a sharded collection, nothing for an unsharded one, or not known at all: then the
-first operation has it read. Operations are counted in and out, so that a critical section knows when those that began
+The metadata is a routing table for a sharded collection, nothing for an unsharded one, or unknown: then the first
+operation causes a refresh. Operations are counted in and out, so that a critical section knows when those that began
 before it have ended.
 """
 
@@ -32,16 +32,16 @@ class NamespaceState:
     Attributes:
         namespace: its name.
         shard: id of this shard.
-        is_known: whether the metadata is known; if so, ``table`` says it.
+        is_known: whether the metadata is known; then ``table`` has it.
         table: the routing table of a sharded collection.
         mutable_key: the part of a sharded collection's shard key that updates could change.
-        last_table: the last one that was known, from which a refresh reads on.
-        accepted: raw ``shardVersion`` values that are known to match; comparing bytes is all that most operations need.
-        critical_section: the one that is on.
-        generation: rises whenever the metadata is thrown away, so that a refresh begun before can be told.
-        operations: those that begin now, among them those under way since the last `wait_earlier_operations`.
-        orphans: hides documents that other shards own from operations; None while there can be none.
-        writers: writes under way.
+        last_table: the last known table, from which a refresh continues.
+        accepted: raw ``shardVersion`` values that are known to match; most operations need only a comparison of bytes.
+        critical_section: the one that is on, if any.
+        generation: incremented whenever the metadata is forgotten, which shows whether a refresh began before that.
+        operations: the generation in which new operations are counted, since the last `wait_earlier_operations`.
+        orphans: hides documents that other shards own from operations; None if there cannot be any.
+        writers: number of writes under way.
     """
 
     __slots__ = (
@@ -83,7 +83,7 @@ class NamespaceState:
     # Metadata
 
     def learn(self, table: RoutingTable | None) -> None:
-        """The metadata became known: a routing table, or None for an unsharded collection."""
+        """Set the metadata: a routing table, or None for an unsharded collection."""
         self.table = self.last_table = table
         self.mutable_key = None if table is None else mutable_part(table.key_pattern)
         self.is_known = True
@@ -91,12 +91,12 @@ class NamespaceState:
         self._find_orphans()
 
     def set_range_deletions(self, tasks: "Sequence[RangeDeletionTask]") -> None:
-        """The range deletions of the namespace came to be known, or have changed."""
+        """Set the range deletions of the namespace."""
         self._range_deletions = tasks
         self._find_orphans()
 
     def forget(self) -> None:
-        """The metadata is no longer to be trusted."""
+        """Forget the metadata, which may be out of date."""
         self.generation += 1
         self.is_known = False
         self.table = None
@@ -104,7 +104,7 @@ class NamespaceState:
 
     @property
     def wanted(self) -> ChunkVersion | None:
-        """The version that requests must have, None while the metadata is not known."""
+        """The version that requests must have; None while the metadata is unknown."""
         if not self.is_known:
             return None
         return UNSHARDED if self.table is None else self.table.shard_version(self.shard)
@@ -129,14 +129,14 @@ class NamespaceState:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is lost when the state is made again: what is known is at most that it is not sharded."""
+        """Whether nothing is lost if the state is recreated: all it can know is that the namespace is not sharded."""
         is_quiet = not self.writers and self.operations.is_over and not self._earlier_operations
         return is_quiet and self.table is None and self.critical_section is None and not self._range_deletions
 
     # Operations under way
 
     def enter(self, *, is_write: bool) -> None:
-        """Count an operation in; no critical section may block it."""
+        """Count an operation in; the caller has checked that no critical section blocks it."""
         self.operations.enter(is_write=is_write)
         if is_write:
             self.writers += 1
@@ -145,8 +145,8 @@ class NamespaceState:
         """Count an operation out.
 
         Args:
-            operations: what the attribute of that name was when the operation was counted in.
-            is_write: as then.
+            operations: the value of the attribute ``operations`` when the operation was counted in.
+            is_write: the same as then.
         """
         operations.exit(is_write=is_write)
         if not is_write:
@@ -156,7 +156,7 @@ class NamespaceState:
             self._drained.unpark_all()
 
     async def wait_earlier_operations(self) -> None:
-        """Return when all operations that are under way now have ended; those that begin meanwhile do not count."""
+        """Return when all operations that are now under way have ended, regardless of those that begin meanwhile."""
         if not self.operations.is_over:
             self._earlier_operations.append(self.operations)
             self.operations = OperationGeneration()
@@ -165,23 +165,23 @@ class NamespaceState:
         self._earlier_operations = [each for each in self._earlier_operations if not each.is_over]
 
     async def wait_earlier_writes(self) -> None:
-        """Return when of the operations that `wait_earlier_operations` was last called for none writes any more."""
+        """Return when no writes are left among the operations that `wait_earlier_operations` last waited for."""
         for earlier in tuple(self._earlier_operations):
             await earlier.wait_writes_over()
 
     def supersede_earlier_reads(self) -> None:
-        """Of the operations that `wait_earlier_operations` was last called for, have reads under way begin again."""
+        """Have reads repeated that are still under way among those that `wait_earlier_operations` last waited for."""
         for earlier in self._earlier_operations:
             earlier.is_superseded = True
 
     async def block_writes(self, reason: Mapping[str, Any]) -> CriticalSection:
-        """Begin a critical section, or return the one of the same reason, and wait until no write is under way."""
+        """Enter a critical section as `enter_section` does, and wait until no write is under way."""
         section = await self.enter_section(reason)
         await self.wait_writers_gone()
         return section
 
     async def enter_section(self, reason: Mapping[str, Any]) -> CriticalSection:
-        """Begin a critical section as soon as no other is on, or return the one of the same reason.
+        """Enter a critical section when no other is on, or return the one with the same reason.
 
         New writes wait from then on; those under way go on.
         """
@@ -199,12 +199,12 @@ class NamespaceState:
             await self.critical_section.wait_released()
 
     async def wait_writers_gone(self) -> None:
-        """Return when no write is under way; a critical section, here or of the database, keeps new ones out."""
+        """Return when no write is under way; a critical section, of the namespace or its database, blocks new ones."""
         while self.writers:
             await self._drained.park()
 
     def block_reads(self) -> None:
-        """The second phase: reads that begin now wait; those under way see what was there before, which is right."""
+        """Enter the second phase: new reads wait, while those under way rightly see the state before the change."""
         assert self.critical_section is not None
         self.critical_section.blocks_reads = True
 

@@ -1,7 +1,7 @@
-"""The gate before which operations wait while a new primary finds out what the last one has left under way.
+"""The gate at which operations wait while a new primary recovers the unfinished work of the last one.
 
-A migration that was about to commit may have given a range away. Until its critical section is on again, nobody may
-write, nor may anything be learnt of placement by which reads would be let in. The gate opens when what is persisted has
+A migration that was about to commit may have given a range away. Until its critical section is on again, writes must
+not run, nor may metadata be refreshed by which reads would be admitted. The gate opens when the persisted state has
 been read from the local mongod; it waits for no other server.
 """
 
@@ -14,13 +14,13 @@ from shardwright.wire.errors import CommandError
 
 
 class RecoveryGate:
-    """Closed from step-down, and from the start of the daemon, until the next term's recovery has begun.
+    """Closed from step-down, and from the start of the daemon, until the next term's critical sections are recovered.
 
     Args:
-        is_primary: whether the local mongod is primary.
+        is_primary: returns whether the local mongod is primary.
 
     Attributes:
-        is_open: whether this is a primary that has read what there is to recover.
+        is_open: whether this is a primary that has recovered.
     """
 
     __slots__ = ("_is_primary", "_opened", "is_open")
@@ -31,7 +31,7 @@ class RecoveryGate:
         self._opened = trio.Event()
 
     async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
-        """All that comes before in the order of a term has been recovered."""
+        """Open it: all components that begin a term before it have recovered."""
         self.open()
 
     def end_term(self) -> None:
@@ -39,21 +39,21 @@ class RecoveryGate:
         self.close()
 
     def open(self) -> None:
-        """Let operations in."""
+        """Open it, and wake all that wait."""
         self.is_open = True
         self._opened.set()
 
     def close(self) -> None:
-        """The term is over; those who still wait get an error."""
+        """Close it at the end of the term; operations that still wait fail."""
         self.is_open = False
         waiting, self._opened = self._opened, trio.Event()
         waiting.set()
 
     async def wait_open(self) -> None:
-        """Return once operations of a primary may go on.
+        """Return when it is open.
 
         Raises:
-            CommandError: NotWritablePrimary, this is none, or none any more.
+            CommandError: NotWritablePrimary, the local mongod is not primary, or no longer.
         """
         while not self.is_open:
             if not self._is_primary():

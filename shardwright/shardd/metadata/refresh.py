@@ -1,7 +1,7 @@
-"""Bringing what the shard knows up to date: on the primary from the config servers, on a secondary from its primary.
+"""Refreshing the shard's metadata: on the primary from the config servers, on a secondary from its primary.
 
-Concurrent refreshes of the same thing are one. A refresh that began before the state was thrown away reads again, so a
-critical section that forgets what was known can rely on nobody bringing it back.
+Concurrent refreshes of the same namespace or database are joined. A refresh that began before the state was forgotten
+reads again, so after a critical section has forgotten the metadata, no refresh can bring it back.
 """
 
 from collections.abc import Awaitable
@@ -29,11 +29,11 @@ from shardwright.wire.logger import get_logger
 logger = get_logger("shardd.refresh")
 
 AFTER_SECTION: Final = "afterCriticalSection"
-"""Our own argument of flushes: wait first for the end of a critical section in which placement is changing."""
+"""Our own argument of flushes: wait first for the end of a critical section, in which the placement may change."""
 
 
 class Sources(Protocol):
-    """Where a refresh reads from."""
+    """What a refresh reads from."""
 
     @property
     def is_primary(self) -> bool:
@@ -41,21 +41,21 @@ class Sources(Protocol):
 
     @property
     def term(self) -> int | None:
-        """The term in which the local mongod is primary, None when it is not."""
+        """The term in which the local mongod is primary; None if it is not."""
 
     @property
     def recovery_gate(self) -> RecoveryGate:
-        """Closed until critical sections are on that a former primary had begun."""
+        """Closed until the critical sections of former primaries have been recovered."""
 
     @property
     def range_deletion_tasks(self) -> RangeDeletionTasks:
-        """Which ranges may hold orphans."""
+        """The ranges that may hold orphans."""
 
     async def catalog(self) -> Catalog:
         """The config servers."""
 
     async def advance_cluster_time(self, time: Timestamp) -> None:
-        """Have the local mongod give what it writes from now on later times than this one."""
+        """Advance the local mongod's clock, so that its writes from now on have later times than this one."""
 
     async def ask_primary(self, command: dict[str, Any]) -> dict[str, Any]:
         """Run an admin command on the daemon of its set's primary."""
@@ -65,10 +65,10 @@ class MetadataRefresher:
     """Refreshes the states of namespaces and databases.
 
     Args:
-        sources: where to read.
-        store: what has been persisted.
-        writer: persists what was read.
-        nursery: in which refreshes run, so that they outlive those who asked for them.
+        sources: what to read from.
+        store: the persisted metadata.
+        writer: persists the results.
+        nursery: where refreshes run, so that they outlive the operations that asked for them.
         counter: counts refreshes by kind.
     """
 
@@ -83,37 +83,37 @@ class MetadataRefresher:
         self._sources = sources
         self._store = store
         self._writer = writer
-        # One that began in another role may wait for a member that waits for this one, and is not joined.
+        # A refresh that began in another role is not joined: it may wait for a member that waits for this one.
         self._flights: SingleFlight[tuple[str, str, int | None], None] = SingleFlight(nursery)
         self._counter = counter
         self._placed_at = 0
 
     async def refresh_collection(self, state: NamespaceState) -> None:
-        """Make the metadata of a namespace known, by a refresh that is under way if there is one.
+        """Refresh a namespace, or join the refresh under way.
 
         Raises:
-            CommandError: it could not be read.
+            CommandError: the metadata could not be read.
         """
         key = ("collection", state.namespace, self._sources.term)
-        await self._flights.run(key, lambda: _answering(self._refresh_collection(state)))
+        await self._flights.run(key, lambda: _with_command_errors(self._refresh_collection(state)))
 
     async def reread_collection(self, state: NamespaceState) -> None:
-        """Make the metadata of a namespace known as it is now: what a read finds that begins after this call.
+        """Refresh a namespace by a read that begins after this call.
 
         Raises:
-            CommandError: it could not be read.
+            CommandError: the metadata could not be read.
         """
         key = ("collection", state.namespace, self._sources.term)
-        await self._flights.run_after_now(key, lambda: _answering(self._refresh_collection(state)))
+        await self._flights.run_after_now(key, lambda: _with_command_errors(self._refresh_collection(state)))
 
     async def refresh_database(self, state: DatabaseState) -> None:
-        """Make the entry of a database known as it is now.
+        """Refresh a database, or join the refresh under way.
 
         Raises:
-            CommandError: it could not be read.
+            CommandError: the entry could not be read.
         """
         key = ("database", state.name, self._sources.term)
-        await self._flights.run(key, lambda: _answering(self._refresh_database(state)))
+        await self._flights.run(key, lambda: _with_command_errors(self._refresh_database(state)))
 
     async def _refresh_collection(self, state: NamespaceState) -> None:
         self._counter.add("collection")
@@ -121,7 +121,7 @@ class MetadataRefresher:
             generation, term = state.generation, self._sources.term
             table = await self._read_collection(state)
             if table is not None:
-                await self._hear_of_placement(table)
+                await self._advance_to_placement(table)
             if state.generation == generation and self._sources.term == term:
                 break
         if term is not None:
@@ -141,10 +141,10 @@ class MetadataRefresher:
         catalog = await self._sources.catalog()
         return await catalog.read(read_routing(namespace, known))
 
-    async def _hear_of_placement(self, table: RoutingTable) -> None:
-        """Advance mongod's clock to the time since which the placement counts.
+    async def _advance_to_placement(self, table: RoutingTable) -> None:
+        """Advance mongod's clock to the time from which the placement is valid.
 
-        A write that this shard takes as the new owner must not get an earlier time: a snapshot of that time is read
+        A write that this shard takes as the new owner must not have an earlier time: a snapshot at such a time is read
         from the former owner.
         """
         placed_at = table.newest_valid_after
@@ -171,17 +171,17 @@ class MetadataRefresher:
         logger.info("Refreshed a database", db=state.name, version=str(entry.version) if entry else None)
 
     async def _flush_on_primary(self, command: dict[str, Any]) -> Timestamp | None:
-        """Have the primary refresh and persist; returns the time after which the local mongod has what it wrote."""
+        """Have the primary refresh and persist; returns the time after which to read the result locally."""
         reply = await self._sources.ask_primary(command)
         written: Timestamp | None = reply.get("operationTime")
         return written
 
 
-async def _answering(refresh: Awaitable[None]) -> None:
-    """Do a refresh; a mongod that breaks the connection is an error like others to those who wait for it.
+async def _with_command_errors(refresh: Awaitable[None]) -> None:
+    """Run a refresh, and turn connection failures into command errors, which can be answered to clients.
 
     Raises:
-        CommandError: HostUnreachable, or what the refresh raises.
+        CommandError: HostUnreachable, or raised by the refresh.
     """
     try:
         await refresh

@@ -1,7 +1,7 @@
-"""The errors that tell a router its routing is stale, in the shapes of MongoDB 6.0's shards.
+"""The errors that report stale routing to a router, in the forms of MongoDB 6.0's shards.
 
-A command that reads fails with the error as its reply. A write command succeeds and names it in ``writeErrors``, with
-the extra fields inline. In a transaction any command fails, and the transaction may be tried again as a whole.
+A read fails with the error as its reply. A write command succeeds and has the error in ``writeErrors``, with the extra
+fields inline. In a transaction any command fails, and the whole transaction may be retried.
 """
 
 from collections.abc import Mapping
@@ -13,17 +13,17 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.request import Request
 
 WRITE_ITEMS: Final[Mapping[str, bytes]] = {"insert": b"documents", "update": b"updates", "delete": b"deletes"}
-"""The write commands whose items fail one by one, and the argument that holds the items."""
+"""The write commands whose items fail one by one, and the argument with the items."""
 
 _TRANSIENT: Final = ("TransientTransactionError",)
 
 
 class StaleError(CommandError):
-    """Routing and shard do not agree.
+    """The router's version and the shard's do not match.
 
     Attributes:
         subject: the namespace or the database.
-        may_shard_be_stale: the shard has reason to refresh before it answers so.
+        may_shard_be_stale: whether the shard should refresh before it answers with the error.
     """
 
     def __init__(self, code: int, message: str, extra: Mapping[str, Any], *, may_shard_be_stale: bool) -> None:
@@ -45,10 +45,10 @@ def stale_config(
 
     Args:
         namespace: the collection.
-        received: the version that came with the request.
-        wanted: the version of the shard, None when it does not know.
+        received: the version in the request.
+        wanted: the shard's version; None if it does not know its version.
         shard: the shard's id.
-        message: what is wrong, ``errmsg``.
+        message: the error message.
         may_shard_be_stale: see `StaleError`.
     """
     extra: dict[str, Any] = {"ns": namespace, "vReceived": received.to_document()}
@@ -61,7 +61,7 @@ def stale_config(
 def stale_database(
     db: str, received: DatabaseVersion, wanted: DatabaseVersion | None, *, may_shard_be_stale: bool
 ) -> StaleError:
-    """StaleDbVersion (249) for a database; ``wanted`` is None when the shard does not know its version."""
+    """StaleDbVersion (249) for a database; ``wanted`` is None if the shard does not know its version."""
     extra: dict[str, Any] = {"db": db, "vReceived": received.to_document()}
     if wanted is None:
         message = f"No cached info for the database {db}"
@@ -72,15 +72,15 @@ def stale_database(
 
 
 def stale_reply(request: Request, error: StaleError, gossip: Mapping[str, Any]) -> dict[str, Any]:
-    """The body that answers ``request``: failed items for a write outside transactions, otherwise a failed command.
+    """The body of the reply to a stale write outside transactions, with the error for its items.
 
     Args:
-        request: what was refused.
-        error: why.
-        gossip: times as of which the router has to read the catalog, so that it finds what the shard knows.
+        request: the refused request.
+        error: the error.
+        gossip: the times after which the router has to read the catalog, in order to find what the shard knows.
 
     Raises:
-        CommandError: the same error for whatever has no items, with the label it needs in a transaction.
+        CommandError: the same error for all other requests, with the label that it needs in a transaction.
     """
     items = WRITE_ITEMS.get(request.name)
     if b"autocommit" in request.fields:
@@ -99,5 +99,5 @@ def stale_reply(request: Request, error: StaleError, gossip: Mapping[str, Any]) 
 
 
 def write_error(index: int, error: CommandError) -> dict[str, Any]:
-    """One item of ``writeErrors``; only the first of a run of equal ones carries the text."""
+    """One item of ``writeErrors``; only the first of several equal ones has the message."""
     return {"index": index, "code": error.code, "errmsg": "" if index else error.message, **error.extra}

@@ -1,8 +1,8 @@
-"""The states of namespaces, or of databases, that were asked for; those that nobody needs are forgotten.
+"""The states of namespaces, or of databases, in use; unused ones are forgotten.
 
-Clients can ask for any number of names that do not exist. What is known of such a name is found out again at little
-cost, so only some idle states are kept. A state that an operation, a refresh or a critical section holds is never made
-a second time: it stays in the table for as long as it is held.
+Clients can name any number of namespaces that do not exist. The state of such a name can be recreated cheaply, so only
+some idle states are kept. A state that an operation, a refresh or a critical section refers to is never duplicated: it
+stays in the table for as long as it is referred to.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,11 +13,11 @@ IDLE_STATES_MAX: Final = 2_000
 
 
 class Idle(Protocol):
-    """What has a name in the table."""
+    """A state that can be forgotten when it is idle."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is lost when the state is made again."""
+        """Whether nothing is lost if the state is recreated."""
 
 
 State = TypeVar("State", bound=Idle)
@@ -27,8 +27,8 @@ class StateTable(Generic[State]):
     """States by name.
 
     Args:
-        make: makes the state of a name.
-        idle_max: how many idle states are kept, roughly.
+        make: creates the state for a name.
+        idle_max: approximate number of idle states to keep.
     """
 
     def __init__(self, make: Callable[[str], State], idle_max: int = IDLE_STATES_MAX) -> None:
@@ -39,7 +39,7 @@ class StateTable(Generic[State]):
         self._next_sweep = idle_max
 
     def __getitem__(self, name: str) -> State:
-        """The state of a name, made when first asked for."""
+        """The state for a name, created if it does not exist."""
         state = self._kept.get(name)
         if state is None:
             state = self._all.get(name) or self._make(name)
@@ -49,19 +49,19 @@ class StateTable(Generic[State]):
         return state
 
     def find(self, name: str) -> State | None:
-        """The state of a name if there is one."""
+        """The state for a name, None if it does not exist."""
         return self._all.get(name)
 
     def __iter__(self) -> Iterator[State]:
-        """All states there are."""
+        """All existing states."""
         return iter(list(self._all.values()))
 
     def __len__(self) -> int:
-        """How many states there are."""
+        """Number of existing states."""
         return len(self._all)
 
     def _forget_idle(self) -> None:
-        """Forget the older half of the idle ones; states that cannot be forgotten put the next sweep off."""
+        """Forget the older half of the idle states; states that cannot be forgotten delay the next sweep."""
         idle = [name for name, state in self._kept.items() if state.is_idle]
         for name in idle[: max(len(idle) - self._idle_max // 2, 0)]:
             del self._kept[name]

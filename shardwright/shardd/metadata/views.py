@@ -1,8 +1,8 @@
-"""Views: what they stand for, and which collections a read of one involves.
+"""Resolving views, and finding the collections that a read of one involves.
 
-A view on unsharded collections lives on the same shard as they do, where mongod runs it by itself. One that needs more
-than this shard has is for the router, which gets the definition of the view. Definitions are remembered on the
-primary, through whose daemon every change of one passes; a secondary looks each time.
+A view on unsharded collections is on the same shard as they are, where mongod runs it by itself. If it needs more than
+this shard has, the router has to run it, and gets its definition. Definitions are cached on the primary, through whose
+daemon every change to them passes; a secondary reads them each time.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,17 +22,17 @@ CHANGES_OF_VIEWS: Final = frozenset({"create", "collMod", "drop", "dropDatabase"
 
 _SIMPLE: Final = encode_document({"locale": "simple"})
 _NESTING_MAX: Final = 20
-"""As mongod's limit for views on views."""
+"""mongod's limit for views on views."""
 
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """One definition.
+    """A view's definition.
 
     Attributes:
-        on: the collection or view it stands on.
+        on: the collection or view that it reads.
         pipeline: its stages, raw.
-        collation: its own, raw; the simple one if it names none.
+        collation: its collation, raw; the simple one if it names none.
         named: the other collections that its stages name.
     """
 
@@ -44,14 +44,14 @@ class _View:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedView:
-    """What a view stands for, once all views that it stands on are resolved.
+    """A view after resolving all views below it.
 
     Attributes:
         on: the collection at the bottom.
-        pipeline: the stages of all of them, raw.
-        collation: the view's, raw.
-        involved: all namespaces that a read of the view involves but the view's own: those below it, and those that
-            the stages name.
+        pipeline: the stages of all views, raw.
+        collation: the view's collation, raw.
+        involved: all namespaces that a read of the view involves, except the view itself: those below it, and those
+            that the stages name.
     """
 
     on: Namespace
@@ -60,7 +60,7 @@ class ResolvedView:
     involved: tuple[str, ...]
 
     def error(self) -> CommandError:
-        """CommandOnShardedViewNotSupportedOnMongod, by which a router learns what the view stands for."""
+        """CommandOnShardedViewNotSupportedOnMongod, which gives the router the resolved view."""
         return CommandError(
             ErrorCode.CommandOnShardedViewNotSupportedOnMongod,
             "Resolved views on sharded collections must be executed by mongos",
@@ -78,11 +78,11 @@ class Views:
     """The views of the shard's mongod.
 
     Args:
-        mongod: where they are defined.
-        is_primary: whether it is primary.
+        mongod: the local mongod.
+        is_primary: returns whether it is primary.
 
     Attributes:
-        generation: rises whenever some definition may have changed.
+        generation: incremented whenever a definition may have changed.
     """
 
     def __init__(self, mongod: LocalMongod, is_primary: Callable[[], bool]) -> None:
@@ -92,16 +92,16 @@ class Views:
         self.generation = 0
 
     def forget(self) -> None:
-        """Some definition may have changed."""
+        """Forget all definitions, as one may have changed."""
         self.generation += 1
         self._known.clear()
 
     def is_known_collection(self, namespace: str) -> bool:
-        """Whether a namespace is known not to be a view, which is all that most reads have to ask."""
+        """Whether a namespace is known not to be a view, which is all that most reads need."""
         return namespace in self._known and self._known[namespace] is None
 
     async def resolve(self, namespace: str) -> ResolvedView | None:
-        """What a namespace stands for if it is a view, None if it is none."""
+        """Resolve a namespace if it is a view; None if it is not."""
         pipeline: list[bytes] = []
         involved: list[str] = []
         view = top = await self._definition(Namespace.parse(namespace))
@@ -115,10 +115,10 @@ class Views:
         return ResolvedView(below.on, tuple(pipeline), top.collation, tuple(involved))
 
     async def check_collation(self, namespace: Namespace, collation: Mapping[str, Any]) -> None:
-        """Refuse a read that names another collation than the view's; mongod itself compares them.
+        """Refuse a read with a collation other than the view's; mongod itself compares them.
 
         Raises:
-            CommandError: OptionNotSupportedOnView; BadValue and others, it is none.
+            CommandError: OptionNotSupportedOnView; BadValue and others, the collation is malformed.
         """
         aggregate = {"aggregate": namespace.collection, "pipeline": [], "cursor": {}, "collation": dict(collation)}
         explain = {"explain": aggregate, "verbosity": "queryPlanner", "$readPreference": {"mode": "nearest"}}
@@ -133,7 +133,7 @@ class Views:
         view = None
         if found is not None and found[0] == "view":
             view = _view(namespace, found[1])
-        # Without the collection there is nothing whose change could be noticed.
+        # If nothing exists under that name, its creation might go unnoticed.
         if found is not None and self._is_primary() and generation == self.generation:
             self._known[name] = view
         return view
