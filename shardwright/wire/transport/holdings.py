@@ -63,6 +63,7 @@ class Holdings:
         moved = 0 if client is None else self._unread.reservations.take(client, size)
         self._unread.change_total(size - moved)
         self._unread.make_room(spared=holding)
+        self._unread.reservations.admit_waiting()
 
     def resume(self, holding: Holding, client: "ClientConnection | None") -> None:
         """A request of this client goes on with it: it counts as reserved for the request."""

@@ -6,12 +6,12 @@ of it is read from its connection, until the reply to the client counts in its p
 nothing more is read. Room comes from clients that read, and from those that are closed because they do not
 (`UnreadReplies.close_stalled`); if neither is enough, the operation that waits fails after a while.
 
-No operation waits for itself, or in a circle with others: only an operation that has reserved less than one long reply
-waits. Once one of its replies was admitted, all others are, even beyond the bound, and from then on it waits for its
-shards and for its client alone. What a cursor held since an earlier request counts as reserved, so the same is true of
-a request that goes on with it. Replies of one operation that are waiting together are admitted together, and count
-together. What many operations wait for in common, such as a load of the catalog (`daemon.single_flight`), belongs to
-none of them and does not wait.
+No operation waits for itself, or in a circle with others. Operations that have a long reply already come first, and
+where there is no room for the next reply of one of them, it is admitted beyond the bound; from then on that operation
+waits for its shards and for its client alone, and until it is answered no other goes beyond the bound. What a cursor
+held since an earlier request counts as reserved, so the same is true of a request that goes on with it. Replies of one
+operation that are waiting together are admitted together, and count together. What many operations wait for in common,
+such as a load of the catalog (`daemon.single_flight`), belongs to none of them and does not wait.
 """
 
 from collections.abc import Sequence
@@ -57,6 +57,7 @@ class Reservations:
     def __init__(self, unread: "UnreadReplies") -> None:
         self._unread = unread
         self._waiting: list[_Receiver] = []
+        self._beyond_bound: ClientConnection | None = None
         self.total_bytes = 0
         self.refused = 0
 
@@ -76,9 +77,6 @@ class Reservations:
         if client is None:
             return
         receiver = _Receiver(client, size)
-        if client.reserved_bytes >= LONG_REPLY_BYTES:
-            self._admit((receiver,))
-            return
         self._waiting.append(receiver)
         try:
             self.admit_waiting()
@@ -89,12 +87,11 @@ class Reservations:
                 self.admit_waiting()
 
     def admit_waiting(self) -> None:
-        """Admit replies in order as long as there is room for them; to be called when there may be more of it."""
+        """Admit replies as long as there is room for them; to be called when there may be more of it."""
         while self._waiting:
-            client = self._waiting[0].client
+            client = self._next_client()
             together = [each for each in self._waiting if each.client is client]
-            size = self._counted(client, sum(each.size for each in together))
-            if self._unread.total_bytes and self._unread.total_bytes + size > self._unread.bounds.total_bytes:
+            if not self._may_receive(client, self._counted(client, sum(each.size for each in together))):
                 return
             self._waiting = [each for each in self._waiting if each.client is not client]
             self._admit(together)
@@ -103,11 +100,13 @@ class Reservations:
         """Forget what is reserved for a client, or so much of it.
 
         Returns:
-            How much it was, for the caller to subtract from the total.
+            How much it was, for the caller to subtract from the total; then others may be admitted.
         """
         taken = client.reserved_bytes if size_max is None else min(client.reserved_bytes, size_max)
         client.reserved_bytes -= taken
         self.total_bytes -= taken
+        if client is self._beyond_bound and client.reserved_bytes < LONG_REPLY_BYTES:
+            self._beyond_bound = None
         return taken
 
     def add(self, client: "ClientConnection", size: int) -> None:
@@ -123,6 +122,23 @@ class Reservations:
     def release(self, client: "ClientConnection") -> None:
         """The reply has gone out, or never will."""
         self.settle(client, 0)
+
+    def _next_client(self) -> "ClientConnection":
+        """For whom something is admitted next: what is under way has to end, for others to have its room."""
+        clients = [each.client for each in self._waiting]
+        if self._beyond_bound is not None and self._beyond_bound in clients:
+            return self._beyond_bound
+        return next((each for each in clients if each.reserved_bytes >= LONG_REPLY_BYTES), clients[0])
+
+    def _may_receive(self, client: "ClientConnection", size: int) -> bool:
+        """Whether there is room for so many bytes more, or none is needed."""
+        total = self._unread.total_bytes
+        if not (size and total) or total + size <= self._unread.bounds.total_bytes:
+            return True
+        if client.reserved_bytes < LONG_REPLY_BYTES or self._beyond_bound not in (None, client):
+            return False
+        self._beyond_bound = client
+        return True
 
     async def _wait_for_room(self, receiver: _Receiver) -> None:
         bounds = self._unread.bounds

@@ -120,6 +120,7 @@ class UnreadReplies:
         self.change_total(waiting.size - (self.reservations.take(client) if client is not None else 0))
         try:
             self.make_room()
+            self.reservations.admit_waiting()
             with waiting.scope:
                 while rest:
                     with trio.move_on_at(self._patient_until(waiting)):

@@ -2,12 +2,13 @@
 
 import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from typing import Any
 
 import bson
 import pytest
 import trio
+import trio.testing
 
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.frames import FrameReader, Header
@@ -15,6 +16,8 @@ from shardwright.wire.message import op_msg, reply_document
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import Connection
 from shardwright.wire.transport.client_connection import ClientConnection
+from shardwright.wire.transport.reservations import SERVED_CLIENT
+from shardwright.wire.transport.stream import FrameStream
 from shardwright.wire.transport.unread import UNREAD_REPLIES, UnreadBounds
 from tests.wire.transport.serving import RawClient, Serving, serving
 from tests.wire.transport.test_unread import until
@@ -167,6 +170,37 @@ def test_an_operation_that_needs_several_replies_does_not_wait_for_itself() -> N
                 for client in clients:
                     nursery.start_soon(read_whole, client)
             assert UNREAD_REPLIES.reservations.refused == 0
+
+    trio.run(main)
+
+
+def test_operations_that_need_several_replies_exceed_the_bound_one_at_a_time() -> None:
+    reservations, operations = UNREAD_REPLIES.reservations, 3
+    UNREAD_REPLIES.bounds = UnreadBounds(total_bytes=operations * REPLY_BYTES)
+
+    async def main() -> None:
+        all_have_one = trio.Event()
+
+        async def operation(client: ClientConnection) -> None:
+            SERVED_CLIENT.set(client)
+            await reservations.reserve(REPLY_BYTES)
+            if reservations.total_bytes == operations * REPLY_BYTES:
+                all_have_one.set()
+            await all_have_one.wait()
+            for _ in range(2):
+                await trio.testing.wait_all_tasks_blocked()
+                await reservations.reserve(REPLY_BYTES)
+            reservations.release(client)
+
+        with ExitStack() as open_sockets:
+            async with trio.open_nursery() as nursery:
+                for _ in range(operations):
+                    ours, _ = map(open_sockets.enter_context, socket.socketpair())
+                    client = ClientConnection(FrameStream(ours), "")
+                    client.allow_interruption()
+                    nursery.start_soon(operation, client)
+        assert UNREAD_REPLIES.peak_bytes == (operations + 2) * REPLY_BYTES
+        assert reservations.refused == 0
 
     trio.run(main)
 
