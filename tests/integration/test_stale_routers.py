@@ -7,7 +7,9 @@ from urllib.request import urlopen
 import pytest
 from pymongo import InsertOne, UpdateOne
 from pymongo.database import Database
+from pymongo.errors import OperationFailure
 
+from shardwright.wire.error_codes import ErrorCode
 from tests.integration.sharded import LOWER, UPPER, Document, Documents, placement, shard_by_range, shard_collection
 from tests.local_cluster import Client, RunningCluster
 
@@ -165,6 +167,16 @@ def test_sharded_after_it_was_used_unsharded(
     assert stored(upper_mongod, seen) == 1
     assert seen.update_one({"key": 600}, {"$set": {"a": 1}}).modified_count == 1
     assert client[database.name].ranged.count_documents({}) == 3
+
+
+def test_sharded_over_two_shards_before_it_is_made_capped(database: Database[Document], other_client: Client) -> None:
+    seen = other_client[database.name].ranged
+    seen.insert_one({"key": 0})
+    seen.create_index("key")
+    shard_by_range(database)
+    with pytest.raises(OperationFailure, match=f"convertToCapped a sharded collection: {seen.full_name}") as failure:
+        seen.database.command("convertToCapped", seen.name, size=4096)
+    assert failure.value.code == ErrorCode.IllegalOperation
 
 
 def test_database_dropped_and_made_again_elsewhere(client: Client, other_client: Client, upper_mongod: Client) -> None:
