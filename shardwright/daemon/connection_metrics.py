@@ -25,35 +25,40 @@ def measure_connections(metrics: Metrics, server: Server, pools: ConnectionPools
     )
     metrics.gauge(
         "unread_reply_bytes",
-        "Bytes of memory held by replies that clients have not read",
+        "Memory held by replies that clients have not read",
         lambda: UNREAD_REPLIES.total_bytes,
     )
-    metrics.gauge(
+    metrics.observed_counter(
         "slow_clients_closed",
         "Client connections closed because their unread replies held too much memory",
         lambda: UNREAD_REPLIES.clients_closed,
     )
-    metrics.gauge(
+    metrics.observed_counter(
         "long_replies_refused",
         "Replies of shards refused because unread replies held all the memory allowed",
         lambda: UNREAD_REPLIES.reservations.refused,
     )
     metrics.gauge(
         "unread_reply_bytes_max",
-        "Peak of unread_reply_bytes since the process started",
+        "Peak since the process started of the memory held by replies that clients have not read",
         lambda: UNREAD_REPLIES.peak_bytes,
     )
     metrics.gauge(
         "held_batch_bytes",
-        "Part of unread_reply_bytes: batches that idle cursors have fetched and not returned",
+        "Memory held by batches that idle cursors have fetched and not returned, part of unread_reply_bytes",
         lambda: UNREAD_REPLIES.holdings.total_bytes,
     )
-    metrics.gauge(
+    metrics.observed_counter(
         "cursors_ended_for_room",
         "Idle cursors killed to free memory for other replies",
         lambda: UNREAD_REPLIES.holdings.ended,
     )
-    metrics.labelled_gauge("pool_connections", "Connections to other hosts by use", "state", lambda: _totals(pools))
+    metrics.labelled_gauge(
+        "pool_connections",
+        "Connections to other hosts that are available or in use, and operations waiting for one",
+        "state",
+        lambda: _totals(pools),
+    )
 
 
 def _totals(pools: ConnectionPools) -> dict[str, float]:

@@ -22,9 +22,9 @@ class Counter:
     __slots__ = ("value",)
 
     def __init__(self) -> None:
-        self.value = 0
+        self.value: float = 0
 
-    def add(self, amount: int = 1) -> None:
+    def add(self, amount: float = 1) -> None:
         """Count ``amount`` more."""
         self.value += amount
 
@@ -66,7 +66,7 @@ class Metrics(Collector):
         self.observed_counter(name, description, lambda: counter.value)
         return counter
 
-    def observed_counter(self, name: str, description: str, read_value: Callable[[], int]) -> None:
+    def observed_counter(self, name: str, description: str, read_value: Callable[[], float]) -> None:
         """A counter that is kept elsewhere, and asked for when the metrics are read."""
         full_name = f"{self._prefix}_{name}"
         self._add(name, lambda: CounterMetricFamily(full_name, description, value=read_value()))

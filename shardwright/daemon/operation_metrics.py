@@ -108,10 +108,12 @@ class OperationMetrics:
     def collect(self) -> Iterator[Metric]:
         """The numbers as Prometheus's metrics."""
         operations = CounterMetricFamily(
-            f"{self._prefix}_operations", "Operations by command and outcome", labels=("command", "outcome")
+            f"{self._prefix}_operations", "Operations ended, by command and outcome", labels=("command", "outcome")
         )
         durations = HistogramMetricFamily(
-            f"{self._prefix}_operation_duration_seconds", "Time from request to reply by command", labels=("command",)
+            f"{self._prefix}_operation_duration_seconds",
+            "Time from the request of an operation to its reply, by command",
+            labels=("command",),
         )
         for command, statistics in self.statistics().items():
             for outcome, count in statistics.outcomes.items():

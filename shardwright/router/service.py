@@ -73,12 +73,11 @@ class RouterService:
         )
         metrics.gauge("open_cursors", "Open client cursors", lambda: router.cursors.statistics().open_total)
         routing = router.routing.statistics
-        metrics.gauge("full_refreshes", "Full refreshes of routing tables", lambda: routing.full_refreshes)
-        metrics.gauge(
-            "incremental_refreshes", "Incremental refreshes of routing tables", lambda: routing.incremental_refreshes
-        )
-        metrics.gauge("failed_refreshes", "Failed refreshes of routing tables", lambda: routing.failed_refreshes)
-        metrics.gauge(
+        count = metrics.observed_counter
+        count("full_refreshes", "Full refreshes of routing tables", lambda: routing.full_refreshes)
+        count("incremental_refreshes", "Incremental refreshes of routing tables", lambda: routing.incremental_refreshes)
+        count("failed_refreshes", "Failed refreshes of routing tables", lambda: routing.failed_refreshes)
+        count(
             "stale_config_errors",
             "StaleConfig and StaleDbVersion errors received from shards",
             lambda: routing.stale_config_errors,

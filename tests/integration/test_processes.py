@@ -135,7 +135,7 @@ MEASURED = ("operations_total{", "operation_duration_seconds_bucket{", "open_con
 @pytest.mark.parametrize(
     ("name", "measured"),
     [
-        ("router.0", ("open_cursors ", "full_refreshes ", "incremental_refreshes ", "stale_version_retries_total ")),
+        ("router.0", ("open_cursors ", "full_refreshes_total ", "stale_config_errors_total ")),
         ("shard0.0.shardd", ("refreshes_total{",)),
         ("config.0.configd", ("catalog_conflicts_total ",)),
     ],

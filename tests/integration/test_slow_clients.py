@@ -59,7 +59,7 @@ def test_batches_that_idle_cursors_hold_take_bounded_memory(cluster: RunningClus
             read_on(address, ranged.database.name, ranged.name)
             assert sample(metrics, "unread_reply_bytes") <= BOUND_MB * MB
         assert sample(metrics, "held_batch_bytes") > DOCUMENT_BYTES
-        ended = sample(metrics, "cursors_ended_for_room") + sample(metrics, "long_replies_refused")
+        ended = sample(metrics, "cursors_ended_for_room_total") + sample(metrics, "long_replies_refused_total")
         assert ended >= CURSORS - WITHIN_BOUND - 1
         assert resident_mb_max(pid) <= BOUND_MB + OWN_MB + MERGE_MB
 
@@ -83,7 +83,7 @@ def test_replies_that_are_not_read_take_bounded_memory(cluster: RunningCluster, 
                 assert other.command(small, db=ranged.database.name)["cursor"]["firstBatch"][0]["key"] == 2
             eventually(
                 lambda: (
-                    sample(metrics, "slow_clients_closed") + sample(metrics, "long_replies_refused")
+                    sample(metrics, "slow_clients_closed_total") + sample(metrics, "long_replies_refused_total")
                     >= CLIENTS - WITHIN_BOUND - SYSTEM_HOLDS
                 ),
                 what="those that do not fit are closed or refused",
