@@ -138,18 +138,18 @@ class ShardHandler(SidecarHandler):
     async def _run_versioned(
         self, client: ClientConnection, upstream: Upstream, request: Request, *, is_whole: bool = False
     ) -> bytes | None:
-        is_write = must_tell_term = not is_read(request)
+        is_write = must_report_term = not is_read(request)
         if self._context.identity is None:
             await self._context.load_identity()
         if is_writing(request):
-            must_tell_term = True
+            must_report_term = True
             request = executed_at_once(request)
         elif not is_write:
             client.allow_interruption()
         if READ_CONCERN in request.fields:
             # The wait for a time precedes the comparison of versions, as on a genuine shard: the placement known here
             # has to be at least as new as that time.
-            must_tell_term = must_tell_term or is_linearizable(request)
+            must_report_term = must_report_term or is_linearizable(request)
             await self._context.sidecar.prepare(request)
             if not self._context.is_primary:
                 for name in (namespace_of(request), *named_namespaces(request)):
@@ -169,7 +169,7 @@ class ShardHandler(SidecarHandler):
         operations, orphans, table = state.operations, state.orphans, state.table
         is_whole = is_whole or bool(involved)  # for the cursor id in the reply
         exchange = TermExchange(
-            self._context.sidecar, upstream, operations, must_tell_term=must_tell_term, is_whole=is_whole
+            self._context.sidecar, upstream, operations, must_report_term=must_report_term, is_whole=is_whole
         )
         # A write is not cancelled before mongod has answered, even if its client disconnects: a critical section that
         # waits for it must not go on while it may still be running.

@@ -1,4 +1,4 @@
-"""A real mongod that belongs to no shard, as the code of a daemon sees its own."""
+"""A real mongod that belongs to no shard, as a daemon's code sees its local mongod."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -24,7 +24,7 @@ CACHE_GB: Final = 0.5
 
 @dataclass(frozen=True)
 class LoneMongod:
-    """A primary of a set of one.
+    """The primary of a replica set with one member.
 
     Attributes:
         address: its ``host:port``.
@@ -36,7 +36,7 @@ class LoneMongod:
 
     @asynccontextmanager
     async def local(self) -> AsyncIterator[LocalMongod]:
-        """It as a daemon's own mongod."""
+        """The mongod as a daemon's local one."""
         async with trio.open_nursery() as nursery:
             pools = ConnectionPools(lambda: handshake_document("tests"))
             nursery.start_soon(pools.run)
@@ -44,7 +44,7 @@ class LoneMongod:
             nursery.cancel_scope.cancel()
 
     def run(self, test: Callable[[LocalMongod], Awaitable[None]]) -> None:
-        """Run a test with it, for a minute at the most."""
+        """Run a test with it, for a minute at most."""
 
         async def main() -> None:
             with trio.fail_after(TEST_SECONDS_MAX):
@@ -56,7 +56,7 @@ class LoneMongod:
 
 @contextmanager
 def lone_mongod(directory: Path) -> Iterator[LoneMongod]:
-    """Run one; it is gone after the block."""
+    """Run one until the end of the block."""
     with PortReservation() as ports:
         plan = ProcessPlan("lone", Role.MONGOD, ports.hold_free(), "lone")
         ports.release(plan.port)

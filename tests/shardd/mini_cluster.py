@@ -1,4 +1,4 @@
-"""A config server and shards without a router: the world of a shard daemon, in which the test is the router."""
+"""A config server and shards without a router: the surroundings of a shard daemon, where the test is the router."""
 
 import signal
 import subprocess
@@ -36,7 +36,7 @@ MAJORITY = {"w": "majority", "wtimeout": 60_000}
 
 @dataclass
 class Process:
-    """A process and how to start it again."""
+    """A process, and how to restart it."""
 
     arguments: list[str]
     log: Path
@@ -70,7 +70,7 @@ class Member:
         return MongoClient(f"mongodb://{self.address}/", directConnection=True, **options)
 
     def mongod_client(self) -> Client:
-        """A client of the mongod behind."""
+        """A client of the mongod behind it."""
         return MongoClient(f"mongodb://{self.mongod_plan.address}/", directConnection=True)
 
     def wait_ready(self) -> None:
@@ -87,14 +87,14 @@ class Member:
             eventually(serves, within=START_SECONDS, what=f"{self.address} serves")
 
     def wait_has_all_of(self, primary: "Member") -> None:
-        """Wait until majority reads here see all that the primary of the set has acknowledged by now."""
+        """Wait until majority reads here see everything that the primary has acknowledged so far."""
         with primary.mongod_client() as source, self.mongod_client() as mongod:
             time = source.admin.command("ping")["operationTime"]
             concern = {"level": "majority", "afterClusterTime": time}
             mongod.admin.command("find", "nothing", readConcern=concern, read_preference=SecondaryPreferred())
 
     def restart(self, process: Process) -> None:
-        """Kill the daemon or the mongod, start it again and wait until the daemon serves."""
+        """Kill the daemon or the mongod, restart it and wait until the daemon serves."""
         process.stop(signal.SIGKILL)
         process.start()
         self.wait_ready()
@@ -120,20 +120,20 @@ class Set:
 
 @dataclass
 class MiniCluster:
-    """The whole."""
+    """The cluster."""
 
     config: Set
     shards: dict[str, Set] = field(default_factory=dict)
     _kept: dict[str, Client] = field(default_factory=dict)
 
     def kept_client(self, member: Member) -> Client:
-        """A client of a daemon that is kept, with its one session, until `close`."""
+        """A client of a daemon that stays open, with its one session, until `close`."""
         if member.address not in self._kept:
             self._kept[member.address] = member.client()
         return self._kept[member.address]
 
     def close(self) -> None:
-        """Close the clients that were kept."""
+        """Close the clients that stayed open."""
         while self._kept:
             self._kept.popitem()[1].close()
 
@@ -174,7 +174,7 @@ class MiniCluster:
 
 @contextmanager
 def mini_cluster(directory: Path, shards: int = 2, members: int | Sequence[int] = 1) -> Iterator[MiniCluster]:
-    """Start a cluster; every process is gone after the block.
+    """Start a cluster, and stop all its processes after the block.
 
     Args:
         directory: for its files.
@@ -225,7 +225,7 @@ def _start_set(stack: ExitStack, directory: Path, name: str, daemon: str, count:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago; they are let go at once, since all processes start at once."""
+    """Ports that were free a moment ago; they are released together, since all processes start together."""
     with PortReservation() as reservation:
         return [reservation.hold_free() for _ in range(count)]
 

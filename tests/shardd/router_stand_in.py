@@ -14,7 +14,7 @@ _GOSSIP = ("$clusterTime", "$configTime", "operationTime", "electionId", "opTime
 
 
 class ShardedNamespace:
-    """One sharded collection of a small cluster, and the versions of everybody for it."""
+    """One sharded collection of a small cluster, and its versions."""
 
     def __init__(
         self, cluster: MiniCluster, namespace: str, key: dict[str, Any], primary: str, **options: object
@@ -48,7 +48,7 @@ class ShardedNamespace:
         return self.cluster.shard_version(self.namespace, shard)
 
     def run(self, command: Mapping[str, Any], shard: str = "sh0", *, db: str | None = None) -> dict[str, Any]:
-        """Run a command as it is on a shard; the reply, also of one that failed, without what is gossiped."""
+        """Run a command unchanged on a shard; returns the reply, even of a failed one, without gossiped times."""
         client = self.cluster.kept_client(self.cluster.shards[shard].members[0])
         try:
             reply = client[db or self.db].command(dict(command), check=False)
@@ -59,11 +59,11 @@ class ShardedNamespace:
     def versioned(
         self, command: Mapping[str, Any], shard: str = "sh0", *, version: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Run a command with the shard's version, or with another one."""
+        """Run a command with the shard's version, or with a given one."""
         return self.run({**command, "shardVersion": dict(version or self.version(shard))}, shard)
 
     def retryable(self, command: Mapping[str, Any], *, number: int | None = None) -> dict[str, Any]:
-        """Run a write as a retryable one, under a number given or a new one, in the session of the kept client."""
+        """Run a write as a retryable one, with a given or a new number, in the session of the open client."""
         return self.versioned({**command, "txnNumber": Int64(number or next(transaction_numbers))})
 
     def insert(self, *documents: Mapping[str, Any], shard: str = "sh0") -> None:
@@ -72,13 +72,13 @@ class ShardedNamespace:
         assert reply == {"n": len(documents), "ok": 1.0}, reply
 
     def documents(self, shard: str = "sh0") -> list[dict[str, Any]]:
-        """What a shard has, by ``_id``."""
+        """The documents on a shard, by ``_id``."""
         reply = self.versioned({"find": self.collection, "sort": {"_id": 1}, "batchSize": 100_000}, shard)
         assert reply["ok"], reply
         return list(reply["cursor"]["firstBatch"])
 
     def split(self, points: Sequence[Mapping[str, Any]], *, low: object = None, high: object = None) -> dict[str, Any]:
-        """Split a chunk of the primary shard, by default the one that is everything."""
+        """Split a chunk of the primary shard, by default the one that covers all keys."""
         entry = self.entry()
         return self.run(
             {

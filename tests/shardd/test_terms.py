@@ -1,4 +1,4 @@
-"""What begins and ends with a term, in which order, and what becomes of failures."""
+"""What begins and ends with a term, in which order, and how failures are retried."""
 
 from typing import TYPE_CHECKING, cast
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class FakeContext:
-    """A context that is identified at once, and keeps a log."""
+    """A context whose identity is known at once, and that records calls."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -49,7 +49,7 @@ class Component:
         self.log.append(f"{self.name} ends")
 
 
-def test_components_begin_in_order_and_end_in_the_opposite_one() -> None:
+def test_components_begin_in_order_and_end_in_reverse() -> None:
     context = FakeContext()
     log = context.log
     first, second, third = Component("first", log), Component("second", log, failures=2), Component("third", log)
@@ -67,7 +67,7 @@ def test_components_begin_in_order_and_end_in_the_opposite_one() -> None:
     assert log == ["third ends", "second ends", "first ends", "forget"]
 
 
-def test_a_term_that_is_over_is_not_begun_any_further() -> None:
+def test_no_further_component_begins_in_a_term_that_is_over() -> None:
     context = FakeContext()
     log = context.log
     terms = Terms(cast("ShardContext", context), (Component("first", log, failures=10**6), Component("second", log)))

@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 _PAUSE_SECONDS_MIN: Final = 0.05
 _PAUSE_SECONDS_MAX: Final = 5.0
 _ATTEMPTS_MAX: Final = 8
-"""With doubling pauses, network errors are tolerated for some ten seconds, beside the time to find a primary."""
+"""With doubling pauses, network errors are tolerated for some ten seconds, plus the time to find a primary."""
 
 
 def is_transient(error: CommandError) -> bool:

@@ -24,7 +24,7 @@ from shardwright.wire.request import Request
 async def recv_chunk_start(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Begin to receive a range. The request may be repeated.
 
-    Beside MongoDB's fields it accepts ``collectionUUID`` and ``attempts``, the donor's record of this migration. If
+    Besides MongoDB's fields it accepts ``collectionUUID`` and ``attempts``, the donor's record of this migration. If
     that agrees with the recipient's, the reply's ``resumeFrom: {key, position}`` says from where on documents and
     changes are still needed.
 

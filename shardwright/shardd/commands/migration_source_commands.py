@@ -1,6 +1,6 @@
 """``_migrateClone`` and ``_transferMods``, with which the recipient of a migration pulls from the donor.
 
-Beside MongoDB's fields both accept ``number``, which numbers the batches of either from 0: with the same number, a
+Besides MongoDB's fields both accept ``number``, which numbers the batches of either from 0: with the same number, a
 batch whose reply was lost is handed out again. Without it each call gives the next one, as in MongoDB. Both replies
 contain a ``position`` in the donor's oplog: see `shardd.migration.source.clone_source`.
 """

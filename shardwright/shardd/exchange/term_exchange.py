@@ -50,11 +50,11 @@ class TermExchange:
         sidecar: knows the term.
         upstream: the client's connection to mongod.
         operations: the generation in which the operation was counted.
-        must_tell_term: whether mongod has to report the operation's term in the reply.
+        must_report_term: whether mongod has to report the operation's term in the reply.
         is_whole: whether the caller needs the whole reply, so that it must not be relayed while it arrives.
     """
 
-    __slots__ = ("_is_whole", "_must_tell_term", "_operations", "_sidecar", "_term", "_upstream")
+    __slots__ = ("_is_whole", "_must_report_term", "_operations", "_sidecar", "_term", "_upstream")
 
     def __init__(
         self,
@@ -62,12 +62,12 @@ class TermExchange:
         upstream: Upstream,
         operations: OperationGeneration,
         *,
-        must_tell_term: bool,
+        must_report_term: bool,
         is_whole: bool,
     ) -> None:
         self._sidecar = sidecar
         self._term = sidecar.mirror.term
-        self._must_tell_term = must_tell_term
+        self._must_report_term = must_report_term
         self._is_whole = is_whole
         self._operations = operations
         self._upstream = upstream
@@ -81,7 +81,7 @@ class TermExchange:
                 in another one.
         """
         flags = request.message.flags
-        if self._must_tell_term:
+        if self._must_report_term:
             reply = await self.forward(without_sharding_fields(request, ASK_FOR_TERM), flags)
             return None if reply is None else self._acknowledged(reply)
         frame = without_sharding_fields(request)
@@ -127,7 +127,7 @@ class TermExchange:
             CommandError: InterruptedDueToReplStateChange, it is not.
             BackendError: mongod does not answer.
         """
-        if self._must_tell_term:
+        if self._must_report_term:
             await in_own_task()
             with working_for(self._term):
                 await self._sidecar.mongod.command("admin", {"ping": 1})
@@ -145,7 +145,7 @@ class TermExchange:
         await in_own_task()
         await self._sidecar.certainty.wait_certain()
         term = self._sidecar.mirror.term
-        if term != self._term and (self._must_tell_term or term is not None):
+        if term != self._term and (self._must_report_term or term is not None):
             logger.warning("An operation is not sent in another term than that in which it was let in", term=self._term)
             raise BackendError(self._sidecar.mongod.socket_path, "has begun another term", sent=False)
 
@@ -162,7 +162,7 @@ class TermExchange:
         reply, term = take_term(reply)
         if term == self._term:
             return reply
-        if reply.startswith(_FAILED, _BODY_ELEMENTS_AT) and (term is None or _tells_role_change(reply)):
+        if reply.startswith(_FAILED, _BODY_ELEMENTS_AT) and (term is None or _reports_role_change(reply)):
             return reply
         raise self._refusal()
 
@@ -177,6 +177,6 @@ def is_linearizable(request: Request) -> bool:
     return span is not None and request.body.find(_LINEARIZABLE, span[2], span[3]) >= 0
 
 
-def _tells_role_change(reply: bytes) -> bool:
+def _reports_role_change(reply: bytes) -> bool:
     code = bson.decode(OpMsg(reply).body).get("code", 0)
     return any(has_category(code, each) for each in _ROLE_CHANGES)

@@ -79,7 +79,7 @@ def namespace_of(request: Request) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An operation's admission to a further namespace beside its own."""
+    """An operation's admission to a further namespace besides its own."""
 
     involved: InvolvedNamespace
     operations: OperationGeneration

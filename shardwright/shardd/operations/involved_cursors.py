@@ -1,4 +1,4 @@
-"""Cursors that read further namespaces beside their own: each batch is a read of all of them.
+"""Cursors that read further namespaces besides their own: each batch is a read of all of them.
 
 A ``getMore`` carries no version. For a cursor on one collection that is harmless: it continues with the documents that
 it began with. But a pipeline opens its other collections by name again for each document, and would miss what has moved

@@ -1,4 +1,4 @@
-"""The namespaces that an operation involves beside its own: those named in its pipeline, and those behind views.
+"""The namespaces that an operation involves besides its own: those named in its pipeline, and those behind views.
 
 Our router sends the versions of those named in the pipeline. Those behind a view, whose definition only this shard
 knows, come without versions, as do all of them from a genuine router: this shard then checks by itself that they are
@@ -96,7 +96,7 @@ class Involvement:
     """All further namespaces of an operation.
 
     Attributes:
-        namespaces: the namespaces that it reads or writes beside its own.
+        namespaces: the namespaces that it reads or writes besides its own.
         view_generation: the generation of the view definitions that this was derived from.
     """
 

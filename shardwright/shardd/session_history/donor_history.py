@@ -44,7 +44,7 @@ KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
 """Memory used for statements from the oplog."""
 
 _ENTRY_BYTES: Final = 1_000
-"""Approximate memory used by an entry beside its image."""
+"""Approximate memory used by an entry in addition to its image."""
 
 
 @dataclass(slots=True)

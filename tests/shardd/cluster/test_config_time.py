@@ -1,4 +1,4 @@
-"""A shard reads the catalog no older than what it, its former primary or a router has seen of it.
+"""A shard never reads a catalog older than what it, its former primary or a router has seen.
 
 A config server whose majority commit point stands still answers like one that has just been elected and does not know
 yet what has been committed.
@@ -20,7 +20,7 @@ from tests.shardd.router_stand_in import ShardedNamespace
 
 @contextmanager
 def lagging_config(mini: MiniCluster) -> Iterator[Client]:
-    """For the length of the block, majority reads of the config server show what was there at its beginning."""
+    """During the block, majority reads of the config server show the state at its beginning."""
     with mini.config.members[0].mongod_client() as mongod:
         point = {"configureFailPoint": "disableSnapshotting"}
         mongod.admin.command({**point, "mode": "alwaysOn"})
@@ -32,7 +32,7 @@ def lagging_config(mini: MiniCluster) -> Iterator[Client]:
 
 
 def raise_version(config: Client, sharded: ShardedNamespace) -> Timestamp:
-    """Give all chunks of the collection a higher version, which no majority has; returns the time of that."""
+    """Give all chunks of the collection a higher version, which no majority has; returns the time of the write."""
     highest = max(chunk["lastmod"] for chunk in sharded.chunks())
     for minor, chunk in enumerate(sharded.chunks()):
         change = {"q": {"_id": chunk["_id"]}, "u": {"$set": {"lastmod": Timestamp(highest.time + 1, minor)}}}
@@ -43,7 +43,7 @@ def raise_version(config: Client, sharded: ShardedNamespace) -> Timestamp:
 
 
 def is_read_waiting(config: Client, time: Timestamp) -> bool:
-    """Whether a read of the catalog waits until the majority has come up to a time."""
+    """Whether a read of the catalog waits until the majority has reached a time."""
     waiting = {"command.readConcern.afterClusterTime": {"$gte": time}}
     return any(config.admin.aggregate([{"$currentOp": {}}, {"$match": waiting}]))
 
@@ -58,7 +58,7 @@ def persisted_time(mini: MiniCluster, shard: str) -> Timestamp:
 
 
 def reply_after_lag(mini: MiniCluster, sharded: ShardedNamespace, command: Mapping[str, Any], *, told: bool) -> Any:  # noqa: ANN401 - a reply
-    """What a shard answers that was asked while the config server lags behind what the shard, or the router, knows."""
+    """What a shard answers while the config server lags behind the time that the shard, or the router, knows."""
     old = sharded.version()
     with ThreadPoolExecutor(1) as pool:
         with lagging_config(mini) as config:
@@ -85,7 +85,7 @@ def test_a_shard_reads_up_to_what_the_router_knows(mini: MiniCluster, db: str) -
     assert reply["cursor"]["firstBatch"] == [{"_id": 1, "a": 1}]
 
 
-def test_a_new_primary_takes_no_older_placement_than_the_former_one_knew(mini: MiniCluster, db: str) -> None:
+def test_a_new_primary_uses_no_older_placement_than_the_former_one_knew(mini: MiniCluster, db: str) -> None:
     sharded = ShardedNamespace(mini, f"{db}.c", {"a": 1}, "sh0")
     insert = {"insert": "c", "documents": [{"_id": 1, "a": 1}]}
     reply = reply_after_lag(mini, sharded, insert, told=False)
@@ -93,7 +93,7 @@ def test_a_new_primary_takes_no_older_placement_than_the_former_one_knew(mini: M
     assert sharded.documents() == []
 
 
-def test_a_donor_persists_the_time_of_its_commit_and_tells_routers(ranged: ShardedNamespace) -> None:
+def test_a_donor_persists_the_time_of_its_commit_and_reports_it_to_routers(ranged: ShardedNamespace) -> None:
     old = ranged.version()
     with ranged.cluster.config.members[0].mongod_client() as config:
         before = config.admin.command({"appendOplogNote": 1, "data": {}, "writeConcern": {"w": "majority"}})
@@ -114,6 +114,6 @@ def test_a_donor_persists_the_time_of_its_commit_and_tells_routers(ranged: Shard
     ("time", "code"),
     [(Timestamp(2**32 - 1, 1), ErrorCode.StaleConfig), (1, ErrorCode.TypeMismatch)],
 )
-def test_times_that_cannot_be_are_not_believed(ranged: ShardedNamespace, time: object, code: int) -> None:
+def test_impossible_times_are_not_accepted(ranged: ShardedNamespace, time: object, code: int) -> None:
     stale = {"t": Timestamp(1, 1), "e": ranged.entry()["lastmodEpoch"], "v": Timestamp(1, 0)}
     assert ranged.versioned({"find": "c", "$configTime": time}, version=stale)["code"] == code

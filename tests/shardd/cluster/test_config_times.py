@@ -1,4 +1,4 @@
-"""What a shard takes from the config times in requests."""
+"""How a shard advances its clock to the config times in requests."""
 
 from typing import TYPE_CHECKING, Any, cast
 
@@ -27,12 +27,12 @@ def test_the_time_of_a_request_is_known_from_then_on() -> None:
     assert observed({"update": "c", "$configTime": EARLIER, "$db": "db"}) == pack_timestamp(EARLIER)
 
 
-def test_so_are_the_times_of_the_namespaces_that_it_involves() -> None:
+def test_so_are_the_times_of_involved_namespaces() -> None:
     involved = [{"ns": "db.a", "$configTime": LATER}, {"ns": "db.b", "$configTime": EARLIER}, {"ns": "db.c"}]
     command = {"aggregate": "c", "$configTime": EARLIER, "involvedNamespaces": involved, "$db": "db"}
     assert observed(command) == pack_timestamp(LATER)
 
 
-def test_times_of_the_future_are_not() -> None:
+def test_times_in_the_future_are_not() -> None:
     future = Timestamp(2**32 - 1, 1)
     assert observed({"aggregate": "c", "involvedNamespaces": [{"ns": "db.a", "$configTime": future}], "$db": "db"}) == 0

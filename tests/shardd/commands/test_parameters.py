@@ -11,7 +11,7 @@ from tests.shardd.mini_cluster import Client, MiniCluster
 
 @pytest.fixture
 def daemon(mini: MiniCluster) -> Iterator[Client]:
-    """A client of a shard daemon with MongoDB's defaults, which afterwards has the parameters of before again."""
+    """A client of a shard daemon with MongoDB's defaults; its parameters are restored afterwards."""
     with mini.shard_client("sh0") as client:
         defaults = {"verifyMigrations": False, "orphanCleanupDelaySecs": 900}
         before = {name: client.admin.command({"getParameter": 1, name: 1})[name] for name in defaults}
@@ -41,7 +41,7 @@ def test_all_parameters(daemon: Client) -> None:
 
 
 @pytest.mark.parametrize("change", [{"nobodyKnowsThis": 1}, {"migrationCatchUpTimeoutSecs": 0}, {}])
-def test_refused_by_whoever_has_it(daemon: Client, change: dict[str, object]) -> None:
+def test_invalid_values_are_refused_by_the_daemon_and_by_mongod(daemon: Client, change: dict[str, object]) -> None:
     with pytest.raises(OperationFailure):
         daemon.admin.command({"setParameter": 1, **change})
 

@@ -51,7 +51,7 @@ def test_a_split_can_be_repeated(ranged: ShardedNamespace) -> None:
     assert [chunk["min"]["a"] for chunk in ranged.chunks()] == [MinKey(), 0, 10, 20, 30]
 
 
-def test_splits_that_cannot_be(ranged: ShardedNamespace) -> None:
+def test_invalid_splits_are_refused(ranged: ShardedNamespace) -> None:
     assert ranged.split([{"a": 5}], low={"a": 10})["code"] == 72
     assert ranged.split([{"a": 15}], low={"a": 11})["ok"] == 0.0
 
@@ -90,7 +90,7 @@ def test_an_empty_range_moves_and_its_neighbours_stay(mini: MiniCluster, ranged:
     assert what[-2:] == ["moveChunk.start", "moveChunk.commit"]
 
 
-def test_a_range_with_documents_takes_them_along(ranged: ShardedNamespace) -> None:
+def test_a_range_moves_with_its_documents(ranged: ShardedNamespace) -> None:
     ranged.insert({"_id": 1, "a": 15}, {"_id": 2, "a": MaxKey()}, {"_id": 3, "a": -1})
     ranged.move({"a": 10}, {"a": 20}, "sh1")
     ranged.move({"a": 20}, {"a": MaxKey()}, "sh1")

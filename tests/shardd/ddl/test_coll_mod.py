@@ -1,4 +1,4 @@
-"""``collMod`` on several shards: everywhere, or nowhere."""
+"""``collMod`` on several shards: it applies everywhere or nowhere."""
 
 from typing import Any
 
@@ -45,8 +45,8 @@ def test_it_reaches_all_owners(mini: MiniCluster, ranged: ShardedNamespace) -> N
 
 
 @pytest.mark.parametrize("empty", ["sh0", "sh1"])
-def test_it_reaches_shards_that_own_nothing(mini: MiniCluster, ranged: ShardedNamespace, empty: str) -> None:
-    """The primary shard is what ``listCollections`` asks; any shard may receive a chunk again."""
+def test_it_reaches_shards_without_chunks(mini: MiniCluster, ranged: ShardedNamespace, empty: str) -> None:
+    """``listCollections`` is answered by the primary shard, and any shard may receive a chunk again."""
     if empty == "sh1":
         ranged.move({"a": 0}, {"a": 10}, "sh0")
     else:
@@ -61,8 +61,8 @@ def test_it_reaches_shards_that_own_nothing(mini: MiniCluster, ranged: ShardedNa
     assert index(mini, ranged, owner, "b_1")["hidden"]
 
 
-def test_a_recipient_takes_over_options(mini: MiniCluster, ranged: ShardedNamespace) -> None:
-    """Whatever it was that a shard without chunks has missed."""
+def test_a_recipient_copies_options(mini: MiniCluster, ranged: ShardedNamespace) -> None:
+    """A shard without chunks may have missed any change."""
     ranged.move({"a": 0}, {"a": 10}, "sh0")
     with mini.shard_client("sh1") as client:
         client[ranged.db].command("collMod", "c", validator={"old": 1})

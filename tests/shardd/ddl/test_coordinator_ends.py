@@ -1,4 +1,4 @@
-"""How a coordinator ends, and what becomes of its document."""
+"""How a coordinator ends, and when its document is removed."""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
@@ -26,14 +26,14 @@ UNREACHABLE = CommandError(ErrorCode.HostUnreachable, "no answer")
 
 
 class NoMigrations:
-    """A shard that neither gives nor receives a range."""
+    """A shard without migrations."""
 
     async def end_all(self, namespace: str, reason: str) -> None:
-        """There are none to be ended."""
+        """Do nothing: there are none."""
 
 
 class FakeShard:
-    """A shard whose mongod keeps the documents of coordinators, and nothing else."""
+    """A shard whose mongod stores only the documents of coordinators."""
 
     def __init__(self, *documents: dict[str, Any]) -> None:
         self.mongod = self
@@ -52,7 +52,7 @@ class FakeShard:
 
 
 class Rehearsed(Coordinator):
-    """Fails as the test says, time after time, and succeeds after that."""
+    """Fails with the test's errors one after the other, and then succeeds."""
 
     operation_type: ClassVar[str] = "rehearsed"
     failures: ClassVar[list[Exception]] = []
@@ -70,7 +70,7 @@ class Rehearsed(Coordinator):
 
 @pytest.fixture(autouse=True)
 def rehearsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kind is known, and begins without a history."""
+    """Register the kind of coordinator, with no attempts so far."""
     monkeypatch.setattr(
         "shardwright.shardd.ddl.coordinators.left_behind.COORDINATORS", {**COORDINATORS, "rehearsed": Rehearsed}
     )
@@ -84,7 +84,7 @@ def fail_with(monkeypatch: pytest.MonkeyPatch, *failures: Exception, is_committe
 
 
 def in_term(shard: FakeShard, work: Callable[[CoordinatorService], Awaitable[None]]) -> None:
-    """Begin a term, do the work, end the term; waits take no time."""
+    """Begin a term, run the work, end the term; waits take no time."""
 
     async def main() -> None:
         service = CoordinatorService(cast("ShardContext", shard), NoMigrations())
@@ -98,7 +98,7 @@ def in_term(shard: FakeShard, work: Callable[[CoordinatorService], Awaitable[Non
 
 
 def rehearse(shard: FakeShard) -> dict[str, Any]:
-    """Have a coordinator run as if somebody had asked for it."""
+    """Run a coordinator as for a request."""
     ends: list[dict[str, Any] | CommandError] = []
 
     async def work(service: CoordinatorService) -> None:
@@ -122,7 +122,7 @@ def rehearse(shard: FakeShard) -> dict[str, Any]:
     ],
     ids=["internal", "refused", "network"],
 )
-def test_an_error_before_the_point_of_no_return_is_the_end(
+def test_an_error_before_the_point_of_no_return_ends_the_change(
     monkeypatch: pytest.MonkeyPatch, failure: Exception, code: int
 ) -> None:
     fail_with(monkeypatch, failure)
@@ -135,7 +135,7 @@ def test_an_error_before_the_point_of_no_return_is_the_end(
 
 
 @pytest.mark.parametrize("failure", [ValueError("a fault of the program"), UNREACHABLE], ids=["internal", "network"])
-def test_what_has_passed_the_point_of_no_return_is_tried_until_it_is_done(
+def test_a_change_past_the_point_of_no_return_is_retried_until_it_is_done(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failure: Exception
 ) -> None:
     fail_with(monkeypatch, *[failure] * 8, is_committed=True)
@@ -171,7 +171,7 @@ def test_the_end_of_the_term_ends_the_attempts_and_leaves_the_document(monkeypat
     ],
     ids=["kind", "phase", "shape"],
 )
-def test_a_document_of_an_unknown_kind_is_logged_and_passed_over(
+def test_a_document_of_an_unknown_kind_is_logged_and_skipped(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, unknown: dict[str, Any]
 ) -> None:
     fail_with(monkeypatch)

@@ -82,7 +82,7 @@ def test_existing_data_needs_an_index(mini: MiniCluster, db: str) -> None:
     assert attempt(mini, f"{db}.c", shardKey={"a": 1})["ok"] == 1.0
 
 
-def test_a_multikey_index_does_not_do(mini: MiniCluster, db: str) -> None:
+def test_a_multikey_index_is_not_enough(mini: MiniCluster, db: str) -> None:
     mini.create_database(db, "sh0")
     with mini.shard_client("sh0") as client:
         client[db].c.insert_one({"a": [1, 2]})
@@ -106,7 +106,7 @@ def test_a_unique_key_gets_a_unique_index(mini: MiniCluster, db: str) -> None:
     assert attempt(mini, f"{db}.h", shardKey={"a": "hashed"}, unique=True)["code"] == 72
 
 
-def test_the_same_again_is_fine_and_another_way_is_not(mini: MiniCluster, db: str) -> None:
+def test_a_repetition_succeeds_and_other_options_are_refused(mini: MiniCluster, db: str) -> None:
     first = attempt(mini, f"{db}.c", shardKey={"a": 1})
     again = attempt(mini, f"{db}.c", shardKey={"a": 1})
     assert again["collectionVersion"] == first["collectionVersion"]
@@ -133,7 +133,7 @@ def test_strings_are_ordered_by_the_simple_collation(mini: MiniCluster, db: str)
     ("creation", "code"),
     [({"capped": True, "size": 4096}, 72), ({"viewOn": "other"}, 166)],
 )
-def test_what_cannot_be_sharded(mini: MiniCluster, db: str, creation: dict[str, Any], code: int) -> None:
+def test_collections_that_cannot_be_sharded(mini: MiniCluster, db: str, creation: dict[str, Any], code: int) -> None:
     mini.create_database(db, "sh0")
     with mini.shard_client("sh0") as client:
         client[db].command({"create": "c", **creation})
@@ -146,7 +146,7 @@ def test_a_name_too_long_for_the_cache_of_its_chunks_is_refused(mini: MiniCluste
     assert (reply["code"], reply["errmsg"]) == (73, f"Namespace too long. Namespace: {db}.{'x' * 235} Max: 235")
 
 
-def test_zones_that_are_there_before_decide_about_the_chunks(mini: MiniCluster, db: str) -> None:
+def test_existing_zones_determine_the_chunks(mini: MiniCluster, db: str) -> None:
     namespace = f"{db}.c"
     with mini.config_client() as config:
         majority = {"w": "majority"}
@@ -159,7 +159,7 @@ def test_zones_that_are_there_before_decide_about_the_chunks(mini: MiniCluster, 
     assert len(owners) == 3
 
 
-def test_the_changelog_tells(mini: MiniCluster, db: str) -> None:
+def test_the_changelog_records_it(mini: MiniCluster, db: str) -> None:
     sharded = ShardedNamespace(mini, f"{db}.c", {"a": "hashed"}, "sh0")
     with mini.config_client() as config:
         entries = list(config.config.changelog.find({"ns": sharded.namespace}).sort("time", 1))
@@ -168,7 +168,7 @@ def test_the_changelog_tells(mini: MiniCluster, db: str) -> None:
     assert entries[1]["details"]["numChunks"] == 4
 
 
-def test_only_the_primary_shard_takes_the_command(mini: MiniCluster, db: str) -> None:
+def test_only_the_primary_shard_accepts_the_command(mini: MiniCluster, db: str) -> None:
     version = mini.create_database(db, "sh0")
     with mini.shard_client("sh1") as client:
         command = {"_shardsvrCreateCollection": "c", "shardKey": {"a": 1}}

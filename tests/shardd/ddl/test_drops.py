@@ -1,4 +1,4 @@
-"""Drops that meet what is under way, what earlier ones left behind, and commands that arrive late."""
+"""Drops that meet operations under way, leftovers of earlier drops, and commands that arrive late."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ SECONDS_MAX = 60.0
 
 
 class Beside:
-    """A command that runs beside the test.
+    """A command that runs concurrently with the test.
 
     Attributes:
         reply: of it, once it has ended.
@@ -36,7 +36,7 @@ class Beside:
         self._thread.start()
 
     def wait(self) -> dict[str, Any]:
-        """The reply, once it has come."""
+        """The reply, once it has arrived."""
         self._thread.join(SECONDS_MAX)
         assert not self._thread.is_alive(), "a command does not end"
         return self.reply
@@ -51,7 +51,7 @@ def mongod(mini: MiniCluster, shard: str) -> Client:
 
 @contextmanager
 def late_insert(mini: MiniCluster, sharded: ShardedNamespace, shard: str, document: dict[str, Any]) -> Iterator[Beside]:
-    """An insert that a daemon has let in before the block, and that its mongod executes about a second later."""
+    """An insert that a daemon has admitted before the block, and that its mongod executes about a second later."""
     block: dict[str, Any] = {
         "failCommands": ["insert"],
         "namespace": sharded.namespace,
@@ -76,7 +76,7 @@ def drop_database(sharded: ShardedNamespace) -> dict[str, Any]:
 
 
 def collections(mini: MiniCluster, sharded: ShardedNamespace) -> dict[str, list[str]]:
-    """What there is of its database, by shard, less the shards that have nothing."""
+    """The collections of its database on each shard that has any."""
     names = {}
     for shard in mini.shards:
         with mongod(mini, shard) as client:
@@ -87,7 +87,7 @@ def collections(mini: MiniCluster, sharded: ShardedNamespace) -> dict[str, list[
 
 @pytest.mark.parametrize("shard", ["sh0", "sh1"])
 @pytest.mark.parametrize("drop_it", [drop, drop_database])
-def test_an_insert_let_in_before_brings_nothing_back(
+def test_an_insert_admitted_before_does_not_recreate_it(
     mini: MiniCluster, ranged: ShardedNamespace, shard: str, drop_it: Callable[[ShardedNamespace], dict[str, Any]]
 ) -> None:
     key = {"sh0": 11, "sh1": 1}[shard]
@@ -108,7 +108,7 @@ def test_a_database_is_dropped_with_all_its_sharded_collections(mini: MiniCluste
 
 
 def test_a_long_update_is_ended(mini: MiniCluster, ranged: ShardedNamespace) -> None:
-    """As in MongoDB, where it ends at its next yield. It would take minutes."""
+    """As in MongoDB, where it ends at its next yield. By itself it would take minutes."""
     ranged.insert(*({"a": number} for number in range(10, 1010)))
     slow = {"q": {"$where": "sleep(200); return true"}, "u": {"$set": {"b": 1}}, "multi": True}
     version = ranged.version()
@@ -123,10 +123,10 @@ def test_a_long_update_is_ended(mini: MiniCluster, ranged: ShardedNamespace) -> 
 
 
 @pytest.mark.parametrize("late", ["insert", "commitTransaction", None])
-def test_what_is_being_received_does_not_come_back(
+def test_a_range_being_received_does_not_come_back(
     mini: MiniCluster, ranged: ShardedNamespace, late: str | None
 ) -> None:
-    """The recipient's mongod executes a command of the clone late, or the recipient stands still all the time."""
+    """The recipient's mongod executes a command of the clone late, or the recipient is suspended all the time."""
     ranged.insert(*({"a": number} for number in range(10, 110)))
     if late is None:
         stop = fail_point(daemon(mini, "sh1"), "migrateThreadHangAtStep2")
@@ -145,7 +145,7 @@ def test_what_is_being_received_does_not_come_back(
     assert collections(mini, ranged) == {}
 
 
-def test_a_drop_heals_what_an_earlier_one_left(mini: MiniCluster, db: str) -> None:
+def test_a_drop_removes_what_an_earlier_one_left_behind(mini: MiniCluster, db: str) -> None:
     namespace = f"{db}.c"
     version = mini.create_database(db, "sh0")
     with mongod(mini, "sh1") as stray, mini.shard_client("sh0") as client:
@@ -158,7 +158,7 @@ def test_a_drop_heals_what_an_earlier_one_left(mini: MiniCluster, db: str) -> No
     assert mini.shard_version(namespace, "sh1")
 
 
-def test_the_zones_of_an_unsharded_collection_go_with_it(mini: MiniCluster, db: str) -> None:
+def test_the_zones_of_an_unsharded_collection_are_dropped_with_it(mini: MiniCluster, db: str) -> None:
     version = mini.create_database(db, "sh0")
     with mini.config_client() as config, mini.shard_client("sh0") as client:
         zone = {"ns": f"{db}.c", "min": {"a": 0}, "max": {"a": 1}, "tag": "z"}
@@ -167,7 +167,7 @@ def test_the_zones_of_an_unsharded_collection_go_with_it(mini: MiniCluster, db: 
         assert config.config.tags.count_documents({"ns": f"{db}.c"}) == 0
 
 
-def test_an_order_to_drop_is_executed_once(mini: MiniCluster, ranged: ShardedNamespace) -> None:
+def test_a_drop_command_is_executed_once(mini: MiniCluster, ranged: ShardedNamespace) -> None:
     def order(number: int) -> dict[str, Any]:
         session = {"txnNumber": Int64(numbers[number])}  # the client adds its lsid
         return ranged.run({"_shardsvrDropCollectionParticipant": "u", "fromMigrate": True, **session}, "sh1")
@@ -185,13 +185,13 @@ def test_an_order_to_drop_is_executed_once(mini: MiniCluster, ranged: ShardedNam
         assert behind[ranged.db].list_collection_names() == ["c"]
 
 
-def test_an_order_to_drop_spares_what_has_been_sharded_since(mini: MiniCluster, ranged: ShardedNamespace) -> None:
+def test_a_late_drop_command_spares_a_collection_sharded_since(mini: MiniCluster, ranged: ShardedNamespace) -> None:
     assert ranged.run({"_shardsvrDropCollectionParticipant": "c", "fromMigrate": True}, "sh1")["code"] == 117
     ranged.insert({"a": 1}, shard="sh1")
     assert len(ranged.documents("sh1")) == 1
 
 
-def test_an_order_to_create_does_not_come_late(mini: MiniCluster, ranged: ShardedNamespace) -> None:
+def test_a_late_create_command_is_refused(mini: MiniCluster, ranged: ShardedNamespace) -> None:
     session = {"txnNumber": Int64(next(transaction_numbers))}  # the client adds its lsid
     id_index = {"v": 2, "key": {"_id": 1}, "name": "_id_"}
     uuid = Binary.from_uuid(uuid4())
@@ -203,7 +203,7 @@ def test_an_order_to_create_does_not_come_late(mini: MiniCluster, ranged: Sharde
             behind[ranged.db].drop_collection("u")
 
 
-def test_an_order_to_drop_a_database_spares_another_of_that_name(mini: MiniCluster, ranged: ShardedNamespace) -> None:
+def test_a_late_drop_command_spares_a_new_database_of_that_name(mini: MiniCluster, ranged: ShardedNamespace) -> None:
     version = ranged.database_version
     order = {"_shardsvrDropDatabaseParticipant": 1, "databaseVersion": version}
     assert drop_database(ranged)["ok"] == 1.0
@@ -213,7 +213,7 @@ def test_an_order_to_drop_a_database_spares_another_of_that_name(mini: MiniClust
     assert collections(mini, ranged) == {"sh0": ["c"], "sh1": ["c"]}
 
 
-def test_views_and_profiles_go_with_a_database(mini: MiniCluster, ranged: ShardedNamespace) -> None:
+def test_views_and_profiles_are_dropped_with_a_database(mini: MiniCluster, ranged: ShardedNamespace) -> None:
     with mongod(mini, "sh0") as behind:
         behind[ranged.db].create_collection("v", viewOn="c")
         behind[ranged.db].command("profile", 2)
@@ -223,8 +223,8 @@ def test_views_and_profiles_go_with_a_database(mini: MiniCluster, ranged: Sharde
     assert collections(mini, ranged) == {}
 
 
-def test_time_series_go_with_a_database(mini: MiniCluster, ranged: ShardedNamespace) -> None:
-    """Mongod takes no UUID for their buckets, and keeps the definitions of views while there are any."""
+def test_time_series_are_dropped_with_a_database(mini: MiniCluster, ranged: ShardedNamespace) -> None:
+    """mongod accepts no UUID for their buckets, and keeps the definitions of views while there are any."""
     with mongod(mini, "sh0") as behind:
         for name in ("a", "z"):
             behind[ranged.db].create_collection(name, timeseries={"timeField": "t"})
@@ -232,10 +232,10 @@ def test_time_series_go_with_a_database(mini: MiniCluster, ranged: ShardedNamesp
     assert collections(mini, ranged) == {}
 
 
-def test_nobody_creates_a_collection_again_while_its_drop_could_be_resumed(
+def test_a_collection_cannot_be_recreated_while_its_drop_could_be_resumed(
     mini: MiniCluster, ranged: ShardedNamespace
 ) -> None:
-    """Resumed after a failover, or joined by another drop, it would take what was acknowledged since."""
+    """Resumed after a failover, or joined by another drop, it would drop data that was acknowledged since."""
     unsharded = {"shardVersion": UNSHARDED.to_document(), "databaseVersion": ranged.database_version}
     insert = {"insert": ranged.collection, "documents": [{}], "maxTimeMS": 300, **unsharded}
     block: dict[str, Any] = {

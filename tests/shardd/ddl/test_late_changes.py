@@ -28,7 +28,7 @@ def lone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoneMongod]:
 
 
 class SlowMongod(LocalMongod):
-    """A mongod that is reached by changes of a collection only after it has been dropped, and perhaps created again."""
+    """A mongod that changes of a collection reach only after it has been dropped, and possibly recreated."""
 
     def __init__(self, mongod: LocalMongod, *, is_created_again: bool) -> None:
         self.__dict__.update(mongod.__dict__)
@@ -68,7 +68,7 @@ def test_another_collection_is_not_changed(lone: LoneMongod, change: dict[str, A
     lone.run(check)
 
 
-def test_a_view_is_changed_all_the_same(lone: LoneMongod) -> None:
+def test_a_view_is_changed_nevertheless(lone: LoneMongod) -> None:
     async def check(mongod: LocalMongod) -> None:
         await mongod.pool.command("late", {"create": "v", "viewOn": "c", "pipeline": []})
         view = Namespace("late", "v")

@@ -13,7 +13,7 @@ COORDINATORS = "system.sharding_ddl_coordinators"
 
 
 def restart_with(mini: MiniCluster, document: dict[str, Any]) -> None:
-    """Kill the daemon of ``sh0``, leave a coordinator's document, start it again and wait for the coordinator's end."""
+    """Kill the daemon of ``sh0``, insert a coordinator's document, restart it and wait for the coordinator's end."""
     member = mini.shards["sh0"].members[0]
     member.daemon.stop(signal.SIGKILL)
     with member.mongod_client() as mongod:

@@ -1,4 +1,4 @@
-"""Cutting versions off requests."""
+"""Removing versions from requests."""
 
 from typing import Any
 
@@ -31,19 +31,19 @@ def cut(fields: dict[str, Any], sections: bytes = b"") -> OpMsg:
         {"databaseVersion": DATABASE_VERSION, "shardVersion": VERSION, "$db": "d"},
     ],
 )
-def test_both_fields_go_wherever_they_are(fields: dict[str, Any]) -> None:
+def test_both_fields_are_removed_wherever_they_are(fields: dict[str, Any]) -> None:
     message = cut(fields)
     assert bson.decode(message.body) == {"find": "c", "$db": "d"}
     assert message.request_id == 5
 
 
-def test_document_sequences_stay() -> None:
+def test_document_sequences_are_kept() -> None:
     documents = [bson.encode({"_id": number}) for number in range(3)]
     message = cut({"$db": "d", "shardVersion": VERSION}, encode_sequence(b"documents", documents))
     assert message.sequences[0].documents == documents
 
 
-def test_a_checksum_that_would_be_wrong_goes_too() -> None:
+def test_a_checksum_that_would_be_wrong_is_removed() -> None:
     frame = with_checksum(op_msg(bson.encode({"find": "c", "$db": "d", "shardVersion": VERSION}), request_id=5))
     message = OpMsg(without_sharding_fields(Request(OpMsg(frame))))
     assert not message.flags & CHECKSUM_PRESENT

@@ -39,7 +39,7 @@ def hello(counter: int, term: int | None) -> dict[str, Any]:
 
 
 class FakeMongod:
-    """A sidecar and an upstream in one: answers what the test says, and notes what it was sent."""
+    """A sidecar and an upstream in one: gives the test's answers, and records what it was sent."""
 
     def __init__(self, term: int | None = 3) -> None:
         self.mirror = HelloMirror("m:1", "d:1")
@@ -69,9 +69,11 @@ class FakeMongod:
         self.mirror.observe(hello(2, term))
         self.certainty.settle(term)
 
-    def run(self, command: dict[str, Any], *, must_tell_term: bool) -> dict[str, Any]:
+    def run(self, command: dict[str, Any], *, must_report_term: bool) -> dict[str, Any]:
         sidecar, upstream = cast("Sidecar", self), cast("Upstream", self)
-        exchange = TermExchange(sidecar, upstream, OperationGeneration(), must_tell_term=must_tell_term, is_whole=False)
+        exchange = TermExchange(
+            sidecar, upstream, OperationGeneration(), must_report_term=must_report_term, is_whole=False
+        )
         reply = both_ways.run(partial(exchange.run, request_of(command)))
         assert reply is not None
         return bson.decode(OpMsg(reply).body)
@@ -85,10 +87,10 @@ def told(term: int) -> dict[str, Any]:
     return {REPLICATION_DATA: {"term": bson.Int64(term)}}
 
 
-def test_a_write_in_its_own_term_is_answered_without_what_was_asked_for_besides() -> None:
+def test_a_write_in_its_own_term_is_answered_without_the_term_fields() -> None:
     mongod = FakeMongod()
     mongod.reply = {"n": 1, "ok": 1.0, **told(3)}
-    assert mongod.run(INSERT, must_tell_term=True) == {"n": 1, "ok": 1.0}
+    assert mongod.run(INSERT, must_report_term=True) == {"n": 1, "ok": 1.0}
     assert mongod.sent == [{"insert": "c", "documents": [{}], "$db": "d", REPLICATION_DATA: 1}]
 
 
@@ -99,21 +101,21 @@ def test_a_write_in_another_term_is_not_acknowledged(reply: dict[str, Any]) -> N
     mongod = FakeMongod()
     mongod.reply = reply
     with pytest.raises(BackendError):
-        mongod.run(INSERT, must_tell_term=True)
+        mongod.run(INSERT, must_report_term=True)
 
 
 @pytest.mark.parametrize("reply", [{"ok": 0.0, "code": 10107, **told(4)}, {"ok": 0.0, "code": 59}])
-def test_what_says_that_nothing_was_done_is_passed_on(reply: dict[str, Any]) -> None:
+def test_an_error_that_means_nothing_was_done_is_returned(reply: dict[str, Any]) -> None:
     mongod = FakeMongod()
     mongod.reply = reply
-    assert mongod.run(INSERT, must_tell_term=True)["code"] == reply["code"]
+    assert mongod.run(INSERT, must_report_term=True)["code"] == reply["code"]
 
 
 def test_a_read_in_another_term_is_not_answered() -> None:
     mongod = FakeMongod()
     mongod.meanwhile = lambda: mongod.elect(5)
     with pytest.raises(BackendError):
-        mongod.run(FIND, must_tell_term=False)
+        mongod.run(FIND, must_report_term=False)
 
 
 @pytest.mark.parametrize("term", [5, None])
@@ -122,7 +124,7 @@ def test_a_write_is_not_sent_if_its_term_ended_before(term: int | None) -> None:
     mongod.is_open = False
     mongod.while_opening = lambda: mongod.elect(term)
     with pytest.raises(BackendError) as caught:
-        mongod.run(INSERT, must_tell_term=True)
+        mongod.run(INSERT, must_report_term=True)
     assert not caught.value.sent
     assert mongod.sent == []
 
@@ -130,7 +132,7 @@ def test_a_write_is_not_sent_if_its_term_ended_before(term: int | None) -> None:
 def test_no_further_step_of_a_write_is_sent_in_another_term() -> None:
     mongod = FakeMongod()
     sidecar, upstream = cast("Sidecar", mongod), cast("Upstream", mongod)
-    exchange = TermExchange(sidecar, upstream, OperationGeneration(), must_tell_term=True, is_whole=False)
+    exchange = TermExchange(sidecar, upstream, OperationGeneration(), must_report_term=True, is_whole=False)
     step = op_msg(bson.encode({"update": "c", "$db": "d"}), request_id=1)
 
     async def run_steps() -> None:
@@ -143,30 +145,30 @@ def test_no_further_step_of_a_write_is_sent_in_another_term() -> None:
     assert len(mongod.sent) == 1
 
 
-def test_a_read_that_waited_is_left_to_mongod_if_it_is_a_secondary_now() -> None:
+def test_a_read_that_waited_is_sent_if_mongod_is_a_secondary_now() -> None:
     mongod = FakeMongod()
     mongod.is_open = False
     mongod.while_opening = lambda: mongod.elect(None)
     mongod.reply = {"ok": 0.0, "code": 13435}
-    assert mongod.run(FIND, must_tell_term=False)["code"] == 13435
+    assert mongod.run(FIND, must_report_term=False)["code"] == 13435
 
 
 def test_a_read_is_answered_when_mongod_has_become_a_secondary() -> None:
-    # As MongoDB does: reads survive a step-down. Those that only a primary may answer mongod refuses itself.
+    # As in MongoDB, reads survive a step-down. mongod itself refuses those that only a primary may answer.
     mongod = FakeMongod()
     mongod.meanwhile = lambda: mongod.elect(None)
-    assert mongod.run(FIND, must_tell_term=False)["ok"] == 1
+    assert mongod.run(FIND, must_report_term=False)["ok"] == 1
 
 
 def test_a_read_during_which_a_secondary_was_elected_is_answered() -> None:
     mongod = FakeMongod(term=None)
     mongod.meanwhile = lambda: mongod.elect(5)
-    assert mongod.run(FIND, must_tell_term=False)["ok"] == 1
+    assert mongod.run(FIND, must_report_term=False)["ok"] == 1
 
 
-def test_a_read_is_not_asked_for_its_term() -> None:
+def test_the_term_is_not_requested_for_a_read() -> None:
     mongod = FakeMongod()
-    mongod.run(FIND, must_tell_term=False)
+    mongod.run(FIND, must_report_term=False)
     assert mongod.sent == [{"find": "c", "$db": "d"}]
 
 

@@ -5,7 +5,7 @@ from shardwright.shardd.local_mongod.config_collection import ConfigCollection
 from tests.shardd.lone_mongod import LoneMongod
 
 
-def test_documents_come_and_go_by_their_id(lone: LoneMongod) -> None:
+def test_documents_are_saved_and_removed_by_their_id(lone: LoneMongod) -> None:
     async def check(mongod: LocalMongod) -> None:
         documents = ConfigCollection(mongod, "byId")
         assert await documents.get({"a": 1}) is None
@@ -20,7 +20,7 @@ def test_documents_come_and_go_by_their_id(lone: LoneMongod) -> None:
     lone.run(check)
 
 
-def test_all_are_more_than_a_batch(lone: LoneMongod) -> None:
+def test_all_documents_may_be_more_than_a_batch(lone: LoneMongod) -> None:
     async def check(mongod: LocalMongod) -> None:
         inserted = [{"_id": number} for number in range(250)]
         await mongod.write("config", {"insert": "many", "documents": inserted})

@@ -1,4 +1,4 @@
-"""The reserved sessions on a real mongod: what they write, and what becomes of what was cut off."""
+"""The reserved sessions on a real mongod: their writes, and ending transactions that were cut off."""
 
 import time
 from pathlib import Path
@@ -47,8 +47,8 @@ def test_documents_are_inserted_and_deleted(lone: LoneMongod) -> None:
     lone.run(test)
 
 
-def test_documents_are_inserted_just_as_they_are(lone: LoneMongod) -> None:
-    """Mongod itself would refuse some of them, and put the present in the place of an empty timestamp."""
+def test_documents_are_inserted_unchanged(lone: LoneMongod) -> None:
+    """mongod by itself would refuse some of them, and replace an empty timestamp by the present."""
     namespace = Namespace("exact", "c")
     documents: list[dict[str, Any]] = [
         {"_id": 1, "empty": Timestamp(0, 0), "b": 2, "a": 1},
@@ -67,7 +67,7 @@ def test_documents_are_inserted_just_as_they_are(lone: LoneMongod) -> None:
     lone.run(test)
 
 
-def test_the_databases_of_mongod_itself(lone: LoneMongod) -> None:
+def test_internal_databases(lone: LoneMongod) -> None:
     namespace = Namespace("config", "things")
 
     async def test(mongod: LocalMongod) -> None:
@@ -98,7 +98,7 @@ def test_change_events_carry_a_reserved_session(lone: LoneMongod) -> None:
     assert {UUID(bytes=bytes(each)) for each in ids} <= set(RESERVED_SESSION_IDS)
 
 
-def test_what_fails_leaves_nothing_behind(lone: LoneMongod) -> None:
+def test_a_failed_transaction_leaves_nothing_behind(lone: LoneMongod) -> None:
     namespace = Namespace("failed", "c")
 
     async def test(mongod: LocalMongod) -> None:
@@ -137,7 +137,7 @@ def test_several_statements_are_one_transaction(lone: LoneMongod) -> None:
     lone.run(test)
 
 
-def test_there_are_as_many_as_there_are_and_then_one_waits(lone: LoneMongod) -> None:
+def test_a_task_waits_when_all_sessions_are_in_use(lone: LoneMongod) -> None:
     async def test(mongod: LocalMongod) -> None:
         sessions = ReservedSessions(mongod)
         async with trio.open_nursery() as nursery:
@@ -212,7 +212,7 @@ def test_numbers_rise_above_those_of_a_primary_whose_clock_was_ahead(tmp_path: P
         ahead = Transaction(mongod, {"id": Binary.from_uuid(RESERVED_SESSION_IDS[-1])}, 2_000_000_000_000_000)
         await ahead.run("ahead", {"insert": "c"}, (b"documents", encoded({"_id": 1})))
         await ahead.commit({"w": 1})
-        # What is only settled raises the number in mongod's memory alone.
+        # Settling raises the number only in mongod's memory.
         for _ in range(5):
             async with ReservedSessions(mongod).session():
                 pass
@@ -220,6 +220,6 @@ def test_numbers_rise_above_those_of_a_primary_whose_clock_was_ahead(tmp_path: P
             await session.insert(namespace, encoded({"_id": 2}))
         assert len(await stored(mongod, namespace)) == 2
 
-    # A mongod of its own, because the transactions of all other tests would be too old for this one's sessions.
+    # A separate mongod, because the transactions of all other tests would be too old for this one's sessions.
     with lone_mongod(tmp_path) as ahead_of_others:
         ahead_of_others.run(test)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class CachedEntries:
-    """A mongod with nothing but a cached entry, which notes what it is asked."""
+    """A mongod with nothing but a cached entry, which records its commands."""
 
     def __init__(self) -> None:
         self.entry: dict[str, Any] = {"_id": "d.c", "enterCriticalSectionCounter": 1}
@@ -40,7 +40,7 @@ def find_after(time: Timestamp | None, **fields: object) -> Request:
     return Request(OpMsg(op_msg(body, request_id=next_request_id())))
 
 
-def test_what_is_known_goes_when_the_entry_has_changed() -> None:
+def test_metadata_is_forgotten_when_the_entry_has_changed() -> None:
     mongod = CachedEntries()
     state = NamespaceState("d.c", "sh0")
     reads = CausalReads(cast("LocalMongod", mongod))
@@ -61,12 +61,12 @@ def test_what_is_known_goes_when_the_entry_has_changed() -> None:
     assert is_known_after(find_after(Timestamp(7, 4)))
 
 
-def test_an_idle_primary_gets_to_the_time_of_another_shard(mini: MiniCluster, db: str) -> None:
+def test_an_idle_primary_reaches_the_time_of_another_shard(mini: MiniCluster, db: str) -> None:
     version = ShardedNamespace(mini, f"{db}.c", {"a": 1}, "sh0").version()
     here, there = (mini.kept_client(mini.shards[shard].members[0]) for shard in ("sh0", "sh1"))
     with here.start_session() as reading, there.start_session() as writing:
         writing.advance_cluster_time(here.admin.command("ping")["$clusterTime"])
-        # Each document takes a tick; so many that nothing which is still being done here catches up.
+        # Each document takes a tick; with so many, no unrelated write on this shard catches up.
         insert = {"insert": "c", "documents": [{} for _ in range(1000)], "writeConcern": MAJORITY}
         written = there[db].command(insert, session=writing)
         reading.advance_cluster_time(written["$clusterTime"])

@@ -22,8 +22,8 @@ def run(test: object) -> None:
     trio.run(test, clock=MockClock(autojump_threshold=0))  # type: ignore[arg-type]
 
 
-def test_a_long_write_does_not_keep_others_out(state: NamespaceState) -> None:
-    """New writes are let in between the attempts at a section that a long one stands up to."""
+def test_a_long_write_does_not_block_others(state: NamespaceState) -> None:
+    """New writes are admitted between the attempts to enter a section that a long write delays."""
 
     async def main() -> None:
         state.enter(is_write=True)
@@ -53,7 +53,7 @@ def test_a_long_write_does_not_keep_others_out(state: NamespaceState) -> None:
     run(main)
 
 
-def test_a_write_that_does_not_end_is_given_up(state: NamespaceState) -> None:
+def test_a_section_is_given_up_if_a_write_does_not_end(state: NamespaceState) -> None:
     async def main() -> None:
         state.enter(is_write=True)
         with pytest.raises(CommandError) as caught:
@@ -73,7 +73,7 @@ def test_a_write_that_does_not_end_is_given_up(state: NamespaceState) -> None:
     run(timed)
 
 
-def test_who_is_cancelled_leaves_no_section(state: NamespaceState) -> None:
+def test_a_cancelled_task_leaves_no_section_behind(state: NamespaceState) -> None:
     async def main() -> None:
         state.enter(is_write=True)
         with trio.move_on_after(0.2):
@@ -104,7 +104,7 @@ def test_closing_waits_for_other_sections_and_not_for_writes(state: NamespaceSta
     run(main)
 
 
-def test_closing_does_not_wait_for_ever(state: NamespaceState) -> None:
+def test_closing_does_not_wait_indefinitely(state: NamespaceState) -> None:
     async def main() -> None:
         await state.enter_section({"command": "other"})
         with pytest.raises(CommandError) as caught:

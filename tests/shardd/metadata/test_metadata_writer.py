@@ -1,4 +1,4 @@
-"""Waiting for what is known to be on disk, when it cannot be written."""
+"""Waiting for metadata to be persisted, when it cannot be written."""
 
 from typing import TYPE_CHECKING, cast
 
@@ -23,7 +23,7 @@ class FakeStore:
         self.saved: list[str] = []
 
     def forget(self) -> None:
-        """Nothing is remembered."""
+        """Do nothing: nothing is remembered."""
 
     async def save_collection(self, namespace: str, _: RoutingTable | None) -> None:
         await self.may_go_on.wait()
@@ -40,7 +40,7 @@ async def run_writer(store: FakeStore, writer: MetadataWriter, nursery: trio.Nur
     await trio.testing.wait_all_tasks_blocked()
 
 
-def test_a_save_that_fails_is_an_error_to_those_who_wait_until_it_succeeds() -> None:
+def test_a_failed_save_raises_an_error_for_waiters_until_one_succeeds() -> None:
     async def main() -> None:
         store = FakeStore(failures=1)
         writer = MetadataWriter(cast("MetadataStore", store))
@@ -58,7 +58,7 @@ def test_a_save_that_fails_is_an_error_to_those_who_wait_until_it_succeeds() -> 
     trio.run(main)
 
 
-def test_what_is_not_saved_at_the_end_of_the_term_is_an_error() -> None:
+def test_metadata_not_saved_by_the_end_of_the_term_is_an_error() -> None:
     async def main() -> None:
         store = FakeStore()
         writer = MetadataWriter(cast("MetadataStore", store))

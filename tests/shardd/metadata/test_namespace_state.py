@@ -1,4 +1,4 @@
-"""What a shard knows of a namespace, and who is in it."""
+"""What a shard knows about a namespace, and which operations on it are under way."""
 
 from uuid import uuid4
 
@@ -26,7 +26,7 @@ def version(major: int, minor: int, *, timestamp: Timestamp = TIMESTAMP, epoch: 
 
 
 def state_with(*chunks: tuple[str, int, int]) -> NamespaceState:
-    """The state on shard ``me`` of a collection whose chunks, cut at 0, 10, 20, …, have these shards and versions."""
+    """The state on shard ``me`` of a collection whose chunks, split at 0, 10, 20, …, have these shards and versions."""
     bounds = [MinKey(), *(10 * number for number in range(len(chunks) - 1)), MaxKey()]
     collection = ShardedCollection(
         Namespace("d", "c"), uuid4(), EPOCH, TIMESTAMP, ShardKeyPattern.from_mapping({"a": 1})
@@ -41,7 +41,7 @@ def state_with(*chunks: tuple[str, int, int]) -> NamespaceState:
 
 
 def verdict(state: NamespaceState, received: ChunkVersion) -> StaleError | None:
-    """The error that a version gets, None if it is accepted (and then its bytes are known)."""
+    """The error for a version; None if it is accepted, and then its bytes are remembered."""
     try:
         state.check(received.raw, received)
     except StaleError as error:
@@ -85,7 +85,7 @@ def test_an_unsharded_collection_wants_unsharded() -> None:
     assert verdict(state, version(1, 0)) is not None
 
 
-def test_what_is_not_known_is_refused_without_a_wanted_version() -> None:
+def test_an_unknown_namespace_is_refused_without_a_wanted_version() -> None:
     error = verdict(NamespaceState("d.c", "me"), UNSHARDED)
     assert error is not None
     assert error.may_shard_be_stale
@@ -105,13 +105,13 @@ def test_error_fields() -> None:
 
 
 @pytest.mark.parametrize(("received", "may_be_stale"), [(version(4, 0), True), (version(2, 0), False)])
-def test_only_a_newer_version_makes_the_shard_doubt_itself(received: ChunkVersion, may_be_stale: bool) -> None:
+def test_only_a_newer_version_makes_the_shard_refresh(received: ChunkVersion, may_be_stale: bool) -> None:
     error = verdict(state_with(("me", 3, 7)), received)
     assert error is not None
     assert error.may_shard_be_stale is may_be_stale
 
 
-def test_forgetting_is_a_new_generation_and_accepts_nothing() -> None:
+def test_forgetting_begins_a_new_generation_and_accepts_nothing() -> None:
     state = state_with(("me", 3, 7))
     table, before = state.table, state.generation
     state.forget()

@@ -1,4 +1,4 @@
-"""Which refreshes are joined, and what its waiters get when it fails."""
+"""Which refreshes are joined, and what waiters get when one fails."""
 
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class FakeSources:
-    """A shard, its catalog, and its primary in one: reads wait until they may go on, and are counted."""
+    """A shard, its catalog and its primary in one: reads wait until they may continue, and are counted."""
 
     def __init__(self) -> None:
         self.term: int | None = 3
@@ -50,7 +50,7 @@ class FakeSources:
         raise AssertionError("unreachable")
 
     async def advance_cluster_time(self, _: Timestamp) -> None:
-        """There is no clock."""
+        """Do nothing: there is no clock."""
 
     async def load_own_collection(self, _: str) -> RoutingTable | None:
         if self.is_mongod_gone:
@@ -64,7 +64,7 @@ def refresher_of(sources: FakeSources, nursery: trio.Nursery) -> MetadataRefresh
     return MetadataRefresher(sources, store, MetadataWriter(store), nursery, counter)
 
 
-def test_as_it_is_now_is_not_what_a_refresh_reads_that_had_begun_before() -> None:
+def test_a_reread_does_not_join_a_refresh_that_began_before_it() -> None:
     async def main() -> None:
         sources, state = FakeSources(), NamespaceState("db.c", "me")
         async with trio.open_nursery() as nursery:
@@ -99,7 +99,7 @@ def test_a_refresh_that_began_in_another_role_is_not_joined() -> None:
     trio.run(main)
 
 
-def test_a_mongod_that_is_gone_is_an_error_of_the_refresh() -> None:
+def test_a_mongod_that_does_not_answer_is_an_error_of_the_refresh() -> None:
     async def main() -> None:
         sources = FakeSources()
         sources.is_mongod_gone = True

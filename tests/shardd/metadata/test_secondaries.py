@@ -1,4 +1,4 @@
-"""Secondaries of a shard: they know what their primary has persisted, and notice when it changes."""
+"""Secondaries of a shard know what their primary has persisted, and notice when it changes."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from tests.shardd.mini_cluster import Member, MiniCluster, mini_cluster
 from tests.shardd.router_stand_in import ShardedNamespace
 
 
-def test_a_secondary_serves_by_what_its_primary_knows(tmp_path: Path) -> None:
+def test_a_secondary_answers_by_what_its_primary_knows(tmp_path: Path) -> None:
     with mini_cluster(tmp_path, shards=1, members=2) as cluster:
         primary, secondary = sorted(cluster.shards["sh0"].members, key=_is_secondary)
         cluster.shards["sh0"].members = [primary, secondary]

@@ -1,4 +1,4 @@
-"""The shapes of stale errors."""
+"""The forms of stale errors."""
 
 from typing import Any
 
@@ -51,7 +51,7 @@ def test_all_items_of_an_unordered_write_fail_and_the_first_says_why() -> None:
     assert [(each["index"], each["errmsg"]) for each in reply["writeErrors"]] == [(0, "mismatch"), (1, ""), (2, "")]
 
 
-def test_in_a_transaction_the_command_fails_and_the_transaction_may_be_tried_again() -> None:
+def test_in_a_transaction_the_command_fails_and_the_transaction_may_be_retried() -> None:
     fields = {"insert": "c", "documents": [{}], "txnNumber": bson.Int64(1), "autocommit": False}
     with pytest.raises(CommandError) as caught:
         stale_reply(request(fields), ERROR, {})

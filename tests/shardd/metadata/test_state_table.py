@@ -16,20 +16,20 @@ def ask_for_many(states: StateTable[NamespaceState]) -> None:
         states[f"db.unknown{number}"].learn(None)
 
 
-def test_names_that_nobody_needs_are_forgotten() -> None:
+def test_unused_names_are_forgotten() -> None:
     states = table()
     ask_for_many(states)
     assert len(states) <= 2 * IDLE_MAX
 
 
-def test_a_state_that_somebody_holds_is_the_only_one_of_its_name() -> None:
+def test_a_state_that_is_referred_to_is_not_duplicated() -> None:
     states = table()
     held = states["db.c"]
     ask_for_many(states)
     assert states["db.c"] is held
 
 
-def test_a_state_that_is_at_work_is_kept_without_being_held() -> None:
+def test_a_busy_state_is_kept_even_if_nothing_refers_to_it() -> None:
     states = table()
     states["db.written"].enter(is_write=True)
     states["db.closed"].critical_section = CriticalSection({"command": "moveChunk"})

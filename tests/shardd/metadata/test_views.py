@@ -1,4 +1,4 @@
-"""Views on real shards: run where that is right, handed to the router where it is not."""
+"""Views on real shards: run on the shard where that is right, and otherwise left to the router."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def unsharded(sharded: ShardedNamespace, command: dict[str, Any]) -> dict[str, A
         {"distinct": "outer", "key": "b"},
     ],
 )
-def test_a_view_on_a_sharded_collection_is_for_the_router(ranged: ShardedNamespace, read: dict[str, Any]) -> None:
+def test_a_view_on_a_sharded_collection_is_left_to_the_router(ranged: ShardedNamespace, read: dict[str, Any]) -> None:
     inner, outer = [{"$match": {"b": 1}}], [{"$project": {"b": 1}}]
     for view in ({"create": "inner", "viewOn": "c", "pipeline": inner},):
         ranged.run({**view, "databaseVersion": ranged.database_version})
@@ -46,7 +46,7 @@ def test_a_view_on_an_unsharded_collection_is_run(ranged: ShardedNamespace) -> N
     assert unsharded(ranged, {"find": "view"})["cursor"]["firstBatch"] == [{"_id": 1, "b": 1}]
 
 
-def test_a_view_that_changes_is_noticed(ranged: ShardedNamespace) -> None:
+def test_a_changed_view_is_noticed(ranged: ShardedNamespace) -> None:
     unsharded(ranged, {"insert": "u", "documents": [{"_id": 1}]})
     ranged.run({"create": "view", "viewOn": "u", "pipeline": []})
     assert unsharded(ranged, {"count": "view"})["n"] == 1
@@ -60,7 +60,7 @@ VERBATIM = from_elements(
 
 
 @pytest.mark.parametrize("is_changed", [False, True])
-def test_definitions_pass_as_they_are(ranged: ShardedNamespace, is_changed: bool) -> None:
+def test_definitions_are_forwarded_unchanged(ranged: ShardedNamespace, is_changed: bool) -> None:
     stage = raw_document(from_elements(element(b"$match", OBJECT, VERBATIM)))
     definition = {"viewOn": "c", "pipeline": [stage], "databaseVersion": ranged.database_version}
     if is_changed:

@@ -1,1 +1,1 @@
-"""Tests of live chunk migration on the side of the shards."""
+"""Tests of live chunk migration on the shards."""

@@ -1,4 +1,4 @@
-"""A collection on a real mongod whose range is pulled by a model of a recipient."""
+"""A collection on a real mongod, whose range is pulled by a simulated recipient."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -46,7 +46,7 @@ class World:
         self.observed: list[Document] = []
 
     async def command(self, body: Mapping[str, Any]) -> Document:
-        """Run a command on the database, as a client would; failed items are failures."""
+        """Run a command on the database, as a client would; failed items raise."""
         return await self.mongod.write(self.namespace.db, body)
 
     async def insert(self, *documents: Mapping[str, Any], **options: object) -> Document:
@@ -64,7 +64,7 @@ class World:
         return await self.command({"delete": self.namespace.collection, "deletes": [delete], **options})
 
     async def source(self, **options: Any) -> CloneSource:  # noqa: ANN401 - whatever CloneSource takes
-        """A source that has not been started."""
+        """Create a source, without starting it."""
         described = await describe(self.mongod, self.namespace)
         assert described is not None
         assert described.uuid is not None
@@ -80,7 +80,7 @@ class World:
         )
 
     async def documents(self) -> dict[bytes, bytes]:
-        """What is in the range, by the encoded ``_id``."""
+        """The documents in the range, by the encoded ``_id``."""
         cursor = (await self.command({"find": self.namespace.collection}))["cursor"]
         found = [rawbson.encode_document(document) for document in cursor["firstBatch"]]
         while cursor["id"]:
@@ -101,7 +101,7 @@ class World:
 
 
 class Transaction:
-    """A transaction of a client, or of a retryable internal session if ``lsid`` has fields beside its id."""
+    """A transaction of a client, or of a retryable internal session if ``lsid`` has fields besides ``id``."""
 
     def __init__(self, world: World, **lsid: object) -> None:
         self._world = world
@@ -116,7 +116,7 @@ class Transaction:
 
     @property
     def fields(self) -> Document:
-        """What the next statement needs."""
+        """The session and transaction fields of the next statement."""
         options, self._options = self._options, {}
         if self._has_statements:
             options["stmtId"] = self._statement
@@ -145,7 +145,7 @@ class Transaction:
 
 
 class Recipient:
-    """What a recipient would have.
+    """The documents that a recipient would have.
 
     Args:
         same: makes equal keys of ids that the collection holds equal.
@@ -157,7 +157,7 @@ class Recipient:
         self._same = same
 
     async def clone(self, source: CloneSource) -> None:
-        """Pull all clone batches; what is there already must not be cloned."""
+        """Pull all clone batches; documents that exist already must not be cloned again."""
         while not source.is_clone_exhausted:
             for document in documents_of(await source.next_clone_batch()):
                 key = self._same(id_of(document))
@@ -189,7 +189,7 @@ def documents_of(array: memoryview) -> list[bytes]:
 
 
 def id_of(document: bytes) -> bytes:
-    """The ``_id`` of a document, equal for ids that MongoDB holds equal."""
+    """The ``_id`` of a document, equal for ids that MongoDB considers equal."""
     span = rawbson.find(document, b"_id")
     assert span is not None
     return encode_key(rawbson.from_elements(document[span[1] : span[3]]))

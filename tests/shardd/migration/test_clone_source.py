@@ -37,7 +37,7 @@ LOW, HIGH = {"a": 0}, {"a": 100}
 
 @asynccontextmanager
 async def running(world: World, **options: Any) -> AsyncIterator[CloneSource]:  # noqa: ANN401 - options of start
-    """A source at work."""
+    """A running source."""
     source = await world.source()
     await source.start(**options)
     async with trio.open_nursery() as nursery:
@@ -53,7 +53,7 @@ def check(
     writes: Callable[[World], Awaitable[object]],
     **arguments: Any,  # noqa: ANN401 - arguments of in_world
 ) -> None:
-    """Whatever is written after the start, the recipient has what the donor has."""
+    """Check that the recipient ends with the donor's documents, whatever is written after the start."""
 
     async def test(world: World) -> None:
         if before:
@@ -122,7 +122,7 @@ def test_a_half_of_hashed_values(lone: LoneMongod) -> None:
     check(lone, "half", documents, nothing, key={"a": "hashed"}, low=low, high=high)
 
 
-def test_an_index_that_goes_on_after_the_shard_key_is_read(lone: LoneMongod) -> None:
+def test_an_index_with_more_fields_than_the_shard_key_is_used(lone: LoneMongod) -> None:
     async def test(world: World) -> None:
         await world.command({"dropIndexes": "c", "index": "shard key"})
         await world.command({"createIndexes": "c", "indexes": [{"key": {"a": 1, "b": -1}, "name": "longer"}]})
@@ -136,7 +136,7 @@ def test_an_index_that_goes_on_after_the_shard_key_is_read(lone: LoneMongod) -> 
     in_world(lone, test, db="longer", key={"a": 1}, low={"a": 1}, high={"a": 3})
 
 
-def test_many_batches_of_documents_of_all_lengths(lone: LoneMongod) -> None:
+def test_many_batches_of_documents_of_all_sizes(lone: LoneMongod) -> None:
     async def test(world: World) -> None:
         await world.insert(*({"_id": number, "a": 1, "p": "x" * 100} for number in range(3000)))
         for number in range(3000, 3005):
@@ -151,7 +151,7 @@ def test_many_batches_of_documents_of_all_lengths(lone: LoneMongod) -> None:
     in_world(lone, test, db="lengths", key={"a": 1}, low=LOW, high=HIGH)
 
 
-def test_a_clone_goes_on_from_a_key(lone: LoneMongod) -> None:
+def test_a_clone_resumes_from_a_key(lone: LoneMongod) -> None:
     async def test(world: World) -> None:
         await world.insert(*({"_id": number, "a": number} for number in range(50)))
         async with running(world, from_key=encode_document({"a": 40})) as source:
@@ -161,7 +161,7 @@ def test_a_clone_goes_on_from_a_key(lone: LoneMongod) -> None:
     in_world(lone, test, db="resumed", key={"a": 1}, low=LOW, high=HIGH)
 
 
-def test_a_clone_batch_can_be_asked_for_again(lone: LoneMongod) -> None:
+def test_a_clone_batch_can_be_requested_again(lone: LoneMongod) -> None:
     async def test(world: World) -> None:
         await world.insert(*({"_id": number, "a": number} for number in range(1500)))
         world.range = world.range.of(world.pattern, *(encode_document(bound) for bound in whole("a")))
@@ -180,7 +180,7 @@ def test_a_clone_batch_can_be_asked_for_again(lone: LoneMongod) -> None:
 
 
 @pytest.mark.parametrize("from_key", [{"a": 100}, {"a": MaxKey()}])
-def test_a_clone_goes_on_from_the_last_key(lone: LoneMongod, from_key: Document) -> None:
+def test_a_clone_resumes_from_the_last_key(lone: LoneMongod, from_key: Document) -> None:
     async def test(world: World) -> None:
         await world.insert({"_id": 1, "a": 1}, {"_id": 2, "a": MaxKey()})
         async with running(world, from_key=encode_document(from_key)) as source:
@@ -209,7 +209,7 @@ def test_plain_writes(lone: LoneMongod) -> None:
     check(lone, "plain", before, write)
 
 
-def test_an_insert_outside_of_the_range_is_not_even_queued(lone: LoneMongod) -> None:
+def test_an_insert_outside_the_range_is_not_queued(lone: LoneMongod) -> None:
     async def test(world: World) -> None:
         async with running(world) as source:
             await world.insert({"_id": 1, "a": 100}, {"_id": 2, "a": 99})
@@ -328,7 +328,7 @@ def test_a_chain_that_ends_in_another_collection(lone: LoneMongod) -> None:
     check(lone, "elsewhere", [], write)
 
 
-def test_the_writes_of_reserved_sessions_are_none_of_clients(lone: LoneMongod) -> None:
+def test_the_writes_of_reserved_sessions_are_ignored(lone: LoneMongod) -> None:
     async def test(world: World) -> None:
         await world.insert(*BEFORE)
         async with running(world) as source:
@@ -340,7 +340,7 @@ def test_the_writes_of_reserved_sessions_are_none_of_clients(lone: LoneMongod) -
     in_world(lone, test, db="reserved", key={"a": 1}, low=LOW, high=HIGH)
 
 
-def test_the_same_id_written_in_another_way(lone: LoneMongod) -> None:
+def test_equal_ids_with_different_bytes(lone: LoneMongod) -> None:
     async def write(world: World) -> None:
         await world.insert({"_id": 1.0, "a": 1})
         await world.delete({"_id": 1})
@@ -353,8 +353,8 @@ def test_the_same_id_written_in_another_way(lone: LoneMongod) -> None:
     check(lone, "written", [{"_id": 2, "a": 2}], write)
 
 
-def test_the_same_id_by_the_collation(lone: LoneMongod) -> None:
-    """Each id is looked up by itself, so that what is deleted could be what was reloaded before."""
+def test_equal_ids_by_the_collation(lone: LoneMongod) -> None:
+    """Each id is looked up by itself, so a later batch might delete what an earlier one reloaded."""
 
     async def test(world: World) -> None:
         await world.insert({"_id": "A", "a": 1})
@@ -373,7 +373,7 @@ def test_the_same_id_by_the_collation(lone: LoneMongod) -> None:
     in_world(lone, test, db="collated", key={"a": 1}, low=LOW, high=HIGH, options=collation)
 
 
-def test_modifications_can_be_asked_for_again(lone: LoneMongod) -> None:
+def test_modifications_can_be_requested_again(lone: LoneMongod) -> None:
     async def test(world: World) -> None:
         await world.insert({"_id": 1, "a": 1})
         async with running(world) as source:
@@ -395,7 +395,7 @@ def test_modifications_can_be_asked_for_again(lone: LoneMongod) -> None:
 
 
 def test_modifications_come_in_batches(lone: LoneMongod) -> None:
-    """More than one answer of mongod holds; the position is before what is left."""
+    """There are more than fit into one reply of mongod; the position is before those that are left."""
 
     async def test(world: World) -> None:
         recipient = Recipient()
@@ -417,7 +417,7 @@ def test_modifications_come_in_batches(lone: LoneMongod) -> None:
     in_world(lone, test, db="batches", key={"a": 1}, low=LOW, high=HIGH)
 
 
-def test_another_source_goes_on_from_a_position(lone: LoneMongod) -> None:
+def test_another_source_resumes_from_a_position(lone: LoneMongod) -> None:
     async def test(world: World) -> None:
         await world.insert(*BEFORE)
         recipient = Recipient()
@@ -434,7 +434,7 @@ def test_another_source_goes_on_from_a_position(lone: LoneMongod) -> None:
     in_world(lone, test, db="positions", key={"a": 1}, low=LOW, high=HIGH)
 
 
-def test_the_position_moves_with_the_oplog_though_nothing_is_written_here(lone: LoneMongod) -> None:
+def test_the_position_advances_with_the_oplog_without_writes_to_the_collection(lone: LoneMongod) -> None:
     async def test(world: World) -> None:
         async with running(world) as source:
             time = (await world.command({"insert": "other", "documents": [{}]}))["operationTime"]
@@ -447,10 +447,10 @@ def test_the_position_moves_with_the_oplog_though_nothing_is_written_here(lone: 
 # What ends it
 
 GONE = {ErrorCode.NamespaceNotFound, ErrorCode.QueryPlanKilled}
-"""The oplog tells that a collection went, or the scan of its documents is the first to notice."""
+"""Either the oplog shows that a collection is gone, or the scan of its documents notices first."""
 
 
-def test_a_position_that_the_oplog_does_not_reach(lone: LoneMongod) -> None:
+def test_a_position_before_the_beginning_of_the_oplog(lone: LoneMongod) -> None:
     async def test(world: World) -> None:
         source = await world.source()
         with pytest.raises(CommandError, match="does not reach back") as failure:
@@ -510,7 +510,7 @@ def test_renames_of_the_collection_and_onto_it(lone: LoneMongod, command: tuple[
 
 
 async def expect_end(world: World, command: Document, codes: set[int]) -> None:
-    """The source ends with an error, also for those who wait."""
+    """Check that the source ends with an error, which waiting calls raise too."""
     source = await world.source()
     await source.start()
     failures: list[int] = []
@@ -560,7 +560,7 @@ def test_closing_leaves_no_cursor_behind(lone: LoneMongod) -> None:
 
 
 async def expect_no_cursors(world: World) -> None:
-    """Soon there is no cursor but that of the listing."""
+    """Wait until there is no open cursor except that of the listing."""
     listing = {
         "aggregate": 1,
         "pipeline": [
@@ -577,7 +577,7 @@ async def expect_no_cursors(world: World) -> None:
 # The digest
 
 
-def test_a_digest_tells_ranges_apart_and_orders_not(lone: LoneMongod) -> None:
+def test_a_digest_depends_on_the_documents_and_not_on_their_order(lone: LoneMongod) -> None:
     async def test(world: World) -> None:
         async def read() -> RangeDigest:
             source = await world.source()

@@ -29,7 +29,7 @@ keys = st.integers(0, 40)
 
 @dataclass(frozen=True)
 class Write:
-    """One write of a client; ``key`` is the new shard key, None where it stays."""
+    """One write of a client; ``key`` is the new shard key, or None if it does not change."""
 
     kind: str
     id: Any
@@ -38,7 +38,7 @@ class Write:
 
 @dataclass(frozen=True)
 class Transact:
-    """Several writes in one transaction, which ends in a way."""
+    """Several writes in one transaction, and how it ends."""
 
     writes: list[Write]
     end: str
@@ -46,7 +46,7 @@ class Transact:
 
 @dataclass(frozen=True)
 class Step:
-    """Something that the recipient or the donor does, by name."""
+    """An action of the recipient or the donor, by name."""
 
     name: str
 
@@ -65,7 +65,7 @@ catching_up = st.sampled_from(["mods", "lost mods", "resume"]).map(Step)
 
 
 class Following:
-    """A recipient, the source it pulls from at the moment, and clients."""
+    """A recipient, the source that it is pulling from, and clients."""
 
     def __init__(self, world: World, nursery: trio.Nursery) -> None:
         self.world = world
@@ -82,7 +82,7 @@ class Following:
         self.nursery.start_soon(self.source.run)
 
     async def do(self, step: Write | Transact | Step) -> None:
-        """Do one thing."""
+        """Run one step."""
         match step:
             case Write():
                 await self._write_unless_blocked(step)
@@ -105,19 +105,19 @@ class Following:
             await self._clone(times=1)
 
     async def commit_prepared(self) -> None:
-        """What is prepared still is committed, since nobody could drop the collection otherwise."""
+        """Commit prepared transactions, since the collection could not be dropped otherwise."""
         with trio.CancelScope(shield=True, deadline=trio.current_time() + 10):
             for transaction, time in self.prepared:
                 await transaction.commit_prepared(time)
 
     async def finish(self) -> None:
-        """Everything is pulled."""
+        """Pull everything."""
         while await self._mods(is_lost=False):
             pass
         self.source.close()
 
     async def _write_unless_blocked(self, write: Write) -> None:
-        """Write, unless a prepared transaction is in the way: of the document, or of the next place in an index."""
+        """Write, unless that conflicts with a prepared transaction, on the document or on an adjacent index entry."""
         if not self.prepared:
             await self._write(write)
             return
@@ -182,7 +182,7 @@ class Following:
         return mods.size
 
     async def _resume(self) -> None:
-        """Another source goes on where what has arrived ends; it may clone again what is there."""
+        """Replace the source by one that resumes after what has arrived; it may clone some documents again."""
         if not self.recipient.position.time:
             return
         self.source.close()
@@ -191,7 +191,7 @@ class Following:
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some two documents a batch, so that writes come between them."""
+    """Make batches of some two documents, so that writes come between them."""
     monkeypatch.setattr(document_reader, "_FIRST_BATCH_DOCUMENTS", 2)
     monkeypatch.setattr(document_reader, "BATCH_BYTES", 100)
     monkeypatch.setattr(clone_source, "_LOOKED_UP_MAX", 2)

@@ -1,4 +1,4 @@
-"""What is read from oplog entries, of the forms that mongod writes."""
+"""Reading oplog entries in the forms that mongod writes."""
 
 from typing import Any
 from uuid import UUID
@@ -59,7 +59,7 @@ DELETE: Document = {"op": "d", **HERE, "o": {"_id": 4.0}}
     ],
 )
 def test_writes(watched: WatchedCollection, fields: Document, touched: list[object]) -> None:
-    # A retryable write points back at the statement before it, which is no part of it.
+    # A retryable write points back at the previous statement, which is not part of a chain.
     for previous in ({}, {"prevOpTime": NULL}, {"prevOpTime": {"ts": Timestamp(99, 1), "t": 1}}):
         read = watched.read(entry(**fields, **previous))
         assert read.kind is EntryKind.WRITE
@@ -132,7 +132,7 @@ def test_changes_of_the_collection_itself(watched: WatchedCollection, fields: Do
     assert failure.value.code == code
 
 
-def test_an_index_that_is_made_in_a_transaction(watched: WatchedCollection) -> None:
+def test_an_index_created_in_a_transaction(watched: WatchedCollection) -> None:
     index = {"op": "c", "ns": "d.$cmd", "ui": HERE["ui"], "o": {"createIndexes": "c", "name": "x"}}
     read = watched.read(entry(op="c", ns="admin.$cmd", o={"applyOps": [index]}, prevOpTime=NULL))
     with pytest.raises(CommandError, match="createIndexes") as failure:

@@ -20,13 +20,13 @@ _names = count()
 
 @pytest.fixture
 def sharded(mini: MiniCluster) -> ShardedNamespace:
-    """A collection on ``sh0`` with 1,500 documents, which are more than one batch."""
+    """A collection on ``sh0`` with 1,500 documents, more than one batch."""
     sharded = ShardedNamespace(mini, f"source{next(_names)}.c", {"a": 1}, "sh0")
     sharded.insert(*({"_id": number, "a": number} for number in range(1500)))
     return sharded
 
 
-def test_replies_that_are_lost_are_asked_for_again(mini: MiniCluster, sharded: ShardedNamespace) -> None:
+def test_lost_replies_are_requested_again(mini: MiniCluster, sharded: ShardedNamespace) -> None:
     expected = sharded.documents("sh0")
     donor = mini.kept_client(mini.shards["sh0"].members[0])
     with (
@@ -39,7 +39,7 @@ def test_replies_that_are_lost_are_asked_for_again(mini: MiniCluster, sharded: S
 
 
 def test_what_is_handed_out(mini: MiniCluster, sharded: ShardedNamespace) -> None:
-    """The recipient waits after its clone, so that the modifications are there for the test."""
+    """The recipient waits after its clone, so that the test can pull the modifications."""
     recipient = mini.kept_client(mini.shards["sh1"].members[0])
     with ThreadPoolExecutor() as executor:
         with fail_point(recipient, "migrateThreadHangAtStep4") as cloned:
@@ -53,7 +53,7 @@ def test_what_is_handed_out(mini: MiniCluster, sharded: ShardedNamespace) -> Non
                 return sharded.run({name: sharded.namespace, "sessionId": session_id, **fields}, db="admin")
 
             def pull_both() -> dict[str, Any] | None:
-                """The first batch, asked for again until it has what a majority did not have before."""
+                """The first batch, requested again until it has what a majority did not have before."""
                 mods = pull("_transferMods", number=Int64(0))
                 return mods if len(mods["deleted"]) + len(mods["reload"]) == 2 else None
 
@@ -67,7 +67,7 @@ def test_what_is_handed_out(mini: MiniCluster, sharded: ShardedNamespace) -> Non
             assert pull("_transferMods", number=Int64(5))["codeName"] == "BadValue"
             assert pull("_transferMods", number="1")["codeName"] == "TypeMismatch"
         moved.result()
-    # The recipient begins with the same number, so it is handed out again what this test has pulled.
+    # The recipient begins with the same number, so it gets what this test has pulled as well.
     found = {each["_id"]: each for each in sharded.documents("sh1")}
     assert len(found) == 1499
     assert found[3] == {"_id": 3, "a": 3, "v": 1}

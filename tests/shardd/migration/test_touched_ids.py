@@ -21,7 +21,7 @@ def filled(count: int, bytes_max: int = MUCH) -> TouchedIds:
     return touched
 
 
-def test_ids_come_out_in_the_order_of_their_first_write() -> None:
+def test_ids_are_taken_in_the_order_of_their_first_write() -> None:
     touched = filled(5)
     touched.add(b"000", 200)
     assert len(touched) == 5
@@ -31,7 +31,7 @@ def test_ids_come_out_in_the_order_of_their_first_write() -> None:
     assert (len(touched), touched.bytes) == (0, 0)
 
 
-def test_what_is_taken_is_bounded_in_bytes_but_never_nothing() -> None:
+def test_taking_is_bounded_in_bytes_but_takes_at_least_one() -> None:
     touched = filled(5)
     assert len(touched.take(5, 7)) == 2
     assert len(touched.take(5, 1)) == 1
@@ -48,7 +48,7 @@ def test_everything_before_the_first_id_has_been_handed_out() -> None:
     assert touched.handed_out(500) == 99
 
 
-def test_what_is_put_back_comes_first_and_keeps_its_time() -> None:
+def test_ids_put_back_come_first_and_keep_their_times() -> None:
     touched = filled(4)
     before = touched.bytes
     taken = touched.take(2, MUCH)
@@ -87,7 +87,7 @@ def batch(documents: list[object], **cursor: object) -> RawBatch:
 @pytest.mark.parametrize("count", [0, 1, 9, 10, 11, 100, 101])
 @pytest.mark.parametrize("expected", [0, 1, 10, 11, 100])
 def test_the_documents_of_a_batch_are_counted_right_whatever_was_expected(count: int, expected: int) -> None:
-    # The fields look like the keys of the array.
+    # The field names look like the keys of the array.
     documents: list[object] = [{"0": {}, "9": {"10": 1}, "10": {}, "99": {"p": [{}] * 12}} for _ in range(count)]
     assert batch(documents).count(expected) == count
 
@@ -101,7 +101,7 @@ def test_a_batch_is_a_slice_of_the_reply() -> None:
     assert batch([]).is_empty
 
 
-def test_replies_that_are_no_batch() -> None:
+def test_replies_without_a_batch() -> None:
     with pytest.raises(CommandError) as failure:
         RawBatch(reply_document(1, {"ok": 0.0, "code": 43, "errmsg": "gone"}))
     assert failure.value.code == ErrorCode.CursorNotFound

@@ -1,4 +1,4 @@
-"""Pipelines that name other collections, on real shards: those are admitted as the pipeline's own collection is."""
+"""Pipelines that name other collections, on real shards: these are admitted like the pipeline's own collection."""
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +17,7 @@ NOT_SHARDED = UNSHARDED.to_document()
 
 
 class World:
-    """An unsharded collection ``u`` beside the sharded collection ``c``, both in one database."""
+    """An unsharded collection ``u`` and the sharded collection ``c``, both in one database."""
 
     def __init__(self, sharded: ShardedNamespace) -> None:
         self.sharded = sharded
@@ -60,7 +60,7 @@ def world(ranged: ShardedNamespace) -> World:
         {"$merge": "c"},
     ],
 )
-def test_a_collection_that_has_been_sharded_is_named_by_the_error(world: World, stage: dict[str, Any]) -> None:
+def test_the_error_names_a_collection_that_has_been_sharded(world: World, stage: dict[str, Any]) -> None:
     reply = world.aggregate(stage, routed=("c",))
     assert (reply["code"], reply["ns"]) == (ErrorCode.StaleConfig, world.sharded.namespace)
     assert reply["vReceived"] == NOT_SHARDED
@@ -69,15 +69,13 @@ def test_a_collection_that_has_been_sharded_is_named_by_the_error(world: World, 
 
 
 @pytest.mark.parametrize("stage", [JOIN, {"$out": "c"}, {"$merge": "c"}])
-def test_a_sharded_collection_is_refused_to_a_router_that_sends_no_versions(
-    world: World, stage: dict[str, Any]
-) -> None:
+def test_a_router_that_sends_no_versions_cannot_read_a_sharded_collection(world: World, stage: dict[str, Any]) -> None:
     reply = world.aggregate(stage)
     assert reply["code"] == ErrorCode.CommandNotSupported
     assert f"{world.sharded.namespace}, but it is sharded" in reply["errmsg"]
 
 
-def test_another_version_of_a_database_is_named_by_the_error(mini: MiniCluster, world: World, db: str) -> None:
+def test_the_error_names_a_database_with_another_version(mini: MiniCluster, world: World, db: str) -> None:
     version = mini.create_database(db, "sh0")
     entry = {"ns": f"{db}.t", "shardVersion": NOT_SHARDED}
     merge = {"aggregate": "u", "pipeline": [{"$merge": {"into": {"db": db, "coll": "t"}}}], "cursor": {}}
@@ -101,7 +99,7 @@ def test_unsharded_collections_are_joined_and_written(world: World) -> None:
     assert len(world.aggregate(union)["cursor"]["firstBatch"]) == 4
 
 
-def test_explaining_a_pipeline_admits_what_it_names(world: World) -> None:
+def test_explaining_a_pipeline_admits_the_collections_that_it_names(world: World) -> None:
     explained = {"aggregate": "u", "pipeline": [JOIN], "cursor": {}}
     involved = [{"ns": world.sharded.namespace, **world.versions}]
     reply = world.run({"explain": explained, "verbosity": "queryPlanner", "involvedNamespaces": involved})
@@ -109,7 +107,7 @@ def test_explaining_a_pipeline_admits_what_it_names(world: World) -> None:
 
 
 @pytest.mark.parametrize("stage", [{"$out": "t"}, {"$merge": "t"}])
-def test_nothing_is_left_to_be_written_by_a_get_more(world: World, stage: dict[str, Any]) -> None:
+def test_a_get_more_writes_nothing(world: World, stage: dict[str, Any]) -> None:
     reply = world.aggregate(stage, routed=("t",), cursor={"batchSize": 0})
     assert (reply["cursor"]["firstBatch"], reply["cursor"]["id"]) == ([], 0)
     assert world.run({"count": "t"})["n"] == 2
@@ -138,7 +136,7 @@ def test_a_cursor_ends_when_a_collection_that_it_joins_is_sharded(world: World) 
 
 
 def test_sharding_the_target_waits_for_a_merge(mini: MiniCluster, world: World) -> None:
-    """All that the pipeline writes is there when the collection becomes sharded, and can be moved with it."""
+    """Everything that the pipeline writes exists when the collection becomes sharded, and can be moved with it."""
     slowly = {
         "$match": {"$expr": {"$function": {"body": "function() { sleep(400); return true }", "args": [], "lang": "js"}}}
     }
@@ -157,7 +155,7 @@ def test_sharding_the_target_waits_for_a_merge(mini: MiniCluster, world: World) 
         assert mongod[sharded.db].t.count_documents({}) == 2
 
 
-def test_a_view_that_joins_a_sharded_collection_is_for_the_router(world: World) -> None:
+def test_a_view_that_joins_a_sharded_collection_is_left_to_the_router(world: World) -> None:
     world.create_view("v", "u", JOIN)
     for read in ({"find": "v"}, {"count": "v"}, {"distinct": "v", "key": "_id"}):
         reply = world.run(read)

@@ -36,7 +36,7 @@ def test_a_stale_read_fails_with_both_versions(ranged: ShardedNamespace) -> None
     }
 
 
-def test_nothing_of_a_stale_write_is_done(ranged: ShardedNamespace) -> None:
+def test_a_stale_write_writes_nothing(ranged: ShardedNamespace) -> None:
     stale = {**ranged.version(), "v": Timestamp(1, 3)}
     write = {"insert": "c", "documents": [{"a": 11}, {"a": 12}], "ordered": False}
     reply = ranged.versioned(write, version=stale)
@@ -44,12 +44,12 @@ def test_nothing_of_a_stale_write_is_done(ranged: ShardedNamespace) -> None:
     assert ranged.documents() == []
 
 
-def test_a_router_that_has_not_heard_of_sharding_is_told(ranged: ShardedNamespace) -> None:
+def test_a_router_that_does_not_know_that_it_is_sharded_gets_an_error(ranged: ShardedNamespace) -> None:
     command = {"find": "c", "shardVersion": NOT_SHARDED, "databaseVersion": ranged.database_version}
     assert ranged.run(command)["vWanted"] == ranged.version()
 
 
-def test_without_versions_everything_is_let_through(ranged: ShardedNamespace) -> None:
+def test_without_versions_everything_is_admitted(ranged: ShardedNamespace) -> None:
     assert ranged.run({"insert": "c", "documents": [{"_id": 1, "a": 5}]}) == {"n": 1, "ok": 1.0}
 
 
@@ -58,7 +58,9 @@ def test_the_ignored_version_passes(ranged: ShardedNamespace) -> None:
     assert ranged.versioned(delete, version=IGNORED.to_document()) == {"n": 0, "ok": 1.0}
 
 
-def test_a_router_that_does_not_know_all_shards_is_told(ranged: ShardedNamespace, mini: MiniCluster) -> None:
+def test_a_router_that_does_not_know_all_shards_gets_the_topology_time(
+    ranged: ShardedNamespace, mini: MiniCluster
+) -> None:
     shards = mini.kept_client(mini.config.members[0]).config.shards.find()
     latest = max(shard["topologyTime"] for shard in shards)
     delete = {"delete": "c", "deletes": [{"q": {}, "limit": 0}]}
@@ -96,11 +98,11 @@ def test_a_read_of_a_sharded_collection_says_how_it_was_routed(
     assert ranged.run({**read, "find": "u"})["ok"] == 1.0
 
 
-def test_versions_are_refused_by_a_malformed_form(ranged: ShardedNamespace) -> None:
+def test_malformed_versions_are_refused(ranged: ShardedNamespace) -> None:
     assert ranged.run({"find": "c", "shardVersion": [Timestamp(1, 0), MinKey()]})["code"] == 14
 
 
-def test_explain_carries_the_version_outside(ranged: ShardedNamespace) -> None:
+def test_explain_has_the_version_outside_the_explained_command(ranged: ShardedNamespace) -> None:
     ranged.insert({"_id": 1, "a": 11})
     explain = {"explain": {"find": "c", "filter": {"a": 11}}, "verbosity": "queryPlanner"}
     assert ranged.versioned(explain)["ok"] == 1.0
@@ -108,7 +110,9 @@ def test_explain_carries_the_version_outside(ranged: ShardedNamespace) -> None:
     assert ranged.versioned(explain, version=stale)["code"] == 13388
 
 
-def test_a_shard_restarted_knows_again_from_disk_and_catalog(mini: MiniCluster, ranged: ShardedNamespace) -> None:
+def test_a_restarted_shard_reads_its_metadata_from_disk_and_catalog(
+    mini: MiniCluster, ranged: ShardedNamespace
+) -> None:
     ranged.insert({"_id": 1, "a": 11})
     member = mini.shards["sh0"].members[0]
     member.daemon.stop()
@@ -117,8 +121,8 @@ def test_a_shard_restarted_knows_again_from_disk_and_catalog(mini: MiniCluster, 
     assert ranged.documents() == [{"_id": 1, "a": 11}]
 
 
-def test_cursors_that_an_earlier_process_has_opened_are_ended(mini: MiniCluster, ranged: ShardedNamespace) -> None:
-    """It knew what was to be hidden from them."""
+def test_cursors_opened_by_an_earlier_process_are_ended(mini: MiniCluster, ranged: ShardedNamespace) -> None:
+    """Only that process knew what had to be hidden from them."""
     ranged.insert(*({"_id": number, "a": 11} for number in range(5)))
     cursor = ranged.versioned({"find": "c", "batchSize": 1})["cursor"]
     member = mini.shards["sh0"].members[0]
@@ -151,7 +155,7 @@ def test_the_catalog_is_cached_on_the_shards(mini: MiniCluster, ranged: ShardedN
         ]
 
 
-def test_what_a_shard_says_of_its_versions(mini: MiniCluster, ranged: ShardedNamespace) -> None:
+def test_a_shard_reports_its_versions(mini: MiniCluster, ranged: ShardedNamespace) -> None:
     reply = ranged.run({"getShardVersion": ranged.namespace, "fullMetadata": True}, db="admin")
     entry = ranged.entry()
     assert reply["global"] == Timestamp(2, 1)

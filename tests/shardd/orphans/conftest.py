@@ -1,4 +1,4 @@
-"""The throw-away mongod that the tests of shard keys compare with."""
+"""The temporary mongod that the tests of shard keys compare with."""
 
 from tests.sharding.conftest import collection, mongod
 

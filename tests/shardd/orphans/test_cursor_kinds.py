@@ -1,4 +1,4 @@
-"""What follows from the command of an open cursor about the documents that it will still return."""
+"""What an open cursor's command says about the documents that it has yet to return."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Where the ownership filter goes in commands, and where it does not."""
+"""Where the ownership filter is added to commands, and where it is not."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -45,7 +45,7 @@ def filtered(command: Mapping[str, Any], owned: OwnershipFilter = OWNERSHIP) -> 
 
 @pytest.mark.parametrize("query", [{"a": 11}, {"a": {"$eq": -1}, "b": 3}, {"$and": [{"a": 10}]}, {"a": None}])
 @pytest.mark.parametrize("name", ["find", "count", "distinct", "findAndModify", "update", "delete", "aggregate"])
-def test_what_is_pinned_to_an_owned_key_stays_as_it_is(name: str, query: Mapping[str, Any]) -> None:
+def test_a_query_pinned_to_an_owned_key_is_unchanged(name: str, query: Mapping[str, Any]) -> None:
     commands: Mapping[str, Mapping[str, Any]] = {
         "find": {"find": "c", "filter": query},
         "count": {"count": "c", "query": query},
@@ -59,7 +59,7 @@ def test_what_is_pinned_to_an_owned_key_stays_as_it_is(name: str, query: Mapping
 
 
 @pytest.mark.parametrize("query", [{}, {"_id": 5}, {"a": {"$gt": 20}}, {"a": 5}, {"a": {"$in": [11, 12]}}])
-def test_what_is_not_gets_the_filter(query: Mapping[str, Any]) -> None:
+def test_other_queries_get_the_filter(query: Mapping[str, Any]) -> None:
     assert filtered({"find": "c", "filter": query}) == {"find": "c", "filter": {**query, **FILTER}}
 
 
@@ -77,7 +77,7 @@ def test_the_filter_depends_on_the_collation_only_where_strings_are_compared() -
     assert BY_NAME.element(french) != BY_NAME.element({"locale": "simple"})
 
 
-def test_two_expressions_stand_side_by_side() -> None:
+def test_a_query_may_have_an_expression_of_its_own() -> None:
     body = with_ownership(request({"find": "c", "filter": {"$expr": True}}), OWNERSHIP).body
     assert body.count(b"$expr\0") == 2
 
@@ -99,7 +99,7 @@ def test_two_expressions_stand_side_by_side() -> None:
         {"findAndModify": "c", "query": {"a": 11}, "update": {}, "upsert": True},
     ],
 )
-def test_what_does_not_concern_orphans_stays_as_it_is(command: Mapping[str, Any]) -> None:
+def test_commands_that_do_not_concern_orphans_are_unchanged(command: Mapping[str, Any]) -> None:
     assert filtered(command) == command
 
 
@@ -132,7 +132,7 @@ def test_pipelines(pipeline: list[Any], expected: list[Any]) -> None:
     assert filtered({"aggregate": "c", "pipeline": pipeline, "cursor": {}})["pipeline"] == expected
 
 
-def test_statements_get_what_each_needs() -> None:
+def test_each_statement_gets_the_filter_if_it_needs_it() -> None:
     statements = [{"q": {"a": 11}, "limit": 1}, {"limit": 0, "q": {"x": 1}, "hint": "x_1"}]
     expected = [statements[0], {"limit": 0, "q": {"x": 1, **FILTER}, "hint": "x_1"}]
     assert filtered({"delete": "c", "deletes": statements, "ordered": False}) == {
@@ -150,7 +150,7 @@ def test_ids_flags_and_other_fields_are_kept() -> None:
     assert bson.decode(found.body) == {"find": "c", "comment": "x", "$db": "d", "filter": FILTER}
 
 
-def test_what_is_explained_is_what_would_run() -> None:
+def test_the_explained_command_is_the_filtered_one() -> None:
     command = {"explain": {"find": "c", "filter": {"x": 1}}, "verbosity": "queryPlanner"}
     assert filtered(command) == {**command, "explain": {"find": "c", "filter": {"x": 1, **FILTER}}}
 
@@ -165,6 +165,6 @@ def test_change_streams_leave_out_the_reserved_sessions() -> None:
 
 
 @pytest.mark.parametrize("pipeline", [[], [{"$match": {}}], [{"$match": {}}, {"$changeStream": {}}], 5, [5]])
-def test_other_pipelines_do_not_change(pipeline: object) -> None:
+def test_other_pipelines_are_unchanged(pipeline: object) -> None:
     asked = request({"aggregate": "c", "pipeline": pipeline})
     assert hiding_moves(asked) is asked

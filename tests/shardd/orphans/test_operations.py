@@ -1,4 +1,4 @@
-"""Operations on a shard that holds orphans do what they would do without them, on real mongods."""
+"""Operations on a shard with orphans do what they would do without them, on real mongods."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -71,7 +71,7 @@ def _hashed(mini: MiniCluster, mongod: MongoClient[dict[str, Any]]) -> World:
 
 
 def _collated(mini: MiniCluster, mongod: MongoClient[dict[str, Any]]) -> World:
-    """The collection's default collation sees no difference between letters that the shard key tells apart."""
+    """The collection's default collation considers letters equal that the shard key distinguishes."""
     mini.create_database("collated", "sh0")
     mongod["collated"].create_collection("c", collation=FRENCH)
     mongod["collated"]["c"].create_index("a", collation={"locale": "simple"})
@@ -110,7 +110,7 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, World
 
 @pytest.fixture(params=_KINDS)
 def world(worlds: dict[str, World], request: pytest.FixtureRequest) -> World:
-    """One of them, fresh."""
+    """One of them, reset."""
     found = worlds[request.param]
     found.reset()
     assert found.orphans
@@ -315,7 +315,7 @@ def test_explanations_show_what_the_client_sent(worlds: dict[str, World], name: 
         assert reply["command"] == expected["command"]
 
 
-def test_explained_counts_leave_orphans_out(world: World) -> None:
+def test_explained_counts_exclude_orphans(world: World) -> None:
     explain = {"explain": {"find": "c"}, "verbosity": "executionStats"}
     assert world.sharded.versioned(explain)["executionStats"]["nReturned"] == len(world.owned_ids)
 

@@ -1,4 +1,4 @@
-"""Which ranges hold orphans follows from the range deletions and the routing table."""
+"""The ranges with orphans follow from the range deletions and the routing table."""
 
 from typing import Any
 from uuid import UUID, uuid4
@@ -28,7 +28,7 @@ def bound(value: object) -> bytes:
 
 
 def table(*owners: str, uuid: UUID = UUID_NOW) -> RoutingTable:
-    """A table whose chunks, cut at 0, 10, 20, …, belong to these shards."""
+    """A table whose chunks, split at 0, 10, 20, …, belong to these shards."""
     bounds: list[Any] = [MinKey(), *(10 * number for number in range(len(owners) - 1)), MaxKey()]
     collection = ShardedCollection(
         Namespace("d", "c"), uuid, ObjectId(), Timestamp(1, 1), ShardKeyPattern.from_mapping({"a": 1})
@@ -64,7 +64,7 @@ def found(tasks: list[RangeDeletionTask], routing: RoutingTable) -> list[str]:
         ([(MinKey(), MaxKey())], ("other", "me", "other"), ["[{ a: MinKey }, { a: 0 })", "[{ a: 10 }, { a: MaxKey })"]),
     ],
 )
-def test_orphans_are_what_others_own_of_range_deletions(
+def test_orphan_ranges_are_the_parts_of_range_deletions_that_others_own(
     tasks: list[tuple[object, object]], owners: tuple[str, ...], expected: list[str]
 ) -> None:
     assert found([deletion(*each) for each in tasks], table(*owners)) == expected
@@ -74,7 +74,7 @@ def test_range_deletions_of_a_former_collection_do_not_count() -> None:
     assert found([deletion(0, 10, uuid=uuid4())], table("other")) == []
 
 
-def test_a_state_finds_its_orphans_again_when_anything_changes() -> None:
+def test_a_state_updates_its_orphans_when_anything_changes() -> None:
     state = NamespaceState("d.c", "me")
     state.set_range_deletions([deletion(0, 10)])
     assert state.orphans is None  # nobody is let in yet
@@ -89,7 +89,7 @@ def test_a_state_finds_its_orphans_again_when_anything_changes() -> None:
     assert state.orphans is None
 
 
-def test_operations_of_before_are_waited_for_and_later_ones_are_not() -> None:
+def test_earlier_operations_are_waited_for_and_later_ones_are_not() -> None:
     async def main() -> None:
         state = NamespaceState("d.c", "me")
         first = state.operations
@@ -125,10 +125,10 @@ def test_after_a_restart_only_the_rest_of_the_delay_is_waited_for(timestamp: int
     assert remaining_delay(deletion(0, 10, timestamp=timestamp), 900, now) == expected
 
 
-def test_a_range_deletion_without_a_time_waits_for_all_of_it() -> None:
+def test_a_range_deletion_without_a_time_waits_for_the_whole_delay() -> None:
     assert remaining_delay(deletion(0, 10), 900, 1234.5) == 900
 
 
-def test_the_range_of_a_deletion_can_be_compared() -> None:
+def test_the_range_of_a_deletion_has_encoded_keys() -> None:
     assert range_of(deletion(0, 10)).overlaps(range_of(deletion(9.5, 11)))
     assert not range_of(deletion(0, 10)).overlaps(range_of(deletion(10, 11)))

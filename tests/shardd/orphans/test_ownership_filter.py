@@ -1,4 +1,4 @@
-"""The ownership filter matches, on mongod, exactly what routing tables say: all types, all patterns, any collation."""
+"""On mongod, the ownership filter agrees with routing tables, for all types, all patterns and any collation."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -62,7 +62,7 @@ def _has_array_at_b(value: Value | None) -> bool:
 
 
 def ranges_between(pattern: ShardKeyPattern, bounds: list[bytes], first: int) -> list[ChunkRange]:
-    """Every other range between bounds, from the first or the second on."""
+    """Every second range between bounds, from the first or the second on."""
     by_key = {pattern.key_bytes(bound): bound for bound in bounds}
     keys = sorted(by_key)
     pairs = list(pairwise(keys))[first::2]
@@ -184,7 +184,7 @@ def test_keys_in_orphan_ranges(key: object, is_orphan: bool) -> None:
     assert OwnershipFilter(pattern, ranges, None).is_orphan(pattern.key_bytes(bound(key))) is is_orphan
 
 
-def test_the_last_range_holds_its_end() -> None:
+def test_the_last_range_includes_its_upper_bound() -> None:
     pattern = ShardKeyPattern.from_mapping({"a": 1})
     last = ChunkRange.of(pattern, rawbson.encode_document({"a": 0}), pattern.global_max())
     assert OwnershipFilter(pattern, [last], None).is_orphan(pattern.global_max_bytes())

@@ -1,4 +1,4 @@
-"""Ranges that were given away are deleted, later, and nothing else is: on real mongods, with real migrations."""
+"""Ranges that were given away are deleted later, and nothing else is: on real mongods, with real migrations."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -37,7 +37,7 @@ def mongod(cluster: MiniCluster) -> Iterator[Client]:
 
 @pytest.fixture
 def sharded(cluster: MiniCluster, request: pytest.FixtureRequest) -> ShardedNamespace:
-    """A collection on ``sh0`` with documents from -10 to 30 by ``a``, cut at 0 and 20."""
+    """A collection on ``sh0`` with documents from -10 to 30 by ``a``, split at 0 and 20."""
     name = request.node.name.removeprefix("test_")[:40]
     found = ShardedNamespace(cluster, f"{name}.c", {"a": 1}, "sh0")
     found.split([{"a": 0}, {"a": 20}])
@@ -56,19 +56,19 @@ def daemon(cluster: MiniCluster) -> Client:
 
 
 def restart(cluster: MiniCluster) -> None:
-    """Kill the daemon of ``sh0`` and start it again."""
+    """Kill the daemon of ``sh0`` and restart it."""
     member = cluster.shards["sh0"].members[0]
     member.restart(member.daemon)
 
 
 def deletions(mongod: Client) -> list[dict[str, Any]]:
-    """The range deletions that have not ended."""
+    """The unfinished range deletions."""
     options: CodecOptions[dict[str, Any]] = CodecOptions(uuid_representation=UuidRepresentation.STANDARD)
     return list(mongod.config.get_collection("rangeDeletions", codec_options=options).find())
 
 
 def stored(mongod: Client, sharded: ShardedNamespace) -> list[int]:
-    """The documents that the mongod of ``sh0`` has."""
+    """The documents on the mongod of ``sh0``."""
     return sorted(each["_id"] for each in mongod[sharded.db][sharded.collection].find())
 
 
@@ -83,13 +83,13 @@ def test_a_range_that_was_given_away_is_deleted(mongod: Client, sharded: Sharded
 
 
 def test_an_empty_range_waits_for_nothing(mongod: Client, sharded: ShardedNamespace) -> None:
-    """Reads need not pay for a filter that hides nothing until the delay is over."""
+    """Otherwise reads would pay for a filter that hides nothing until the delay is over."""
     mongod.admin.command("setParameter", 1, orphanCleanupDelaySecs=900)
     sharded.move({"a": 100}, {"a": MaxKey()}, "sh1")
     eventually(lambda: not deletions(mongod))
 
 
-def test_the_document_of_a_deletion_has_the_genuine_form(
+def test_a_persisted_range_deletion_has_the_genuine_form(
     cluster: MiniCluster, mongod: Client, sharded: ShardedNamespace
 ) -> None:
     with fail_point(daemon(cluster), "suspendRangeDeletion"):
@@ -115,7 +115,7 @@ def test_the_document_of_a_deletion_has_the_genuine_form(
     ]
 
 
-def test_a_deletion_goes_on_after_a_crash(cluster: MiniCluster, mongod: Client, sharded: ShardedNamespace) -> None:
+def test_a_deletion_resumes_after_a_crash(cluster: MiniCluster, mongod: Client, sharded: ShardedNamespace) -> None:
     mongod.admin.command("setParameter", 1, rangeDeleterBatchSize=3)
     with fail_point(daemon(cluster), "hangAfterDoingDeletion") as point:
         move(sharded)
@@ -128,7 +128,7 @@ def test_a_deletion_goes_on_after_a_crash(cluster: MiniCluster, mongod: Client, 
     assert stored(mongod, sharded) == KEPT
 
 
-def test_what_cursors_and_reads_of_before_may_return_stays(
+def test_documents_that_older_cursors_and_reads_may_return_are_kept(
     cluster: MiniCluster, mongod: Client, sharded: ShardedNamespace
 ) -> None:
     reply = sharded.versioned({"find": "c", "sort": {"a": 1}, "batchSize": 15})
@@ -184,8 +184,10 @@ def test_a_dropped_collection_needs_no_deletion(
     assert len(again.documents()) == 20
 
 
-def test_an_open_range_is_hidden_and_stays(cluster: MiniCluster, mongod: Client, sharded: ShardedNamespace) -> None:
-    """A migration that is on its way in: its documents do not show, nor are they deleted."""
+def test_a_range_being_received_is_hidden_and_kept(
+    cluster: MiniCluster, mongod: Client, sharded: ShardedNamespace
+) -> None:
+    """The documents of an incoming migration are neither shown nor deleted."""
     move(sharded)
     eventually(lambda: not deletions(mongod))
     arriving = _deletion(sharded, {"a": 0}, {"a": 20}) | {"pending": True}
@@ -225,7 +227,7 @@ def test_the_deleter_uses_the_reserved_sessions(
     assert event["lsid"]["id"].as_uuid() in RESERVED_SESSION_IDS
 
 
-def test_metrics_tell_of_deletions(cluster: MiniCluster, mongod: Client, sharded: ShardedNamespace) -> None:
+def test_metrics_show_deletions(cluster: MiniCluster, mongod: Client, sharded: ShardedNamespace) -> None:
     eventually(lambda: _metric(cluster, "range_deletions_pending") == 0, what="earlier deletions are forgotten")
     before = _metric(cluster, "range_deleter_documents_total")
     with fail_point(daemon(cluster), "suspendRangeDeletion"):

@@ -1,4 +1,4 @@
-"""Secondaries hide orphans as well: they hear of range deletions from the oplog."""
+"""Secondaries hide orphans as well: they learn about range deletions from the oplog."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def test_a_secondary_hides_what_was_given_away_and_what_arrives(tmp_path: Path) 
         assert ids(cluster, donor, sharded, "sh0") == kept
         assert ids(cluster, recipient, sharded, "sh1") == list(range(10))
 
-        # The range comes back: on its former owner it is still hidden until it has arrived, and not afterwards.
+        # The range moves back: on its former owner it remains hidden until it has arrived, and not afterwards.
         with cluster.shards["sh0"].members[0].mongod_client() as mongod:
             mongod.admin.command("setParameter", 1, orphanCleanupDelaySecs=0)
         primary = cluster.shards["sh0"].members[0]
@@ -31,7 +31,7 @@ def test_a_secondary_hides_what_was_given_away_and_what_arrives(tmp_path: Path) 
 
 
 def ids(cluster: MiniCluster, member: Member, sharded: ShardedNamespace, shard: str) -> list[int]:
-    """What a secondary reads after everything that its set has acknowledged."""
+    """The documents that a secondary returns, once it has everything that its set has acknowledged."""
     member.wait_has_all_of(cluster.shards[shard].members[0])
     command = {
         "find": "c",

@@ -1,4 +1,4 @@
-"""A sharded collection of which one shard holds orphans, beside a plain one that holds what the shard owns."""
+"""A sharded collection with orphans on one shard, and a plain one with the documents that the shard owns."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,25 +39,25 @@ class World:
         return [each for each in self.documents if each["_id"] not in self.owned_ids]
 
     def reset(self) -> None:
-        """Store all documents, some of them orphans, in the one, and in the other those that are owned."""
+        """Store all documents, some of them orphans, in the sharded collection, and the owned ones in the plain one."""
         self.stored.delete_many({})
         self.stored.insert_many(self.documents)
         self.plain.delete_many({})
         self.plain.insert_many([each for each in self.documents if each["_id"] in self.owned_ids])
 
     def run(self, command: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Run a command, which names the collection ``c``, on the sharded collection and on the plain one."""
+        """Run a command that names the collection ``c`` on the sharded collection and on the plain one."""
         reply = self.sharded.versioned(command)
         expected = self.plain.database.command(_renamed(command, self.plain.name), check=False)
         return _comparable(reply), _comparable(expected)
 
     def contents(self) -> tuple[list[Document], list[Document]]:
-        """What is owned of the one, and the other."""
+        """The owned documents of the sharded collection, and those of the plain one."""
         owned = list(self.stored.find({"_id": {"$nin": [each["_id"] for each in self.orphans]}}, sort=[("_id", 1)]))
         return owned, list(self.plain.find({}, sort=[("_id", 1)]))
 
     def stored_orphans(self) -> list[Document]:
-        """What is stored of the orphans."""
+        """The stored orphans."""
         return list(self.stored.find({"_id": {"$in": [each["_id"] for each in self.orphans]}}, sort=[("_id", 1)]))
 
 
@@ -109,7 +109,7 @@ def _renamed(command: Mapping[str, Any], collection: str) -> dict[str, Any]:
 
 
 def _comparable(reply: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a reply does not differ between any two collections."""
+    """The parts of a reply that must be equal for both collections."""
     names = ("n", "nModified", "values", "value", "lastErrorObject", "writeErrors", "code", "ok")
     found = {name: reply[name] for name in names if name in reply}
     if "cursor" in reply:

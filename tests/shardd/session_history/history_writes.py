@@ -35,14 +35,14 @@ class Session:
 
 
 async def reply_to(server: Pool | Connection, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
-    """The reply to a command, also to one that failed, without what is gossiped."""
+    """The reply to a command, even to a failed one, without gossiped times."""
     body = bson.encode({**command, "$db": db})
     reply = decode_reply(await server.exchange(op_msg(body, request_id=next_request_id())))
     return {name: value for name, value in reply.items() if name not in GOSSIP}
 
 
 async def collection_uuid(mongod: LocalMongod, namespace: Namespace) -> UUID:
-    """The UUID of a collection, which is created if need be."""
+    """The UUID of a collection, which is created if necessary."""
     listing = {"listCollections": 1, "filter": {"name": namespace.collection}}
     reply = await mongod.command(namespace.db, listing)
     if not reply["cursor"]["firstBatch"]:
@@ -69,7 +69,7 @@ async def donor_history(
 
 
 async def drained(history: DonorHistory) -> list[bytes]:
-    """Everything that a donor tells."""
+    """All statements that a donor hands out."""
     statements: list[bytes] = []
     while batch := await history.next_batch():
         statements += batch
@@ -77,7 +77,7 @@ async def drained(history: DonorHistory) -> list[bytes]:
 
 
 def of_session(statements: list[bytes], session: Session) -> list[ExecutedStatement]:
-    """What is told of one session, by statement id."""
+    """The statements of one session, by statement id."""
     all_of_them = [ExecutedStatement.from_bson(raw) for raw in statements]
     own = [each for each in all_of_them if session.id.bytes in each.write.lsid]
     return sorted(own, key=lambda each: each.statement_id)

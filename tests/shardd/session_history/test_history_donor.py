@@ -1,4 +1,4 @@
-"""What a donor tells of retryable writes, from the records and the oplog of a real mongod."""
+"""The retryable writes that a donor hands out, from the session records and the oplog of a real mongod."""
 
 from itertools import count
 from typing import Any
@@ -34,7 +34,7 @@ def update(*updates: dict[str, Any]) -> dict[str, Any]:
 
 
 async def oplog_of(mongod: LocalMongod, namespace: Namespace) -> list[bytes]:
-    """What a migration's source would have its history observe."""
+    """The oplog entries that a migration's source would pass to its history."""
     name = str(namespace)
     query = {"$or": [{"ns": name}, {"o.applyOps.ns": name}]}
     return await all_documents(mongod, OPLOG, {"filter": query})
@@ -61,7 +61,7 @@ def test_inserts_out_of_range_are_left_out(lone: LoneMongod, namespace: Namespac
     lone.run(test)
 
 
-def test_what_updates_and_deletes_found_is_not_known(lone: LoneMongod, namespace: Namespace) -> None:
+def test_the_keys_of_updates_and_deletes_are_unknown(lone: LoneMongod, namespace: Namespace) -> None:
     updating, deleting = Session(), Session()
 
     async def test(mongod: LocalMongod) -> None:
@@ -79,7 +79,7 @@ def test_what_updates_and_deletes_found_is_not_known(lone: LoneMongod, namespace
 
 
 @pytest.mark.parametrize(("direction", "inside"), [(1, [0, 2, 4]), ("hashed", [1, 3, 5])])
-def test_if_the_id_is_the_key_everything_is_known(
+def test_if_the_id_is_the_shard_key_all_keys_are_known(
     lone: LoneMongod, namespace: Namespace, direction: object, inside: list[int]
 ) -> None:
     session = Session()
@@ -201,7 +201,7 @@ def test_a_lost_image_is_left_out(lone: LoneMongod, namespace: Namespace) -> Non
     lone.run(test)
 
 
-def test_truncated_history_is_said_to_be_incomplete(lone: LoneMongod, namespace: Namespace) -> None:
+def test_truncated_history_is_marked_as_incomplete(lone: LoneMongod, namespace: Namespace) -> None:
     session = Session()
 
     async def test(mongod: LocalMongod) -> None:
@@ -215,7 +215,7 @@ def test_truncated_history_is_said_to_be_incomplete(lone: LoneMongod, namespace:
     lone.run(test)
 
 
-def test_a_transaction_is_said_to_be_incomplete(lone: LoneMongod, namespace: Namespace) -> None:
+def test_a_transaction_is_marked_as_incomplete(lone: LoneMongod, namespace: Namespace) -> None:
     session = Session()
 
     async def test(mongod: LocalMongod) -> None:
@@ -237,7 +237,7 @@ def test_a_transaction_is_said_to_be_incomplete(lone: LoneMongod, namespace: Nam
 
 
 @pytest.mark.parametrize("kept_bytes_max", [64 << 20, 1])
-def test_what_is_observed(lone: LoneMongod, namespace: Namespace, kept_bytes_max: int) -> None:
+def test_observed_writes(lone: LoneMongod, namespace: Namespace, kept_bytes_max: int) -> None:
     session, other = Session(), Session()
 
     async def test(mongod: LocalMongod) -> None:

@@ -34,7 +34,7 @@ class MovingRange:
         self.sharded.move(LOW, HIGH, to)
 
     def write(self, shard: str, command: dict[str, Any]) -> dict[str, Any]:
-        """Send a write to a shard as a router that knows that it owns the range."""
+        """Send a write to a shard, as a router does that knows it as the owner of the range."""
         address = self._cluster.shards[shard].members[0].address
 
         async def main() -> dict[str, Any]:
@@ -49,7 +49,7 @@ class MovingRange:
         return trio.run(main)
 
     def documents(self, shard: str) -> list[dict[str, Any]]:
-        """What a shard has, without the keys."""
+        """The documents on a shard, without the keys."""
         return [{name: value for name, value in each.items() if name != "a"} for each in self.sharded.documents(shard)]
 
 
@@ -115,7 +115,7 @@ def test_a_write_during_the_move(moving: MovingRange, mini: MiniCluster, point: 
 
 
 def test_there_and_back(moving: MovingRange) -> None:
-    """Each owner adds to a write, and each next one knows all of it."""
+    """Each owner executes more of a write, and the next one knows all of it."""
     session = Session()
     moving.write("sh0", insert(1, 2, 3, 4))
     moving.write("sh0", session.write(1, add(1, stmtIds=[0])))
@@ -130,7 +130,7 @@ def test_there_and_back(moving: MovingRange) -> None:
     assert moving.documents("sh1") == [{"_id": key, "b": 1} for key in (1, 2, 3, 4)]
 
 
-def test_a_session_goes_on_after_the_move(moving: MovingRange) -> None:
+def test_a_session_continues_after_the_move(moving: MovingRange) -> None:
     session = Session()
     moving.write("sh0", session.write(1, insert(1)))
     moving.move("sh1")
@@ -143,19 +143,19 @@ def test_a_session_goes_on_after_the_move(moving: MovingRange) -> None:
 
 
 def kill_the_daemon(cluster: MiniCluster) -> None:
-    """The recipient's daemon dies and is started again."""
+    """Kill and restart the recipient's daemon."""
     member = cluster.shards["sh1"].members[0]
     member.restart(member.daemon)
 
 
 def kill_the_mongod(cluster: MiniCluster) -> None:
-    """The recipient's mongod dies and is started again."""
+    """Kill and restart the recipient's mongod."""
     member = cluster.shards["sh1"].members[0]
     member.restart(member.mongod)
 
 
 @pytest.mark.parametrize("kill", [kill_the_daemon, kill_the_mongod])
-def test_what_the_recipient_was_told_survives(
+def test_the_received_history_survives(
     moving: MovingRange, mini: MiniCluster, kill: Callable[[MiniCluster], None]
 ) -> None:
     session = Session()

@@ -1,4 +1,4 @@
-"""Writes that one shard executed and that are retried on another: the replies are those of the first one's mongod."""
+"""Writes that one shard executed and that are retried on another: the replies are those of the first shard's mongod."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -145,7 +145,7 @@ LOST = Session()
 
 
 def renumbered(value: Any, first: int) -> Any:  # noqa: ANN401 - as in a command
-    """A command, a part of one or a reply with its ids moved up."""
+    """A command, part of one, or a reply, with its ids shifted."""
     if isinstance(value, Mapping):
         return {
             name: first + each if name in ("_id", "upserted") and isinstance(each, int) else renumbered(each, first)
@@ -156,7 +156,7 @@ def renumbered(value: Any, first: int) -> Any:  # noqa: ANN401 - as in a command
 
 @dataclass
 class Moved:
-    """A range that was moved with its history, by hand.
+    """A range that the test has moved, with its history.
 
     Attributes:
         donor: the mongod of the shard that had it.
@@ -169,14 +169,14 @@ class Moved:
     version: Mapping[str, Any]
 
     async def retry(self, command: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What donor and recipient answer."""
+        """The replies of donor and recipient."""
         async with connection(self.donor) as donor, connection(self.recipient) as recipient:
             expected = await reply_to(donor, NAMESPACE.db, command)
             versioned = {**command, "shardVersion": dict(self.version)}
             return expected, await reply_to(recipient, NAMESPACE.db, versioned)
 
     async def documents(self, first: int) -> tuple[list[Command], list[Command]]:
-        """What donor and recipient have of a case."""
+        """The documents of a case on donor and recipient."""
         query = {"_id": {"$gte": first, "$lt": first + 100}, "a": 5}
         find = {"find": "c", "filter": query, "sort": {"_id": 1}, "batchSize": 1000}
         expected, found = await self.retry(find)
@@ -203,7 +203,7 @@ async def mongod_of(member: Member) -> AsyncIterator[LocalMongod]:
 
 
 async def move(donor: Member, recipient: Member, low: Command, high: Command) -> None:
-    """Bring documents and history from one mongod to another."""
+    """Copy documents and history from one mongod to another."""
     async with mongod_of(donor) as source, mongod_of(recipient) as destination:
         history = await drained(await donor_history(source, NAMESPACE, low, high))
         table = HistoryTable(destination)
@@ -215,7 +215,7 @@ async def move(donor: Member, recipient: Member, low: Command, high: Command) ->
 
 
 async def lose_history(mongod: Connection, session: Session) -> None:
-    """Have a mongod believe that its oplog does not reach back to the writes of a session."""
+    """Make a mongod believe that its oplog does not reach back to the writes of a session."""
     query = {"_id.id": Binary.from_uuid(session.id)}
     lose = {"q": query, "u": {"$set": {"lastWriteOpTime.ts": Timestamp(1, 1)}}}
     update_it = {"update": "transactions", "updates": [lose], "writeConcern": {"w": "majority"}}
@@ -224,13 +224,13 @@ async def lose_history(mongod: Connection, session: Session) -> None:
 
 @pytest.fixture(scope="module")
 def sessions() -> dict[str, tuple[Session, int]]:
-    """The session and the first id of each case."""
+    """The session and the first statement id of each case."""
     return {name: (Session(), 1000 * position) for position, name in enumerate(EXECUTED)}
 
 
 @pytest.fixture(scope="module")
 def moved(mini: MiniCluster, sessions: dict[str, tuple[Session, int]]) -> Moved:
-    """All cases' writes, executed on one shard and moved to another, whose daemon finds the history at its start."""
+    """All cases' writes, executed on one shard and moved to another, whose daemon loads the history at its start."""
     sharded = ShardedNamespace(mini, str(NAMESPACE), {"a": 1}, "sh1")
     donor, recipient = (mini.shards[name].members[0] for name in ("sh0", "sh1"))
 
@@ -286,13 +286,13 @@ def test_a_retry_of_something_else(moved: Moved, sessions: dict[str, tuple[Sessi
     [insert(-1), insert(-2, -3, ordered=False), update(add(-1)), delete(-1), modify(-1, update=SET)],
     ids=lambda command: next(iter(command)),
 )
-def test_a_retry_of_what_nobody_knows(moved: Moved, command: Command) -> None:
+def test_a_retry_of_an_unknown_write(moved: Moved, command: Command) -> None:
     expected, found = trio.run(moved.retry, LOST.write(5, command))
     assert expected["codeName"] == "IncompleteTransactionHistory"
     assert found == expected
 
 
-def test_a_session_that_has_gone_on_here(moved: Moved, sessions: dict[str, tuple[Session, int]]) -> None:
+def test_a_session_that_has_begun_a_newer_write_here(moved: Moved, sessions: dict[str, tuple[Session, int]]) -> None:
     session, first = sessions["goes on with a newer number"]
 
     async def main() -> None:
@@ -305,7 +305,7 @@ def test_a_session_that_has_gone_on_here(moved: Moved, sessions: dict[str, tuple
     trio.run(main)
 
 
-def test_a_negative_number_is_no_old_one(moved: Moved, sessions: dict[str, tuple[Session, int]]) -> None:
+def test_a_negative_number_is_not_an_old_one(moved: Moved, sessions: dict[str, tuple[Session, int]]) -> None:
     session, _ = sessions["goes on with a newer number"]
     expected, found = trio.run(moved.retry, session.write(-1, insert(10)))
     assert expected["codeName"] == "InvalidOptions"
@@ -313,7 +313,7 @@ def test_a_negative_number_is_no_old_one(moved: Moved, sessions: dict[str, tuple
 
 
 def test_what_the_recipient_executed_itself(moved: Moved, sessions: dict[str, tuple[Session, int]]) -> None:
-    """Then the donor does not know it, and the recipient knows both parts."""
+    """The donor does not know such statements, while the recipient knows both parts."""
     session, first = sessions["goes on with more statements"]
 
     async def main() -> None:

@@ -80,7 +80,7 @@ def test_the_user_is_part_of_a_session() -> None:
     assert len(lsid) == len(lsid_of(session))
 
 
-def test_what_is_absorbed_is_found_by_the_next_primary(lone: LoneMongod) -> None:
+def test_absorbed_statements_are_found_by_the_next_primary(lone: LoneMongod) -> None:
     session, other = Session(), Session()
 
     async def test(mongod: LocalMongod, nursery: trio.Nursery) -> None:
@@ -116,7 +116,7 @@ def test_incomplete_history_is_found_too(lone: LoneMongod) -> None:
     run(lone, test)
 
 
-def test_it_is_reaped_with_its_sessions(lone: LoneMongod) -> None:
+def test_it_expires_with_its_sessions(lone: LoneMongod) -> None:
     session = Session()
     written = _NOW - 20 * 60 * 1000
 
@@ -141,7 +141,7 @@ def test_it_is_reaped_with_its_sessions(lone: LoneMongod) -> None:
     run(lone, test)
 
 
-def test_what_was_inherited_is_told_to_the_next_owner(lone: LoneMongod) -> None:
+def test_received_history_is_passed_to_the_next_owner(lone: LoneMongod) -> None:
     inside, outside, unknown, lost, elsewhere = (Session() for _ in range(5))
     namespace = Namespace(f"inherited{next(_databases)}", "c")
 

@@ -1,4 +1,4 @@
-"""Which updates are looked at more closely."""
+"""Which updates may change a shard key."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ def may_change(
         ({"a": {"b": 1}}, {"a": {"b": 1, "c": 2}}, {"a.b": 1}),
     ],
 )
-def test_let_through(query: dict[str, Any], update: object, key: dict[str, Any]) -> None:
+def test_updates_that_keep_the_key(query: dict[str, Any], update: object, key: dict[str, Any]) -> None:
     assert not may_change(query, update, key)
 
 
@@ -69,11 +69,11 @@ def test_let_through(query: dict[str, Any], update: object, key: dict[str, Any])
         ({}, {}, {"a": 1}),
     ],
 )
-def test_looked_at(query: dict[str, Any], update: object, key: dict[str, Any]) -> None:
+def test_updates_that_may_change_the_key(query: dict[str, Any], update: object, key: dict[str, Any]) -> None:
     assert may_change(query, update, key)
 
 
-def test_mongod_itself_keeps_ids_as_they_are() -> None:
+def test_mongod_itself_keeps_ids_unchanged() -> None:
     assert mutable_part(ShardKeyPattern.from_mapping({"_id": "hashed"})) is None
     assert mutable_part(ShardKeyPattern.from_mapping({"_id.x": 1})) is None
 
@@ -86,7 +86,7 @@ def test_a_collation_matches_other_strings_than_the_query_names(update: dict[str
 
 
 @pytest.mark.parametrize("value", [1, 1.5, True, bson.ObjectId(), bson.Decimal128("1")])
-def test_a_collation_is_of_no_concern_to_other_values(value: object) -> None:
+def test_a_collation_does_not_matter_for_other_values(value: object) -> None:
     assert not may_change({"k": value}, {"$set": {"k": value}}, {"k": 1}, is_collated=True)
     assert may_change({"k": value, "l": {"m": "a"}}, {"$set": {"l": {"m": "a"}}}, {"k": 1, "l": 1}, is_collated=True)
 

@@ -27,13 +27,13 @@ def only_error(reply: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("change", [{"$set": {"a": 12}}, {"a": 12, "b": 1}, [{"$set": {"a": 12}}], {"$inc": {"a": 1}}])
-def test_within_the_shard_a_retryable_write_may(filled: ShardedNamespace, change: object) -> None:
+def test_a_retryable_write_may_change_a_key_within_the_shard(filled: ShardedNamespace, change: object) -> None:
     assert filled.retryable(update({"a": 11}, change)) == {"n": 1, "nModified": 1, "ok": 1.0}
     assert filled.documents() == [{"_id": 1, "a": 12, "b": 1}]
 
 
-def test_what_comes_to_something_else_each_time_is_made_as_it_was_judged(filled: ShardedNamespace) -> None:
-    """Keys from 10 on are those of this shard; half of the keys that this update makes are."""
+def test_an_update_with_varying_results_is_executed_as_previewed(filled: ShardedNamespace) -> None:
+    """This shard owns the keys from 10 on, which half of the results of this update have."""
     anywhere = [{"$set": {"a": {"$multiply": [20, {"$rand": {}}]}}}]
     made = 0
     for _ in range(24):
@@ -45,12 +45,12 @@ def test_what_comes_to_something_else_each_time_is_made_as_it_was_judged(filled:
 
 
 @pytest.mark.parametrize("change", [{"$set": {"a": 12}}, {"a": 12}])
-def test_another_write_may_not(filled: ShardedNamespace, change: object) -> None:
+def test_other_writes_may_not(filled: ShardedNamespace, change: object) -> None:
     assert only_error(filled.versioned(update({"a": 11}, change)))["code"] == 20
     assert filled.documents() == [{"_id": 1, "a": 11, "b": 1}]
 
 
-def test_the_same_value_is_no_change(filled: ShardedNamespace) -> None:
+def test_the_same_value_is_not_a_change(filled: ShardedNamespace) -> None:
     reply = filled.versioned(update({"_id": 1}, {"$set": {"a": 11, "b": 2}}))
     assert reply == {"n": 1, "nModified": 1, "ok": 1.0}
 
@@ -66,14 +66,14 @@ def test_the_same_value_is_no_change(filled: ShardedNamespace) -> None:
         ({"a": 11}, {"$set": {"_id": 2}}, {}, 66),
     ],
 )
-def test_what_may_not_be(
+def test_changes_that_are_not_allowed(
     filled: ShardedNamespace, filter: dict[str, Any], change: object, fields: dict[str, Any], code: int
 ) -> None:
     assert only_error(filled.retryable(update(filter, change, **fields)))["code"] == code
     assert filled.documents() == [{"_id": 1, "a": 11, "b": 1}]
 
 
-def test_a_document_that_would_leave_the_shard_is_shown_before_and_after(filled: ShardedNamespace) -> None:
+def test_the_error_shows_a_document_that_would_leave_the_shard_before_and_after(filled: ShardedNamespace) -> None:
     error = only_error(filled.retryable(update({"a": 11}, {"$set": {"a": 5}})))
     assert error == {
         "index": 0,
@@ -85,17 +85,17 @@ def test_a_document_that_would_leave_the_shard_is_shown_before_and_after(filled:
     }
 
 
-def test_so_is_one_that_would_be_inserted_elsewhere(filled: ShardedNamespace) -> None:
+def test_the_error_shows_a_document_that_would_be_inserted_elsewhere(filled: ShardedNamespace) -> None:
     error = only_error(filled.retryable(update({"a": 99}, {"$set": {"_id": 9, "a": 5}}, upsert=True)))
     assert (error["code"], error["postImage"], error["shouldUpsert"]) == (283, {"_id": 9, "a": 5}, True)
 
 
-def test_an_upsert_that_stays_is_made(filled: ShardedNamespace) -> None:
+def test_an_upsert_that_stays_on_the_shard_is_executed(filled: ShardedNamespace) -> None:
     reply = filled.versioned(update({"a": 99}, {"$set": {"_id": 9, "a": 98}}, upsert=True))
     assert reply == {"n": 1, "upserted": [{"index": 0, "_id": 9}], "nModified": 0, "ok": 1.0}
 
 
-def test_unset_is_null_which_is_below_all_numbers(filled: ShardedNamespace) -> None:
+def test_an_unset_key_is_null_which_is_below_all_numbers(filled: ShardedNamespace) -> None:
     assert filled.retryable(update({"a": 11}, {"$unset": {"a": 1}}))["nModified"] == 1
     assert filled.documents() == [{"_id": 1, "b": 1}]
 
@@ -107,7 +107,7 @@ def test_positional_operators_keep_their_meaning(filled: ShardedNamespace) -> No
     assert filled.documents()[1] == {"_id": 2, "a": 21, "list": [1, 9, 3]}
 
 
-def test_a_repeated_write_is_not_made_twice(filled: ShardedNamespace) -> None:
+def test_a_repeated_write_is_not_executed_twice(filled: ShardedNamespace) -> None:
     command = {**update({"a": 11}, {"$inc": {"a": 1}}), "stmtIds": [4]}
     number = next(transaction_numbers)
     filled.retryable(command, number=number)
@@ -160,12 +160,12 @@ def collated(mini: MiniCluster, db: str) -> ShardedNamespace:
 
 
 def insensitive(query: dict[str, Any], change: object, **fields: object) -> dict[str, Any]:
-    """An update that takes ``A`` for ``a``."""
+    """An update whose collation considers ``A`` and ``a`` equal."""
     return update(query, change, collation={"locale": "en", "strength": 2}, **fields)
 
 
 @pytest.mark.parametrize("change", [{"$set": {"k": "a"}}, [{"$set": {"k": "a"}}]])
-def test_under_a_collation_keys_stay_where_they_belong(collated: ShardedNamespace, change: object) -> None:
+def test_under_a_collation_keys_stay_on_their_shard(collated: ShardedNamespace, change: object) -> None:
     many = only_error(collated.versioned(insensitive({"k": "a"}, change, multi=True)))
     assert many["code"] == 72
     assert only_error(collated.retryable(insensitive({"k": "a"}, change)))["code"] == 283
@@ -191,7 +191,7 @@ def test_many_documents_keep_their_keys_in_a_pipeline_that_could_change_them(fil
     assert [(each["a"], each["m"]) for each in filled.documents()] == [(11, 1), (12, 1)]
 
 
-def test_refused_before_they_were_made_updates_tell_the_times_all_the_same(filled: ShardedNamespace) -> None:
+def test_the_reply_to_updates_refused_by_the_preview_has_the_times(filled: ShardedNamespace) -> None:
     client = filled.cluster.kept_client(filled.cluster.shards["sh0"].members[0])
     refused = update({"a": 11}, {"$set": {"a": 12}})
     reply = client[filled.db].command({**refused, "shardVersion": filled.version("sh0")})

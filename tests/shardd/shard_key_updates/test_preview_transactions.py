@@ -1,4 +1,4 @@
-"""Transactions in which updates are tried out: none stays open, and one that is in the way is waited for."""
+"""Transactions in which updates are previewed: none stays open, and a conflicting one is waited for."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -43,7 +43,7 @@ def aborted_transactions(mongod: Client) -> int:
 
 @contextmanager
 def document_taken(mongod: Client, db: str, document: dict[str, Any]) -> Iterator[None]:
-    """Somebody else's transaction has inserted a document, and is aborted in the end."""
+    """A client's transaction that has inserted a document, and is aborted at the end."""
     with mongod.start_session() as session, session.start_transaction():
         mongod[db].c.insert_one(document, session=session)
         yield
@@ -62,13 +62,13 @@ def test_another_transaction_is_waited_for(ranged: ShardedNamespace, member: Mem
         assert [document["n"] for document in ranged.documents()] == [1]
 
 
-def test_it_is_waited_for_as_long_as_the_client_allows(ranged: ShardedNamespace, member: Member) -> None:
+def test_the_wait_ends_with_the_time_limit_of_the_client(ranged: ShardedNamespace, member: Member) -> None:
     with member.mongod_client() as mongod, document_taken(mongod, ranged.db, {"_id": 100, "a": 100}):
         reply = ranged.versioned(find_and_modify(100, maxTimeMS=200))
     assert reply["codeName"] == "MaxTimeMSExpired"
 
 
-def test_what_a_killed_daemon_was_trying_out_is_in_nobodys_way(ranged: ShardedNamespace, member: Member) -> None:
+def test_a_preview_of_a_killed_daemon_does_not_block_others(ranged: ShardedNamespace, member: Member) -> None:
     """It is killed between the two statements of the transaction."""
     version = ranged.version()
     with member.mongod_client() as mongod:
@@ -89,7 +89,7 @@ def test_what_a_killed_daemon_was_trying_out_is_in_nobodys_way(ranged: ShardedNa
 
 
 class _LatePool:
-    """Does not send what it gets."""
+    """Discards what it should send."""
 
     def __init__(self) -> None:
         self.kept: list[bytes] = []
@@ -100,7 +100,7 @@ class _LatePool:
         raise AssertionError
 
 
-def test_a_statement_that_arrives_after_its_task_has_ended_begins_nothing(lone: LoneMongod) -> None:
+def test_a_statement_that_arrives_after_its_task_has_ended_begins_no_transaction(lone: LoneMongod) -> None:
     async def test(mongod: LocalMongod) -> None:
         await mongod.command("late", {"create": "c"})
         late = _LatePool()

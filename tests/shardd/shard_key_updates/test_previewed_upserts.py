@@ -1,4 +1,4 @@
-"""Upserts whose document has to be known before it is inserted: made once each, and answered as mongod does."""
+"""Upserts whose document has to be known before it is inserted: executed once each, and answered as mongod does."""
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -13,7 +13,7 @@ ROUNDS = 15
 
 
 def counted(key: int) -> dict[str, Any]:
-    """An upsert that counts in ``n``, by a pipeline that says nothing of where the document will belong."""
+    """An upsert that counts in ``n``, by a pipeline that does not reveal the document's shard key."""
     sums = {"n": {"$add": [{"$ifNull": ["$n", 0]}, 1]}}
     return {
         "q": {"_id": key, "a": key},
@@ -32,7 +32,7 @@ def find_and_modify(key: int, **fields: Any) -> dict[str, Any]:  # noqa: ANN401 
 
 
 def together(work: Any) -> list[Any]:  # noqa: ANN401 - a function of any result
-    """What ``work`` returns to each of some writers who begin at the same moment."""
+    """The results of ``work`` for several writers that begin at the same moment."""
     barrier = Barrier(WRITERS)
 
     def begin(_: int) -> Any:  # noqa: ANN401 - likewise
@@ -43,7 +43,7 @@ def together(work: Any) -> list[Any]:  # noqa: ANN401 - a function of any result
         return list(pool.map(begin, range(WRITERS)))
 
 
-def test_of_concurrent_upserts_one_inserts_and_the_others_update(ranged: ShardedNamespace) -> None:
+def test_one_of_several_concurrent_upserts_inserts_and_the_others_update(ranged: ShardedNamespace) -> None:
     version = ranged.version()
     for key in range(100, 100 + ROUNDS):
         replies = together(lambda key=key: ranged.versioned(update(counted(key)), version=version))
@@ -87,7 +87,7 @@ def test_the_replies_are_those_of_a_mongod(ranged: ShardedNamespace) -> None:
     }
 
 
-def test_what_is_inserted_is_what_the_pipeline_made(ranged: ShardedNamespace) -> None:
+def test_the_inserted_document_is_the_result_of_the_pipeline(ranged: ShardedNamespace) -> None:
     made = {"_id": 100, "a": 100, "$price": 1, "b.c": 2}
     fields = {"$setField": {"field": {"$literal": "$price"}, "input": "$$ROOT", "value": 1}}
     dotted = {"$setField": {"field": "b.c", "input": "$$ROOT", "value": 2}}
@@ -96,7 +96,7 @@ def test_what_is_inserted_is_what_the_pipeline_made(ranged: ShardedNamespace) ->
 
 
 @pytest.mark.parametrize("key", [100, 101])
-def test_a_repeated_upsert_is_not_made_twice(ranged: ShardedNamespace, key: int) -> None:
+def test_a_repeated_upsert_is_not_executed_twice(ranged: ShardedNamespace, key: int) -> None:
     number = next(transaction_numbers)
     command = update(counted(100), counted(key), stmtIds=[4, 7])
     first = ranged.retryable(command, number=number)
@@ -106,7 +106,7 @@ def test_a_repeated_upsert_is_not_made_twice(ranged: ShardedNamespace, key: int)
     assert sum(document["n"] for document in ranged.documents()) == 2
 
 
-def test_a_repeated_upsert_is_known_whatever_became_of_its_document(ranged: ShardedNamespace) -> None:
+def test_a_repeated_upsert_is_recognised_even_if_its_document_is_gone(ranged: ShardedNamespace) -> None:
     number = next(transaction_numbers)
     first = ranged.retryable(update(counted(100)), number=number)
     ranged.versioned({"delete": "c", "deletes": [{"q": {"a": 100}, "limit": 1}]})
@@ -115,7 +115,7 @@ def test_a_repeated_upsert_is_known_whatever_became_of_its_document(ranged: Shar
 
 
 @pytest.mark.parametrize("is_deleted", [False, True])
-def test_a_repeated_find_and_modify_is_not_made_twice(ranged: ShardedNamespace, is_deleted: bool) -> None:
+def test_a_repeated_find_and_modify_is_not_executed_twice(ranged: ShardedNamespace, is_deleted: bool) -> None:
     number = next(transaction_numbers)
     first = ranged.retryable(find_and_modify(100, new=True), number=number)
     assert first["value"]["n"] == 1
@@ -151,7 +151,7 @@ def test_a_batch_of_upserts(ranged: ShardedNamespace, ordered: bool, n: int) -> 
     assert [(error["index"], error["code"]) for error in reply["writeErrors"]] == [(2, 20)]
 
 
-def test_an_update_of_many_that_inserts_is_judged_too(ranged: ShardedNamespace) -> None:
+def test_a_multi_update_that_inserts_is_checked_too(ranged: ShardedNamespace) -> None:
     statement = {"q": {"_id": 5, "a": 200}, "u": [{"$replaceWith": {"_id": 5, "a": 5}}], "upsert": True, "multi": True}
     (error,) = ranged.versioned(update(statement))["writeErrors"]
     assert error["code"] == 20
@@ -160,7 +160,7 @@ def test_an_update_of_many_that_inserts_is_judged_too(ranged: ShardedNamespace) 
     assert reply == {"n": 1, "upserted": [{"index": 0, "_id": 100}], "nModified": 0, "ok": 1.0}
 
 
-def test_documents_that_do_not_fit_the_validator_may_be_let_in(ranged: ShardedNamespace) -> None:
+def test_the_validator_may_be_bypassed(ranged: ShardedNamespace) -> None:
     assert ranged.run({"collMod": "c", "validator": {"n": {"$gt": 5}}})["ok"]
     (error,) = ranged.versioned(update(counted(100)))["writeErrors"]
     assert (error["code"], error["errmsg"]) == (121, "Document failed validation")

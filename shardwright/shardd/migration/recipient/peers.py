@@ -1,4 +1,4 @@
-"""The components that a recipient works with, beside the context."""
+"""The components that a recipient works with, besides the context."""
 
 from dataclasses import dataclass
 

@@ -15,7 +15,7 @@ async def run_together(*works: Work, meanwhile: Work | None = None) -> None:
 
     Args:
         works: functions without arguments.
-        meanwhile: runs beside them and is cancelled when they have ended.
+        meanwhile: runs alongside them and is cancelled when they have ended.
 
     Raises:
         CommandError: the error of the first that failed; the others have been cancelled.

@@ -8,7 +8,7 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
 _ENTRY_BYTES: Final = 150
-"""Memory used by one entry beside the id itself: the bytes object, the integer, and the slot in the dictionary."""
+"""Memory used by one entry besides the id itself: the bytes object, the integer, and the slot in the dictionary."""
 
 
 class TouchedIds:

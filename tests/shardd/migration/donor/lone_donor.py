@@ -1,4 +1,4 @@
-"""A donor without servers: mongod and recipient are played, and time passes when nobody has anything to do."""
+"""A donor without servers: mongod and recipient are simulated, and time passes when all tasks are waiting."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from types import SimpleNamespace
@@ -38,7 +38,7 @@ ESTIMATE = 1000
 
 
 class Source:
-    """What a recipient would pull from: all of it has been pulled, and nothing changes any more."""
+    """The source of a clone that has been pulled completely, and of which nothing changes any more."""
 
     documents_cloned = ESTIMATE
     bytes_cloned = 100 * ESTIMATE
@@ -47,20 +47,20 @@ class Source:
     is_clone_exhausted = True
 
     async def start(self) -> None:
-        """There is nothing to be opened."""
+        """Do nothing: there is nothing to open."""
 
     async def run(self) -> None:
-        """There is nothing to be followed."""
+        """Do nothing: there is nothing to follow."""
 
     async def wait_followed(self, time: Timestamp) -> None:
-        """Nothing is written."""
+        """Return at once: nothing is written."""
 
     def close(self) -> None:
-        """There is nothing to be closed."""
+        """Do nothing: there is nothing to close."""
 
 
 class Recipient:
-    """A recipient that is steady from the beginning and has what it needs to commit; tests make it worse.
+    """A recipient that is steady from the beginning and commits at once, unless a subclass behaves worse.
 
     Attributes:
         starts: how often it was told to start.
@@ -85,13 +85,13 @@ class Recipient:
 
     @staticmethod
     def in_state(state: str, cloned: int) -> RecipientStatus:
-        """An answer."""
+        """A reply about the present attempt."""
         counts = {"cloned": Int64(cloned), "clonedBytes": Int64(100 * cloned), "catchup": Int64(0), "steady": Int64(0)}
         return RecipientStatus(state, counts, None)
 
 
 class Mongod:
-    """A mongod that remembers what was written.
+    """A mongod that records what was written.
 
     Attributes:
         written: the documents that were saved last, by collection.
@@ -131,7 +131,7 @@ class LoneDonor:
         self.seconds = 0.0
 
     def run(self, beside: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Run the migration to its end, and ``beside`` beside it."""
+        """Run the migration to its end, and ``beside`` concurrently with it."""
 
         async def main() -> None:
             async with trio.open_nursery() as nursery:
@@ -146,7 +146,7 @@ class LoneDonor:
 
     def _make(self, nursery: trio.Nursery) -> DonorMigration:
         async def count_critical_section(namespace: str) -> None:
-            """Tells secondaries, of which there are none."""
+            """Do nothing: there are no secondaries."""
 
         shard = cast(
             "ShardContext",

@@ -1,4 +1,4 @@
-"""Ranges on their way between the shards of a small cluster."""
+"""Moving ranges between the shards of a small cluster."""
 
 import json
 import threading
@@ -19,7 +19,7 @@ Document = dict[str, Any]
 MOVE_SECONDS_MAX: Final = 90.0
 LOW: Final[Document] = {"a": 10}
 TOP: Final[Document] = {"a": MaxKey()}
-"""Bounds of what these tests move: the last chunk of a collection, which is on ``sh0``."""
+"""Bounds of the range that these tests move: the last chunk of a collection, which is on ``sh0``."""
 
 
 def daemon(cluster: MiniCluster, shard: str = "sh0") -> Client:
@@ -28,7 +28,7 @@ def daemon(cluster: MiniCluster, shard: str = "sh0") -> Client:
 
 
 class Move:
-    """A move that runs beside the test.
+    """A move that runs concurrently with the test.
 
     Attributes:
         error: why it failed; None if it did not.
@@ -70,7 +70,7 @@ class Move:
 def stopped_move(
     sharded: ShardedNamespace, place: str, *, shard: str = "sh0", high: Mapping[str, Any] = TOP
 ) -> Iterator[Move]:
-    """A move from `LOW` on to ``sh1`` that stands still at a fail point of a shard until the block ends."""
+    """A move from `LOW` on to ``sh1`` that waits at a fail point of a shard until the block ends."""
     with fail_point(daemon(sharded.cluster, shard), place) as point:
         move = Move(sharded, LOW, high, "sh1")
         point.wait_entered()
@@ -104,14 +104,14 @@ def end(move: Move) -> None:
 
 
 def log_lines(cluster: MiniCluster, shard: str, sentence: str, namespace: str) -> list[Document]:
-    """The lines of one kind about a collection that the daemon of a shard has logged."""
+    """The log lines of a shard's daemon with one message about a collection."""
     lines = cluster.shards[shard].members[0].daemon.log.read_text().splitlines()
     found = [json.loads(line) for line in lines if sentence in line]
     return [line for line in found if (line["msg"], line.get("namespace")) == (sentence, namespace)]
 
 
 def changes(sharded: ShardedNamespace, what: str) -> list[Document]:
-    """The details of the changelog's entries of a kind about a collection."""
+    """The details of the changelog's entries of one kind about a collection."""
     with sharded.cluster.config_client() as config:
         found = config.config.changelog.find({"ns": sharded.namespace, "what": what}).sort("time", 1)
         return [entry["details"] for entry in found]

@@ -1,4 +1,4 @@
-"""Migrations that end before they commit, and commits whose answers are lost."""
+"""Migrations that end before they commit, and commits whose replies are lost."""
 
 import pytest
 from pymongo.errors import OperationFailure
@@ -12,13 +12,13 @@ from tests.shardd.router_stand_in import ShardedNamespace
 
 @pytest.fixture
 def filled(ranged: ShardedNamespace) -> ShardedNamespace:
-    """The collection with 100 documents in the range that is to be moved."""
+    """The collection with 100 documents in the range to move."""
     ranged.insert(*({"_id": n, "a": n} for n in range(10, 110)))
     return ranged
 
 
 def assert_nothing_moved(mini: MiniCluster, sharded: ShardedNamespace) -> None:
-    """The donor has the range, takes writes, and has forgotten the migration; the next one succeeds."""
+    """The donor has the range, accepts writes, and has forgotten the migration; the next one succeeds."""
     assert sharded.chunks()[-1]["shard"] == "sh0"
     sharded.insert({"_id": 1000, "a": 1000})
     assert len(sharded.documents()) == 101
@@ -29,7 +29,7 @@ def assert_nothing_moved(mini: MiniCluster, sharded: ShardedNamespace) -> None:
     assert len(sharded.documents("sh1")) == 101
 
 
-def test_the_recipient_does_not_catch_up_at_last(mini: MiniCluster, filled: ShardedNamespace) -> None:
+def test_the_recipient_fails_to_catch_up_finally(mini: MiniCluster, filled: ShardedNamespace) -> None:
     with fail_point(daemon(mini), "failMigrationCommit"), pytest.raises(OperationFailure) as failure:
         Move(filled, LOW, TOP, "sh1").wait()
     assert failure.value.code == ErrorCode.InternalError
@@ -43,7 +43,7 @@ def test_the_commit_is_refused(mini: MiniCluster, filled: ShardedNamespace) -> N
     assert_nothing_moved(mini, filled)
 
 
-def test_the_answer_to_the_commit_is_lost(mini: MiniCluster, filled: ShardedNamespace) -> None:
+def test_the_reply_to_the_commit_is_lost(mini: MiniCluster, filled: ShardedNamespace) -> None:
     with fail_point(daemon(mini), "migrationCommitNetworkError"):
         Move(filled, LOW, TOP, "sh1").wait()
     assert filled.chunks()[-1]["shard"] == "sh1"
@@ -92,7 +92,7 @@ def test_migrations_are_forbidden_meanwhile(mini: MiniCluster, filled: ShardedNa
     allow = {"_configsvrSetAllowMigrations": filled.namespace, "writeConcern": MAJORITY}
     with mini.config_client() as config, stopped_move(filled, "moveChunkHangAtStep3") as move:
         config.admin.command({**allow, "allowMigrations": False})
-        # The shards have been told, and the migration has ended, when that returns.
+        # When that returns, the shards have refreshed and the migration has ended.
         assert migrations_left(mini) == []
         with pytest.raises(OperationFailure) as failure:
             move.wait()
@@ -101,7 +101,7 @@ def test_migrations_are_forbidden_meanwhile(mini: MiniCluster, filled: ShardedNa
     assert_nothing_moved(mini, filled)
 
 
-def test_the_recipient_holds_documents_of_the_range(mini: MiniCluster, filled: ShardedNamespace) -> None:
+def test_the_recipient_has_documents_in_the_range(mini: MiniCluster, filled: ShardedNamespace) -> None:
     with mini.shards["sh1"].members[0].mongod_client() as mongod:
         mongod[filled.db][filled.collection].insert_one({"_id": 50, "a": 50, "is_stranger": True})
         with pytest.raises(OperationFailure) as failure:
@@ -112,7 +112,7 @@ def test_the_recipient_holds_documents_of_the_range(mini: MiniCluster, filled: S
     assert_nothing_moved(mini, filled)
 
 
-def test_a_dropped_collection_has_its_migration_aborted(mini: MiniCluster, filled: ShardedNamespace) -> None:
+def test_dropping_a_collection_aborts_its_migration(mini: MiniCluster, filled: ShardedNamespace) -> None:
     with stopped_move(filled, "moveChunkHangAtStep3") as move:
         drop = {"_shardsvrDropCollection": filled.collection, "databaseVersion": filled.database_version}
         assert filled.run(drop)["ok"] == 1.0

@@ -22,7 +22,7 @@ def test_the_same_migration_is_joined() -> None:
     assert migrations.join_donor_migration(KEY) is None
 
 
-def test_another_migration_has_to_wait_for_its_turn() -> None:
+def test_another_migration_is_refused() -> None:
     migrations = ActiveMigrations()
     migrations.begin_donor_migration(KEY)
     with pytest.raises(CommandError) as conflict:
@@ -31,7 +31,7 @@ def test_another_migration_has_to_wait_for_its_turn() -> None:
     assert "currently donating chunk [{ a: 0 }, { a: 10 }) for namespace db.c to sh1" in conflict.value.message
 
 
-def test_a_recipient_gives_nothing_and_a_donor_receives_nothing() -> None:
+def test_a_recipient_cannot_be_a_donor_nor_a_donor_a_recipient() -> None:
     migrations = ActiveMigrations()
     with migrations.receiving("db.c", "[a, b)", "sh2"), pytest.raises(CommandError) as conflict:
         migrations.begin_donor_migration(KEY)
@@ -41,7 +41,7 @@ def test_a_recipient_gives_nothing_and_a_donor_receives_nothing() -> None:
         pass
 
 
-def test_the_result_is_that_of_the_migration() -> None:
+def test_waiters_get_the_result_of_the_migration() -> None:
     migrations = ActiveMigrations()
     active = migrations.begin_donor_migration(KEY)
     migrations.end_donor_migration(CommandError(ErrorCode.ChunkTooBig, "too big"))
@@ -50,7 +50,7 @@ def test_the_result_is_that_of_the_migration() -> None:
     assert failure.value.code == ErrorCode.ChunkTooBig
 
 
-def test_an_abort_ends_what_is_waited_for() -> None:
+def test_an_abort_cancels_an_abortable_block() -> None:
     active = ActiveMigrations().begin_donor_migration(KEY)
     first = CommandError(ErrorCode.Interrupted, "first")
 

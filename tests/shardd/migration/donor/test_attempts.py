@@ -26,14 +26,14 @@ REQUEST = MoveRangeRequest(
 )
 
 
-def test_what_is_persisted_is_read_again() -> None:
+def test_persisted_attempts_are_read_back() -> None:
     attempts = MigrationAttempts(uuid4(), REQUEST).with_new("first", NOW).with_new("second", NOW + timedelta(hours=1))
     attempts = attempts.with_critical_section()
     stored = bson.decode(bson.encode(attempts.to_document()), codec_options=VALUE_CODEC)
     assert MigrationAttempts.from_document(stored) == attempts
 
 
-def test_a_new_attempt_ends_the_one_before() -> None:
+def test_a_new_attempt_ends_the_previous_one() -> None:
     later = NOW + timedelta(minutes=5)
     attempts = MigrationAttempts(uuid4(), REQUEST).with_new("first", NOW).with_progress(10, 1000)
     first, second = attempts.with_new("second", later).attempts
@@ -41,6 +41,6 @@ def test_a_new_attempt_ends_the_one_before() -> None:
     assert (second.session_id, second.start, second.end) == ("second", later, None)
 
 
-def test_a_new_attempt_is_before_its_critical_section() -> None:
+def test_a_new_attempt_has_not_entered_its_critical_section() -> None:
     attempts = MigrationAttempts(uuid4(), REQUEST).with_new("first", NOW).with_critical_section()
     assert not attempts.with_new("second", NOW).has_entered_critical_section

@@ -1,4 +1,4 @@
-"""When writes may be made to wait."""
+"""When the critical section may begin."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Source:
-    """As much of a source as counts."""
+    """The part of a source that matters here."""
 
     queued_ids: int
     documents_cloned: int = 100_000
@@ -26,7 +26,7 @@ def is_met(limit: BacklogLimit, source: Source) -> bool:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time, which stands still unless it is changed."""
+    """The time, which changes only if the test changes it."""
     now = [1000.0]
     monkeypatch.setattr("shardwright.shardd.migration.donor.backlog.time.monotonic", lambda: now[0])
     return now
@@ -41,7 +41,7 @@ def test_a_few_documents_may_be_left(clock: list[float]) -> None:
     assert not is_met(BacklogLimit(), Source(65))
 
 
-def test_more_may_be_left_if_it_takes_long(clock: list[float]) -> None:
+def test_more_may_be_left_after_a_long_time(clock: list[float]) -> None:
     limit = BacklogLimit()
     clock[0] += 10
     assert is_met(limit, Source(256))

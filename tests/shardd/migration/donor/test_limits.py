@@ -1,4 +1,4 @@
-"""What a donor does not wait for any longer, and how it ends then."""
+"""The limits of a donor's patience, and how its migration ends then."""
 
 import pytest
 import trio
@@ -14,14 +14,14 @@ from tests.shardd.router_stand_in import ShardedNamespace
 
 
 class ForgetfulRecipient(Recipient):
-    """It never knows what it was told to start."""
+    """It never knows the attempt that it was told to start."""
 
     async def status(self, session_id: str) -> RecipientStatus:
         raise RecipientLostError("the recipient was restarted")
 
 
 class SlowRecipient(Recipient):
-    """It does not come to an end when writes wait for it.
+    """Its commit does not return while writes wait for it.
 
     Attributes:
         commits: how often it was told to commit.
@@ -51,7 +51,7 @@ def test_a_recipient_that_is_lost_each_time() -> None:
 
 
 def test_a_recipient_that_does_not_finish_in_the_critical_section() -> None:
-    """Writes wait for so long, and not longer; the recipient is not asked to commit twice."""
+    """Writes wait until the limit, but no longer; the recipient is not asked to commit twice."""
     recipient = SlowRecipient()
     donor = LoneDonor(recipient)
     blocked_seconds = 0.0

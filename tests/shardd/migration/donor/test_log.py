@@ -1,4 +1,4 @@
-"""What the log of a donor tells of a migration."""
+"""What a donor logs about a migration."""
 
 import logging
 from typing import Any
@@ -22,7 +22,7 @@ UNDER_WAY = "Migration in progress"
 
 
 class ThoroughRecipient(Recipient):
-    """It clones for a while, answering once a second, and fails in the end."""
+    """It clones for a while, replying once a second, and finally fails."""
 
     CLONE_SECONDS = 35
 
@@ -42,11 +42,11 @@ class ThoroughRecipient(Recipient):
 
 
 def logged(caplog: pytest.LogCaptureFixture, sentence: str) -> list[dict[str, Any]]:
-    """The fields of all lines of one kind."""
+    """The fields of all log lines with one message."""
     return [vars(record)["fields"] for record in caplog.records if record.getMessage() == sentence]
 
 
-def test_a_clone_that_takes_long(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_long_clone_is_logged_at_intervals(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     donor = LoneDonor(ThoroughRecipient())
     donor.run()
@@ -75,7 +75,7 @@ def test_a_clone_that_takes_long(caplog: pytest.LogCaptureFixture) -> None:
     assert caught_up["documents_cloned"] == ESTIMATE
 
 
-def test_each_step_that_is_done(mini: MiniCluster, ranged: ShardedNamespace) -> None:
+def test_each_finished_step_is_logged(mini: MiniCluster, ranged: ShardedNamespace) -> None:
     ranged.insert(*({"_id": n, "a": n} for n in range(10, 110)))
     Move(ranged, LOW, TOP, "sh1").wait()
     lines = log_lines(mini, "sh0", STEP_DONE, ranged.namespace)[-6:]

@@ -1,4 +1,4 @@
-"""Whole migrations between real shards, as the donor makes them."""
+"""Whole migrations between real shards, driven by the donor."""
 
 import random
 import threading
@@ -26,7 +26,7 @@ from tests.shardd.router_stand_in import ShardedNamespace
 
 
 class Writer:
-    """Writes to a collection by whatever shard owns the key, and knows what has to be there.
+    """Writes to a collection on the shard that owns the key, and records the expected documents.
 
     Attributes:
         model: the documents by ``_id``.
@@ -42,7 +42,7 @@ class Writer:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Write as long as the block runs."""
+        """Write until the block ends."""
         self._thread.start()
         try:
             yield
@@ -92,7 +92,7 @@ def owned(sharded: ShardedNamespace) -> list[dict[str, Any]]:
     return sorted(found, key=lambda each: each["_id"])
 
 
-def test_a_range_moves_there_and_back_under_writes(mini: MiniCluster, ranged: ShardedNamespace) -> None:
+def test_a_range_moves_there_and_back_during_writes(mini: MiniCluster, ranged: ShardedNamespace) -> None:
     still = [{"_id": n, "a": n, "n": 0} for n in range(10, 20_010)]
     for begin in range(0, len(still), 5000):
         ranged.insert(*still[begin : begin + 5000])
@@ -110,7 +110,7 @@ def test_a_range_moves_there_and_back_under_writes(mini: MiniCluster, ranged: Sh
     assert [each["note"] for each in changes(ranged, "moveChunk.from")[-3:]] == ["success"] * 3
 
 
-def test_nobody_waits_for_a_completion_that_takes_long(mini: MiniCluster, ranged: ShardedNamespace) -> None:
+def test_a_request_does_not_wait_for_a_long_completion(mini: MiniCluster, ranged: ShardedNamespace) -> None:
     ranged.insert({"_id": 1, "a": 11})
     with stopped_move(ranged, "hangBeforeSendingCommitDecision") as move:
         move.wait()
@@ -127,7 +127,7 @@ def test_the_same_request_joins_and_another_is_refused(mini: MiniCluster, ranged
     order |= {"epoch": ranged.entry()["lastmodEpoch"], "fromShard": "sh0", "maxChunkSizeBytes": 1 << 27}
     with raw_client(mini.shards["sh0"].members[0].address) as second:
         with stopped_move(ranged, "moveChunkHangAtStep3") as first:
-            # It has arrived before the other one that is answered below, so it is among those that wait for the first.
+            # It arrived before the other request that is answered below, so it has joined the first one.
             second.send_command(order)
             other = ranged.run({**order, "min": {"a": 12}}, db="admin")
             assert other["code"] == ErrorCode.ConflictingOperationInProgress
@@ -153,7 +153,7 @@ def test_only_the_lower_bound_is_given(mini: MiniCluster, ranged: ShardedNamespa
     assert 50 < moved["max"]["a"] < 160
 
 
-def test_a_range_that_is_too_big_stays(mini: MiniCluster, ranged: ShardedNamespace) -> None:
+def test_a_range_that_is_too_big_is_not_moved(mini: MiniCluster, ranged: ShardedNamespace) -> None:
     ranged.insert(*({"a": n, "padding": "x" * 10_000} for n in range(10, 510)))
     order: dict[str, Any] = {"_shardsvrMoveRange": ranged.namespace, "toShard": "sh1", "min": LOW, "max": TOP}
     order |= {"maxChunkSizeBytes": 1 << 20, "epoch": ranged.entry()["lastmodEpoch"], "fromShard": "sh0"}
@@ -172,7 +172,9 @@ def test_a_range_that_is_too_big_stays(mini: MiniCluster, ranged: ShardedNamespa
         ({"max": {"a": 9}}, ErrorCode.BadValue),
     ],
 )
-def test_what_cannot_be_moved(mini: MiniCluster, ranged: ShardedNamespace, change: dict[str, Any], code: int) -> None:
+def test_invalid_moves_are_refused(
+    mini: MiniCluster, ranged: ShardedNamespace, change: dict[str, Any], code: int
+) -> None:
     order: dict[str, Any] = {
         "_shardsvrMoveRange": ranged.namespace,
         "toShard": "sh1",

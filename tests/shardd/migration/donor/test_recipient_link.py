@@ -1,4 +1,4 @@
-"""How a donor understands what its recipient answers."""
+"""How a donor interprets its recipient's replies."""
 
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
@@ -34,7 +34,7 @@ STEADY: dict[str, Any] = {
     "sessionId": SESSION,
     "ns": "db.c",
     "fromShardId": "sh0",
-    # Another type of number, and the same range.
+    # Another numeric type, but the same range.
     "min": {"b": 1.0, "_id": 0},
     "max": {"b": 2, "_id": 0.0},
     "state": "steady",
@@ -44,7 +44,7 @@ STEADY: dict[str, Any] = {
 
 @pytest.fixture
 def link() -> RecipientLink:
-    """A link of which only the understanding is used."""
+    """A link that only interprets replies."""
     collection = ShardedCollection(NAMESPACE, uuid4(), EPOCH, Timestamp(1, 1), PATTERN)
     everything = ChunkPlacement(PATTERN.global_min(), PATTERN.global_max(), "sh0", 1 << 32, ())
     table = RoutingTable.build(collection, [everything])
@@ -102,12 +102,12 @@ def test_a_recipient_that_was_restarted(link: RecipientLink) -> None:
         {"max": {"b": 3, "_id": 0}},
     ],
 )
-def test_a_recipient_at_work_on_something_else(link: RecipientLink, change: dict[str, Any]) -> None:
+def test_a_recipient_busy_with_another_migration(link: RecipientLink, change: dict[str, Any]) -> None:
     with pytest.raises(CommandError) as failure:
         understand(link, **change)
     assert failure.value.code == ErrorCode.OperationIncomplete
 
 
-def test_a_failure_of_another_migration_is_not_this_one_s(link: RecipientLink) -> None:
+def test_a_failure_of_another_migration_is_not_a_failure_of_this_one(link: RecipientLink) -> None:
     with pytest.raises(RecipientLostError):
         understand(link, active=False, state="fail", ns="db.other")

@@ -1,4 +1,4 @@
-"""Migrations whose donor or recipient ends on the way, and is started again."""
+"""Migrations whose donor or recipient is killed on the way and restarted."""
 
 import signal
 from collections.abc import Iterator
@@ -16,14 +16,14 @@ from tests.shardd.router_stand_in import ShardedNamespace
 
 @pytest.fixture
 def filled(ranged: ShardedNamespace) -> ShardedNamespace:
-    """The collection with documents in the range that is to be moved."""
+    """The collection with documents in the range to move."""
     for begin in range(10, 8010, 2000):
         ranged.insert(*({"_id": n, "a": n, "padding": "x" * 500} for n in range(begin, begin + 2000)))
     return ranged
 
 
 def restart(mini: MiniCluster, shard: str) -> None:
-    """Kill the daemon of a shard and start it again."""
+    """Kill the daemon of a shard and restart it."""
     member = mini.shards[shard].members[0]
     member.restart(member.daemon)
 
@@ -32,31 +32,31 @@ def restart(mini: MiniCluster, shard: str) -> None:
     "place",
     [*(f"moveChunkHangAtStep{step}" for step in (2, 3, 4)), "hangBeforeLeavingCriticalSection"],
 )
-def test_the_donor_ends_before_its_critical_section_or_after_the_commit(
+def test_the_donor_is_killed_before_its_critical_section_or_after_the_commit(
     mini: MiniCluster, filled: ShardedNamespace, place: str
 ) -> None:
     with stopped_move(filled, place) as move:
         restart(mini, "sh0")
         end(move)
         wait_finished(mini)
-    # The next primary has gone on with it.
+    # The next primary has resumed it.
     assert filled.chunks()[-1]["shard"] == "sh1"
     assert len(filled.documents("sh1")) == 8000
     assert filled.documents("sh0") == []
 
 
-def test_the_donor_ends_in_its_critical_section(mini: MiniCluster, filled: ShardedNamespace) -> None:
+def test_the_donor_is_killed_in_its_critical_section(mini: MiniCluster, filled: ShardedNamespace) -> None:
     with stopped_move(filled, "moveChunkHangAtStep5") as move:
         restart(mini, "sh0")
         end(move)
         wait_finished(mini)
-    # It was aborted. The config server, which got no answer, may have sent its order again.
+    # It was aborted. The config server, which got no reply, may have repeated its request.
     owner, other = ("sh0", "sh1") if filled.chunks()[-1]["shard"] == "sh0" else ("sh1", "sh0")
     assert len(filled.documents(owner)) == 8000
     assert filled.documents(other) == []
 
 
-def test_the_recipient_ends_while_it_clones(mini: MiniCluster, filled: ShardedNamespace) -> None:
+def test_the_recipient_is_killed_while_it_clones(mini: MiniCluster, filled: ShardedNamespace) -> None:
     with stopped_move(filled, "migrateThreadHangAtStep4", shard="sh1") as move:
         restart(mini, "sh1")
         move.wait()
@@ -66,7 +66,7 @@ def test_the_recipient_ends_while_it_clones(mini: MiniCluster, filled: ShardedNa
     assert len(changes(filled, "moveChunk.commit")) >= 1
 
 
-def test_a_commit_that_was_lost_cannot_come_late(mini: MiniCluster, filled: ShardedNamespace) -> None:
+def test_a_lost_commit_cannot_take_effect_late(mini: MiniCluster, filled: ShardedNamespace) -> None:
     chunk, entry = filled.chunks()[-1], filled.entry()
     version = {"t": entry["timestamp"], "e": entry["lastmodEpoch"], "v": chunk["lastmod"]}
     coordinator = _coordinator(filled, chunk, version)
@@ -91,7 +91,7 @@ def test_a_commit_that_was_lost_cannot_come_late(mini: MiniCluster, filled: Shar
 
 
 def _coordinator(sharded: ShardedNamespace, chunk: dict[str, Any], version: dict[str, Any]) -> dict[str, Any]:
-    """What a donor persists, that of a MongoDB 6.0, without anything of our own beside it."""
+    """The documents that a MongoDB 6.0 donor persists, without our own collections."""
     return {
         "_id": Binary.from_uuid(uuid4()),
         "migrationSessionId": "sh0_sh1_000000000000000000000001",
@@ -108,12 +108,12 @@ def _coordinator(sharded: ShardedNamespace, chunk: dict[str, Any], version: dict
 
 @pytest.fixture(scope="module")
 def lonely(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MiniCluster]:
-    """A cluster whose config server may be away."""
+    """A cluster whose config server the test may stop."""
     with mini_cluster(tmp_path_factory.mktemp("lonely")) as cluster:
         yield cluster
 
 
-def test_operations_wait_until_the_truth_is_known(lonely: MiniCluster) -> None:
+def test_operations_wait_until_the_outcome_is_known(lonely: MiniCluster) -> None:
     sharded = ShardedNamespace(lonely, "waiting.c", {"a": 1}, "sh0")
     sharded.insert(*({"_id": n, "a": n} for n in range(10, 110)))
     config = lonely.config.members[0]

@@ -1,4 +1,4 @@
-"""Migrations between real shards that lose a daemon in the middle of the clone, and go on where they were."""
+"""Migrations between real shards that lose a daemon in the middle of the clone, and are resumed there."""
 
 import signal
 from collections.abc import Iterator
@@ -23,14 +23,14 @@ FIRST: Final = 10
 LAST: Final = FIRST + TOTAL - 1
 
 INSERTS_BEFORE_HOLD: Final = TOTAL * 4_000 // (1 << 18) // 2
-"""Mongod inserts 256 kB at a time; half of all is let through."""
+"""mongod inserts 256 kB at a time; half of the inserts are let through."""
 
 WRITERS: Final = 2
 
 
 @pytest.fixture
 def filled(ranged: ShardedNamespace) -> ShardedNamespace:
-    """The collection with several batches of documents in the range that is to be moved."""
+    """The collection with several batches of documents in the range to move."""
     for begin in range(FIRST, FIRST + TOTAL, 1000):
         ranged.insert(*({"_id": n, "a": n, "padding": "x" * 4000} for n in range(begin, begin + 1000)))
     return ranged
@@ -38,7 +38,7 @@ def filled(ranged: ShardedNamespace) -> ShardedNamespace:
 
 @dataclass
 class Halfway:
-    """A migration whose recipient has written a part of the clone, and cannot write more of it.
+    """A migration whose recipient has written part of the clone, and cannot write the rest.
 
     Attributes:
         sharded: the collection.
@@ -53,7 +53,7 @@ class Halfway:
     checkpoint: Document
 
     def record_ids(self) -> dict[int, int]:
-        """Under which number the recipient's mongod keeps each document that the checkpoint covers."""
+        """The record id on the recipient's mongod of each document that the checkpoint covers."""
         covered = {"_id": {"$gt": FIRST + 1, "$lt": self.checkpoint["clonedUpTo"]["a"]}}
         with recipient_of(self.sharded).mongod_client() as mongod:
             found = mongod[self.sharded.db][self.sharded.collection].find(covered, {"_id": 1}, show_record_id=True)
@@ -62,7 +62,7 @@ class Halfway:
 
 @contextmanager
 def halfway(sharded: ShardedNamespace) -> Iterator[Halfway]:
-    """A move that stands still in the middle of the clone until ``hold`` is turned off, or the block ends."""
+    """A move that is held in the middle of the clone until ``hold`` is turned off, or the block ends."""
     mode, nss = {"skip": INSERTS_BEFORE_HOLD}, sharded.namespace
     query = {"nss": nss, "clonedUpTo": {"$ne": None}}
     with (
@@ -81,7 +81,7 @@ def recipient_of(sharded: ShardedNamespace) -> Member:
 
 
 def visible(sharded: ShardedNamespace, shard: str) -> list[Document]:
-    """What a shard shows, less the padding."""
+    """The documents that a shard returns, without the padding."""
     find = {"find": sharded.collection, "sort": {"_id": 1}, "projection": {"padding": 0}, "batchSize": TOTAL + 1}
     return list(sharded.versioned(find, shard)["cursor"]["firstBatch"])
 
@@ -101,7 +101,7 @@ def change_documents(sharded: ShardedNamespace) -> list[Document]:
 
 
 def assert_resumed(clone: Halfway, kept: dict[int, int]) -> None:
-    """The second attempt, which has just caught up, has cloned what was missing after the first, and nothing else."""
+    """The second attempt, which has just caught up, has cloned what the first one had not, and nothing else."""
     sharded, before = clone.sharded, clone.checkpoint
     cluster = sharded.cluster
     donor, recipient = shown(cluster, "sh0", "MoveChunk"), shown(cluster, "sh1", "migrateThread")
@@ -112,7 +112,7 @@ def assert_resumed(clone: Halfway, kept: dict[int, int]) -> None:
     assert first["sessionId"] == before["attempts"][0]["sessionId"] != second["sessionId"]
     assert (donor["attempt"], recipient["attempt"]) == (2, 2)
     assert recipient["documentsCloned"] == first["documents"] + donor["documentsCloned"]
-    # What was deleted meanwhile did not need to be cloned.
+    # Documents that were deleted meanwhile did not need to be cloned.
     assert TOTAL - 2 <= recipient["documentsCloned"] <= TOTAL
     [resuming] = log_lines(cluster, "sh0", "Resuming a migration", sharded.namespace)
     assert resuming["session"] == second["sessionId"]
@@ -121,18 +121,18 @@ def assert_resumed(clone: Halfway, kept: dict[int, int]) -> None:
 
 
 def shown(cluster: MiniCluster, shard: str, description: str) -> Document:
-    """What ``currentOp`` of a shard has to say of its migration."""
+    """The progress of its migration in a shard's ``currentOp``."""
     [found] = daemon(cluster, shard).admin.command("currentOp", desc=description)["inprog"]
     return dict(found["migration"])
 
 
-def test_a_recipient_that_is_killed_goes_on_from_its_checkpoint(mini: MiniCluster, filled: ShardedNamespace) -> None:
+def test_a_killed_recipient_resumes_from_its_checkpoint(mini: MiniCluster, filled: ShardedNamespace) -> None:
     recipient = mini.shards["sh1"].members[0]
     with fail_point(daemon(mini), "moveChunkHangAtStep4") as caught_up:
         with halfway(filled) as clone:
             recipient.daemon.stop(signal.SIGKILL)
             kept = clone.record_ids()
-        # What the recipient's mongod was in the middle of is still to be undone.
+        # The recipient's mongod still has an open transaction, which has to be aborted.
         expected = change_documents(filled)
         recipient.daemon.start()
         caught_up.wait_entered()
@@ -143,7 +143,7 @@ def test_a_recipient_that_is_killed_goes_on_from_its_checkpoint(mini: MiniCluste
     assert migrations_left(mini) == []
 
 
-def test_a_donor_that_is_killed_goes_on_from_the_checkpoint(mini: MiniCluster, filled: ShardedNamespace) -> None:
+def test_a_killed_donor_resumes_from_the_checkpoint(mini: MiniCluster, filled: ShardedNamespace) -> None:
     donor = mini.shards["sh0"].members[0]
     with halfway(filled) as clone:
         kept = clone.record_ids()

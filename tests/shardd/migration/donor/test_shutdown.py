@@ -1,4 +1,4 @@
-"""Daemons that are told to end, by SIGTERM, in the middle of a migration."""
+"""Daemons that are stopped with SIGTERM in the middle of a migration."""
 
 import signal
 import time
@@ -21,14 +21,14 @@ from tests.shardd.mini_cluster import Member, MiniCluster
 from tests.shardd.router_stand_in import ShardedNamespace
 
 PROMPT_SECONDS = SHUTDOWN_SECONDS + 3
-"""What is under way may go on for a while; then it is cut off."""
+"""Operations under way may continue for a while; then they are cut off."""
 
 COUNT = 100
 
 
 @pytest.fixture
 def filled(mini: MiniCluster, ranged: ShardedNamespace) -> Iterator[ShardedNamespace]:
-    """The collection with documents in the range that is to be moved, which can move back soon."""
+    """The collection with documents in the range to move, which can move back soon."""
     ranged.insert(*({"_id": n, "a": n} for n in range(10, 10 + COUNT)))
     admins = [daemon(mini, shard).admin for shard in ("sh0", "sh1")]
     delays = [admin.command("setParameter", 1, orphanCleanupDelaySecs=0)["was"] for admin in admins]
@@ -38,7 +38,7 @@ def filled(mini: MiniCluster, ranged: ShardedNamespace) -> Iterator[ShardedNames
 
 
 def terminate(member: Member) -> float:
-    """Tell a daemon to end, and start it again; returns how long it took to end."""
+    """Stop a daemon with SIGTERM and restart it; returns how many seconds it took to stop."""
     began = time.monotonic()
     member.daemon.stop(signal.SIGTERM)
     seconds = time.monotonic() - began
@@ -61,7 +61,7 @@ def assert_nothing_lost(mini: MiniCluster, sharded: ShardedNamespace) -> None:
     assert migrations_left(mini, "sh0") == migrations_left(mini, "sh1") == []
 
 
-def test_the_donor_is_told_to_end(mini: MiniCluster, filled: ShardedNamespace) -> None:
+def test_the_donor_is_stopped(mini: MiniCluster, filled: ShardedNamespace) -> None:
     with stopped_move(filled, "moveChunkHangAtStep4") as move:
         seconds = terminate(mini.shards["sh0"].members[0])
         end(move)
@@ -69,7 +69,7 @@ def test_the_donor_is_told_to_end(mini: MiniCluster, filled: ShardedNamespace) -
     assert_nothing_lost(mini, filled)
 
 
-def test_the_recipient_is_told_to_end(mini: MiniCluster, filled: ShardedNamespace) -> None:
+def test_the_recipient_is_stopped(mini: MiniCluster, filled: ShardedNamespace) -> None:
     with stopped_move(filled, "moveChunkHangAtStep4") as move:
         seconds = terminate(mini.shards["sh1"].members[0])
     end(move)

@@ -1,4 +1,4 @@
-"""Verified migrations: what differs on the recipient is noticed before the commit, not after it."""
+"""Verified migrations: differences on the recipient are noticed before the commit, not after it."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,7 +20,7 @@ DOCUMENTS = [{"_id": n, "a": n, "text": "x" * 100} for n in range(10, 1010)]
 
 @pytest.fixture
 def verified(mini: MiniCluster, ranged: ShardedNamespace) -> Iterator[ShardedNamespace]:
-    """The collection with documents in the range that is to be moved, whose donor verifies."""
+    """The collection with documents in the range to move, whose donor verifies migrations."""
     admin = daemon(mini).admin
     was = admin.command("setParameter", 1, verifyMigrations=True)["was"]
     ranged.insert(*DOCUMENTS)
@@ -39,7 +39,7 @@ def verified(mini: MiniCluster, ranged: ShardedNamespace) -> Iterator[ShardedNam
     ids=["changed", "inserted", "deleted", "of another type"],
 )
 def test_a_difference_aborts(mini: MiniCluster, verified: ShardedNamespace, damage: Damage) -> None:
-    """Somebody writes to the recipient's mongod, past its daemon, when everything has been cloned."""
+    """The test writes directly to the recipient's mongod when everything has been cloned."""
     with mini.shards["sh1"].members[0].mongod_client() as mongod:
         with stopped_move(verified, "moveChunkHangAtStep4") as move:
             damage(mongod[verified.db][verified.collection])
@@ -47,21 +47,21 @@ def test_a_difference_aborts(mini: MiniCluster, verified: ShardedNamespace, dama
             move.wait()
     assert failure.value.code == ErrorCode.DataCorruptionDetected
     assert "nothing has been committed" in str(failure.value)
-    # The donor has the range as it was, serves it, and has forgotten the migration.
+    # The donor has the range unchanged, serves it, and has forgotten the migration.
     assert verified.chunks()[-1]["shard"] == "sh0"
     assert verified.documents() == DOCUMENTS
     new = {"_id": 2000, "a": 2000}
     verified.insert(new)
     assert migrations_left(mini) == []
     assert changes(verified, "moveChunk.from")[-1]["note"] == "aborted"
-    # The next migration waits until what the recipient had is deleted, the damage with it.
+    # The next migration waits until the recipient's documents are deleted, including the damaged ones.
     Move(verified, LOW, TOP, "sh1").wait()
     assert verified.chunks()[-1]["shard"] == "sh1"
     assert verified.documents("sh1") == [*DOCUMENTS, new]
 
 
-def test_writes_on_the_donor_are_no_difference(verified: ShardedNamespace) -> None:
-    """What is written when everything has been cloned comes along before the two are compared."""
+def test_writes_on_the_donor_make_no_difference(verified: ShardedNamespace) -> None:
+    """Writes after the clone are transferred before the digests are compared."""
     things = verified.collection
     with stopped_move(verified, "moveChunkHangAtStep4") as move:
         verified.versioned({"update": things, "updates": [{"q": {"a": 500}, "u": {"$set": {"text": "y"}}}]})

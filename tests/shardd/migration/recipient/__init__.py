@@ -1,1 +1,1 @@
-"""Tests of the recipient of a migration, against a donor that does what it is told."""
+"""Tests of the recipient of a migration, against a scripted donor."""

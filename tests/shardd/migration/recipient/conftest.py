@@ -1,4 +1,4 @@
-"""A shard that receives, and the donor that is played by the tests."""
+"""A real recipient, and a donor simulated by the tests."""
 
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -18,7 +18,7 @@ Receive = Callable[..., Receiving]
 
 @pytest.fixture(scope="session")
 def one_shard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[MiniCluster, FakeDonor]]:
-    """A cluster of one real shard, ``sh0``, and one that is played, ``donor``."""
+    """A cluster of one real shard, ``sh0``, and a simulated one, ``donor``."""
     with serving(FakeDonor, "donor") as fakes, mini_cluster(tmp_path_factory.mktemp("one"), shards=1) as cluster:
         donor = fakes["donor"]
         with cluster.config.members[0].mongod_client() as config:
@@ -28,7 +28,7 @@ def one_shard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[MiniCl
 
 @pytest.fixture
 def receive(one_shard: tuple[MiniCluster, FakeDonor]) -> Iterator[Receive]:
-    """Makes migrations that have not begun; what is under way at the end is ended."""
+    """Creates migrations that have not begun; those under way at the end are aborted."""
     cluster, donor = one_shard
     donor.reset()
     made: list[Receiving] = []

@@ -1,4 +1,4 @@
-"""A donor that hands out what a test gives it, and keeps a log of what it was asked."""
+"""A donor that hands out what a test gives it, and records the commands it gets."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ Document = Mapping[str, Any]
 
 
 class FakeDonor(FakeShard):
-    """A shard of one member, as far as a recipient sees it.
+    """A shard with one member, as far as a recipient can see.
 
     Attributes:
         uuid: of the collection, whatever its name.
@@ -39,7 +39,7 @@ class FakeDonor(FakeShard):
         self.reset()
 
     def reset(self) -> None:
-        """As at the beginning, with another collection."""
+        """Reset it, with another collection."""
         self.uuid: UUID = uuid4()
         self.options: Document = {}
         self.indexes: Sequence[Document] = [{"v": 2, "key": {"a": 1}, "name": "a_1"}]

@@ -1,4 +1,4 @@
-"""What a donor would say to the recipient, said by a test."""
+"""The donor's commands to the recipient, sent by a test."""
 
 import threading
 import time
@@ -22,7 +22,7 @@ _databases = count()
 
 
 class Receiving:
-    """One migration to a shard, from a donor that is played by the test.
+    """One migration to a shard, from a donor simulated by the test.
 
     Attributes:
         donor: which hands out the documents.
@@ -111,14 +111,14 @@ class Receiving:
         return self.run({"_shardsvrFinishRangeDeletion": self.namespace, **identity, "writeConcern": MAJORITY})
 
     def run(self, command: Mapping[str, Any]) -> dict[str, Any]:
-        """Run a command on the recipient; the reply, also of one that failed, without what is gossiped."""
+        """Run a command on the recipient; returns the reply, even of a failed one, without gossiped times."""
         try:
             reply = self.client.admin.command(dict(command), check=False)
         except OperationFailure as failure:
             reply = dict(failure.details or {})
         return {name: value for name, value in reply.items() if name not in _GOSSIP}
 
-    # What becomes of it
+    # Results
 
     def wait_state(self, *states: str) -> dict[str, Any]:
         """The status, once the state is one of these."""
@@ -126,7 +126,7 @@ class Receiving:
         return status
 
     def wait(self, look: Callable[[], Any], is_reached: Callable[[Any], bool]) -> Any:  # noqa: ANN401 - what look gives
-        """What ``look`` gives, once it is what is waited for."""
+        """The result of ``look``, once it is the expected one."""
         deadline = time.monotonic() + SECONDS_MAX
         while not is_reached(seen := look()):
             assert time.monotonic() < deadline, f"still {seen}"
@@ -145,7 +145,7 @@ class Receiving:
             yield client
 
     def stored(self) -> list[dict[str, Any]]:
-        """What the recipient's mongod has of the collection, by ``_id``."""
+        """The collection's documents on the recipient's mongod, by ``_id``."""
         with self.mongod() as client:
             return list(client[self.db].c.find().sort("_id", 1))
 
@@ -156,7 +156,7 @@ class Receiving:
             return UUID(bytes=bytes(entry["info"]["uuid"]))
 
     def config(self, collection: str) -> list[dict[str, Any]]:
-        """What the recipient has of a collection of ``config``."""
+        """The recipient's documents in a collection of ``config``."""
         with self.mongod() as client:
             return list(client.config[collection].find())
 
@@ -169,7 +169,7 @@ class Receiving:
         return self._of_migration("rangeDeletions")
 
     def end(self) -> None:
-        """See to it that nothing of it is left under way."""
+        """End the migration if it is still under way."""
         self.abort()
         self.release()
         self.finish("aborted")
@@ -180,13 +180,13 @@ class Receiving:
 
 
 def documents(number: int, *, first: int = 0, **fields: object) -> Sequence[dict[str, Any]]:
-    """Documents of the usual range."""
+    """Documents in the usual range."""
     return [{"_id": each, "a": each, **fields} for each in range(first, first + number)]
 
 
 @contextmanager
 def held(donor: FakeDonor, command: str) -> Iterator[threading.Event]:
-    """The donor does not answer a command before the event is set, or the block ends."""
+    """Make the donor hold back its reply to a command until the event is set or the block ends."""
     event = donor.held[command] = threading.Event()
     try:
         yield event

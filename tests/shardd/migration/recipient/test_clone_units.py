@@ -46,7 +46,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @given(st.lists(st.sampled_from([10, 1_000, PIECE_BYTES_MAX // 2, PIECE_BYTES_MAX + 1]), max_size=12), st.booleans())
-def test_pieces_are_all_documents_in_order_and_not_too_big(sizes: list[int], has_many: bool) -> None:
+def test_pieces_have_all_documents_in_order_and_are_not_too_big(sizes: list[int], has_many: bool) -> None:
     documents = [b"x" * size for size in sizes] + [b"y"] * (2 * PIECE_DOCUMENTS_MAX + 1) * has_many
     pieces = list(cut(documents))
     assert [document for piece, _ in pieces for document in piece] == documents
@@ -57,7 +57,7 @@ def test_pieces_are_all_documents_in_order_and_not_too_big(sizes: list[int], has
 
 
 class _Donor:
-    """Hands out one batch of as many documents as there are pieces, and the empty one."""
+    """Hands out one batch with a document for each piece, and then the empty one."""
 
     def __init__(self, pieces: int, *, is_busy: bool) -> None:
         documents = [bson.encode({"_id": n, "a": n}) for n in range(pieces * PIECE_DOCUMENTS_MAX)]
@@ -112,7 +112,7 @@ def test_writers_rest_while_clients_keep_a_shard_busy(
     trio.run(clone, clock=autojump_clock)
 
 
-def test_the_load_of_clients_is_that_since_it_was_asked_last() -> None:
+def test_the_client_load_is_measured_since_the_last_look() -> None:
     now = 0.0
     operations = OperationMetrics("test", ("find", "_migrateClone"))
     load = ClientLoad(operations, lambda: now)
@@ -126,7 +126,7 @@ def test_the_load_of_clients_is_that_since_it_was_asked_last() -> None:
 
     assert not seen(1, "find", HEAVY_OPERATIONS_PER_SECOND - 1)
     assert seen(1, "find", HEAVY_OPERATIONS_PER_SECOND)
-    # Too soon to say anything else.
+    # Too soon for another measurement.
     assert seen(0.01, "find", 0)
     assert not seen(1, "_migrateClone", 10 * HEAVY_OPERATIONS_PER_SECOND)
     assert seen(0.5, "find", HEAVY_OPERATIONS_PER_SECOND)
@@ -141,7 +141,7 @@ SIZE = len(bson.encode({"_id": 1, "a": 1}))
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
-def test_a_checkpoint_covers_what_came_before_the_first_gap(order: tuple[int, ...]) -> None:
+def test_a_checkpoint_covers_the_pieces_before_the_first_gap(order: tuple[int, ...]) -> None:
     pieces = [piece(0, 1, 2), piece(1, 3, 4), piece(2, 5, 6)]
     prefix = ClonedPrefix()
     finished: set[int] = set()
@@ -229,7 +229,7 @@ def test_a_checkpoint_without_a_key_or_a_position_is_not_trusted() -> None:
         checkpoint("1").with_new_attempt(REQUEST, NOW).with_progress(bson.encode({"a": 6}), Timestamp(1, 2), 60, 7),
     ],
 )
-def test_a_checkpoint_is_read_as_it_was_written(written: MigrationCheckpoint) -> None:
+def test_a_persisted_checkpoint_is_read_back(written: MigrationCheckpoint) -> None:
     stored = bson.encode(written.to_document())
     document: dict[str, Any] = bson.decode(stored, codec_options=bson.CodecOptions(tz_aware=True))
     assert MigrationCheckpoint.from_document(document) == written
@@ -244,7 +244,7 @@ def test_every_attempt_counts_its_own_documents() -> None:
 
 
 def test_an_idle_status_is_that_of_a_genuine_shard() -> None:
-    """As read off MongoDB 6.0.5."""
+    """As observed on MongoDB 6.0.5."""
     assert list(ReceiveStatus(None).report().items()) == list(
         {
             "active": False,
@@ -261,7 +261,7 @@ def test_an_idle_status_is_that_of_a_genuine_shard() -> None:
     )
 
 
-def test_a_failure_is_told_as_by_a_genuine_shard() -> None:
+def test_a_failure_is_reported_as_by_a_genuine_shard() -> None:
     status = ReceiveStatus(REQUEST)
     assert list(status.report())[:2] == ["active", "sessionId"]
     status.fail(CommandError(ErrorCode.CannotCreateCollection, "aborting"))

@@ -1,4 +1,4 @@
-"""The recipient has the collection as it is on the donor, or refuses to receive."""
+"""The recipient creates the collection as it is on the donor, or refuses the migration."""
 
 from typing import Any
 from uuid import UUID, uuid4
@@ -84,7 +84,7 @@ def test_options_and_uuid(receiving: Receiving) -> None:
     assert UUID(bytes=bytes(entry["info"]["uuid"])) == receiving.donor.uuid
 
 
-def test_a_collection_of_another_uuid_is_in_the_way(receiving: Receiving) -> None:
+def test_a_collection_with_another_uuid_is_a_conflict(receiving: Receiving) -> None:
     with receiving.mongod() as client:
         client[receiving.db].c.insert_one({"a": -1})
     status = final_status(receiving)
@@ -92,14 +92,14 @@ def test_a_collection_of_another_uuid_is_in_the_way(receiving: Receiving) -> Non
     assert status["errmsg"].startswith("migrate failed: InvalidUUID: ")
 
 
-def test_the_donor_has_another_collection_than_it_says(receiving: Receiving) -> None:
+def test_the_donor_has_another_collection_than_in_its_request(receiving: Receiving) -> None:
     assert receiving.start(collectionUUID=Binary.from_uuid(uuid4()))["ok"]
     assert "InvalidUUID" in receiving.wait_state("fail")["errmsg"]
 
 
 @pytest.fixture
 def existing(receiving: Receiving) -> Receiving:
-    """The collection is here with an index on the shard key and a document of another range."""
+    """The collection already exists, with an index on the shard key and a document of another range."""
     with receiving.mongod() as client:
         client[receiving.db].c.create_index("a")
         client[receiving.db].c.insert_one({"_id": "own", "a": -1})
@@ -124,7 +124,7 @@ def test_a_missing_index_of_an_empty_collection_is_built(existing: Receiving) ->
     assert [each["name"] for each in indexes_here(existing)] == ["a_1", "b_1"]
 
 
-def test_documents_of_other_ranges_are_no_hindrance(existing: Receiving) -> None:
+def test_documents_of_other_ranges_do_not_matter(existing: Receiving) -> None:
     existing.donor.documents = documents(10)
     assert final_status(existing)["state"] == "steady"
     assert len(existing.stored()) == 11
@@ -142,8 +142,8 @@ def test_the_collation_of_the_collection(receiving: Receiving) -> None:
     assert receiving.stored() == [{"_id": "B", "a": 3}]
 
 
-def test_what_changes_before_the_donor_follows_its_oplog_is_seen(receiving: Receiving) -> None:
-    """From the first batch on the donor ends a migration when options or indexes change."""
+def test_changes_before_the_donor_follows_its_oplog_are_seen(receiving: Receiving) -> None:
+    """From the first batch on, the donor aborts a migration when options or indexes change."""
     donor = receiving.donor
     with held(donor, "_migrateClone"):
         receiving.start()
@@ -155,7 +155,7 @@ def test_what_changes_before_the_donor_follows_its_oplog_is_seen(receiving: Rece
     assert [each["name"] for each in indexes_here(receiving)] == ["a_1", "b_1"]
 
 
-def test_options_are_brought_into_line(existing: Receiving) -> None:
+def test_options_are_aligned(existing: Receiving) -> None:
     with existing.mongod() as client:
         client[existing.db].command(
             "collMod", "c", validator={"old": 1}, changeStreamPreAndPostImages={"enabled": True}
@@ -166,7 +166,7 @@ def test_options_are_brought_into_line(existing: Receiving) -> None:
     assert here == {"validator": {"a": {"$gte": 0}}, "validationLevel": "moderate", "validationAction": "error"}
 
 
-def test_options_that_cannot_be_changed_are_in_the_way(existing: Receiving) -> None:
+def test_options_that_cannot_be_changed_are_a_conflict(existing: Receiving) -> None:
     existing.donor.options = {"collation": {"locale": "de"}}
     assert final_status(existing)["errmsg"] == (
         f"migrate failed: InvalidOptions: the options collation of the collection {existing.namespace} are not those "

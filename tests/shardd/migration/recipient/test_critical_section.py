@@ -1,4 +1,4 @@
-"""The recipient's critical section: whom it keeps out, and that it lasts until the donor says that it is over."""
+"""The recipient's critical section: which operations it blocks, and that it lasts until the donor releases it."""
 
 import signal
 import threading
@@ -15,7 +15,7 @@ UNSHARDED = {"t": Timestamp(0, 0), "e": ObjectId("0" * 24), "v": Timestamp(0, 0)
 READ: dict[str, Any] = {"find": "c"}
 WRITE: dict[str, Any] = {"insert": "c", "documents": [{"a": -1}]}
 BEFORE_COMPLETE = "migrateThreadHangAtStep6"
-"""Here the critical section begins, but is not complete yet."""
+"""At this fail point the critical section has begun, but is not complete yet."""
 
 
 @pytest.fixture
@@ -95,8 +95,8 @@ def test_it_survives_a_restart(entered: Receiving, process: str) -> None:
     assert entered.finish("committed") == {"ok": 1.0}
 
 
-def test_one_that_was_not_completed_does_not_count_as_a_promise(receiving: Receiving) -> None:
-    """The daemon dies before its critical section is complete: it must not say afterwards that all has arrived."""
+def test_an_incomplete_one_does_not_count_as_prepared(receiving: Receiving) -> None:
+    """The daemon is killed before its critical section is complete: afterwards it must not claim to have everything."""
     receiving.start()
     receiving.wait_state("steady")
     with fail_point(receiving.client, BEFORE_COMPLETE):

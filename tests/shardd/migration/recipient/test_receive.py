@@ -1,4 +1,4 @@
-"""A range is received: cloned, caught up with, taken over; or it is refused, or given up."""
+"""Receiving a range: clone, catch-up and commit; or the migration is refused or aborted."""
 
 from typing import Any
 
@@ -45,8 +45,8 @@ def test_a_range_is_received(receiving: Receiving) -> None:
     assert receiving.checkpoint() is None
 
 
-def test_what_is_persisted_has_the_genuine_form(receiving: Receiving) -> None:
-    """As read off a recipient of MongoDB 6.0.5."""
+def test_persisted_documents_have_the_genuine_form(receiving: Receiving) -> None:
+    """As observed on a recipient of MongoDB 6.0.5."""
     receiving.donor.documents = documents(3)
     received_until_steady(receiving)
     task = receiving.range_deletion()
@@ -85,7 +85,7 @@ def test_what_is_persisted_has_the_genuine_form(receiving: Receiving) -> None:
     assert receiving.config("migrationRecipients") == receiving.config("collection_critical_sections") == []
 
 
-def test_the_changelog_tells_of_every_step(receiving: Receiving) -> None:
+def test_the_changelog_records_every_step(receiving: Receiving) -> None:
     received_until_steady(receiving)
     receiving.commit()
     receiving.release()
@@ -104,7 +104,7 @@ def test_the_changelog_tells_of_every_step(receiving: Receiving) -> None:
     ]
 
 
-def test_the_same_order_again_joins_the_migration(receiving: Receiving) -> None:
+def test_a_repeated_request_joins_the_migration(receiving: Receiving) -> None:
     with held(receiving.donor, "_migrateClone"):
         first = receiving.start()
         assert receiving.start(session_id=receiving.session_id) == first == {"started": True, "ok": 1.0}
@@ -139,7 +139,7 @@ def test_a_commit_before_steady_is_refused(receiving: Receiving) -> None:
     receiving.session_id = session_id
 
 
-def test_documents_that_are_here_already_fail_it(receiving: Receiving) -> None:
+def test_existing_documents_in_the_range_fail_it(receiving: Receiving) -> None:
     receiving.donor.documents = documents(3)
     with receiving.mongod() as client:
         client[receiving.db].create_collection("c")
@@ -175,7 +175,7 @@ def test_an_abort_leaves_the_range_to_the_range_deleter(receiving: Receiving) ->
     assert task is not None
     assert task["pending"]
     assert receiving.finish("aborted") == {"ok": 1.0}
-    # Of a collection that the catalog does not know there is nothing to be deleted.
+    # There is nothing to delete in a collection that the catalog does not know.
     receiving.wait(receiving.range_deletion, lambda task: task is None)
     assert receiving.checkpoint() is None
     assert receiving.finish("aborted") == {"ok": 1.0}
@@ -218,8 +218,8 @@ def test_modifications_never_touch_documents_of_another_range(
     assert receiving.status()["counts"]["steady"] == 3 + len(others)
 
 
-def test_modifications_of_documents_outside_of_the_range_are_passed_over(receive: Receive) -> None:
-    """A donor of MongoDB's hands out what has left the range as it is now; ours says that it is gone from there."""
+def test_modifications_of_documents_outside_the_range_are_ignored(receive: Receive) -> None:
+    """MongoDB's donors hand out the new version of a document that has left the range; ours report it as deleted."""
     receiving = receive(high=10)
     receiving.donor.documents = documents(2)
     receiving.donor.modifications = [([], [{"_id": 0, "a": 10}, {"_id": 2, "a": 2}])]
@@ -227,7 +227,7 @@ def test_modifications_of_documents_outside_of_the_range_are_passed_over(receive
     assert receiving.stored() == [{"_id": 1, "a": 1}, {"_id": 2, "a": 2}]
 
 
-def test_a_modification_outside_of_the_range_may_fail_it(receive: Receive) -> None:
+def test_a_modification_outside_the_range_may_fail_it(receive: Receive) -> None:
     receiving = receive(high=10)
     receiving.donor.modifications = [([], [{"_id": 0, "a": 10}])]
     with fail_point(receiving.client, "failMigrationReceivedOutOfRangeOperation"):
@@ -255,7 +255,7 @@ def test_unique_values_may_change_hands(receiving: Receiving) -> None:
     """While cloning, within a batch of modifications, and from one batch to the next."""
     donor = receiving.donor
     donor.indexes = [*donor.indexes, {"v": 2, "key": {"a": 1, "u": 1}, "name": "unique", "unique": True}]
-    # The scan met 2 and 3 after they had taken over the values that 0 and 1 had when it met them.
+    # The scan read 2 and 3 after they had taken the values that 0 and 1 had when it read those.
     donor.documents = [{"_id": number, "a": 7, "u": number % 2} for number in range(4)]
     donor.modifications = [
         ([0], [{"_id": 2, "a": 7, "u": 0}]),
@@ -272,7 +272,7 @@ def test_unique_values_may_change_hands(receiving: Receiving) -> None:
     ]
 
 
-def test_a_unique_value_that_nobody_gives_up_fails_the_commit(receiving: Receiving) -> None:
+def test_a_unique_value_that_stays_in_use_fails_the_commit(receiving: Receiving) -> None:
     donor = receiving.donor
     donor.indexes = [*donor.indexes, {"v": 2, "key": {"a": 1, "u": 1}, "name": "unique", "unique": True}]
     donor.documents = [{"_id": number, "a": 7, "u": 0} for number in range(2)]
@@ -284,7 +284,7 @@ def test_a_unique_value_that_nobody_gives_up_fails_the_commit(receiving: Receivi
     assert receiving.config("migrationRecipients") == receiving.config("collection_critical_sections") == []
 
 
-def test_a_lost_reply_is_asked_for_again(receiving: Receiving) -> None:
+def test_a_lost_reply_is_requested_again(receiving: Receiving) -> None:
     donor = receiving.donor
     donor.documents = documents(2_500)
     received_until_steady(receiving)
@@ -310,8 +310,8 @@ def test_idle_status_and_waiting(receiving: Receiving) -> None:
     assert "waited" not in receiving.status()
 
 
-def test_a_range_that_may_hold_orphans_is_waited_for(receive: Receive) -> None:
-    """Whether they are deleted is not decided yet; after a while that is no reason to go on waiting."""
+def test_it_waits_for_a_range_that_may_hold_orphans(receive: Receive) -> None:
+    """Whether they will be deleted is not decided yet; after a while it stops waiting."""
     former, receiving = receive(), receive(low=99_999, high=200_000)
     receiving.namespace, receiving.db = former.namespace, former.db
     received_until_steady(former)
@@ -331,7 +331,7 @@ def test_a_range_that_may_hold_orphans_is_waited_for(receive: Receive) -> None:
     assert receiving.wait_state("steady", "fail")["state"] == "steady"
 
 
-def test_a_drop_ends_what_is_being_received(receiving: Receiving) -> None:
+def test_a_drop_aborts_it(receiving: Receiving) -> None:
     receiving.donor.documents = documents(100)
     received_until_steady(receiving)
     drop = {"_shardsvrDropCollectionParticipant": "c", "fromMigrate": True}

@@ -1,4 +1,4 @@
-"""A clone that was cut off goes on from its checkpoint, if both sides remember the same attempts."""
+"""A clone that was cut off resumes from its checkpoint, if both sides remember the same attempts."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,12 +12,12 @@ from tests.shardd.migration.recipient.receiving import Receiving, documents, hel
 TOTAL = 20_000
 BATCH = 1_000
 HALFWAY = 6
-"""So many batches arrive, and the next one has been asked for."""
+"""Number of batches that arrive before the next one is held back."""
 
 
 @contextmanager
 def stopped_halfway(receiving: Receiving) -> Iterator[dict[str, Any]]:
-    """The clone has got to a checkpoint and waits for its next batch; yields the checkpoint."""
+    """Let the clone reach a checkpoint and wait for its next batch; yields the checkpoint."""
     donor = receiving.donor
     donor.documents, donor.batch_documents, donor.batches_before_hold = documents(TOTAL), BATCH, HALFWAY
     with held(donor, "_migrateClone"):
@@ -36,7 +36,7 @@ def restart_mongod(receiving: Receiving) -> None:
 
 
 @pytest.mark.parametrize("restart", [restart_daemon, restart_mongod])
-def test_it_goes_on_after_a_restart(receiving: Receiving, restart: Any) -> None:  # noqa: ANN401 - one of the above
+def test_it_resumes_after_a_restart(receiving: Receiving, restart: Any) -> None:  # noqa: ANN401 - one of the above
     with stopped_halfway(receiving):
         restart(receiving)
     checkpoint = receiving.checkpoint()
@@ -64,7 +64,7 @@ def test_it_goes_on_after_a_restart(receiving: Receiving, restart: Any) -> None:
     assert receiving.checkpoint() is None
 
 
-def test_another_attempt_takes_the_place_of_one_under_way(receiving: Receiving) -> None:
+def test_another_attempt_replaces_one_under_way(receiving: Receiving) -> None:
     """The donor was restarted, which the recipient need not have noticed."""
     with stopped_halfway(receiving) as checkpoint:
         former = receiving.session_id
@@ -88,15 +88,15 @@ def test_a_history_that_the_donor_does_not_share_is_not_trusted(receiving: Recei
     assert [each["sessionId"] for each in checkpoint["attempts"]] == [receiving.session_id]
 
 
-def test_attempts_that_never_came_here_are_no_hindrance(receiving: Receiving) -> None:
+def test_attempts_that_never_arrived_do_not_matter(receiving: Receiving) -> None:
     with stopped_halfway(receiving):
         receiving.abort()
     receiving.attempts.append({**receiving.attempts[0], "sessionId": f"donor_sh0_{ObjectId()}"})
     assert "resumeFrom" in receiving.start()
 
 
-def test_it_goes_on_after_modifications(receiving: Receiving) -> None:
-    """The position is that up to which they have been applied; what they brought below the key stays."""
+def test_it_resumes_after_modifications(receiving: Receiving) -> None:
+    """The position is that of the last applied modification; documents below the key are kept."""
     donor = receiving.donor
     donor.documents = documents(100)
     donor.modifications = [([5], [{"_id": 200, "a": 7.5}])]
@@ -114,7 +114,7 @@ def test_it_goes_on_after_modifications(receiving: Receiving) -> None:
 
 
 def test_a_network_that_fails_for_a_while(receiving: Receiving) -> None:
-    """The connection breaks; the same batch is asked for again."""
+    """The connection breaks; the same batch is requested again."""
     donor = receiving.donor
     donor.documents, donor.batch_documents = documents(5_000), 500
     donor.broken_connections = {"_migrateClone": 3, "_transferMods": 2}
@@ -125,7 +125,7 @@ def test_a_network_that_fails_for_a_while(receiving: Receiving) -> None:
     assert len(numbers) > len(set(numbers)) == 11
 
 
-def test_a_donor_that_knows_nothing_of_it_any_more(receiving: Receiving) -> None:
+def test_a_donor_that_no_longer_knows_it(receiving: Receiving) -> None:
     """It was restarted; it will come back with another attempt. Nothing is lost until then."""
     with stopped_halfway(receiving):
         receiving.donor.session_id = "another"
@@ -138,7 +138,7 @@ def test_a_donor_that_knows_nothing_of_it_any_more(receiving: Receiving) -> None
     assert receiving.stored() == receiving.donor.documents
 
 
-def test_an_order_that_was_long_under_way_leaves_nothing_behind(receiving: Receiving) -> None:
+def test_a_late_request_leaves_nothing_behind(receiving: Receiving) -> None:
     receiving.donor.session_id = "another"
     receiving.start()
     receiving.wait_state("fail")
