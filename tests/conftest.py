@@ -13,6 +13,7 @@ from hypothesis import settings
 from shardwright.deploy.mongod import find_mongod
 from tests.both_ways import both_ways_of_running
 from tests.local_cluster import Client, RunningCluster, running_cluster
+from tests.longest_first import LongestFirst
 from tests.reaper import start_reaper
 from tests.sampling import sampled
 
@@ -61,6 +62,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_report_header(config: pytest.Config) -> str:
     """How to see the same sample again."""
     return "all of every matrix" if config.option.all else f"a sample of each matrix: --sample-seed {_seed(config)}"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """The longest files first, where files are run side by side."""
+    return LongestFirst(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
