@@ -15,7 +15,7 @@ from tests.both_ways import both_ways_of_running
 from tests.local_cluster import Client, RunningCluster, running_cluster
 from tests.longest_first import LongestFirst
 from tests.reaper import start_reaper
-from tests.sampling import sampled
+from tests.sampling import many, run_all, sampled
 
 __all__ = ["both_ways_of_running"]
 
@@ -23,14 +23,21 @@ __all__ = ["both_ways_of_running"]
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# How long one example takes says nothing where a cluster runs at the same time. Continuous integration tries
-# the same examples each time; whoever works on the code tries new ones, and a failure prints how to see it again.
-settings.register_profile("shardwright", deadline=None, print_blob=True, derandomize="CI" in os.environ)
-settings.load_profile("shardwright")
-
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let SIGTERM end the run as Ctrl-C does, so that fixtures stop the processes they started; clean up after them."""
+    if _is_whole(config):
+        run_all()
+    # How long one example takes says nothing where a cluster runs at the same time. Continuous integration tries the
+    # same examples each time; elsewhere each run tries new ones, and a failure prints how to see it again.
+    settings.register_profile(
+        "shardwright",
+        deadline=None,
+        print_blob=True,
+        derandomize="CI" in os.environ,
+        max_examples=many(100, 40),
+    )
+    settings.load_profile("shardwright")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     # Where tests run side by side, this is done in each process that runs tests, not in the one that directs them.
     if not config.getoption("numprocesses", None):
@@ -72,10 +79,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave the long part out, unless tests were named one by one."""
-    if config.option.all or any("::" in argument for argument in config.args):
+    if _is_whole(config):
         return
     items[:], left_out = sampled(items, _seed(config))
     config.hook.pytest_deselected(items=left_out)
+
+
+def _is_whole(config: pytest.Config) -> bool:
+    """Whether nothing is left out: on demand, and where tests are named one by one."""
+    return config.option.all or any("::" in argument for argument in config.args)
 
 
 def _seed(config: pytest.Config) -> int:

@@ -1,18 +1,30 @@
-"""A real cluster for tests, driven through the ``shardwright`` command as a user would."""
+"""A real cluster for tests, started through the ``shardwright`` command as a user would.
+
+Its processes are killed and started again by the launcher's own functions, which is what the command calls once Python
+has started; ``tests/deploy`` has the commands themselves.
+"""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
-from typing import Any
+from signal import Signals
+from typing import Any, Final
 
 from pymongo import MongoClient
 
+from shardwright.deploy.cluster import LocalCluster
+from shardwright.deploy.steps import Steps
+
 # Seconds for any launcher command; a start on a busy two-core machine takes about ten.
 COMMAND_TIMEOUT = 180.0
+
+RESTART_SECONDS_MAX: Final = 60.0
 
 Client = MongoClient[dict[str, Any]]
 
@@ -73,7 +85,7 @@ class RunningCluster:
         Raises:
             AssertionError: it is not running.
         """
-        pid = next(process["pid"] for process in self.status()["processes"] if process["name"] == name)
+        pid = next(process["pid"] for process in self.local.describe()["processes"] if process["name"] == name)
         assert pid is not None, f"{name} is not running"
         return int(pid)
 
@@ -88,27 +100,32 @@ class RunningCluster:
 
     def kill(self, name: str, signal: str = "KILL") -> None:
         """Send a signal to a process; returns when it has ended, if the signal ends it."""
-        self._run("kill", name, "--signal", signal)
+        self.local.kill(name, Signals[f"SIG{signal}"])
 
     def restart(self, name: str) -> None:
         """End a process if it runs and start it again; returns when it serves."""
-        self._run("restart", name)
+        self.local.restart(name, RESTART_SECONDS_MAX)
 
     def down(self) -> None:
         """End the whole cluster; nothing happens when it is down already."""
-        self._run("down")
+        completed = shardwright("down", "--dir", str(self.directory))
+        assert completed.returncode == 0, completed.stderr
+
+    @property
+    def local(self) -> LocalCluster:
+        """The launcher's functions for this cluster."""
+        return _local(self.directory)
 
     def _process(self, name: str) -> dict[str, Any]:
         return next(process for process in self.document["processes"] if process["name"] == name)
 
-    def _run(self, *arguments: str) -> None:
-        completed = shardwright(*arguments, "--dir", str(self.directory))
-        assert completed.returncode == 0, completed.stderr
-
 
 @contextmanager
 def running_cluster(directory: Path, *options: str) -> Iterator[RunningCluster]:
-    """Start a cluster with these options of ``up``, on free ports; after the block it is down, whatever happened."""
+    """Start a cluster with these options of ``up``, on free ports; after the block it is down, whatever happened.
+
+    Its logs are kept, its data are not: those of all clusters of a run would be tens of gigabytes.
+    """
     arguments = ["--detach", "--json", "--port", "0", "--dir", str(directory), *options]
     try:
         completed = shardwright("up", *arguments)
@@ -116,4 +133,9 @@ def running_cluster(directory: Path, *options: str) -> Iterator[RunningCluster]:
         yield RunningCluster(directory, json.loads(completed.stdout))
     finally:
         if (directory / "cluster.json").exists():
-            shardwright("down", "--dir", str(directory))
+            _local(directory).down()
+        shutil.rmtree(directory / "data", ignore_errors=True)
+
+
+def _local(directory: Path) -> LocalCluster:
+    return LocalCluster(directory, Steps(StringIO()))

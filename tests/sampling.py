@@ -1,7 +1,9 @@
-"""Which tests of a large matrix a quick run keeps.
+"""What a quick run keeps of the tests that take long.
 
 A test marked ``matrix`` runs, in ``make test``, for a few combinations of its parameters only: as few as it takes for
 every value of every parameter to occur. Which ones they are changes with the seed, so that over time all of them run.
+
+A property is tried on fewer examples, and what is repeated is repeated less often: see `many`.
 """
 
 import random
@@ -9,6 +11,24 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 import pytest
+
+_is_whole = False
+
+
+def run_all() -> None:
+    """Leave nothing out in this run; called before tests are collected."""
+    global _is_whole
+    _is_whole = True
+
+
+def many(whole: int, sample: int) -> int:
+    """How often a test repeats something, or how many examples it tries.
+
+    Args:
+        whole: the number if nothing is left out.
+        sample: the number in a quick run.
+    """
+    return whole if _is_whole else sample
 
 
 def covering_sample(rows: Sequence[tuple[str, ...]], seed: int) -> list[int]:

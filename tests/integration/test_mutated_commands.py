@@ -23,8 +23,9 @@ from tests.integration.mutations import Mutations
 from tests.integration.raw_client import RawClient, raw_client
 from tests.integration.sharded import Document, Documents
 from tests.local_cluster import RunningCluster
+from tests.sampling import many
 
-COMMANDS = int(os.environ.get("MUTATED_COMMANDS", "1500"))
+COMMANDS = int(os.environ.get("MUTATED_COMMANDS", many(1500, 500)))
 """How many of them each daemon is sent."""
 
 PING = bson.encode({"ping": 1, "$db": "admin"})

@@ -1,25 +1,16 @@
-"""A cluster whose processes are killed, paused and started again by name, within milliseconds.
-
-It is a `RunningCluster` driven by the launcher's own functions instead of its command, which takes longer to start than
-most of what these tests look at.
-"""
+"""A cluster whose processes are killed, paused and started again by name, within milliseconds."""
 
 import os
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
 from pymongo.errors import PyMongoError
 
-from shardwright.deploy.cluster import LocalCluster
-from shardwright.deploy.steps import Steps
 from tests.integration.waiting import eventually
-from tests.local_cluster import Client, RunningCluster, running_cluster
-
-RESTART_SECONDS_MAX: Final = 60.0
+from tests.local_cluster import RESTART_SECONDS_MAX, Client, RunningCluster, running_cluster
 
 NO_DELAY: Final = ("--orphan-cleanup-delay", "0")
 """Orphans are deleted as soon as nobody reads them any more."""
@@ -36,7 +27,8 @@ class FaultCluster:
         self.running = running
         self._clients = clients
         self._cached: dict[str, Client] = {}
-        self._local = LocalCluster(running.directory, Steps(StringIO()))
+        self._impatient: dict[str, Client] = {}
+        self._local = running.local
 
     # Processes
 
@@ -80,6 +72,13 @@ class FaultCluster:
             self._cached[name] = self._clients.enter_context(connected)
         return self._cached[name]
 
+    def _impatient_client(self, name: str) -> Client:
+        """A client of exactly one process that does not wait for it long, the same one each time."""
+        if name not in self._impatient:
+            connected = self.running.direct(name, serverSelectionTimeoutMS=500, socketTimeoutMS=5000)
+            self._impatient[name] = self._clients.enter_context(connected)
+        return self._impatient[name]
+
     def router(self, index: int = 0) -> Client:
         """A client of one router."""
         return self.client(f"router.{index}")
@@ -94,10 +93,9 @@ class FaultCluster:
         def find() -> tuple[int] | None:
             for index in range(len(self.mongods_of(shard))):
                 with suppress(PyMongoError):
-                    daemon = self.running.direct(f"{shard}.{index}.shardd", serverSelectionTimeoutMS=500)
-                    with daemon as client:
-                        if index != other_than and client.admin.command("hello")["isWritablePrimary"]:
-                            return (index,)
+                    daemon = self._impatient_client(f"{shard}.{index}.shardd")
+                    if index != other_than and daemon.admin.command("hello")["isWritablePrimary"]:
+                        return (index,)
             return None
 
         return eventually(find, within=60, what=f"{shard} has a primary")[0]

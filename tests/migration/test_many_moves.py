@@ -14,13 +14,14 @@ from tests.migration.conftest import SPLITS
 from tests.migration.fault_cluster import FaultCluster
 from tests.migration.invariants import check_collection
 from tests.migration.writers import KEYS, writing
+from tests.sampling import many
 
-MOVES: Final = 200
+MOVES: Final = many(200, 40)
 
 Document = dict[str, Any]
 
 
-def test_two_hundred_moves_in_a_row_under_writes(cluster: FaultCluster, namespace: str) -> None:
+def test_many_moves_in_a_row_under_writes(cluster: FaultCluster, namespace: str) -> None:
     admin = cluster.router().admin
     # The seed says nothing about the outcome: any order of moves must do.
     choice = random.Random(MOVES)

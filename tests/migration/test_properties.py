@@ -15,10 +15,11 @@ from tests.integration.sharded import LOWER, UPPER
 from tests.migration.fault_cluster import FaultCluster
 from tests.migration.moving import moving
 from tests.migration.property_world import KEYS, KINDS, Document, Kind, PropertyWorld
+from tests.sampling import many
 
 _numbers = count(1)
 
-EXAMPLES: Final = 20
+EXAMPLES: Final = many(20, 6)
 """Per kind of collection."""
 
 Step = tuple[str, tuple[int, ...]]

@@ -11,6 +11,7 @@ from pymongo.collection import Collection
 from shardwright.sharding.hashing import equal_values_hashes, hash_value
 from shardwright.sharding.key_order import encode_value
 from shardwright.wire import rawbson
+from tests.sampling import many
 from tests.sharding import bson_values
 from tests.sharding.bson_values import Value, decimal128, document_of, double, int32, int64, wrapped
 
@@ -21,7 +22,7 @@ NUMBERS = [
 ]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=many(60, 20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(values=st.lists(bson_values.values, min_size=1, max_size=60))
 @example(values=NUMBERS)
 def test_hash_equals_to_hashed_index_key(collection: Collection[dict[str, Any]], values: list[Value]) -> None:
@@ -34,7 +35,7 @@ def test_hash_equals_to_hashed_index_key(collection: Collection[dict[str, Any]],
     assert [hash_value(*wrapped(value)) for value in values] == theirs
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=many(200, 60), deadline=None)
 @given(values=st.lists(bson_values.numbers, min_size=2, max_size=30))
 @example(values=NUMBERS)
 def test_equal_numbers_are_found_by_each_other(values: list[Value]) -> None:

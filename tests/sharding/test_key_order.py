@@ -17,6 +17,7 @@ from pymongo.collection import Collection
 
 from shardwright.sharding.key_order import AFTER, encode_key, encode_value
 from shardwright.wire import rawbson
+from tests.sampling import many
 from tests.sharding import bson_values
 from tests.sharding.bson_values import Value, int32, wrapped
 
@@ -45,13 +46,13 @@ def agree_with_mongod(collection: Collection[dict[str, Any]], values: list[Value
         assert ours == theirs
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=many(100, 40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(values=st.lists(bson_values.values, min_size=2, max_size=50))
 def test_values_sort_as_in_mongod(collection: Collection[dict[str, Any]], values: list[Value]) -> None:
     agree_with_mongod(collection, values)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=many(40, 15), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(values=st.lists(bson_values.numbers, min_size=2, max_size=80))
 @example(
     values=[
@@ -64,7 +65,7 @@ def test_numbers_of_all_types_sort_as_in_mongod(collection: Collection[dict[str,
     agree_with_mongod(collection, values)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=many(100, 40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     keys=st.lists(st.tuples(*[bson_values.scalars | st.just(bson_values.string("a\0"))] * 2), min_size=2, max_size=50)
 )
@@ -100,7 +101,7 @@ def test_equal_numbers_have_equal_bytes(equal: list[object]) -> None:
     assert len({encode_key(bson.encode({"v": value})) for value in equal}) == 1
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=many(300, 100), deadline=None)
 @given(first=bson_values.values, second=bson_values.values, further=bson_values.scalars)
 def test_no_other_value_lies_between_a_prefix_and_its_end(first: Value, second: Value, further: Value) -> None:
     low, other = encoded(first), encoded(second)

@@ -28,6 +28,7 @@ from shardwright.wire.message import OpMsg
 from shardwright.wire.request import Request
 from tests.router.writes.builders import NAMESPACE, batch, request, table
 from tests.router.writes.model import POISON, ModelServer
+from tests.sampling import many
 
 SHARDS = ("west", "east", "north")
 ROUTING = table({"k": 1}, [{"k": 5}, {"k": 10}], SHARDS)
@@ -412,7 +413,7 @@ class Shards:
         return True
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=many(300, 100), deadline=None)
 @given(
     commands=st.booleans().flatmap(lambda ordered: st.tuples(st.just(ordered), ORDERED if ordered else UNORDERED)),
     stored=STORED,

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from shardwright.shardd.migration.source import clone_source, document_reader
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from tests.sampling import many
 from tests.shardd.lone_mongod import LoneMongod
 from tests.shardd.migration.source_world import Document, Recipient, Transaction, World, documents_of, id_of, in_world
 
@@ -198,7 +199,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_batches")
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=many(40, 15), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     before=st.dictionaries(ids, keys),
     during_clone=st.lists(st.one_of(writes, transactions, cloning), max_size=12),

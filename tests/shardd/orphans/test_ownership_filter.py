@@ -14,6 +14,7 @@ from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire import rawbson
+from tests.sampling import many
 from tests.sharding import bson_values
 from tests.sharding.bson_values import Value, document_of, int32, string
 
@@ -74,7 +75,7 @@ def matched(collection: Collection[dict[str, Any]], query: bytes, collation: Map
     return {each["_id"] for each in collection.find(RawBSONDocument(query), {"_id": 1}, collation=collation)}
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=many(150, 50), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     found=documents(),
     pattern=st.sampled_from(PATTERNS),
@@ -137,7 +138,7 @@ _SMALL = st.recursive(
 )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=many(60, 20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     values=st.lists(
         st.lists(st.tuples(st.sampled_from("aAb"), _SMALL), max_size=3, unique_by=lambda field: field[0]),

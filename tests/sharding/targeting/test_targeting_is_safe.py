@@ -15,6 +15,7 @@ from shardwright.sharding.targeting.exact_key import exact_shard_key
 from shardwright.sharding.targeting.filters import key_ranges
 from shardwright.sharding.targeting.targets import target_filter, target_ranges
 from shardwright.wire.errors import CommandError
+from tests.sampling import many
 from tests.sharding.targeting.filters_and_documents import PATTERNS, Palette
 from tests.sharding.targeting.placements import split_at
 
@@ -44,7 +45,7 @@ def with_ids(palette: Palette, bodies: list[dict[str, Any]]) -> list[dict[str, A
 
 @pytest.mark.parametrize("collation", [None, COLLATION], ids=["simple", "collated"])
 @pytest.mark.parametrize("key", PATTERNS, ids=str)
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=many(20, 6), deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32))
 def test_targeted_shards_include_every_match(
     collection: Collection[dict[str, Any]], key: dict[str, Any], collation: dict[str, Any] | None, seed: int
@@ -76,7 +77,7 @@ def test_targeted_shards_include_every_match(
 
 
 @pytest.mark.parametrize("key", [key for key in PATTERNS if "hashed" not in key.values()], ids=str)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=many(100, 40), deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_an_exact_key_lies_in_the_ranges_of_its_filter(key: dict[str, Any], seed: int) -> None:
     palette = Palette(Random(seed))
