@@ -1,12 +1,17 @@
 """``collMod`` on several shards: it applies everywhere or nowhere."""
 
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
 
 import pytest
 from bson import MaxKey, MinKey
+from pymongo.database import Database
 
+from tests.integration.waiting import eventually
 from tests.shardd.mini_cluster import MiniCluster
 from tests.shardd.router_stand_in import ShardedNamespace
+
+HANGING_BUILD: Final = "hangAfterStartingIndexBuild"
 
 
 def coll_mod(sharded: ShardedNamespace, **change: object) -> dict[str, Any]:
@@ -26,6 +31,10 @@ def index(mini: MiniCluster, sharded: ShardedNamespace, shard: str, name: str) -
     with mini.shard_client(shard) as client:
         (found,) = [dict(each) for each in client[sharded.db].c.list_indexes() if each["name"] == name]
         return found
+
+
+def failed_changes(admin: Database[dict[str, Any]]) -> int:
+    return int(admin.command("serverStatus")["metrics"]["commands"]["collMod"]["failed"])
 
 
 def may_migrate(sharded: ShardedNamespace) -> bool:
@@ -96,3 +105,24 @@ def test_an_index_that_one_shard_lacks_is_changed_nowhere(mini: MiniCluster, ran
     refused = coll_mod(ranged, index={"name": "b_1", "hidden": True})
     assert (refused["code"], refused["errmsg"]) == (27, f"cannot find index b_1 for ns {ranged.namespace}")
     assert "hidden" not in index(mini, ranged, "sh0", "b_1")
+
+
+def test_a_shard_that_is_building_an_index_is_waited_for(mini: MiniCluster, ranged: ShardedNamespace) -> None:
+    """Its mongod refuses the change for now, when another shard has made it already."""
+    ranged.insert({"_id": 1, "a": 1}, shard="sh1")  # an empty collection's index is built at once
+    with mini.shard_client("sh1") as client, ThreadPoolExecutor() as pool:
+        admin = client.admin
+        admin.command("configureFailPoint", HANGING_BUILD, mode="alwaysOn")
+        try:
+            build = pool.submit(client[ranged.db].c.create_index, "b")
+            admin.command("waitForFailPoint", HANGING_BUILD, timesEntered=1, maxTimeMS=30_000)
+            refused_before = failed_changes(admin)
+            change = pool.submit(coll_mod, ranged, validator={"b": 1})
+            eventually(lambda: failed_changes(admin) > refused_before, what="sh1 has refused the change")
+            assert options(mini, ranged, "sh0")["validator"] == {"b": 1}
+        finally:
+            admin.command("configureFailPoint", HANGING_BUILD, mode="off")
+        build.result(60)
+        assert change.result(60)["ok"] == 1.0
+    assert options(mini, ranged, "sh1")["validator"] == {"b": 1}
+    assert may_migrate(ranged)

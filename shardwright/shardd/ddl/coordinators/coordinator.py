@@ -6,7 +6,7 @@ beginning; therefore every step can be repeated.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar, Final, Protocol
 from uuid import uuid4
@@ -90,13 +90,17 @@ class Coordinator(ABC):
         """
 
     @contextmanager
-    def point_of_no_return(self) -> Iterator[None]:
-        """Run a block that commits the change: afterwards it must finish, unless it was definitely refused."""
+    def point_of_no_return(self, *, retried: Container[int] = ()) -> Iterator[None]:
+        """Run a block that commits the change: afterwards it must finish, unless it was definitely refused.
+
+        Args:
+            retried: error codes that do not count as definite.
+        """
         self.must_finish = True
         try:
             yield
         except CommandError as error:
-            self.must_finish = _may_be_done(error.code)
+            self.must_finish = error.code in retried or _may_be_done(error.code)
             raise
 
     @property

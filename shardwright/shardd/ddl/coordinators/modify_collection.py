@@ -26,6 +26,11 @@ _NOT_THERE: Final = frozenset({ErrorCode.NamespaceNotFound, ErrorCode.Collection
 _REFUSED_FOR_INDEX: Final = frozenset(
     {ErrorCode.IndexNotFound, ErrorCode.InvalidOptions, ErrorCode.CannotConvertIndexToUnique}
 )
+_REFUSED_FOR_NOW: Final = frozenset(
+    {ErrorCode.BackgroundOperationInProgressForNamespace, ErrorCode.LockBusy, ErrorCode.LockTimeout}
+)
+"""Refusals that pass, as that of a shard where an index is being built: once another shard has changed, they are
+retried, as a change to only some shards would otherwise remain."""
 
 
 class ModifyCollection(Coordinator):
@@ -59,7 +64,9 @@ class ModifyCollection(Coordinator):
                 if self.phase == BLOCK_SHARDS:
                     await self._check_owners(table)
                     await self.enter_phase(UPDATE_SHARDS)
-                results = await self._modify_on_shards(table)
+                results = await self._modify_here(table)
+            with self.point_of_no_return(retried=_REFUSED_FOR_NOW):
+                results |= await self._modify_elsewhere(table)
         except CommandError:
             if not self.must_finish:
                 await self._allow_migrations_again(table)
@@ -100,21 +107,23 @@ class ModifyCollection(Coordinator):
             wanted = name or document_text(encode_document(key))
             raise CommandError(ErrorCode.IndexNotFound, f"cannot find index {wanted} for ns {self.namespace}")
 
-    async def _modify_on_shards(self, table: RoutingTable) -> dict[str, Any]:
-        """Modify it here first, where mongod refuses what all would refuse; then on the owners, then on the others."""
+    async def _modify_here(self, table: RoutingTable) -> dict[str, Any]:
+        """Begin with this shard, whose mongod refuses whatever all of them would refuse."""
+        command = self._change_of(table)
+        if self._me in table.shards:
+            return await self._send({self._me}, command)
+        return await self._modify_bystander(command, self._me)
+
+    async def _modify_elsewhere(self, table: RoutingTable) -> dict[str, Any]:
+        """Continue with the owners, then with the other shards."""
+        command = self._change_of(table)
         owners = set(table.shards)
-        command = {**self._participant_command(uuid=Binary.from_uuid(table.collection.uuid)), **self.session}
-        results: dict[str, Any] = {}
-        if self._me in owners:
-            results |= await self._send({self._me}, command)
-        else:
-            await self._modify_bystander(results, command, self._me)
-        results |= await self._send(owners - {self._me}, command)
+        results = await self._send(owners - {self._me}, command)
         for shard_id in sorted(set(await all_shard_ids(self.context)) - owners - {self._me}):
-            await self._modify_bystander(results, command, shard_id)
+            results |= await self._modify_bystander(command, shard_id)
         return results
 
-    async def _modify_bystander(self, results: dict[str, Any], command: Mapping[str, Any], shard_id: str) -> None:
+    async def _modify_bystander(self, command: Mapping[str, Any], shard_id: str) -> dict[str, Any]:
         """Modify the collection, if it exists, on a shard without chunks.
 
         Indexes are not maintained there: if the change is refused because of an index, the rest is changed. Indexes are
@@ -122,17 +131,21 @@ class ModifyCollection(Coordinator):
         """
         request = command["collModRequest"]
         try:
-            results |= await self._send({shard_id}, command)
+            return await self._send({shard_id}, command)
         except CommandError as error:
             if error.code in _REFUSED_FOR_INDEX and "index" in request:
                 rest = {name: value for name, value in request.items() if name != "index"}
-                await self._modify_bystander(results, {**command, "collModRequest": rest}, shard_id)
-            elif error.code not in _NOT_THERE:
+                return await self._modify_bystander({**command, "collModRequest": rest}, shard_id)
+            if error.code not in _NOT_THERE:
                 raise
+        return {}
 
     async def _send(self, shard_ids: Set[str], command: Mapping[str, Any]) -> dict[str, Any]:
         replies = await send_to_shards(self.context, shard_ids, self.namespace.db, command)
         return {shard_id: reply["result"] for shard_id, reply in replies.items()}
+
+    def _change_of(self, table: RoutingTable) -> dict[str, Any]:
+        return {**self._participant_command(uuid=Binary.from_uuid(table.collection.uuid)), **self.session}
 
     def _participant_command(
         self, *, perform_view_change: bool = False, uuid: Binary | None = None, **only: object
