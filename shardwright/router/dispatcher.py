@@ -13,6 +13,7 @@ import trio
 import shardwright.router.commands  # noqa: F401 - registers all commands
 from shardwright.daemon.namespaces import namespace_of
 from shardwright.daemon.outcomes import OK, outcome_of_failure, outcome_of_success
+from shardwright.daemon.reserved_session_ids import refuse_reserved_session
 from shardwright.router.operation import Operation
 from shardwright.router.registry import COMMANDS, Command, Reply
 from shardwright.router.router import Router
@@ -112,6 +113,7 @@ def _checked_max_time_ms(entry: Command, request: Request) -> int:
         CommandError: it may not, or its ``maxTimeMS`` is wrong.
     """
     fields = request.fields
+    refuse_reserved_session(request)
     if entry.admin_only and request.db != "admin":
         raise CommandError(ErrorCode.Unauthorized, f"{request.name} may only be run against the admin database.")
     if b"startTransaction" in fields or b"autocommit" in fields:

@@ -6,6 +6,7 @@ from typing import Final
 
 from shardwright.daemon.metrics import Metrics
 from shardwright.daemon.outcomes import HOST_UNREACHABLE, OK, outcome_of_failure, outcome_of_success
+from shardwright.daemon.reserved_session_ids import refuse_reserved_session
 from shardwright.daemon.sidecar.sidecar import Sidecar
 from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.wire.errors import BackendError
@@ -59,6 +60,7 @@ class SidecarHandler(ABC):
         started = perf_counter()
         outcome = OK
         try:
+            refuse_reserved_session(request)
             reply = await self.dispatch(client, client.state, request)
             if reply is not None and reply.startswith(_FAILED, _BODY_ELEMENTS_AT):
                 outcome = _code_name(reply)

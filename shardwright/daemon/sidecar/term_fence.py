@@ -17,6 +17,7 @@ import trio
 from bson.binary import Binary
 from bson.int64 import Int64
 
+from shardwright.daemon.reserved_session_ids import RESERVED_ID_START
 from shardwright.daemon.sidecar.term_scope import check_term, term_of_task
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 logger = get_logger("daemon.sidecar.term_fence")
 
-FENCE_SESSION_ID: Final = UUID(bytes=b"Shardwright\0\0\0\0\xff")
+FENCE_SESSION_ID: Final = UUID(bytes=RESERVED_ID_START + b"\0\0\0\0\xff")
 """The id of the session, the same on all members."""
 
 KEEP_ALIVE_SECONDS: Final = 600.0

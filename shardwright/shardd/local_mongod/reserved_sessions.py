@@ -24,6 +24,7 @@ import trio
 from bson.binary import Binary
 from bson.int64 import Int64
 
+from shardwright.daemon.reserved_session_ids import RESERVED_ID_START
 from shardwright.daemon.sidecar.mongod import REPLICATION_DATA, LocalMongod
 from shardwright.daemon.sidecar.reply_term import term_of_body
 from shardwright.daemon.sidecar.term_scope import check_term, term_of_task
@@ -42,7 +43,9 @@ logger = get_logger("shardd.reserved_sessions")
 
 Result = TypeVar("Result")
 
-RESERVED_SESSION_IDS: Final = tuple(UUID(bytes=b"Shardwright\0\0\0\0" + bytes((number,))) for number in range(8))
+RESERVED_SESSION_IDS: Final = tuple(
+    UUID(bytes=RESERVED_ID_START + b"\0\0\0\0" + bytes((number,))) for number in range(8)
+)
 """The ids of the reserved sessions, the same on all shards: the product's name and a number."""
 
 LOCAL_WRITE_CONCERN: Final[Mapping[str, Any]] = {"w": 1}

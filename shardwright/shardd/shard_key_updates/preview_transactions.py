@@ -17,6 +17,7 @@ import trio
 from bson.binary import UUID_SUBTYPE, Binary
 from bson.int64 import Int64
 
+from shardwright.daemon.reserved_session_ids import RESERVED_ID_START
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.frames import next_request_id
@@ -27,7 +28,7 @@ from shardwright.wire.transport.client import response_body
 
 logger = get_logger("shardd.previews")
 
-_SESSION_PREFIX: Final = b"Shardwright\1"
+_SESSION_PREFIX: Final = RESERVED_ID_START + b"\1"
 _RANDOM_BYTES: Final = 4
 _SESSIONS_MAX: Final = 10_000
 _END_SECONDS_MAX: Final = 1.0
