@@ -1,4 +1,4 @@
-"""A daemon that slept through the terms of other primaries: what it knows is of no use, and it must not use it."""
+"""A daemon that was suspended during the terms of other primaries must not use what it knew before."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MiniCluster]:
 
 @contextmanager
 def asleep(process: Process) -> Iterator[None]:
-    """A process is stopped for the length of the block."""
+    """Suspend a process until the block ends."""
     running = process.running
     assert running is not None
     os.kill(running.pid, signal.SIGSTOP)
@@ -83,7 +83,7 @@ def make_primary(member: Member) -> None:
 
 
 def move(cluster: MiniCluster, namespace: str, to: str) -> None:
-    """The range is given by one current primary to the other."""
+    """Move the range from one present primary to the other."""
     with cluster.config_client() as config:
         move = {"_configsvrMoveRange": namespace, "toShard": to, "min": MOVED[0], "max": MOVED[1]}
 
@@ -98,7 +98,7 @@ def move(cluster: MiniCluster, namespace: str, to: str) -> None:
         eventually(is_moved, within=60, what="the range is moved")
 
 
-def test_what_was_in_the_socket_of_a_daemon_that_slept_is_not_done_by_what_it_knew(world: MiniCluster) -> None:
+def test_a_request_in_the_socket_of_a_suspended_daemon_is_not_run_by_old_metadata(world: MiniCluster) -> None:
     sharded = ShardedNamespace(world, "slept.c", {"a": 1}, "sh0")
     sharded.split([{"a": 0}, {"a": 10}])
     shard = world.shards["sh0"]
@@ -124,13 +124,13 @@ def test_what_was_in_the_socket_of_a_daemon_that_slept_is_not_done_by_what_it_kn
         assert [each["code"] for each in reply["writeErrors"]] == [ErrorCode.StaleConfig], reply
         reply = finder.receive_reply()
         assert reply.get("codeName") == "StaleConfig", reply
-        # Requests of a connection are served one after the other: the unanswered one is over when this is answered.
+        # A connection's requests are served one after the other: the unanswered one is over when this is answered.
         assert silent.command({"ping": 1})["ok"] == 1
         with first.mongod_client() as mongod:
             assert not list(mongod.slept.c.find({"a": {"$in": [5, 6]}}))
 
 
-def test_a_cursor_of_a_former_primary_does_not_show_what_its_successor_receives(world: MiniCluster) -> None:
+def test_a_cursor_on_a_former_primary_does_not_show_what_its_successor_receives(world: MiniCluster) -> None:
     sharded = ShardedNamespace(world, "outlived.c", {"a": 1}, "sh0")
     sharded.split([{"a": 0}, {"a": 10}])
     sharded.move(*MOVED, "sh1")
@@ -155,7 +155,7 @@ def test_a_cursor_of_a_former_primary_does_not_show_what_its_successor_receives(
         eventually(lambda: daemon.admin.command("hello")["isWritablePrimary"], what="its daemon is primary as well")
 
 
-def test_what_a_mongod_that_slept_may_answer(world: MiniCluster) -> None:
+def test_what_a_suspended_mongod_may_answer(world: MiniCluster) -> None:
     sharded = ShardedNamespace(world, "napped.c", {"a": 1}, "sh0")
     shard = world.shards["sh0"]
     first = primary_of(shard)
@@ -183,21 +183,21 @@ def test_what_a_mongod_that_slept_may_answer(world: MiniCluster) -> None:
         for client, name in zip(clients, reads, strict=True):
             frame = client.receive()
             if not frame:
-                continue  # the mongod slept so long that its daemon took it for gone, which ends all connections
+                continue  # the daemon considered a mongod lost that was suspended so long, and closed all connections
             reply = dict(bson.decode(frame[21:]))
             if name == "linearizable":
-                # Mongod finds at the end of the read that it is not primary any more.
+                # mongod notices at the end of the read that it is no longer primary.
                 assert reply["ok"] == 0, reply
                 assert is_role_change(reply["code"]), reply
             elif reply["ok"]:
-                # As in MongoDB: what was there when the read was let in, by a majority of the members.
+                # As in MongoDB: the majority-committed data at the time of the read's admission.
                 assert "known" in [each["_id"] for each in reply["cursor"]["firstBatch"]], reply
             else:
                 assert is_role_change(reply["code"]), reply
 
 
 def is_done(client: Client, insert: dict[str, Any]) -> bool:
-    """Whether an insert is done, now or by an attempt whose answer was lost."""
+    """Whether an insert succeeds, now or in an attempt whose reply was lost."""
     try:
         reply = client.napped.command(insert)
     except PyMongoError:
