@@ -11,6 +11,7 @@ from shardwright.configd.catalog.initialization import initialize_catalog
 from shardwright.configd.primary import Primary
 from shardwright.configd.shards.shard_clients import ShardClients, handshake
 from shardwright.configd.shards.shard_hosts import ShardHosts
+from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.metrics import Counter
 from shardwright.daemon.sidecar.options import SidecarOptions
 from shardwright.daemon.sidecar.sidecar import Sidecar
@@ -24,8 +25,6 @@ logger = get_logger("configd")
 
 STEP_UP_SECONDS_MAX: Final = 20.0
 """How long a command waits for a new primary to have made the catalog ready."""
-
-_RETRY_SECONDS: Final = 0.5
 
 
 class ConfigServer:
@@ -86,6 +85,7 @@ class ConfigServer:
 
     async def on_step_up(self, term: int, nursery: trio.Nursery) -> None:
         """Make the catalog ready and begin to work as primary."""
+        backoff = Backoff(first_seconds=0.5, seconds_max=1.0)
         while True:
             try:
                 await self.sidecar.mongod.unanswered.wait_earlier_over(term)
@@ -94,7 +94,7 @@ class ConfigServer:
             except (CommandError, BackendError) as error:
                 # Nothing else can be done in this term, which ends soon if the mongod is failing.
                 logger.error("Could not initialize the catalog", term=term, error=str(error))
-                await trio.sleep(_RETRY_SECONDS)
+                await backoff.pause()
         catalog, shards = Catalog(self.sidecar.mongod, cluster_id, self._conflicts), ShardClients(nursery, self.pools)
         shard_hosts = ShardHosts(catalog, shards, nursery)
         nursery.start_soon(shard_hosts.follow_all)

@@ -2,18 +2,17 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Protocol
 
 import trio
 
+from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.sidecar.term_fence import TermFence
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
 
 logger = get_logger("shardd.terms")
-
-_RETRY_SECONDS: Final = 0.2
 
 
 class TermComponent(Protocol):
@@ -119,11 +118,12 @@ class Terms:
 
     async def _until_done(self, term: int, step: Callable[[], Awaitable[None]]) -> None:
         """Retry a step until it is done, or the term is over."""
+        backoff = Backoff(first_seconds=0.2, seconds_max=1.0)
         while True:
             try:
                 await step()
             except (BackendError, CommandError) as error:
                 logger.warning("Could not recover the operations of earlier terms", term=term, error=str(error))
-                await trio.sleep(_RETRY_SECONDS)
+                await backoff.pause()
             else:
                 return

@@ -28,7 +28,7 @@ from shardwright.wire.transport.timeouts import TIMEOUTS
 
 logger = get_logger("daemon.sidecar")
 
-_RECONNECT_SECONDS: Final = 0.05
+_POLL_SECONDS: Final = 0.05
 
 
 class Sidecar:
@@ -130,7 +130,7 @@ class Sidecar:
                     self.mongod.pool.close_idle()
                     self._on_mongod_lost()
             # A mongod that is down gives no sign when it comes back; its socket is tried.
-            await trio.sleep(_RECONNECT_SECONDS)
+            await trio.sleep(_POLL_SECONDS)
 
     async def _follow_connection(self) -> None:
         connection = await Connection.open(self.mongod.socket_path, handshake=self._handshake())

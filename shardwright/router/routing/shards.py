@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import trio
 
+from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.single_flight import SingleFlight
 from shardwright.router.routing.catalog_client import CatalogClient
 from shardwright.sharding.catalog.reads import read_shards
@@ -23,8 +24,6 @@ CONFIG_SHARD: Final = "config"
 
 RELOAD_SECONDS: Final = 30.0
 """As mongos's ``ShardRegistry``: the list is read again this often, and whenever it is seen to be out of date."""
-
-_FIRST_READ_RETRY_SECONDS: Final = 0.5
 
 
 class Shard:
@@ -81,9 +80,10 @@ class ShardRegistry:
         A read that fails is made up for by the next; the first one, before which nothing can be routed, by one that
         follows soon.
         """
+        backoff = Backoff(first_seconds=0.5, seconds_max=2.0)
         while True:
             await self._catalog.attempt(self.reload)
-            await trio.sleep(RELOAD_SECONDS if self.is_known else _FIRST_READ_RETRY_SECONDS)
+            await trio.sleep(RELOAD_SECONDS if self.is_known else backoff.next_seconds())
 
     @may_run_in_reactor
     async def reload(self) -> None:

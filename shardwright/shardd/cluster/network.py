@@ -3,17 +3,14 @@
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-import trio
-
+from shardwright.daemon.backoff import Backoff
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import BackendError, CommandError, RemoteProtocolError
 
 Result = TypeVar("Result")
 
-_PAUSE_SECONDS_MIN: Final = 0.05
-_PAUSE_SECONDS_MAX: Final = 5.0
 _ATTEMPTS_MAX: Final = 8
-"""With doubling pauses, network errors are tolerated for some ten seconds, plus the time to find a primary."""
+"""Network errors are tolerated for 5 to 12 seconds of pauses, plus the time to find a primary."""
 
 
 def is_transient(error: CommandError) -> bool:
@@ -36,7 +33,7 @@ async def repeated(ask: Callable[[], Awaitable[Result]], on_failure: Callable[[C
     Raises:
         CommandError: raised by ``ask``, if it is not transient or that was the last attempt.
     """
-    pause = _PAUSE_SECONDS_MIN
+    backoff = Backoff(first_seconds=0.1, seconds_max=5.0)
     for _ in range(_ATTEMPTS_MAX - 1):
         try:
             return await ask()
@@ -44,6 +41,5 @@ async def repeated(ask: Callable[[], Awaitable[Result]], on_failure: Callable[[C
             if not is_transient(error):
                 raise
             on_failure(error)
-        await trio.sleep(pause)
-        pause = min(pause * 2, _PAUSE_SECONDS_MAX)
+        await backoff.pause()
     return await ask()

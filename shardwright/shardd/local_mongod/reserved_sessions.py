@@ -24,6 +24,7 @@ import trio
 from bson.binary import Binary
 from bson.int64 import Int64
 
+from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.reserved_session_ids import RESERVED_ID_START
 from shardwright.daemon.sidecar.mongod import REPLICATION_DATA, LocalMongod
 from shardwright.daemon.sidecar.reply_term import term_of_body
@@ -58,7 +59,6 @@ _ENDED: Final = frozenset({ErrorCode.NoSuchTransaction, ErrorCode.TransactionCom
 _NUMBER_IS_TAKEN: Final = frozenset({ErrorCode.TransactionTooOld, ErrorCode.ConflictingOperationInProgress})
 _TRANSIENT: Final = "TransientTransactionError"
 _TRANSIENT_ATTEMPTS_MAX: Final = 10
-_BACKOFF_SECONDS: Final = 0.01
 _ABORT_SECONDS_MAX: Final = 1.0
 
 
@@ -220,7 +220,7 @@ class ReservedSession:
             CommandError: a statement failed; WriteConcernFailed, it was committed, but the write concern was not met.
             BackendError: mongod does not answer; it may have been committed or not.
         """
-        attempt = 1
+        attempt, backoff = 1, Backoff(first_seconds=0.01, seconds_max=0.1)
         while True:
             transaction = self._begin()
             self.is_settled = False
@@ -239,7 +239,7 @@ class ReservedSession:
             else:
                 self.is_settled = True
                 return result
-            await trio.sleep(_BACKOFF_SECONDS * attempt)
+            await backoff.pause()
             attempt += 1
 
     async def settle(self) -> None:

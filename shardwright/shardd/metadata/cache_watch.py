@@ -11,6 +11,7 @@ from typing import Any, Final
 import bson
 import trio
 
+from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.sidecar.hello_mirror import HelloMirror
 from shardwright.shardd.orphans.range_deletion_task import RANGE_DELETIONS
 from shardwright.sharding.catalog.cache import CACHE_COLLECTIONS, CACHE_DATABASES
@@ -21,7 +22,6 @@ from shardwright.wire.transport.client import Connection
 logger = get_logger("shardd.cache_watch")
 
 _AWAIT_MS: Final = 5_000
-_RETRY_SECONDS: Final = 0.5
 
 
 class CacheWatch:
@@ -61,6 +61,7 @@ class CacheWatch:
             f"config.{RANGE_DELETIONS}": on_range_deletion,
         }
         self._on_gap = on_gap
+        self._backoff = Backoff(first_seconds=0.5, seconds_max=1.0)
 
     async def run(self) -> None:
         """Follow the oplog while mongod is a secondary, until cancelled."""
@@ -85,7 +86,7 @@ class CacheWatch:
                 await self._follow()
             except (BackendError, CommandError) as error:
                 logger.info("Restarting to follow the oplog", error=str(error))
-            await trio.sleep(_RETRY_SECONDS)
+            await self._backoff.pause()
 
     async def _follow(self) -> None:
         """Follow the oplog from its present end; returns when the cursor is dead."""
@@ -108,6 +109,7 @@ class CacheWatch:
             )
             # From here on nothing is missed, but earlier changes may have been.
             await self._on_gap()
+            self._backoff.reset()
             while True:
                 cursor = reply["cursor"]
                 for entry in cursor.get("firstBatch") or cursor.get("nextBatch") or ():

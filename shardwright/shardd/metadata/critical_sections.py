@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import trio
 
+from shardwright.daemon.backoff import Backoff
 from shardwright.shardd.metadata.namespace_state import NamespaceState
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -24,9 +25,6 @@ DRAIN_SECONDS_MAX: Final = 0.5
 HOLD_SECONDS_MAX: Final = 300.0
 """How long to keep trying before LockBusy."""
 
-_PAUSE_SECONDS: Final = 0.1
-_PAUSE_SECONDS_MAX: Final = 10.0
-
 
 @asynccontextmanager
 async def held_exclusively(state: NamespaceState, reason: Mapping[str, Any]) -> AsyncIterator[None]:
@@ -39,14 +37,13 @@ async def held_exclusively(state: NamespaceState, reason: Mapping[str, Any]) -> 
     Raises:
         CommandError: LockBusy, a write did not end in time.
     """
-    pause = _PAUSE_SECONDS
+    backoff = Backoff(first_seconds=0.1, seconds_max=10.0)
     with trio.move_on_after(HOLD_SECONDS_MAX) as patience:
         while not await _try_block_writes(state, reason):
             logger.info(
                 "Writes in progress are delaying a DDL operation", namespace=state.namespace, writers=state.writers
             )
-            await trio.sleep(pause)
-            pause = min(2 * pause, _PAUSE_SECONDS_MAX)
+            await backoff.pause()
     if patience.cancelled_caught:
         raise _busy(state)
     with _closed(state):

@@ -11,6 +11,7 @@ from typing import Any, Final
 import trio
 from bson.int64 import Int64
 
+from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.orphans.open_cursors import NEAREST, now
 from shardwright.wire.error_codes import ErrorCode
@@ -23,8 +24,6 @@ logger = get_logger("shardd.orphans")
 
 WAIT_SECONDS_MAX: Final = 10.0
 """How long a ``getMore`` waits for these cursors to end."""
-
-_RETRY_SECONDS: Final = 0.1
 
 
 class FormerCursors:
@@ -42,12 +41,13 @@ class FormerCursors:
 
     async def end(self) -> None:
         """End them as soon as mongod answers."""
+        backoff = Backoff(first_seconds=0.1, seconds_max=1.0)
         while not self.are_gone:
             try:
                 await self._end_all()
             except (BackendError, CommandError) as error:
                 logger.debug("Could not end the cursors of an earlier process", error=str(error))
-                await trio.sleep(_RETRY_SECONDS)
+                await backoff.pause()
             else:
                 self.are_gone = True
         self._gone.set()

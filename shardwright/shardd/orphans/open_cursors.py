@@ -4,17 +4,14 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-import trio
 from bson.int64 import Int64
 
+from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.range_scan import OWN_CURSOR_COMMENT
 
 NEAREST: Final = {"$readPreference": {"mode": "nearest"}}
 """Lets a secondary answer, too."""
-
-_POLL_SECONDS_MIN: Final = 0.05
-_POLL_SECONDS_MAX: Final = 1.0
 
 
 class OpenCursor(NamedTuple):
@@ -38,10 +35,9 @@ async def wait_cursors_closed(mongod: LocalMongod, namespace: str, *, opened_unt
         CommandError: mongod refuses.
         BackendError: mongod does not answer.
     """
-    pause = _POLL_SECONDS_MIN
+    backoff = Backoff(first_seconds=0.05, seconds_max=1.0)
     while await _has_cursors(mongod, namespace, opened_until):
-        await trio.sleep(pause)
-        pause = min(2 * pause, _POLL_SECONDS_MAX)
+        await backoff.pause()
 
 
 def now() -> datetime:

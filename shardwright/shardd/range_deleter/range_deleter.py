@@ -8,6 +8,7 @@ from uuid import UUID
 import trio
 from bson.binary import Binary
 
+from shardwright.daemon.backoff import Backoff
 from shardwright.shardd.context.fail_point_names import (
     HANG_AFTER_DOING_DELETION,
     HANG_BEFORE_DOING_DELETION,
@@ -31,8 +32,6 @@ from shardwright.wire.logger import get_logger
 
 logger = get_logger("shardd.orphans")
 
-_RETRY_SECONDS_MIN: Final = 0.1
-_RETRY_SECONDS_MAX: Final = 10.0
 _GONE: Final = frozenset({ErrorCode.NamespaceNotFound, ErrorCode.CollectionUUIDMismatch})
 
 
@@ -72,7 +71,7 @@ class RangeDeleter:
         Raises:
             CommandError: IllegalOperation, this shard owns part of it.
         """
-        pause = _RETRY_SECONDS_MIN
+        backoff = Backoff(first_seconds=0.1, seconds_max=10.0)
         while True:
             try:
                 await self._wait_allowed(task)
@@ -88,8 +87,7 @@ class RangeDeleter:
                     migration=str(task.id),
                     error=str(error),
                 )
-                await trio.sleep(pause)
-                pause = min(2 * pause, _RETRY_SECONDS_MAX)
+                await backoff.pause()
             else:
                 return
 

@@ -10,7 +10,7 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import array_documents, find
 
-_PAUSE_SECONDS: Final = 0.25
+_POLL_SECONDS: Final = 0.25
 """The pause after the donor had nothing more to hand out."""
 
 
@@ -46,7 +46,7 @@ class HistoryPull:
         """
         while True:
             await self.drain()
-            await trio.sleep(_PAUSE_SECONDS)
+            await trio.sleep(_POLL_SECONDS)
 
     async def drain(self) -> None:
         """Pull everything that the donor has at the moment; on return a majority of this shard has it.

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import trio
 
+from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.shard_key_updates.exact_documents import only_this_one
 from shardwright.shardd.shard_key_updates.preview_transactions import PreviewTransaction, PreviewTransactions
@@ -27,8 +28,6 @@ from shardwright.wire.rawbson import (
 _CONFLICT_SECONDS_MAX: Final = 60.0
 """mongod's limit for the lifetime of a transaction (``transactionLifetimeLimitSeconds``)."""
 
-_BACKOFF_SECONDS: Final = 0.01
-_BACKOFF_SECONDS_MAX: Final = 0.1
 _TRANSIENT: Final = "TransientTransactionError"
 CAUSED_BY: Final = "Plan executor error during findAndModify :: caused by :: "
 """The prefix that mongod gives to the errors of a ``findAndModify`` but not to those of an ``update``."""
@@ -66,7 +65,7 @@ class UpdatePreviews:
             CommandError: it would fail; MaxTimeMSExpired; WriteConflict and the like, other transactions conflicted
                 with it for longer than any of them can live.
         """
-        began, attempt = trio.current_time(), 1
+        began, backoff = trio.current_time(), Backoff(first_seconds=0.01, seconds_max=0.1)
         while True:
             try:
                 async with self.transactions.begin() as transaction:
@@ -81,8 +80,7 @@ class UpdatePreviews:
                 if waited > seconds_max:
                     raise CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit") from error
             # Usually another writer has just changed the document, and its transaction is over in a moment.
-            await trio.sleep(min(_BACKOFF_SECONDS * attempt, _BACKOFF_SECONDS_MAX))
-            attempt += 1
+            await backoff.pause()
 
 
 async def _preview(transaction: PreviewTransaction, namespace: Namespace, modification: Mapping[str, Any]) -> Preview:

@@ -144,8 +144,9 @@ def test_a_change_past_the_point_of_no_return_is_retried_until_it_is_done(
         assert rehearse(shard) == {"done": True}
     assert shard.documents == []
     pauses = [later - earlier for earlier, later in zip(Rehearsed.times, Rehearsed.times[1:], strict=False)]
-    assert pauses[:3] == pytest.approx([RETRY_SECONDS, RETRY_SECONDS * 2, RETRY_SECONDS * 4])
-    assert pauses[-1] == pytest.approx(RETRY_SECONDS_MAX)
+    for pause, longest in zip(pauses, [RETRY_SECONDS, RETRY_SECONDS * 2, RETRY_SECONDS * 4], strict=False):
+        assert longest / 2 <= pause <= longest
+    assert RETRY_SECONDS_MAX / 2 <= pauses[-1] <= RETRY_SECONDS_MAX
     told = [each for each in caplog.records if each.message == "Retrying a DDL operation"]
     assert len(told) == 8
 

@@ -4,11 +4,11 @@ As in MongoDB, the document is removed at the end, even after an error. A change
 does not end with an error: it is retried until it is done, or until the term ends and the next primary resumes it.
 """
 
-from itertools import count
 from typing import Any, Final
 
 import trio
 
+from shardwright.daemon.backoff import Backoff
 from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
@@ -17,9 +17,10 @@ from shardwright.wire.logger import Logger, get_logger
 logger = get_logger("shardd.coordinators")
 
 RETRY_SECONDS: Final = 0.5
-"""Pause before the first retry of a change; it doubles with each further retry."""
+"""The longest pause before the first retry of a change; it doubles with each further retry."""
 
 RETRY_SECONDS_MAX: Final = 10.0
+"""The longest pause before a retry."""
 
 
 async def run_to_its_end(coordinator: Coordinator) -> dict[str, Any]:
@@ -30,7 +31,8 @@ async def run_to_its_end(coordinator: Coordinator) -> dict[str, Any]:
             document, for instance after a step-down.
         BackendError: mongod does not answer when the document is being removed.
     """
-    for attempt in count():
+    attempt, backoff = 1, Backoff(RETRY_SECONDS, RETRY_SECONDS_MAX)
+    while True:
         try:
             reply = await coordinator.run()
             await _remove_document(coordinator)
@@ -42,16 +44,16 @@ async def run_to_its_end(coordinator: Coordinator) -> dict[str, Any]:
             await _remove_document(coordinator)
             raise failure
         # A late change is better than a half-done one.
-        pause = min(RETRY_SECONDS * 2 ** min(attempt, 10), RETRY_SECONDS_MAX)
+        pause = backoff.next_seconds()
         _logger_of(coordinator).warning(
             "Retrying a DDL operation",
-            attempt=attempt + 1,
+            attempt=attempt,
             code=failure.code,
             error=str(failure),
-            retry_seconds=pause,
+            retry_seconds=round(pause, 3),
         )
         await trio.sleep(pause)
-    raise AssertionError("attempts are unlimited")
+        attempt += 1
 
 
 async def _remove_document(coordinator: Coordinator) -> None:

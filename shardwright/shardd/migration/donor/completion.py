@@ -10,6 +10,7 @@ from typing import Any, Final
 import trio
 from bson.binary import Binary
 
+from shardwright.daemon.backoff import Backoff
 from shardwright.shardd.cluster.network import is_transient
 from shardwright.shardd.context.fail_point_names import AFTER_ABORT, AFTER_COMMIT
 from shardwright.shardd.context.other_shards import send_to_shard
@@ -28,9 +29,6 @@ logger = get_logger("shardd.migration.donor")
 _PATIENCE_SECONDS: Final = 5.0
 """How long a ``moveRange`` request waits for an unresponsive recipient; completion then goes on in the background."""
 
-_RETRY_SECONDS_MIN: Final = 0.1
-_RETRY_SECONDS_MAX: Final = 5.0
-
 
 async def decide(
     context: ShardContext, coordinator: MigrationCoordinatorDocument, *, is_committed: bool
@@ -38,15 +36,14 @@ async def decide(
     """Persist the decision, retrying until that succeeds; returns the coordinator document with it."""
     await context.fail_points.hang_while((AFTER_COMMIT if is_committed else AFTER_ABORT).before_making_decision_durable)
     decided = replace(coordinator, decision=COMMITTED if is_committed else ABORTED)
-    store, pause = DonorStore(context.mongod), _RETRY_SECONDS_MIN
+    store, backoff = DonorStore(context.mongod), Backoff(first_seconds=0.1, seconds_max=5.0)
     while True:
         try:
             await store.save_coordinator(decided)
             return decided
         except (CommandError, BackendError) as error:
             logger.warning("Could not persist a migration's decision", migration=str(coordinator.id), error=str(error))
-        await trio.sleep(pause)
-        pause = min(pause * 2, _RETRY_SECONDS_MAX)
+        await backoff.pause()
 
 
 class Completion:
@@ -95,10 +92,9 @@ class Completion:
 
     async def run_until_done(self) -> None:
         """Complete the migration, however long the recipient is unavailable."""
-        pause = _RETRY_SECONDS_MIN
+        backoff = Backoff(first_seconds=0.1, seconds_max=5.0)
         while not await self._try():
-            await trio.sleep(pause)
-            pause = min(pause * 2, _RETRY_SECONDS_MAX)
+            await backoff.pause()
 
     async def _try(self) -> bool:
         fail_points = self._context.fail_points

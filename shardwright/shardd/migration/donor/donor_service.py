@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 import trio
 from bson.binary import Binary
 
+from shardwright.daemon.backoff import Backoff
 from shardwright.shardd.cluster.network import as_command_error, is_transient
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.migration.active_migrations import ActiveDonorMigration, ActiveMigrations, DonorMigrationKey
@@ -36,8 +37,6 @@ logger = get_logger("shardd.migration.donor")
 
 _NO_USER: Final = sha256(b"").digest()
 """The user part of the id of a session that belongs to no user."""
-
-_RETRY_SECONDS: Final = 0.5
 
 
 class DonorService:
@@ -246,6 +245,7 @@ class DonorService:
         Raises:
             CommandError: it is not possible any more.
         """
+        backoff = Backoff(first_seconds=0.5, seconds_max=5.0)
         while True:
             try:
                 plan = await plan_move(self._context, request)
@@ -259,7 +259,7 @@ class DonorService:
                 raise CommandError(
                     ErrorCode.ConflictingOperationInProgress, "the collection changed while its chunk was to be moved"
                 )
-            await trio.sleep(_RETRY_SECONDS)
+            await backoff.pause()
 
     async def _find_out(
         self,

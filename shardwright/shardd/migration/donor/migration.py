@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import trio
 
+from shardwright.daemon.backoff import Backoff
 from shardwright.shardd.cluster.network import as_command_error
 from shardwright.shardd.context.fail_point_names import (
     FAIL_MIGRATION_COMMIT,
@@ -49,7 +50,6 @@ PROGRESS_SECONDS: Final = 10.0
 
 _POLL_SECONDS_MIN: Final = 0.001
 _POLL_SECONDS_MAX: Final = 1.024
-_DRAIN_RETRY_SECONDS: Final = 0.5
 _RELEASE_SECONDS_MAX: Final = 5.0
 _STEADY: Final = "steady"
 
@@ -251,7 +251,7 @@ class DonorMigration:
 
     async def _wait_caught_up(self, source: CloneSource) -> None:
         """Poll the recipient until next to nothing is left to transfer."""
-        limit, pause = BacklogLimit(), _POLL_SECONDS_MIN
+        limit, backoff = BacklogLimit(), Backoff(_POLL_SECONDS_MIN, _POLL_SECONDS_MAX)
         while True:
             asked = trio.current_time()
             self.status = await self.recipient.status(self.session_id)
@@ -259,17 +259,17 @@ class DonorMigration:
                 return
             self._maybe_log_progress()
             # The recipient may have delayed its reply until its state changed; that time counts towards the pause.
-            await trio.sleep(max(asked + pause - trio.current_time(), _POLL_SECONDS_MIN))
-            pause = min(pause * 2, _POLL_SECONDS_MAX)
+            await trio.sleep(max(asked + backoff.next_seconds() - trio.current_time(), _POLL_SECONDS_MIN))
 
     async def _block_writes(self, section: DonorCriticalSection, source: CloneSource) -> None:
         """Enter the critical section and have the recipient apply the remaining changes."""
         self.attempts = self.attempts.with_critical_section()
         await self._store.save_attempts(self.attempts)
+        backoff = Backoff(first_seconds=0.5, seconds_max=5.0)
         while not await section.try_block_writes():
             # A write takes long. Other writes must not wait for it, nor may changes for the recipient pile up.
             self._logger.info("Writes in progress are delaying a critical section")
-            await trio.sleep(_DRAIN_RETRY_SECONDS)
+            await backoff.pause()
             await self._wait_caught_up(source)
         with trio.move_on_after(COMMIT_SECONDS_MAX):
             await section.notify_secondaries()

@@ -5,11 +5,11 @@ its way comes too late: it has the chunk's version raised, and config servers re
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
-import trio
 from bson.binary import Binary
 
+from shardwright.daemon.backoff import Backoff
 from shardwright.shardd.cluster.catalog import Catalog
 from shardwright.shardd.context.fail_point_names import MIGRATION_COMMIT_NETWORK_ERROR, MIGRATION_COMMIT_VERSION_ERROR
 from shardwright.shardd.context.shard_context import ShardContext
@@ -23,9 +23,6 @@ from shardwright.wire.logger import get_logger
 from shardwright.wire.rawbson import raw_document
 
 logger = get_logger("shardd.migration.donor")
-
-_RETRY_SECONDS_MIN: Final = 0.05
-_RETRY_SECONDS_MAX: Final = 2.0
 
 
 async def commit_on_config(context: ShardContext, plan: MovePlan, cluster_time: Mapping[str, Any] | None) -> None:
@@ -57,7 +54,7 @@ async def commit_on_config(context: ShardContext, plan: MovePlan, cluster_time: 
 
 async def wait_outcome(context: ShardContext, coordinator: MigrationCoordinatorDocument) -> bool:
     """Whether the config servers have durably committed a migration; retries until that is known."""
-    pause = _RETRY_SECONDS_MIN
+    backoff = Backoff(first_seconds=0.05, seconds_max=2.0)
     while True:
         try:
             outcome = await _find_outcome(context, coordinator)
@@ -72,8 +69,7 @@ async def wait_outcome(context: ShardContext, coordinator: MigrationCoordinatorD
         else:
             if outcome is not None:
                 return outcome
-        await trio.sleep(pause)
-        pause = min(pause * 2, _RETRY_SECONDS_MAX)
+        await backoff.pause()
 
 
 async def _find_outcome(context: ShardContext, coordinator: MigrationCoordinatorDocument) -> bool | None:

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import trio
 
+from shardwright.daemon.backoff import Backoff
 from shardwright.shardd.cluster.network import as_command_error
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod.range_contents import is_range_empty
@@ -45,7 +46,6 @@ COMMIT_SECONDS_MAX: Final = 30.0
 _STEADY_POLL_SECONDS: Final = 0.02
 """The pause after a batch without modifications."""
 
-_LEAVE_RETRY_SECONDS: Final = 0.2
 
 _BEFORE_COMMIT: Final = frozenset({ReceiveState.READY, ReceiveState.CLONE, ReceiveState.CATCHUP, ReceiveState.STEADY})
 _COMMITTING: Final = frozenset({ReceiveState.STEADY, ReceiveState.COMMIT_START})
@@ -372,12 +372,13 @@ class RecipientMigration:
 
     async def _leave_section(self) -> None:
         """Leave the critical section, retrying until that succeeds; after a step-down the next primary does it."""
+        backoff = Backoff(first_seconds=0.2, seconds_max=1.0)
         while self._section.has_begun:
             try:
                 await self._section.leave()
             except (CommandError, BackendError) as error:
                 self._logger.warning("Could not leave the critical section", error=str(error))
-                await trio.sleep(_LEAVE_RETRY_SECONDS)
+                await backoff.pause()
 
     def _stop(self, reason: CommandError | None) -> None:
         self._stop_reason = self._stop_reason or reason

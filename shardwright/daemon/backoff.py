@@ -1,0 +1,56 @@
+"""Pauses between attempts: each longer than the last, up to a maximum, and partly random.
+
+Attempts that fail together, such as those of all shards while the config servers elect a primary, would be repeated
+together too, so half of each pause is random. That is "equal jitter" as compared by M. Brooker, "Exponential Backoff
+And Jitter" (AWS Architecture Blog, 2015). "Full jitter", anything from nothing to the whole pause, causes the fewest
+calls there, where a hundred clients contend for one row. Here a few processes wait for a server to come back, and some
+give up after a number of attempts. These have to cover some time, which pauses close to nothing would not.
+"""
+
+import random
+from collections.abc import Callable
+
+import trio
+
+
+class Backoff:
+    """The pauses of one loop, which grow while its attempts fail.
+
+    There is no deadline: a loop that gives up after some time runs in a cancel scope.
+
+    Args:
+        first_seconds: the longest that the first pause may take.
+        seconds_max: the longest that any pause may take.
+        growth: the factor from one pause to the next.
+        random_fraction: from 0 to 1, how much of the random half of a pause to take.
+    """
+
+    def __init__(
+        self,
+        first_seconds: float,
+        seconds_max: float,
+        *,
+        growth: float = 2.0,
+        random_fraction: Callable[[], float] = random.random,
+    ) -> None:
+        assert 0 < first_seconds <= seconds_max
+        assert growth > 1
+        self._first_seconds = first_seconds
+        self._seconds_max = seconds_max
+        self._growth = growth
+        self._random_fraction = random_fraction
+        self._longest_seconds = first_seconds
+
+    async def pause(self) -> None:
+        """Sleep until the next attempt is due."""
+        await trio.sleep(self.next_seconds())
+
+    def next_seconds(self) -> float:
+        """How long the next pause is to take, for callers that do the waiting; the one after it will be longer."""
+        longest = self._longest_seconds
+        self._longest_seconds = min(longest * self._growth, self._seconds_max)
+        return longest * (1 + self._random_fraction()) / 2
+
+    def reset(self) -> None:
+        """Begin again with the first pause, since an attempt has succeeded."""
+        self._longest_seconds = self._first_seconds
