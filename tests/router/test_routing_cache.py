@@ -7,7 +7,7 @@ import trio
 import trio.testing
 from bson.timestamp import Timestamp
 
-from shardwright.router.routing.routing_cache import CollectionRouting, RoutingCache
+from shardwright.router.routing.routing_cache import COLLECTIONS_MAX, CollectionRouting, RoutingCache
 from shardwright.sharding.catalog.database_entry import DatabaseEntry
 from shardwright.sharding.clock import VectorClock
 from shardwright.sharding.versions import DatabaseVersion
@@ -61,3 +61,20 @@ def test_latest_does_not_join_a_read_that_began_before() -> None:
 
     trio.run(main)
     assert latest[0].primary == "east"
+
+
+def test_collections_that_were_read_longest_ago_are_forgotten_when_there_are_too_many() -> None:
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            cache = RoutingCache(cast("CatalogClient", FakeCatalog()), nursery)
+            first = await cache.collection("shop.first")
+            second = await cache.collection("shop.second")
+            cache.invalidate(first)
+            first = await cache.collection("shop.first")
+            for number in range(COLLECTIONS_MAX - 1):
+                await cache.collection(f"shop.unknown{number}")
+            assert len(cache.collections) == COLLECTIONS_MAX
+            assert cache.collections["shop.first"] is first
+            assert await cache.collection("shop.second") is not second
+
+    trio.run(main)

@@ -30,6 +30,12 @@ logger = get_logger("router.routing")
 _UNSHARDED_ELEMENT: Final = shard_version_element(UNSHARDED)
 _FIXED_DATABASES: Final = frozenset({"admin", "config"})
 
+COLLECTIONS_MAX: Final = 10_000
+"""As mongos's ``catalogCacheCollectionMaxEntries``. A client may ask for any name, whether or not it exists."""
+
+_OLD_TABLES_MAX: Final = 100
+"""Tables of collections that nobody asks for again, for example since they were dropped, do not stay."""
+
 
 class DatabaseRouting:
     """Where the unsharded collections of a database are.
@@ -236,6 +242,8 @@ class RoutingCache:
         routing = self.collections.pop(namespace, None)
         if routing is not None and routing.table is not None:
             self._old_tables[namespace] = routing.table
+            if len(self._old_tables) > _OLD_TABLES_MAX:
+                del self._old_tables[next(iter(self._old_tables))]
 
     def forget_database(self, name: str) -> None:
         """Have a database and its collections read again when they are next used."""
@@ -291,8 +299,15 @@ class RoutingCache:
         if current is not None and current.table is table and current.database is database:
             routing = current  # so that those who hold it may still say that it is out of date
         if self.databases.get(database.name) is database:
-            self.collections[namespace] = routing
+            self._keep(routing)
         return routing
+
+    def _keep(self, routing: CollectionRouting) -> None:
+        """Remember a collection; if there are too many, forget the one that was read longest ago."""
+        self.collections.pop(routing.namespace, None)
+        self.collections[routing.namespace] = routing
+        if len(self.collections) > COLLECTIONS_MAX:
+            del self.collections[next(iter(self.collections))]
 
     async def _read_table(self, namespace: str, known: RoutingTable | None) -> RoutingTable | None:
         if namespace.partition(".")[0] in _FIXED_DATABASES and namespace != "config.system.sessions":
