@@ -1,5 +1,4 @@
 """The MongoDB wire protocol: framing, raw BSON, error codes, and (in ``wire.transport``) the trio I/O.
 
-Nothing in this package knows that sharding exists. Everything outside ``wire.transport`` is free of I/O: bytes in,
-values out.
+This package knows nothing of sharding. Modules outside ``wire.transport`` do no I/O: bytes in, values out.
 """

@@ -1,6 +1,6 @@
-"""The arguments of commands, read and refused as MongoDB's command parser (IDL) does it.
+"""Parsing of command arguments, with the rules and errors of MongoDB's command parser (IDL).
 
-To that parser a field that is null is a field that is not there, whether it is required or not.
+That parser treats a null field as a missing one, whether the field is required or not.
 """
 
 from collections.abc import Mapping
@@ -31,37 +31,37 @@ _UUID_BYTES: Final = 16
 
 
 class Strictness(Enum):
-    """Which values an argument that means a boolean may have, by MongoDB's names of the types in its parser."""
+    """Which values a boolean argument may have; the members carry the names of the types in MongoDB's parser."""
 
     SAFE_BOOL = "safeBool"
-    """A boolean or a number, of which 0 is false."""
+    """A boolean or a number; 0 is false."""
 
     BOOL = "bool"
-    """Nothing but a boolean."""
+    """Only a boolean."""
 
     OPTIONAL_BOOL = "optionalBool"
-    """Nothing but a boolean, refused in other words and also if it is null."""
+    """Only a boolean, with a different error message, and null is refused too."""
 
 
 class Arguments:
     """The fields of a command, or of a document in it.
 
-    The methods raise 40414 for a field that is missing and TypeMismatch for one of another type; those named
-    ``maybe_`` return None for a field that is missing.
+    The methods raise 40414 for a missing field and TypeMismatch for a field of a wrong type; those named ``maybe_``
+    return None for a missing field.
 
     Attributes:
-        document: the bytes that the fields lie in.
+        document: the bytes that contain the fields.
     """
 
     __slots__ = ("_fields", "_path", "document")
 
     def __init__(self, document: bytes, path: str, fields: Mapping[bytes, rawbson.Span] | None = None) -> None:
-        """Look at a document.
+        """Index a document.
 
         Args:
             document: the bytes.
-            path: what errors call the document.
-            fields: where its fields are, if that is known.
+            path: the name of the document in errors.
+            fields: the spans of its fields, if already known.
         """
         self.document = document
         self._path = path
@@ -73,16 +73,16 @@ class Arguments:
 
         Args:
             request: the command.
-            struct: what MongoDB's errors call its arguments, if that is not the command's name.
+            struct: MongoDB's name of its arguments in errors, if that is not the command's name.
         """
         return cls(request.body, struct or request.name, request.fields)
 
     def has(self, name: bytes) -> bool:
-        """Whether the field is there, be it null."""
+        """Whether the field is present, even if null."""
         return name in self._fields
 
     def is_null(self, name: bytes) -> bool:
-        """Whether the field is there and null."""
+        """Whether the field is present and null."""
         span = self._fields.get(name)
         return span is not None and span[0] == rawbson.NULL
 
@@ -102,11 +102,11 @@ class Arguments:
         return self._boolean(name, span, strictness)
 
     def required_boolean(self, name: bytes, strictness: Strictness = Strictness.SAFE_BOOL) -> bool:
-        """A boolean that has to be there."""
+        """A required boolean."""
         return self._boolean(name, self._required(name), strictness)
 
     def maybe_integer(self, name: bytes, *, minimum: int | None = 0) -> int | None:
-        """Any number, cut to an int64 (MongoDB's ``safeInt64``), or None.
+        """Any number, truncated and clamped to an int64 (MongoDB's ``safeInt64``), or None.
 
         Raises:
             CommandError: TypeMismatch; 51024, it is less than the minimum.
@@ -122,10 +122,10 @@ class Arguments:
         return value
 
     def enumeration(self, name: bytes, values: range, default: int) -> int:
-        """A whole number out of a few, or its default.
+        """One of a range of integers, or its default.
 
         Raises:
-            CommandError: TypeMismatch; BadValue, none of them.
+            CommandError: TypeMismatch; BadValue, it is outside the range.
         """
         if self._is_missing(name):
             return default
@@ -166,16 +166,16 @@ class Arguments:
         return None if self._is_missing(name) else self.uuid(name)
 
     def raw(self, name: bytes) -> bytes:
-        """A document as it lies in the message."""
+        """The raw bytes of a document."""
         _, _, start, end = self.span(name, rawbson.OBJECT)
         return self.document[start:end]
 
     def maybe_raw(self, name: bytes) -> bytes | None:
-        """A document as it lies in the message, or None."""
+        """The raw bytes of a document, or None."""
         return None if self._is_missing(name) else self.raw(name)
 
     def raw_documents(self, name: bytes) -> list[bytes]:
-        """An array of documents, as they lie in the message.
+        """The documents of an array, as raw bytes.
 
         Raises:
             CommandError: 40414, TypeMismatch, InvalidBSON.
@@ -183,7 +183,7 @@ class Arguments:
         return documents_of_array(self.document, self.span(name, rawbson.ARRAY), self._path_of(name))
 
     def maybe_raw_documents(self, name: bytes) -> list[bytes] | None:
-        """An array of documents, as they lie in the message, or None."""
+        """The documents of an array, as raw bytes, or None."""
         return None if self._is_missing(name) else self.raw_documents(name)
 
     def nested(self, name: bytes) -> "Arguments":
@@ -191,20 +191,20 @@ class Arguments:
         return Arguments(self.raw(name), self._path_of(name))
 
     def value(self, name: bytes) -> Any:  # noqa: ANN401 - a BSON value can be anything
-        """Whatever the field holds, None when it is missing."""
+        """The field's value of any type; None if it is missing."""
         span = self._fields.get(name)
         return None if span is None else rawbson.decode_value(self.document, span)
 
     def required_value(self, name: bytes) -> Any:  # noqa: ANN401 - a BSON value can be anything
-        """Whatever the field holds, which has to be something."""
+        """The field's value of any type, which is required."""
         return rawbson.decode_value(self.document, self._required(name))
 
     def present(self, *names: bytes) -> dict[str, Any]:
-        """Those of the named fields that are there, decoded, for a command that takes the same ones."""
+        """The named fields that are present, decoded, for building a command with the same fields."""
         return {name.decode(errors="replace"): self.value(name) for name in names if name in self._fields}
 
     def span(self, name: bytes, *kinds: int) -> rawbson.Span:
-        """Where a field is that has to be there and of one of these types."""
+        """The span of a required field of one of these types."""
         span = self._required(name)
         if span[0] not in kinds:
             raise wrong_type(self._path_of(name), span[0], type_name(kinds[0]))
@@ -240,7 +240,7 @@ class Arguments:
 
 
 def clamp_int64(value: int | float | Decimal128) -> int:
-    """A number as MongoDB's ``safeNumberLong`` makes it an int64: cut to a whole number within the bounds, NaN to 0."""
+    """Convert a number like MongoDB's ``safeNumberLong``: truncated, clamped to an int64, NaN to 0."""
     exact = value.to_decimal() if isinstance(value, Decimal128) else Decimal(value)
     if exact.is_nan():
         return 0

@@ -1,4 +1,4 @@
-"""CRC-32C (Castagnoli), the checksum that OP_MSG may carry behind its sections.
+"""CRC-32C (Castagnoli), the optional checksum after the sections of an OP_MSG.
 
 Source: MongoDB wire protocol specification, OP_MSG, flag bit 0 ``checksumPresent``.
 """

@@ -1,7 +1,7 @@
-"""The ``client`` document of a connection's first ``hello``: who is calling.
+"""The ``client`` document of a connection's first ``hello``, which identifies the client.
 
-MongoDB checks it, keeps it for as long as the connection lives and refuses a second one. Codes, messages and limits are
-those of mongod 6.0.5; a mongos takes only half the length.
+MongoDB validates it, keeps it for the lifetime of the connection and refuses a second one. Codes, messages and limits
+are those of mongod 6.0.5; a mongos accepts only half the length.
 """
 
 from dataclasses import dataclass
@@ -22,9 +22,9 @@ class ClientMetadata:
     """Checked client metadata.
 
     Attributes:
-        document: the raw document, to be shown by ``currentOp`` or passed on.
+        document: the raw document, which ``currentOp`` shows and which may be passed on.
         app_name: ``application.name``, or "".
-        driver: name and version of the driver in one string, for log lines.
+        driver: the driver's name and version in one string, for log lines.
     """
 
     document: bytes
@@ -68,7 +68,7 @@ def parse_client_metadata(body: bytes, span: Span, *, bytes_max: int = MONGOD_BY
 
 
 class ClientMetadataSlot:
-    """Where a connection keeps its client metadata: fixed by the first ``hello`` that succeeds, with or without one."""
+    """A connection's client metadata, fixed by the first successful ``hello`` even if that has none."""
 
     __slots__ = ("_fixed", "metadata")
 
@@ -77,11 +77,11 @@ class ClientMetadataSlot:
         self._fixed = False
 
     def offer(self, body: bytes, span: Span | None, *, bytes_max: int = MONGOD_BYTES_MAX) -> None:
-        """Take the ``client`` field of a ``hello`` (None when it has none).
+        """Accept the ``client`` field of a ``hello`` (None if it has none).
 
         Raises:
-            CommandError: ClientMetadataCannotBeMutated (186) after the first ``hello``, and as `parse_client_metadata`;
-                after a malformed document the client may try again.
+            CommandError: ClientMetadataCannotBeMutated (186) after the first ``hello``; or as `parse_client_metadata`,
+                after which the client may try again.
         """
         if span is not None:
             if self._fixed:

@@ -1,10 +1,10 @@
-"""Knowing where the fields of a command are without walking over it, because one like it was there before.
+"""Locating the fields of a command without scanning it, by comparing it with a similar earlier command.
 
-An application sends the same few commands all the time, with other values. Where the elements of a document lie is
-decided by their types, their names and the lengths that precede their values, not by the values themselves. So a
-command in which all those bytes are as in an earlier one has its fields in the same places. They are compared all at
-once, as one long integer with the other bytes masked out: a tenth of the time that a walk takes, which every operation
-would take twice, in the router and on the shard.
+An application sends the same few commands all the time, with different values. The positions of a document's elements
+depend on their types, their names and the lengths that precede their values, but not on the values themselves. So if
+all those bytes equal those of an earlier command, the fields are at the same positions. The bytes are compared all at
+once, as one long integer with the other bytes masked out. That takes a tenth of the time of a scan, and every operation
+would need two scans, in the router and on the shard.
 """
 
 from collections.abc import Mapping
@@ -13,25 +13,25 @@ from typing import Final
 from shardwright.wire.rawbson import Span, deciding_bytes, spans
 
 _BEGINNING_BYTES: Final = 24
-"""How much of commands finds those that may be alike: their length, their name, and some of the collection's."""
+"""The prefix by which layouts are looked up: the command's length, its name, and part of the collection's name."""
 
 BYTES_MAX: Final = 1_024
-"""Longer commands are walked over: there is less to be won, and their layouts would take up memory."""
+"""Longer commands are scanned: they gain less, and their layouts would use more memory."""
 
 _FIELDS_MAX: Final = 40
 _LAYOUTS_MAX: Final = 2_048
 
 _LENGTH_BYTES: Final = 4
-"""Those that a document begins with."""
+"""The length at the beginning of a document."""
 
 
 class CommandLayout:
-    """What commands that are alike have in common.
+    """What similar commands have in common.
 
     Attributes:
-        fields: where their top-level elements are, by name.
+        fields: the spans of their top-level elements, by name.
         name: the command.
-        db: the database it is for.
+        db: its database.
     """
 
     __slots__ = ("_length", "_mask", "_masked", "db", "fields", "name")
@@ -50,7 +50,7 @@ class CommandLayout:
 
 
 class CommandLayouts:
-    """The layouts of the commands that come again and again."""
+    """The layouts of commands that are sent repeatedly."""
 
     def __init__(self) -> None:
         self._layouts: dict[bytes, CommandLayout | None] = {}
@@ -61,9 +61,9 @@ class CommandLayouts:
         return layout if layout is not None and layout.is_of(body) else None
 
     def learn(self, body: bytes, fields: Mapping[bytes, Span], name: str, db: str) -> None:
-        """Take note of a well-formed command whose layout is not known; the second time that one begins so, it is.
+        """Record a well-formed command of unknown layout; its layout is kept from the second one with this prefix on.
 
-        Of several that begin alike the first stays, so that commands which take turns do not drive each other out.
+        The first layout for a prefix is never replaced, so that alternating commands do not evict each other.
         """
         beginning = body[:_BEGINNING_BYTES]
         if beginning not in self._layouts:
@@ -79,11 +79,14 @@ class CommandLayouts:
 
 
 COMMAND_LAYOUTS: Final = CommandLayouts()
-"""Those of this process."""
+"""The layouts of this process."""
 
 
 def _mask(body: bytes, db: Span) -> int:
-    """The bytes of a command that decide where its fields are, its name and its database; 0 if values do too."""
+    """A mask of the bytes that determine the positions of the fields, the command's name and its database.
+
+    It is 0 if the positions also depend on values.
+    """
     decides = bytearray(len(body))
     _mark(decides, 0, _LENGTH_BYTES)
     for _, (kind, element_start, value_start, _) in spans(body):

@@ -1,9 +1,9 @@
-"""OP_COMPRESSED: a whole message packed into another, with the compressor that ``hello`` has agreed on.
+"""OP_COMPRESSED: a message that contains another one, compressed with a compressor negotiated by ``hello``.
 
-Only complete frames go in and out; nothing is inflated before its announced size has been checked, and never past it,
-so that a small frame cannot make a daemon allocate more than one message may hold.
+Input and output are complete frames. The announced size is checked before anything is decompressed, and decompression
+stops there, so that a small frame cannot make a daemon allocate more than the maximum message size.
 
-The format is that of the MongoDB driver specification "Wire Compression".
+The format is specified in MongoDB's driver specification "Wire Compression".
 """
 
 import zlib
@@ -34,7 +34,7 @@ UNCOMPRESSED_COMMANDS: Final = frozenset(
         "copydb",
     }
 )
-"""Commands, and the replies to them, that are never compressed: the handshake, and what carries secrets."""
+"""Commands that are never compressed, nor their replies: the handshake, and commands that carry secrets."""
 
 _HEADER = Struct("<iiii")
 _PREFIX = Struct("<iiiiiiB")  # the header, then originalOpcode, uncompressedSize, compressorId
@@ -58,15 +58,15 @@ COMPRESSORS: Final[dict[str, Compressor]] = {
 
 
 def negotiate(client: Iterable[str], ours: Sequence[str] = tuple(COMPRESSORS)) -> list[str]:
-    """What the server answers in ``compression``: those of the client's compressors that it knows, in their order.
+    """The server's ``compression`` field: the compressors of the client that it supports, in the client's order.
 
-    The first one is the one to use. An empty list means that no ``compression`` field is sent at all.
+    The first one is used. An empty list means that no ``compression`` field is sent at all.
     """
     return [name for name in dict.fromkeys(client) if name in ours and name in COMPRESSORS]
 
 
 def compress(frame: bytes, compressor: Compressor) -> bytes:
-    """The OP_COMPRESSED frame that holds ``frame``.
+    """The OP_COMPRESSED frame that contains ``frame``.
 
     Raises:
         LocalProtocolError: ``frame`` is itself compressed, or too short to be a frame.
@@ -87,7 +87,7 @@ def compress(frame: bytes, compressor: Compressor) -> bytes:
 
 
 def announced_bytes(frame: bytes) -> int:
-    """How long the message inside an OP_COMPRESSED frame says it is; 0 if the frame has no room for that."""
+    """The uncompressed size that an OP_COMPRESSED frame announces; 0 if the frame is too short."""
     return max(0, _PREFIX.unpack_from(frame)[5]) if len(frame) >= _PREFIX.size else 0
 
 
@@ -95,7 +95,7 @@ def decompress(frame: bytes) -> tuple[bytes, Compressor]:
     """The frame inside an OP_COMPRESSED frame, and the compressor it was packed with.
 
     Raises:
-        RemoteProtocolError: malformed, larger than a message may be, or not of the size it announces.
+        RemoteProtocolError: it is malformed, larger than a message may be, or not of the announced size.
     """
     if len(frame) < _PREFIX.size:
         raise RemoteProtocolError("an OP_COMPRESSED message shorter than its header")
@@ -129,7 +129,7 @@ def _deflate(payload: bytes, compressor: Compressor) -> bytes:
 
 
 def _inflate(packed: bytes, compressor: Compressor, size: int) -> bytes:
-    """At most ``size`` bytes of what is packed; anything the compressor reports becomes a RemoteProtocolError."""
+    """Decompress at most ``size`` bytes; errors of the compressor become RemoteProtocolError."""
     try:
         match compressor:
             case Compressor.NOOP:
@@ -152,7 +152,7 @@ def _inflate_snappy(packed: bytes, size: int) -> bytes:
 
 def _inflate_zlib(packed: bytes, size: int) -> bytes:
     inflater = zlib.decompressobj()
-    # One byte more than announced tells a message that is too long from one that fits; 0 would mean without bound.
+    # One byte more than announced shows whether the message is too long; and 0 would mean no limit.
     payload = inflater.decompress(packed, size + 1)
     if len(payload) <= size and (not inflater.eof or inflater.unused_data):
         raise RemoteProtocolError("a zlib message that is cut off or has bytes behind its end")

@@ -1,11 +1,11 @@
-"""The errors that daemons raise and answer, in MongoDB's own vocabulary of codes.
+"""The errors that daemons raise and return, with MongoDB's codes.
 
 Four families, kept apart because they are handled in different places:
 
 * `CommandError` becomes an ``ok: 0`` reply to the sender of the command.
-* `RemoteProtocolError` is about bytes that no peer should send; it closes the connection they came on, and no other.
+* `RemoteProtocolError` means that a peer sent bytes that violate the protocol; only their connection is closed.
 * `LocalProtocolError` is our own misuse of a protocol object: a bug.
-* `BackendError` is a remote host that could not be reached or did not answer; its caller decides what that means.
+* `BackendError` means that a remote host could not be reached or did not answer; the caller decides what follows.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from typing import Any, Final
 from shardwright.wire.error_codes import code_name
 
 RETRYABLE_WRITE_ERROR: Final = "RetryableWriteError"
-"""The label of an error after which a driver may send a retryable write again."""
+"""The label of errors after which a driver may retry a retryable write."""
 
 
 class CommandError(Exception):
@@ -22,7 +22,7 @@ class CommandError(Exception):
 
     Args:
         code: a number of `wire.error_codes.ErrorCode`, or one of the bare numbers MongoDB uses for single assertions.
-        message: what a person reads in ``errmsg``.
+        message: the text for ``errmsg``.
         labels: ``errorLabels``, for example ``TransientTransactionError``.
         extra: the fields that this code adds to the top level of its reply, for example ``vWanted`` of StaleConfig.
     """
@@ -77,7 +77,7 @@ _COMMON_REPLY_FIELDS = frozenset(
 
 
 class RemoteProtocolError(Exception):
-    """Bytes from a peer that break the wire protocol; the connection they came on has to be closed."""
+    """A peer sent bytes that violate the wire protocol; their connection has to be closed."""
 
 
 class LocalProtocolError(Exception):
@@ -85,11 +85,11 @@ class LocalProtocolError(Exception):
 
 
 class BackendError(Exception):
-    """A remote host failed us below the level of commands.
+    """Communication with a remote host failed, below the level of commands.
 
     Attributes:
         address: ``host:port`` or the path of a UNIX socket.
-        sent: whether the request may have been executed there (it was at least partly sent).
+        sent: whether the request was sent at least partly, so that it may have been executed.
     """
 
     def __init__(self, address: str, message: str, *, sent: bool) -> None:
@@ -99,8 +99,8 @@ class BackendError(Exception):
 
 
 class ConnectFailedError(BackendError):
-    """The host refused a connection, or none came about in time."""
+    """A connection to the host was refused or not established in time."""
 
 
 class ConnectionClosedError(BackendError):
-    """The host closed a connection on which an answer was awaited."""
+    """The connection to the host was closed or broke before the reply arrived."""

@@ -1,4 +1,4 @@
-"""The errors of MongoDB's command parser (IDL) about one field, with its numbers and its words."""
+"""The errors of MongoDB's command parser (IDL) about a single field, with its codes and messages."""
 
 from typing import Final
 
@@ -13,10 +13,10 @@ VALUE_TOO_SMALL: Final = 51024
 
 
 def missing_field(path: str) -> CommandError:
-    """The error for a field that has to be there.
+    """The error for a required field that is missing.
 
     Args:
-        path: ``<struct>.<field>``, where the struct is MongoDB's name for the arguments, mostly the command's.
+        path: ``<struct>.<field>``, where the struct is MongoDB's name for the arguments, usually the command's name.
     """
     return CommandError(MISSING_FIELD, f"BSON field '{path}' is missing but a required field")
 
@@ -27,19 +27,19 @@ def unknown_field(path: str) -> CommandError:
 
 
 def duplicate_field(path: str) -> CommandError:
-    """The error for a field that stands there twice."""
+    """The error for a field that occurs twice."""
     return CommandError(DUPLICATE_FIELD, f"BSON field '{path}' is a duplicate field")
 
 
 def wrong_type(path: str, kind: int, *expected: str) -> CommandError:
-    """The error for a field of a type that the command does not take.
+    """The error for a field of a wrong type.
 
     Args:
         path: ``<struct>.<field>``.
-        kind: the type that came.
-        expected: the names of the types that the command takes.
+        kind: the actual type.
+        expected: the names of the accepted types.
     """
-    # Where the quote and the bracket close in the second form is MongoDB's.
+    # The quote and bracket are misplaced in the second form, as in MongoDB's message.
     expecting = f"type '{expected[0]}'" if len(expected) == 1 else f"types '[{', '.join(expected)}']"
     return CommandError(
         ErrorCode.TypeMismatch, f"BSON field '{path}' is the wrong type '{type_name(kind)}', expected {expecting}"
@@ -47,5 +47,5 @@ def wrong_type(path: str, kind: int, *expected: str) -> CommandError:
 
 
 def value_too_small(name: str, value: int, minimum: int) -> CommandError:
-    """The error for a number below its least value; MongoDB names the field without its struct here."""
+    """The error for a number below its minimum; here MongoDB names the field without its struct."""
     return CommandError(VALUE_TOO_SMALL, f"BSON field '{name}' value must be >= {minimum}, actual value '{value}'")

@@ -1,4 +1,4 @@
-"""Frames: where in a stream of bytes a message ends, and what its 16-byte header says.
+"""Frames: splitting a stream of bytes into messages, and reading their 16-byte headers.
 
 The format is that of https://www.mongodb.com/docs/manual/reference/mongodb-wire-protocol/ (Standard Message Header).
 """
@@ -25,7 +25,7 @@ _request_ids = count(1)
 
 
 def next_request_id() -> int:
-    """A request id for a message of our own; they wrap around as int32."""
+    """A request id for one of our own messages; ids wrap around as int32."""
     return next(_request_ids) & 0x7FFFFFFF
 
 
@@ -39,10 +39,10 @@ class Header:
 
 
 def frame_length(data: bytes | bytearray) -> int:
-    """How long the frame is that begins with these (at least four) bytes.
+    """The length of the frame that begins with these bytes, of which there must be at least four.
 
     Raises:
-        RemoteProtocolError: a length that no message can have.
+        RemoteProtocolError: the length is impossible.
     """
     length = int(_unpack_int32(data)[0])
     if not HEADER_BYTES <= length <= MESSAGE_BYTES_MAX:
@@ -51,15 +51,15 @@ def frame_length(data: bytes | bytearray) -> int:
 
 
 def is_whole_frame(data: bytes) -> bool:
-    """Whether ``data`` is one frame and nothing else, so far as its length tells."""
+    """Whether ``data`` is exactly one frame, judged by its length prefix."""
     return len(data) >= HEADER_BYTES and _unpack_int32(data)[0] == len(data)
 
 
 class FrameReader:
-    """Cuts a stream of bytes into frames.
+    """Splits a stream of bytes into frames.
 
-    Feed it what arrives, then take frames until there is none. `bytes_missing` is how much of a partial frame is still
-    to come, so that a transport can read a long message in few calls.
+    Feed it received bytes, then take frames until there is none. `bytes_missing` says how much of a partial frame has
+    not arrived, so that a transport can read a long message in few calls.
     """
 
     __slots__ = ("_available", "_frame_bytes", "_pieces")
@@ -71,7 +71,7 @@ class FrameReader:
         self._frame_bytes = 0
 
     def feed(self, data: bytes) -> None:
-        """Add the bytes that came next."""
+        """Add received bytes."""
         self._pieces.append(data)
         self._available += len(data)
 
@@ -105,10 +105,10 @@ class FrameReader:
 
     @property
     def bytes_missing(self) -> int:
-        """How many bytes the frame that has begun still lacks; 0 between frames and before its length is known."""
+        """How many bytes of the current frame are missing; 0 between frames and while its length is unknown."""
         return self._frame_bytes - self._available if self._frame_bytes else 0
 
     @property
     def is_between_frames(self) -> bool:
-        """Whether the peer could close now without cutting a message off."""
+        """Whether the peer could close the connection now without truncating a message."""
         return not self._available

@@ -1,9 +1,9 @@
-"""What every MongoDB server does with a ``hello``, without the fields that are its own and without waiting.
+"""The parts of handling ``hello`` that are the same for every MongoDB server, without waiting.
 
-A driver that follows the streaming protocol sends the ``topologyVersion`` it has last seen, and how long the server may
-keep it waiting for a newer one. `parse_hello` reads and checks the request, `await_budget_ms` says whether to answer at
-once or how long to wait for a change. Codes and messages are those of mongod 6.0.5, and those of mongos 6.0 where they
-differ (`Assertions`).
+A driver that uses the streaming protocol sends the newest ``topologyVersion`` it has seen, and how long the server may
+wait for a newer one. `parse_hello` parses and checks the request; `await_budget_ms` says whether to answer at once or
+how long to wait for a change. Codes and messages are those of mongod 6.0.5, and those of mongos 6.0 where they differ
+(`Assertions`).
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ HELLO_NAMES: Final = frozenset({"hello", "isMaster", "ismaster"})
 
 @dataclass(frozen=True, slots=True)
 class Assertions:
-    """The assertion numbers and words that mongod and mongos have each for themselves."""
+    """Assertion codes and messages that differ between mongod and mongos."""
 
     both_or_neither: int
     negative_counter: int
@@ -59,7 +59,7 @@ MONGOS: Final = Assertions(
 
 @dataclass(frozen=True, slots=True)
 class TopologyVersion:
-    """Which state of its topology a server was in: the run of the process, and a counter of changes within it."""
+    """Identifies a state of a server's topology: the process, and a counter of changes within it."""
 
     process_id: ObjectId
     counter: int
@@ -69,7 +69,7 @@ class TopologyVersion:
         return replace(self, counter=self.counter + 1)
 
     def document(self) -> dict[str, Any]:
-        """As it stands in replies."""
+        """The document in replies."""
         return {"processId": self.process_id, "counter": Int64(self.counter)}
 
 
@@ -78,11 +78,11 @@ class HelloRequest:
     """The fields of a ``hello`` that mean the same to every server.
 
     Attributes:
-        topology_version: what the client knows, or None when it does not wait.
-        max_await_ms: how long it will wait for news; present exactly when ``topology_version`` is.
-        exhaust_allowed: the client wants one reply after the other without asking again (OP_MSG ``exhaustAllowed``).
+        topology_version: the newest that the client has seen, or None if it does not wait.
+        max_await_ms: how long it waits for a newer one; present exactly if ``topology_version`` is.
+        exhaust_allowed: the client accepts further replies without sending requests (OP_MSG ``exhaustAllowed``).
         hello_ok: the client would like to use ``hello`` instead of the legacy names.
-        compression: the client's compressors in its order of preference, or None when it does not negotiate.
+        compression: the client's compressors in its order of preference, or None if it does not negotiate.
     """
 
     topology_version: TopologyVersion | None
@@ -92,7 +92,7 @@ class HelloRequest:
     compression: tuple[str, ...] | None
 
     def following(self, answered: TopologyVersion) -> "HelloRequest":
-        """The request that an exhaust stream goes on with, once ``answered`` has been sent."""
+        """The request with which an exhaust stream continues once ``answered`` has been sent."""
         return replace(self, topology_version=answered)
 
 
@@ -138,10 +138,10 @@ def parse_hello(
 def await_budget_ms(request: HelloRequest, current: TopologyVersion, *, assertions: Assertions = MONGOD) -> int | None:
     """How many milliseconds to wait for a topology change before answering, or None to answer at once.
 
-    A client that knows another run of the process, or an older counter, has news to get; one that is up to date waits.
+    A client that has seen another process, or an older counter, is answered at once; one that is up to date waits.
 
     Raises:
-        CommandError: ``counter_ahead``, the client claims to know a version of this process that has not been yet.
+        CommandError: ``counter_ahead``, the client names a version of this process that does not exist yet.
     """
     known = request.topology_version
     if known is None or known.process_id != current.process_id or known.counter < current.counter:

@@ -1,9 +1,9 @@
-"""OP_QUERY and OP_REPLY, which are left only for the first ``hello`` of a connection.
+"""OP_QUERY and OP_REPLY, which remain only for the first ``hello`` of a connection.
 
-Drivers, and mongod's own client, begin a connection with a legacy handshake because they do not know yet whether the
-server speaks OP_MSG. MongoDB 6.0 refuses every other use of OP_QUERY, with the answers that are built here.
+Drivers, and mongod's own client, start a connection with a legacy handshake because they do not know yet whether the
+server supports OP_MSG. MongoDB 6.0 refuses every other use of OP_QUERY, with the replies that are built here.
 
-The format is that of https://www.mongodb.com/docs/manual/legacy-opcodes/; the answers are those of mongod 6.0.5.
+The format is that of https://www.mongodb.com/docs/manual/legacy-opcodes/; the replies are those of mongod 6.0.5.
 """
 
 from dataclasses import dataclass
@@ -44,9 +44,9 @@ class LegacyQuery:
     """One OP_QUERY message.
 
     Attributes:
-        request_id: what the answer has to carry as ``responseTo``.
+        request_id: the ``responseTo`` of the reply.
         full_collection_name: the namespace, ``<db>.$cmd`` for a command.
-        query: the raw command or filter, taken out of the ``$query`` that drivers wrap around it.
+        query: the raw command or filter, without the ``$query`` that drivers wrap around it.
     """
 
     request_id: int
@@ -63,7 +63,7 @@ class LegacyQuery:
 
 
 def is_hello(query: LegacyQuery) -> bool:
-    """Whether this is what OP_QUERY is left for: a well-formed ``hello`` by any of its names."""
+    """Whether this is the only permitted use of OP_QUERY: a well-formed ``hello`` by any of its names."""
     return query.is_command and _refusal(query) is None
 
 
@@ -85,7 +85,7 @@ def op_reply(response_to: int, document: bytes, *, flags: int = AWAIT_CAPABLE) -
 
 
 def parse_query(frame: bytes) -> LegacyQuery:
-    """Read a whole OP_QUERY frame. A field selector behind the query is ignored, as it has no meaning for a command.
+    """Parse a whole OP_QUERY frame. A field selector after the query is ignored; it has no meaning for commands.
 
     Raises:
         RemoteProtocolError: the frame is not a well-formed OP_QUERY.
@@ -121,7 +121,7 @@ def parse_query(frame: bytes) -> LegacyQuery:
 
 
 def _refusal(query: LegacyQuery) -> CommandError | None:
-    """Why a command in an OP_QUERY is not run, or None when it is."""
+    """Why a command in an OP_QUERY is refused, or None if it is run."""
     if query.full_collection_name.startswith("."):
         return CommandError(ErrorCode.InvalidNamespace, "Invalid database name: ''")
     if query.number_to_return not in (-1, 1):
@@ -130,7 +130,7 @@ def _refusal(query: LegacyQuery) -> CommandError | None:
     if query.flags & EXHAUST:
         message = f"The 'exhaust' OP_QUERY flag is invalid for commands: {query.full_collection_name}"
         return CommandError(EXHAUST_ON_COMMAND, message)
-    # An empty command is called by the $db field that MongoDB adds on its way to OP_MSG.
+    # MongoDB adds $db when it converts to OP_MSG, so that is the name of an empty command.
     name = next((name for name, _ in rawbson.spans(query.query)), b"$db").decode(errors="replace")
     if name in HELLO_NAMES:
         return None

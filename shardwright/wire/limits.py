@@ -1,4 +1,4 @@
-"""The limits that MongoDB 6.0 puts on messages and documents, as ``hello`` announces them where it does."""
+"""MongoDB 6.0's limits on messages and documents, some of which ``hello`` announces."""
 
 from typing import Final
 
@@ -6,20 +6,20 @@ MESSAGE_BYTES_MAX: Final = 48_000_000
 """``maxMessageSizeBytes``: the longest frame, its header included."""
 
 BSON_OBJECT_BYTES_MAX: Final = 16 * 1024 * 1024
-"""``maxBsonObjectSize``: the largest document that a collection holds."""
+"""``maxBsonObjectSize``: the largest document in a collection."""
 
 BSON_OBJECT_INTERNAL_BYTES_MAX: Final = BSON_OBJECT_BYTES_MAX + 16 * 1024
 """The largest document inside a message: a stored document and room for the command around it."""
 
 NESTING_LEVELS_MAX: Final = 201
-"""How deep the documents and arrays of a message may be nested, the outermost document counted.
+"""How deeply the documents and arrays of a message may be nested, including the outermost document.
 
-MongoDB documents a limit of 100; mongod 6.0.5 takes a command body, or a document of a sequence section, of 201 levels
-and answers Overflow (15) to 202. `wire.rawbson.depth_exceeds` counts the same way.
+MongoDB documents a limit of 100; mongod 6.0.5 accepts 201 levels in a command body, or in a document of a sequence
+section, and returns Overflow (15) for 202. `wire.rawbson.depth_exceeds` counts in the same way.
 """
 
 STORED_NESTING_LEVELS_MAX: Final = 181
-"""How deep a document to be stored may be nested, itself counted; one more is a write error Overflow (15)."""
+"""How deeply a document to be stored may be nested, including itself; one more is a write error Overflow (15)."""
 
 WRITE_BATCH_OPERATIONS_MAX: Final = 100_000
 """``maxWriteBatchSize``: the most statements in one write command."""
@@ -28,4 +28,4 @@ LOGICAL_SESSION_TIMEOUT_MINUTES: Final = 30
 """``logicalSessionTimeoutMinutes``."""
 
 CONNECTIONS_MAX: Final = 1_000_000
-"""``net.maxIncomingConnections``: the default bound on open client connections."""
+"""``net.maxIncomingConnections``: the default limit on open client connections."""

@@ -1,8 +1,8 @@
-"""Loggers with typed fields: the one way in which the product writes to its log.
+"""Loggers with typed fields, through which all modules write to the log.
 
-A line has a constant message and fields that vary, so that lines of a kind can be searched for and counted. How lines
-look and where they go is decided in `daemon.logs`; the standard library's loggers stand between, because what we depend
-on uses them as well.
+A line has a constant message and variable fields, so that lines of a kind can be searched for and counted.
+`daemon.logs` defines the format and destination; the standard library's loggers are in between, because our
+dependencies use them as well.
 """
 
 import logging
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 RESERVED: Final = frozenset({"t", "level", "component", "msg", "traceback"})
-"""What each line has beside its fields; no field is named so."""
+"""Keys that each line has besides its fields; fields must have other names."""
 
 
 class Logger:
@@ -20,7 +20,7 @@ class Logger:
 
     Args:
         component: such as ``router.cursors``.
-        fields: what all its lines have.
+        fields: fields of all its lines.
     """
 
     __slots__ = ("_component", "_fields", "_logger")
@@ -40,23 +40,23 @@ class Logger:
         return self._logger.isEnabledFor(logging.DEBUG)
 
     def debug(self, message: str, /, **fields: object) -> None:
-        """For debugging; the only level at which documents may appear."""
+        """Log details for debugging; the only level at which documents may appear."""
         self._log(logging.DEBUG, message, fields)
 
     def info(self, message: str, /, **fields: object) -> None:
-        """Something that an operator would put in the story of the day."""
+        """Log a normal event that operators want to know about."""
         self._log(logging.INFO, message, fields)
 
     def warning(self, message: str, /, **fields: object) -> None:
-        """Something is off, and the daemon copes."""
+        """Log a problem that the daemon handles."""
         self._log(logging.WARNING, message, fields)
 
     def error(self, message: str, /, **fields: object) -> None:
-        """Something has failed that should not."""
+        """Log a failure that should not happen."""
         self._log(logging.ERROR, message, fields)
 
     def exception(self, message: str, /, *, raised: BaseException | None = None, **fields: object) -> None:
-        """An error with the traceback of ``raised``, by default the exception that is being handled."""
+        """Log an error with the traceback of ``raised``, by default the exception that is being handled."""
         self._log(logging.ERROR, message, fields, raised or True)
 
     def _log(

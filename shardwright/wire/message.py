@@ -33,7 +33,7 @@ _unpack_int32 = _INT32.unpack_from
 
 
 class DocumentSequence:
-    """A kind 1 section: a named run of documents outside the body, as the argument of a bulk write."""
+    """A kind 1 section: a named sequence of documents outside the body, for example the statements of a bulk write."""
 
     __slots__ = ("_documents", "data", "name")
 
@@ -54,7 +54,7 @@ class DocumentSequence:
         return self._documents
 
     def section(self) -> bytes:
-        """The section as it stands in a message, with its kind byte."""
+        """The bytes of the section in a message, with its kind byte."""
         return encode_sequence(self.name, (self.data,))
 
 
@@ -78,7 +78,7 @@ class OpMsg:
             raise RemoteProtocolError("an OP_MSG too short for a section") from None
         self.frame = frame
         self.flags = flags
-        # Nearly every message is a lone body that fills the frame.
+        # Nearly every message is just a body that fills the frame.
         if not flags & _REQUIRED_FLAGS and kind == 0 and length >= 26 and _unpack_int32(frame, 21)[0] == length - 21:
             self.body = frame[21:]
             self.sequences: Sequence[DocumentSequence] = ()
@@ -94,12 +94,12 @@ class OpMsg:
 
     @property
     def is_more_to_come(self) -> bool:
-        """Whether the sender expects no reply to this message (or, in a reply, sends another one unasked)."""
+        """Whether the sender expects no reply to this message (or, in a reply, whether another reply follows)."""
         return bool(self.flags & MORE_TO_COME)
 
     @property
     def is_exhaust_allowed(self) -> bool:
-        """Whether the sender would take more than one reply."""
+        """Whether the sender accepts more than one reply."""
         return bool(self.flags & EXHAUST_ALLOWED)
 
 
@@ -145,7 +145,7 @@ def _section_length(frame: bytes, position: int, end: int) -> int:
 
 
 def split_documents(data: bytes) -> list[bytes]:
-    """Documents that lie one behind the other, cut by their length prefixes.
+    """Split concatenated documents by their length prefixes.
 
     Raises:
         RemoteProtocolError: they do not fill ``data`` exactly.
@@ -179,14 +179,14 @@ def op_msg(body: bytes, *, request_id: int, response_to: int = 0, flags: int = 0
         request_id: id of this message.
         response_to: id of the message that this one answers.
         flags: `MORE_TO_COME` and `EXHAUST_ALLOWED`.
-        sections: further sections, each as `encode_sequence` makes them.
+        sections: further sections, as returned by `encode_sequence`.
     """
     length = 21 + len(body) + len(sections)
     return _pack_prefix(length, request_id, response_to, OP_MSG, flags, 0) + body + sections
 
 
 def with_checksum(frame: bytes) -> bytes:
-    """The same OP_MSG frame, with its CRC-32C appended and the flag that says so."""
+    """The same OP_MSG frame with its CRC-32C appended and ``checksumPresent`` set."""
     length, request_id, response_to, opcode, flags, kind = _unpack_prefix(frame)
     prefix = _pack_prefix(length + 4, request_id, response_to, opcode, flags | CHECKSUM_PRESENT, kind)
     summed = prefix + frame[21:]
@@ -194,7 +194,7 @@ def with_checksum(frame: bytes) -> bytes:
 
 
 def without_checksum(frame: bytes) -> bytes:
-    """The same OP_MSG frame less its checksum, if it has one."""
+    """The same OP_MSG frame without its checksum, if it has one."""
     length, request_id, response_to, opcode, flags, kind = _unpack_prefix(frame)
     if not flags & CHECKSUM_PRESENT:
         return frame
@@ -207,7 +207,7 @@ def reply(request_id: int, body: bytes) -> bytes:
 
 
 def reply_of_elements(request_id: int, elements: Iterable[bytes | memoryview]) -> bytes:
-    """As `reply`, for a body that is given as the raw elements it consists of. However long, they are copied once."""
+    """As `reply`, for a body given as its raw elements, which are copied only once."""
     pieces = list(elements)
     length = sum(map(len, pieces)) + 5
     prefix = _pack_prefix(21 + length, next_request_id(), request_id, OP_MSG, 0, 0)

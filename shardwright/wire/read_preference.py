@@ -1,4 +1,4 @@
-"""Which members of a replica set may serve a read, as the client wishes; `wire.discovery.selection` finds them."""
+"""Which members of a replica set a client allows to serve a read; `wire.discovery.selection` applies it."""
 
 import math
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ _STALENESS_SECONDS_MIN: Final = 90
 
 @dataclass(frozen=True)
 class ReadPreference:
-    """A mode with its tag sets and staleness bound (0: none)."""
+    """A mode with its tag sets and maximum staleness (0: no limit)."""
 
     mode: str = "primary"
     tag_sets: tuple[Mapping[str, str], ...] = ()

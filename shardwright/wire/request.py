@@ -1,4 +1,4 @@
-"""A command as it came: the body read once into spans, everything else decoded only when asked for."""
+"""A received command: the body is indexed once, everything else is decoded on demand."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -30,11 +30,11 @@ class Request:
     """One command message.
 
     Attributes:
-        message: the message it came in.
+        message: the message that contains it.
         body: the raw command document.
-        fields: where its top-level elements are, by name.
+        fields: the spans of its top-level elements, by name.
         name: the command, as the client spelt it.
-        db: the database it is for.
+        db: its database.
     """
 
     __slots__ = ("_document", "body", "db", "fields", "message", "name")
@@ -42,10 +42,10 @@ class Request:
     fields: Mapping[bytes, Span]
 
     def __init__(self, message: OpMsg) -> None:
-        """Read the top level of the body.
+        """Index the top level of the body.
 
         Raises:
-            CommandError: InvalidBSON; or it names no command, or no database.
+            CommandError: InvalidBSON; CommandNotFound, it is empty; 40571, it has no ``$db``; TypeMismatch.
         """
         self.message = message
         self.body = body = message.body
@@ -73,7 +73,7 @@ class Request:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The whole body as a dict, for commands that are rare enough. Document sequences are not part of it.
+        """The whole body as a dict, for infrequent commands. Document sequences are not part of it.
 
         Raises:
             CommandError: Overflow, the body is nested too deep.
@@ -95,7 +95,7 @@ class Request:
         return self.body[span[2] : span[3]]
 
     def raw_object(self, name: bytes) -> bytes | None:
-        """The bytes of a top-level field that holds a document, None when it is absent.
+        """The bytes of a top-level field that is a document; None if it is absent.
 
         Raises:
             CommandError: TypeMismatch, the field is something else.
@@ -111,7 +111,7 @@ class Request:
         """The documents of an array argument, from the document sequence of that name or from the body.
 
         Raises:
-            CommandError: 40414, there is neither; TypeMismatch, it is no array of documents; InvalidBSON.
+            CommandError: 40414, there is neither; TypeMismatch, it is not an array of documents; InvalidBSON.
         """
         for sequence in self.message.sequences:
             if sequence.name == name:
@@ -144,15 +144,15 @@ class Request:
 
 
 def documents_of_array(body: bytes, array: Span, path: str) -> list[bytes]:
-    """The documents of an array, as they lie in the message.
+    """The documents of an array, as raw bytes.
 
     Args:
-        body: the message.
-        array: where in it the array is.
+        body: the document that contains the array.
+        array: the array's span.
         path: ``<struct>.<field>`` for errors.
 
     Raises:
-        CommandError: TypeMismatch, an element is no document; InvalidBSON.
+        CommandError: TypeMismatch, an element is not a document; InvalidBSON.
     """
     documents: list[bytes] = []
     try:

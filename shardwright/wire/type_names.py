@@ -1,4 +1,4 @@
-"""The names by which MongoDB calls BSON types in its error messages and in ``$type``."""
+"""MongoDB's names of BSON types in error messages and in ``$type``."""
 
 from typing import Final
 
@@ -30,5 +30,5 @@ _TYPE_NAMES: Final = {
 
 
 def type_name(kind: int) -> str:
-    """MongoDB's name of a BSON type byte, which must be a valid one."""
+    """MongoDB's name of a BSON type, given its type byte, which must be valid."""
     return _TYPE_NAMES[kind]

@@ -1,8 +1,8 @@
-"""Whether a request is well-formed BSON all the way down, which is found out only once something has stumbled over it.
+"""Whether a request is well-formed BSON at all levels, checked only after a handler has failed on it.
 
-A mongod validates each message as it comes and answers InvalidBSON. Daemons look no deeper than they have to; what they
-pass on is the mongod's to judge. Where one meets bytes that cannot be read, the whole request is looked at, to tell
-whether that is the client's fault.
+A mongod validates each message on receipt and answers InvalidBSON. Daemons read no deeper than they have to, and leave
+the validation of what they pass on to the mongod. If a daemon fails to read some bytes, the whole request is validated,
+to find out whether the client sent malformed BSON.
 """
 
 from bson.errors import InvalidBSON
@@ -16,10 +16,10 @@ from shardwright.wire.request import Request
 
 
 def error_of_request(failure: Exception, request: Request) -> CommandError | None:
-    """The error with which a failed command is answered; None for an internal error.
+    """The error to return for a failed command; None for an internal error.
 
     Args:
-        failure: what its handler raised.
+        failure: the exception raised by its handler.
         request: the command.
     """
     if isinstance(failure, CommandError):
@@ -39,7 +39,7 @@ def error_of_request(failure: Exception, request: Request) -> CommandError | Non
 
 
 def _check(document: bytes, start: int, levels: int) -> None:
-    """Walk a document at any depth.
+    """Validate a document at all levels.
 
     Raises:
         InvalidBSONError: it is not well-formed.

@@ -1,11 +1,11 @@
-"""BSON documents read where they lie, one level at a time, without decoding what is only passed on.
+"""BSON documents read in place, one level at a time, without decoding what is only passed on.
 
-A document is a ``bytes`` object and is never copied to be looked at. A *span* says where one element of it is:
+A document is a ``bytes`` object, which is never copied for reading. A *span* gives the position of one element:
 ``(type, element_start, value_start, value_end)``, offsets into the bytes object, with the element's type byte at
-``element_start`` and its value in ``[value_start, value_end)``. Spans are plain tuples because a router makes some ten
-of them for every operation.
+``element_start`` and its value in ``[value_start, value_end)``. Spans are plain tuples because a router creates about
+ten of them for every operation.
 
-`types` names the types, `spans` walks documents, `building` puts documents together from bytes, `values` decodes.
+`types` defines the types, `spans` locates elements, `building` builds documents from bytes, `values` decodes.
 """
 
 from shardwright.wire.rawbson.building import (

@@ -1,4 +1,4 @@
-"""Building documents of bytes that are there already: appending, cutting out and joining elements."""
+"""Building documents from existing bytes: appending, removing and joining elements."""
 
 from collections.abc import Container, Iterable, Mapping
 from typing import Any
@@ -24,10 +24,9 @@ def element(name: bytes, kind: int, value: bytes) -> bytes:
 
 
 def encode_document(document: Mapping[str, Any]) -> bytes:
-    """``document`` with its fields in their order, as keys, bounds and patterns need it.
+    """Encode ``document`` and keep the order of its fields, which matters for keys, bounds and patterns.
 
-    The codec moves ``_id`` to the front of a document that it encodes by itself, as drivers do with what they insert;
-    it leaves nested documents alone.
+    The codec moves ``_id`` to the front of a top-level document, as drivers do for inserts, but not in nested ones.
     """
     return bson.encode({"": document})[6:-1]
 
@@ -38,7 +37,7 @@ def encode_elements(fields: Mapping[str, Any]) -> bytes:
 
 
 def from_elements(elements: bytes) -> bytes:
-    """A document made of elements that lie one behind the other."""
+    """A document made of concatenated elements."""
     return _pack_int32(len(elements) + 5) + elements + b"\0"
 
 
@@ -53,7 +52,7 @@ def with_value(document: bytes, span: Span, value: bytes) -> bytes:
 
 
 def without(document: bytes, names: Container[bytes]) -> bytes:
-    """``document`` less its top-level elements of the given names; itself when it has none of them."""
+    """``document`` without its top-level elements of the given names; the same object if it has none of them."""
     kept: list[bytes] = []
     kept_from = 4
     for name, (_, element_start, _, value_end) in spans(document):
@@ -67,7 +66,7 @@ def without(document: bytes, names: Container[bytes]) -> bytes:
 
 
 def without_spans(document: bytes, removed: Iterable[Span]) -> bytes:
-    """``document`` less some of its top-level elements, which are given in their order."""
+    """``document`` without some of its top-level elements, whose spans are given in order."""
     kept: list[bytes] = []
     kept_from = 4
     for _, element_start, _, value_end in removed:
@@ -85,7 +84,7 @@ def array_of_documents(documents: list[bytes]) -> bytes:
 
 
 def raw_document(document: bytes) -> RawBSONDocument:
-    """A mapping that pymongo's encoder copies verbatim when it stands inside another document."""
+    """A mapping that pymongo's encoder copies verbatim when it is nested in another document."""
     try:
         return RawBSONDocument(document)
     except InvalidBSON as error:

@@ -1,4 +1,4 @@
-"""Walking a document: where its elements are, checked against its bytes, one level at a time."""
+"""Locating the elements of a document, with bounds checks, one level at a time."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -33,7 +33,7 @@ from shardwright.wire.rawbson.types import (
 
 _unpack_int32 = INT32_STRUCT.unpack_from
 
-# How long the value of each type is: a fixed count, or a way to read it from the value's first bytes.
+# The length of each type's values: a fixed size, or how to read it from the value's first bytes.
 _LENGTH_PREFIXED = -1  # int32 length, then that many bytes (strings)
 _SELF_SIZED = -2  # int32 length that counts itself (documents, code with scope)
 _BINARY = -3  # int32 length, a subtype byte, then the bytes
@@ -72,7 +72,7 @@ def spans(document: bytes, start: int = 0) -> Iterator[tuple[bytes, Span]]:
     """The elements of the document that begins at ``start``, in order, as ``(name, span)``.
 
     Raises:
-        InvalidBSONError: a length or a type that cannot be, met on the way.
+        InvalidBSONError: an element read so far has an impossible length or type.
     """
     end = _document_end(document, start)
     position = start + 4
@@ -99,8 +99,7 @@ def spans(document: bytes, start: int = 0) -> Iterator[tuple[bytes, Span]]:
 def index(document: bytes, start: int = 0) -> dict[bytes, Span]:
     """All elements of one document by name, in their order; of elements with the same name, the last.
 
-    Written out instead of calling `spans`, and with the commonest types first, since every message that a daemon
-    handles goes through here.
+    This repeats the loop of `spans`, with the most common types first, because every message of a daemon is indexed.
 
     Raises:
         InvalidBSONError: as `spans`.
@@ -116,7 +115,7 @@ def index(document: bytes, start: int = 0) -> dict[bytes, Span]:
             raise InvalidBSONError("an element name without an end")
         size = sizes[kind]
         if size < 0:
-            # A length that reaches past the end is caught below, one that is too small here.
+            # Lengths that are too small are caught here, those that reach past the end below.
             if kind <= ARRAY and value_start + 4 < end:
                 size = _unpack_int32(document, value_start)[0]
                 if size < DOCUMENT_BYTES_MIN:
@@ -136,7 +135,7 @@ def index(document: bytes, start: int = 0) -> dict[bytes, Span]:
 
 
 def find(document: bytes, name: bytes, start: int = 0) -> Span | None:
-    """The first element of that name in the document that begins at ``start``, which is walked no further; or None.
+    """The first element of that name in the document at ``start``, or None. Later elements are not checked.
 
     Raises:
         InvalidBSONError: as `spans`.
@@ -164,7 +163,7 @@ def find(document: bytes, name: bytes, start: int = 0) -> Span | None:
 
 
 def deciding_bytes(kind: int) -> int | None:
-    """How many bytes at the beginning of a value of a type say how long it is; None if it has to be read to its end."""
+    """How many leading bytes of a value determine its length; None if it must be read to its end."""
     size = _SIZES[kind]
     if size >= 0:
         return 0
@@ -172,7 +171,7 @@ def deciding_bytes(kind: int) -> int | None:
 
 
 def document_length(document: bytes, start: int = 0) -> int:
-    """The length in bytes that the document at ``start`` gives itself, checked against the bytes that are there."""
+    """The length prefix of the document at ``start``, checked against the available bytes."""
     return _document_end(document, start) - start
 
 
@@ -185,7 +184,7 @@ def array_documents(document: bytes, span: Span) -> list[bytes]:
     if span[0] != ARRAY:
         raise InvalidBSONError("not an array")
     found: list[bytes] = []
-    # Written out instead of calling `spans`: migrations cut millions of documents here.
+    # This does not call `spans`, because migrations split millions of documents here.
     position, end = span[2] + 4, _document_end(document, span[2]) - 1
     while kind := document[position]:
         if kind != OBJECT:
@@ -204,7 +203,7 @@ def array_documents(document: bytes, span: Span) -> list[bytes]:
 
 
 def depth_exceeds(document: bytes, levels: int, start: int = 0) -> bool:
-    """Whether documents and arrays are nested in ``document`` more than ``levels`` deep (itself counted)."""
+    """Whether ``document`` is nested more than ``levels`` deep, including itself."""
     if levels == 0:
         return True
     for _, (kind, _, value_start, _) in spans(document, start):

@@ -1,4 +1,4 @@
-"""The types of BSON and where an element of one lies, after the specification (https://bsonspec.org/spec.html)."""
+"""The BSON types, according to the specification (https://bsonspec.org/spec.html), and spans of elements."""
 
 from struct import Struct
 from typing import Final, TypeAlias

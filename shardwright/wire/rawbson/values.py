@@ -1,4 +1,4 @@
-"""Decoding documents and values, those included that pymongo's codec refuses and a mongod accepts."""
+"""Decoding documents and values, including those that pymongo's codec refuses and a mongod accepts."""
 
 from typing import Any, Final
 
@@ -17,16 +17,16 @@ _unpack_int32 = INT32_STRUCT.unpack_from
 VALUE_CODEC: Final[CodecOptions[dict[str, Any]]] = CodecOptions(
     document_class=dict, tz_aware=False, datetime_conversion=DatetimeConversion.DATETIME_AUTO
 )
-"""How values are decoded where a daemon needs them: UUIDs stay ``Binary``, dates out of Python's range are kept."""
+"""How values that a daemon needs are decoded: UUIDs stay ``Binary``, dates outside Python's range are kept."""
 
 _LENIENT_CODEC: Final = VALUE_CODEC.with_options(unicode_decode_error_handler="replace")
 
 
 class VerbatimDocument(dict[str, Any]):
-    """A nested document with values that Python cannot hold exactly; encoded again, it is the same bytes.
+    """A nested document with values that Python cannot represent exactly; it is encoded as the same bytes again.
 
     Attributes:
-        raw: the bytes, which pymongo's encoder copies in place of the values, as it does those of a `RawBSONDocument`.
+        raw: the bytes, which pymongo's encoder copies instead of encoding the values, as for a `RawBSONDocument`.
     """
 
     _type_marker = RawBSONDocument._type_marker
@@ -42,11 +42,11 @@ class VerbatimDocument(dict[str, Any]):
 
 
 def decode_document(document: bytes) -> dict[str, Any]:
-    """A document decoded by pymongo's codec with `VALUE_CODEC`, also where that codec refuses what a mongod accepts.
+    """Decode a document with pymongo and `VALUE_CODEC`, even if pymongo refuses it and a mongod would accept it.
 
-    A mongod checks neither that text is UTF-8 nor the length that binary data of the old subtype 2 give themselves.
-    Text then has replacement characters, data of such a length come whole, and nested documents that hold any of it
-    are `VerbatimDocument`.
+    A mongod checks neither that text is UTF-8 nor the inner length of binary data of the old subtype 2. Such text gets
+    replacement characters, such data is returned whole, and nested documents that contain any of it become
+    `VerbatimDocument`.
 
     Raises:
         InvalidBSONError: it is not well-formed.
