@@ -1,4 +1,4 @@
-"""What an operation's failure says about the server that it was sent to."""
+"""What the failure of an operation implies about the state of its server."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from shardwright.wire.error_codes import Category, ErrorCode, has_category
 _SHUTDOWN_CODES: Final = frozenset({ErrorCode.InterruptedAtShutdown, ErrorCode.ShutdownInProgress})
 _LEGACY_NOT_PRIMARY: Final = 10058
 _KEEPS_CONNECTIONS_WIRE_VERSION: Final = 8
-"""MongoDB 4.2's: from then on a member keeps its connections when it steps down."""
+"""MongoDB 4.2, from which on a member keeps its connections when it steps down."""
 
 
 class Failure(Enum):
@@ -28,13 +28,13 @@ class ApplicationError:
     """The failure of an operation.
 
     Attributes:
-        address: of the server.
-        failure: how it failed.
-        code: of the reply, if it was a command that failed.
-        topology_version: of the reply.
-        generation: that of the pool when the connection was opened; None for that of now.
-        is_after_handshake: whether the connection had been greeted.
-        wire_version: the newest that the server speaks.
+        address: the server's address.
+        failure: how the operation failed.
+        code: the reply's error code, if a command failed.
+        topology_version: the reply's ``topologyVersion``.
+        generation: the pool's generation when the connection was opened; None for the current one.
+        is_after_handshake: whether the handshake was complete.
+        wire_version: the server's newest wire version.
     """
 
     address: str
@@ -47,9 +47,9 @@ class ApplicationError:
 
 
 def after_application_error(topology: Topology, error: ApplicationError) -> Topology:
-    """The state after an operation failed; the same object if that says nothing new about the server.
+    """The state after an operation failed; the same object if the failure implies nothing new about the server.
 
-    A higher ``pool_generation`` asks for the connections to the server to be closed.
+    A higher ``pool_generation`` means that the connections to the server should be closed.
     """
     server = topology.servers.get(error.address)
     if server is None or _is_stale(server, error):
@@ -65,7 +65,7 @@ def after_application_error(topology: Topology, error: ApplicationError) -> Topo
 
 
 def is_state_change(code: int) -> bool:
-    """Whether a code says that a server is not primary, is recovering or is shutting down."""
+    """Whether an error code means that a server is not primary, is recovering or is shutting down."""
     return code == _LEGACY_NOT_PRIMARY or code in _SHUTDOWN_CODES or has_category(code, Category.NOT_PRIMARY)
 
 

@@ -1,6 +1,6 @@
-"""Which of two primaries was elected later, while a deposed one has not noticed yet.
+"""Which of two primaries was elected later, when a deposed primary has not noticed its deposition yet.
 
-Members from MongoDB 6.0 on compare ``electionId`` first, older ones ``setVersion``.
+For members from MongoDB 6.0 on, ``electionId`` is compared first; for older ones, ``setVersion``.
 """
 
 from dataclasses import dataclass
@@ -9,27 +9,27 @@ from typing import Final
 from shardwright.wire.discovery.server import Server
 
 _ELECTION_ID_FIRST_WIRE_VERSION: Final = 17
-"""MongoDB 6.0's."""
+"""MongoDB 6.0."""
 
 
 @dataclass(frozen=True)
 class Election:
-    """The two numbers that order elections; either may be missing, which is older than any."""
+    """The two values that order elections; either may be missing, which is older than any value."""
 
     election_id: bytes | None = None
     set_version: int | None = None
 
     @classmethod
     def of(cls, primary: Server) -> "Election":
-        """That of a primary, as it reports it."""
+        """The election that a primary reports."""
         return cls(primary.election_id, primary.set_version)
 
     def is_older_than(self, newest: "Election", wire_version: int) -> bool:
-        """Whether a primary of this election is a deposed one.
+        """Whether a primary of this election has been deposed.
 
         Args:
-            newest: the newest election known.
-            wire_version: the newest that the primary of this election speaks.
+            newest: the newest known election.
+            wire_version: the newest wire version of the primary of this election.
         """
         if wire_version >= _ELECTION_ID_FIRST_WIRE_VERSION:
             return self._by_election_id() < newest._by_election_id()
@@ -38,7 +38,7 @@ class Election:
         return self._by_set_version() < newest._by_set_version()
 
     def merged_with(self, election: "Election", wire_version: int) -> "Election":
-        """The newest election known after a primary of ``election`` was believed, this one being the newest before."""
+        """The newest known election after a primary of ``election`` was accepted; before, this one was the newest."""
         if wire_version >= _ELECTION_ID_FIRST_WIRE_VERSION:
             return election
         versions = [each for each in (self.set_version, election.set_version) if each is not None]

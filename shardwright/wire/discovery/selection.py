@@ -1,4 +1,4 @@
-"""Which servers may serve an operation, and which of them is asked."""
+"""Server selection: which servers may serve an operation, and which of them is chosen."""
 
 import random
 from collections.abc import Callable, Collection, Sequence
@@ -11,7 +11,7 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.read_preference import ReadPreference
 
 HEARTBEAT_SECONDS: Final = 10.0
-"""How old the state of a server may be."""
+"""The maximum age of a server's state."""
 
 LATENCY_WINDOW_SECONDS: Final = 0.015
 
@@ -26,16 +26,16 @@ def suitable_servers(
     deprioritized: Collection[str] = (),
     heartbeat_seconds: float = HEARTBEAT_SECONDS,
 ) -> Sequence[Server]:
-    """The servers that a read preference admits, however far away.
+    """The servers that a read preference allows, regardless of latency.
 
     Args:
         topology: the replica set.
         preference: mode, tags and staleness; the mode ``primary`` for writes.
-        deprioritized: addresses of those that are chosen only if no other is suitable.
-        heartbeat_seconds: how often servers are heard of.
+        deprioritized: addresses of servers that are chosen only if no other is suitable.
+        heartbeat_seconds: the interval of heartbeats.
 
     Raises:
-        CommandError: MaxStalenessOutOfRange, a bound that no heartbeat could prove to be kept.
+        CommandError: MaxStalenessOutOfRange, the maximum is too small to be checked with heartbeats.
     """
     if topology.type is TopologyType.UNKNOWN or not topology.is_compatible:
         return ()
@@ -53,7 +53,7 @@ def suitable_servers(
 
 
 def in_latency_window(servers: Sequence[Server]) -> Sequence[Server]:
-    """Those of the servers that are hardly farther away than the nearest of them."""
+    """The servers whose round trip is at most `LATENCY_WINDOW_SECONDS` longer than that of the nearest one."""
     if len(servers) <= 1:
         return servers
     limit = min(server.round_trip_seconds or 0.0 for server in servers) + LATENCY_WINDOW_SECONDS
@@ -61,11 +61,11 @@ def in_latency_window(servers: Sequence[Server]) -> Sequence[Server]:
 
 
 def least_busy_of_two(servers: Sequence[Server], in_progress: Callable[[str], int]) -> Server:
-    """One of two servers taken at random: the one with fewer operations in progress.
+    """Of two random servers, the one with fewer operations in progress.
 
     Args:
-        servers: at least one.
-        in_progress: the number of operations that we have in progress at an address.
+        servers: at least one server.
+        in_progress: returns the number of our operations in progress at an address.
     """
     if len(servers) == 1:
         return servers[0]
@@ -98,7 +98,7 @@ def _tagged(servers: Sequence[Server], preference: ReadPreference) -> Sequence[S
 def _fresh(
     primary: Sequence[Server], secondaries: Sequence[Server], staleness_max: int, heartbeat_seconds: float
 ) -> Sequence[Server]:
-    """The secondaries whose replication is not estimated to lag by more than ``staleness_max`` seconds."""
+    """The secondaries whose estimated replication lag is at most ``staleness_max`` seconds."""
     if not staleness_max or not secondaries:
         return secondaries
     newest = max(server.last_write_ms for server in secondaries)

@@ -1,4 +1,4 @@
-"""One server as its last hello described it."""
+"""The state of one server according to its last hello."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -11,7 +11,7 @@ _ROUND_TRIP_WEIGHT: Final = 0.2
 
 
 class ServerType(StrEnum):
-    """The specification's types of servers, less the load balancer."""
+    """The specification's server types, except the load balancer."""
 
     UNKNOWN = "Unknown"
     POSSIBLE_PRIMARY = "PossiblePrimary"
@@ -25,35 +25,35 @@ class ServerType(StrEnum):
 
 
 UNKNOWN_TYPES: Final = frozenset({ServerType.UNKNOWN, ServerType.POSSIBLE_PRIMARY})
-"""Those of servers of which no hello is known."""
+"""The types of servers without a known hello."""
 
 DATA_BEARING_TYPES: Final = frozenset({ServerType.PRIMARY, ServerType.SECONDARY})
-"""Those of servers that can be read from."""
+"""The types of servers that can be read from."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """A server, as far as it is known.
+    """What is known of a server.
 
     Attributes:
         address: ``host:port``, in lower case.
-        type: what it is at present.
+        type: its current type.
         set_name: the name of its replica set.
-        hosts: all members that it reports, with passives and arbiters.
-        me: the address that it takes for its own.
-        primary: the member that it takes for the primary.
+        hosts: all members that it reports, including passives and arbiters.
+        me: its address according to itself.
+        primary: the address of the primary according to it.
         set_version: the version of its replica set's configuration.
-        election_id: of the election that made it primary.
-        topology_version: ``processId`` and ``counter``, which orders its hellos.
+        election_id: the id of the election that made it primary.
+        topology_version: ``processId`` and ``counter``, which order its hellos.
         tags: its replica set tags.
-        wire_versions: the oldest and the newest that it speaks.
+        wire_versions: its oldest and newest wire version.
         session_timeout_minutes: its ``logicalSessionTimeoutMinutes``.
-        round_trip_seconds: smoothed time of a hello; None if not measured yet.
+        round_trip_seconds: smoothed duration of a hello; None if not measured yet.
         last_write_ms: its ``lastWriteDate`` in milliseconds since the epoch.
-        last_update_ms: when its hello came, by a clock that all servers' hellos are timed with.
-        extensions: fields of requests beyond MongoDB's that it understands.
-        pool_generation: how often the connections to it were found to be broken.
-        error: why it is unknown, for logs.
+        last_update_ms: when its hello was received, by a clock common to all servers' hellos.
+        extensions: the extensions of MongoDB's protocol that it understands.
+        pool_generation: how often the connections to it have been declared broken.
+        error: why its state is unknown, for logs.
     """
 
     address: str
@@ -79,13 +79,13 @@ class Server:
     def from_hello(
         cls, address: str, hello: Mapping[str, Any], *, now_ms: int = 0, round_trip_seconds: float | None = None
     ) -> "Server":
-        """What a reply to hello says.
+        """The server described by a reply to hello.
 
         Args:
             address: where the hello was sent.
             hello: the decoded reply.
-            now_ms: when it came.
-            round_trip_seconds: the smoothed time that a hello takes, see `smoothed_round_trip`.
+            now_ms: when it was received.
+            round_trip_seconds: the smoothed duration of a hello, see `smoothed_round_trip`.
         """
         if not hello.get("ok"):
             return cls(address, error="hello failed")
@@ -115,13 +115,13 @@ class Server:
         return self.type not in UNKNOWN_TYPES
 
     def unknown(self, error: str, topology_version: Mapping[str, Any] | None = None) -> "Server":
-        """The same server when its state is no longer believed."""
+        """The same server with unknown state."""
         return Server(
             self.address, topology_version=topology_version, pool_generation=self.pool_generation, error=error
         )
 
     def possible_primary(self) -> "Server":
-        """The same unknown server when another member takes it for the primary."""
+        """The same unknown server after another member has named it as primary."""
         return replace(self, type=ServerType.POSSIBLE_PRIMARY)
 
 
@@ -132,8 +132,9 @@ def is_topology_version_stale(
 
     Args:
         known: the newest so far.
-        received: that of a hello or of an error.
-        is_equal_stale: an error with the known version says nothing new, while a hello with it is a heartbeat.
+        received: the version in a hello or an error.
+        is_equal_stale: True for errors, which say nothing new if the version is the known one; False for hellos,
+            which are heartbeats then.
     """
     if known is None or received is None or known["processId"] != received["processId"]:
         return False
@@ -141,7 +142,7 @@ def is_topology_version_stale(
 
 
 def smoothed_round_trip(previous: float | None, sample: float) -> float:
-    """The exponentially weighted moving average of round trips after one more of them."""
+    """The exponentially weighted moving average of round trips, updated with a new sample."""
     if previous is None:
         return sample
     return _ROUND_TRIP_WEIGHT * sample + (1 - _ROUND_TRIP_WEIGHT) * previous

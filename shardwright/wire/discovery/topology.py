@@ -1,8 +1,8 @@
-"""What is known of a replica set: each hello, or failure to get one, leads from one state to the next.
+"""The topology of a replica set: each hello, or failure to get one, leads from one immutable state to the next.
 
-A primary's list of hosts decides who is a member. While none is known, members add those that they report. A primary is
-believed if its election is not older than the newest known (`wire.discovery.elections`). A member whose set has another
-name, or that goes by another address than the one it was reached at, is removed; so are standalones and routers.
+A primary's list of hosts determines the members. While no primary is known, members add the hosts that they report. A
+primary is accepted if its election is not older than the newest known one (`wire.discovery.elections`). A member whose
+set has another name, or whose own address is not the one it was reached at, is removed; so are standalones and routers.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,12 +14,12 @@ from shardwright.wire.discovery.elections import NO_ELECTION, Election
 from shardwright.wire.discovery.server import DATA_BEARING_TYPES, Server, ServerType, is_topology_version_stale
 
 WIRE_VERSION_MIN: Final = 9
-"""MongoDB 4.4's, as in current drivers."""
+"""MongoDB 4.4, as in current drivers."""
 WIRE_VERSION_MAX: Final = 29
 
 
 class TopologyType(StrEnum):
-    """The specification's types of deployments, as far as they have to do with replica sets."""
+    """The specification's topology types for replica sets."""
 
     UNKNOWN = "Unknown"
     NO_PRIMARY = "ReplicaSetNoPrimary"
@@ -31,9 +31,9 @@ class Topology:
     """A replica set.
 
     Attributes:
-        set_name: its name; None until a member has reported one, if it was not known from the beginning.
-        servers: its members, and those addresses that may be members, by address.
-        newest_election: the newest that a primary reported.
+        set_name: its name; None if it was not given and no member has reported one yet.
+        servers: its members and possible members, by address.
+        newest_election: the newest election that a primary has reported.
     """
 
     set_name: str | None
@@ -59,7 +59,7 @@ class Topology:
 
     @property
     def is_compatible(self) -> bool:
-        """Whether there is a wire version that each member speaks and we speak too."""
+        """Whether each member supports a wire version that we support too."""
         return all(
             server.wire_versions[0] <= WIRE_VERSION_MAX and server.wire_versions[1] >= WIRE_VERSION_MIN
             for server in self.servers.values()
@@ -68,7 +68,7 @@ class Topology:
 
     @property
     def session_timeout_minutes(self) -> int | None:
-        """After how many minutes without use members may end a session; None if one of them has no sessions."""
+        """After how many idle minutes members may end a session; None if one of them does not support sessions."""
         minutes = [
             server.session_timeout_minutes for server in self.servers.values() if server.type in DATA_BEARING_TYPES
         ]
@@ -76,7 +76,7 @@ class Topology:
         return min(known) if known and len(known) == len(minutes) else None
 
     def after_hello(self, server: Server) -> "Topology":
-        """The state after a hello; the same object if it came from no member, or is older than the last."""
+        """The state after a hello; the same object if the server is not a member or the hello is outdated."""
         previous = self.servers.get(server.address)
         if previous is None:
             return self
@@ -95,7 +95,7 @@ class Topology:
         return named._after_member(server)
 
     def after_failed_check(self, address: str, error: str) -> "Topology":
-        """The state after a hello that was not answered: the connections to the server are taken for broken too."""
+        """The state after a hello was not answered: the connections to the server are considered broken too."""
         server = self.servers.get(address)
         if server is None:
             return self
@@ -103,7 +103,7 @@ class Topology:
         return self._with(replace(unknown, pool_generation=server.pool_generation + server.is_known))
 
     def with_unknown(self, server: Server) -> "Topology":
-        """The state in which a member is unknown, for a reason other than its hello."""
+        """The state after a member became unknown for a reason other than its hello."""
         return self._with(server) if server.address in self.servers else self
 
     def _after_primary(self, server: Server) -> "Topology":

@@ -1,1 +1,1 @@
-"""The trio side of the wire: frames over sockets, the server, client connections, pools and replica set monitoring."""
+"""Network I/O with trio: frames over sockets, the server, client connections, pools and replica set monitoring."""

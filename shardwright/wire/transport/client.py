@@ -1,4 +1,4 @@
-"""The client side: one connection to a remote host, on which one request is under way at a time."""
+"""The client side: one connection to a remote host, with at most one request in progress."""
 
 import platform
 import socket
@@ -30,7 +30,7 @@ CONNECT_SECONDS_MAX: Final = 20.0
 
 
 def handshake_document(application: str) -> dict[str, Any]:
-    """The hello with which our own connections introduce themselves.
+    """The hello of the handshake on our own connections.
 
     Args:
         application: the daemon's name, which a mongod shows in its log and ``currentOp``.
@@ -89,25 +89,25 @@ class Connection:
 
     @property
     def socket(self) -> socket.socket:
-        """The socket, for those who watch it."""
+        """The socket, for code that watches it."""
         return self._stream.socket
 
     @property
     def is_closed(self) -> bool:
-        """Whether `close` was called, by us or after an error."""
+        """Whether the connection was closed, by `close` or after an error."""
         return self._stream.is_closed
 
     @may_run_in_reactor
     async def exchange(self, frame: bytes) -> bytes:
-        """Send a request frame and wait for the frame that answers it.
+        """Send a request frame and wait for its reply.
 
-        Cancelled, or failed, on the way, the connection is closed: it can't be told which answer would come next. (A
-        mongod whose client leaves ends the operation.)
+        If this is cancelled or fails, the connection is closed, because a later reader could get this reply. (A mongod
+        whose client disconnects ends the operation.)
 
         Raises:
             ConnectionClosedError: the peer broke the connection.
-            RemoteProtocolError: what came is no answer to this frame.
-            CommandError: ExceededMemoryLimit, there is no room for the answer (`wire.transport.reservations`).
+            RemoteProtocolError: the received frame is not the reply to this request.
+            CommandError: ExceededMemoryLimit, there is no memory for the reply (`wire.transport.reservations`).
         """
         stream = self._stream
         complete = False
@@ -130,9 +130,9 @@ class Connection:
 
     @may_run_in_reactor
     async def exchange_for(self, frame: bytes, relay: Relay) -> bytes | None:
-        """As `exchange`, but a long answer is passed on while it is still coming; then None is returned.
+        """As `exchange`, but a long reply is forwarded while it is still arriving; then None is returned.
 
-        After an error the receiver may have got a part of it, and its connection is then broken off too.
+        After an error the receiver may have got part of the reply; its connection is then closed too.
 
         Raises:
             ConnectionClosedError: the peer broke the connection.
@@ -144,7 +144,7 @@ class Connection:
 
     @may_run_in_reactor
     async def ask(self, frame: bytes) -> None:
-        """Send a request whose answer is to be read with `receive_answer`; nothing else may be done before.
+        """Send a request whose reply must be read with `receive_answer` before the connection is used otherwise.
 
         Raises:
             ConnectionClosedError: the peer broke the connection.
@@ -163,7 +163,7 @@ class Connection:
 
     @may_run_in_reactor
     async def receive_answer(self, frame: bytes, relay: Relay | None) -> bytes | None:
-        """Read the answer to the request that was sent, and pass a long one on if there is a relay (`exchange_for`)."""
+        """Read the reply to the request that was sent; with a relay, forward a long one (`exchange_for`)."""
         stream = self._stream
         complete = False
         try:
@@ -186,7 +186,7 @@ class Connection:
 
     @may_run_in_reactor
     async def send(self, frame: bytes) -> None:
-        """Send a frame that gets no answer (its flags say `MORE_TO_COME`).
+        """Send a frame that gets no reply (it has the flag `MORE_TO_COME`).
 
         Raises:
             ConnectionClosedError: the peer broke the connection.
@@ -201,7 +201,7 @@ class Connection:
 
     @may_run_in_reactor
     async def receive(self) -> bytes:
-        """The next frame of an exhaust reply, which comes unasked.
+        """The next frame of an exhaust reply, which the peer sends without a request.
 
         Raises:
             ConnectionClosedError: the peer broke the connection.
@@ -242,7 +242,7 @@ def response_body(frame: bytes) -> bytes:
     """The body of an OP_MSG frame.
 
     Raises:
-        RemoteProtocolError: the frame is something else.
+        RemoteProtocolError: it is not an OP_MSG frame.
     """
     if Header(frame).opcode != OP_MSG:
         raise RemoteProtocolError(f"a reply with opcode {Header(frame).opcode}")
@@ -253,13 +253,13 @@ def decode_reply(frame: bytes) -> dict[str, Any]:
     """The body of an OP_MSG frame as a dict.
 
     Raises:
-        RemoteProtocolError: the frame is something else.
+        RemoteProtocolError: it is not an OP_MSG frame.
     """
     return decode_document(response_body(frame))
 
 
 async def _connect(address: str) -> socket.socket:
-    """A connected non-blocking socket: a local one if there is one, else to the first address that answers."""
+    """A connected non-blocking socket: a local one if there is one, else one to the first address that accepts."""
     if address.startswith("/"):
         return _connect_unix_socket(address)
     local_path = LOCAL_SOCKETS.path_of(address)
@@ -279,12 +279,12 @@ async def _connect(address: str) -> socket.socket:
 async def _resolve(host: str, port: str) -> Sequence[tuple[Any, Any, Any, Any, Any]]:
     try:
         return await trio.socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
-    except ValueError as error:  # no number, or a name that no host can have, such as "a..b"
+    except ValueError as error:  # the port is not a number, or the name is impossible, such as "a..b"
         raise OSError(f"{host}:{port} is no address: {error}") from error
 
 
 def _connect_unix_socket(path: str) -> socket.socket:
-    """Connected at once or not at all; a peer whose queue is full counts as not there."""
+    """Connect without waiting; a peer whose queue is full counts as absent."""
     connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connecting.setblocking(False)

@@ -1,4 +1,4 @@
-"""One client of a server: its connection, and what is known of the request that it waits for."""
+"""One client of a server: its connection, and the state of the request that it is waiting for."""
 
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -19,19 +19,19 @@ class ClientConnection:
     """One client of a server.
 
     Attributes:
-        id: number of the connection, unique in this process; ``connectionId`` of hello.
+        id: the connection's number, unique in this process; ``connectionId`` in hello.
         peer: ``ip:port`` of the client (or the path of the UNIX socket).
         metadata: the ``client`` document of its handshake.
-        compressors: what hello negotiated, our order.
-        is_interruptible: the running operation may be cancelled when the client leaves.
-        is_disconnected: the client has closed its side.
-        is_waiting_for_news: the running request is a hello that waits for a change, which nobody else has to wait for.
-        is_answered_verbatim: the reply to the running request is sent as the handler gives it, neither compressed nor
-            with a checksum added; so the handler may as well write it to the stream itself.
-        is_finished: nothing more is to be read from it after the running request.
-        unanswered: the request that the handler works on, if its client waits for a reply.
-        reserved_bytes: for long replies that its running request needs (`wire.transport.reservations`).
-        state: whatever the handler keeps with this connection.
+        compressors: the compressors negotiated by hello.
+        is_interruptible: whether the running operation may be cancelled when the client disconnects.
+        is_disconnected: whether the client has closed its side.
+        is_waiting_for_news: whether the running request is an awaitable hello, for which shutdown need not wait.
+        is_answered_verbatim: whether the reply to the running request is sent exactly as the handler returns it,
+            without compression or checksum, so that the handler may also write it to the stream itself.
+        is_finished: whether no request is to be read after the running one.
+        unanswered: the request in progress, if its client waits for a reply.
+        reserved_bytes: memory reserved for long replies to the running request (`wire.transport.reservations`).
+        state: the handler's own state for this connection.
     """
 
     __slots__ = (
@@ -70,23 +70,23 @@ class ClientConnection:
         self.state: Any = None
 
     def allow_interruption(self) -> None:
-        """The running operation is one that ends when its client leaves: reads and waits, not writes, as in MongoDB."""
+        """Let the running operation end when its client disconnects; for reads and waits, not writes, as in MongoDB."""
         self.is_interruptible = True
         if self.is_disconnected:
             self.scope.cancel()
 
     def on_disconnect(self) -> None:
-        """The client has left: what it waits for is of no use any more."""
+        """Handle the client's disconnect: cancel an interruptible operation, whose result nobody needs."""
         self.is_disconnected = True
         if self.is_interruptible:
             self.scope.cancel()
 
     @may_run_in_reactor
     async def send(self, frame: bytes) -> None:
-        """Send a frame out of turn, as exhaust replies are; what is not read counts as unread.
+        """Send an additional frame, such as an exhaust reply; bytes that the client has not read count as unread.
 
         Raises:
-            SlowClientError: there is no room for what is not read.
+            SlowClientError: there is no room for the unread bytes.
             OSError: the connection broke.
         """
         rest = self.stream.send_now(frame)

@@ -1,8 +1,8 @@
-"""Noticing that a peer has gone while nobody reads from it.
+"""Detecting that a peer has disconnected while nobody reads from its socket.
 
-A task that works on a request does not read its client's socket, so it would not see the client leave. One epoll set
-holds every such socket for the hang-up event alone; the set itself is a file descriptor that one task waits on. So
-watching costs nothing per operation, only when a connection begins and ends.
+A task that works on a request does not read its client's socket, so it would not notice a disconnect. One epoll set
+watches all these sockets for the hang-up event only; the set itself is a file descriptor that one task waits for. So
+watching costs nothing per operation, only when a connection is opened or closed.
 """
 
 import select
@@ -16,14 +16,14 @@ _HANG_UP: Final = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR | select
 
 
 class DisconnectWatcher:
-    """Calls back, once, when the peer of a watched socket has closed or half-closed its side."""
+    """Calls back once when the peer of a watched socket has closed or half-closed its side."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._callbacks: dict[int, Callable[[], None]] = {}
 
     def watch(self, watched: socket.socket, on_disconnect: Callable[[], None]) -> None:
-        """Begin to watch; ``on_disconnect`` must not block. After the end of `run` there are no callbacks."""
+        """Start watching; ``on_disconnect`` must not block. After `run` has ended there are no callbacks."""
         if self._epoll.closed:
             return
         descriptor = watched.fileno()
@@ -31,7 +31,7 @@ class DisconnectWatcher:
         self._epoll.register(descriptor, _HANG_UP)
 
     def unwatch(self, watched: socket.socket) -> None:
-        """Stop watching; to be called before the socket is closed."""
+        """Stop watching; must be called before the socket is closed."""
         descriptor = watched.fileno()
         if self._callbacks.pop(descriptor, None) is not None and not self._epoll.closed:
             self._epoll.unregister(descriptor)

@@ -1,7 +1,7 @@
-"""What is kept for clients between two of their requests: batches that a cursor has received and not yet returned.
+"""Memory held for clients between two requests: batches that a cursor has received and not yet returned.
 
-It counts in the total of `UnreadReplies`, whose bound holds for it too. While a request of its client goes on with it,
-it is part of what is reserved for that request (`wire.transport.reservations`), and cannot be ended.
+It counts towards the total of `UnreadReplies` and its limit. While a request of the client uses it, it is part of that
+request's reservation (`wire.transport.reservations`) and cannot be discarded.
 """
 
 from abc import ABC, abstractmethod
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class Holding(ABC):
-    """What is kept for one client; subclasses say what it is.
+    """Memory held for one client; subclasses define what for.
 
     Attributes:
-        size: bytes; 0 while a request goes on with it.
-        since: since when nobody has read it, on trio's clock.
+        size: bytes; 0 while a request uses it.
+        since: when it was last read, on trio's clock.
     """
 
     __slots__ = ("since", "size")
@@ -30,15 +30,15 @@ class Holding(ABC):
 
     @abstractmethod
     def end(self) -> None:
-        """Give it up, to make room for others."""
+        """Discard it to make room for others."""
 
 
 class Holdings:
-    """All of them, in the order in which they were last read.
+    """All holdings, in the order in which they were last read.
 
     Attributes:
-        total_bytes: how much it is; a part of the total of the `UnreadReplies`.
-        ended: how many were given up to make room for others.
+        total_bytes: their total size; part of the total of `UnreadReplies`.
+        ended: how many were discarded to make room for others.
     """
 
     def __init__(self, unread: "UnreadReplies") -> None:
@@ -48,12 +48,12 @@ class Holdings:
         self.ended = 0
 
     def keep(self, holding: Holding, size: int, client: "ClientConnection | None") -> None:
-        """A request is over: so many bytes stay until the next one. What is beyond the bound is ended, oldest first.
+        """Hold some bytes from the end of a request until the next one. If the limit is exceeded, discard the oldest.
 
         Args:
-            holding: what is kept.
-            size: its bytes.
-            client: whose request it was; less is reserved for it from now on.
+            holding: what is held.
+            size: its size in bytes.
+            client: the client of the request, whose reservation shrinks accordingly.
         """
         if not size:
             return
@@ -66,7 +66,7 @@ class Holdings:
         self._unread.reservations.admit_waiting()
 
     def resume(self, holding: Holding, client: "ClientConnection | None") -> None:
-        """A request of this client goes on with it: it counts as reserved for the request."""
+        """Let a request of this client use it: from now on it counts as reserved for the request."""
         size = self._forget(holding)
         if size and client is not None and not client.stream.is_closed:
             self._unread.reservations.add(client, size)
@@ -74,18 +74,18 @@ class Holdings:
             self._unread.change_total(-size)
 
     def drop(self, holding: Holding) -> None:
-        """It is no longer there."""
+        """Stop counting a holding that no longer exists."""
         size = self._forget(holding)
         if size:
             self._unread.change_total(-size)
 
     @property
     def oldest(self) -> Holding | None:
-        """The one that has not been read for longest."""
+        """The holding that has not been read for longest."""
         return next(iter(self._idle), None)
 
     def end(self, holding: Holding) -> None:
-        """Give it up to make room."""
+        """Discard a holding to make room."""
         self.ended += 1
         self.drop(holding)
         holding.end()

@@ -1,15 +1,14 @@
-"""UNIX sockets between daemons of one machine, in place of TCP over the loopback interface, which costs twice as much.
+"""UNIX sockets between daemons on the same machine, at half the cost of TCP over the loopback interface.
 
-A daemon that is started with a socket directory serves clients on a socket there as well, named by the address under
-which it is known. Daemons that were given the same directory find each other's sockets by that name, and use TCP where
-there is none, or nobody behind it.
+A daemon that is started with a socket directory also listens on a socket there, named after its address. Daemons with
+the same directory find each other's sockets by that name; if there is no socket, or nobody listens on it, they use TCP.
 """
 
 from pathlib import Path
 
 
 class LocalSockets:
-    """The socket directory of this process; none until `use` is called, once, at its start."""
+    """The socket directory of this process; there is none until `use` is called, once, at startup."""
 
     def __init__(self) -> None:
         self._directory: Path | None = None
@@ -19,7 +18,7 @@ class LocalSockets:
         self._directory = directory
 
     def path_of(self, address: str) -> str | None:
-        """The socket of the daemon known as ``host:port``; None when there is none on this machine."""
+        """The socket of the daemon known as ``host:port``; None if it has none on this machine."""
         if self._directory is None:
             return None
         path = socket_path(self._directory, address)
@@ -27,7 +26,7 @@ class LocalSockets:
 
 
 def socket_path(directory: Path, address: str) -> Path:
-    """Where the daemon known as ``host:port`` has its socket."""
+    """The path of the socket of the daemon known as ``host:port``."""
     return directory / f"{address}.sock"
 
 

@@ -1,7 +1,7 @@
-"""Following the members of a replica set through their hello: the sockets and timers around `wire.discovery`.
+"""Monitoring the members of a replica set with hello: the sockets and timers around `wire.discovery`.
 
-Each known member is asked with an awaitable hello, which it answers as soon as its state changes, so a step-up is known
-at once and an idle set costs next to nothing.
+Each known member is sent an awaitable hello, which it answers as soon as its state changes. So a step-up is noticed at
+once, and an idle set costs next to nothing.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -31,12 +31,12 @@ class ReplicaSetMonitor:
 
     Args:
         set_name: the name that members must report.
-        seeds: addresses to begin with; the others are found through them.
-        handshake: makes the hello to greet members with.
-        pools: the connections of operations, which are closed when those to a member prove to be broken.
+        seeds: initial addresses, through which the other members are found.
+        handshake: builds the hello for the handshake.
+        pools: the connections for operations, which are closed when a member turns out to be unreachable.
 
     Attributes:
-        topology: what is known of the set.
+        topology: the current state of the set.
         primary: the address of the primary, if one is known.
     """
 
@@ -60,18 +60,18 @@ class ReplicaSetMonitor:
 
     @property
     def members(self) -> Mapping[str, Server]:
-        """The members, and those addresses that may be members, by address."""
+        """The members and possible members, by address."""
         return self.topology.servers
 
     @property
     def connection_string(self) -> str:
-        """``set/host:port,host:port`` of the members known now, in a stable order."""
+        """``set/host:port,host:port`` with the currently known members, in a stable order."""
         return f"{self.set_name}/{','.join(sorted(self.members))}"
 
     async def run(self) -> None:
-        """Follow the members until cancelled.
+        """Monitor the members until cancelled.
 
-        If all of them prove to belong elsewhere, the set is looked for at the seeds again.
+        If all of them turn out to belong to another set, start again from the seeds.
         """
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
@@ -83,13 +83,13 @@ class ReplicaSetMonitor:
                 self._advance(Topology.of(self.set_name, self._seeds))
 
     async def wait_for_primary(self) -> str:
-        """The address of the primary, waiting until there is one. The caller bounds the wait."""
+        """The address of the primary; waits until there is one. The caller limits the wait."""
         while self.primary is None:
             await self._changed.wait()
         return self.primary
 
     async def wait_for_member(self, preference: ReadPreference) -> str:
-        """The address of a member that may serve a read, waiting until there is one. The caller bounds the wait."""
+        """The address of a member that may serve a read; waits until there is one. The caller limits the wait."""
         while True:
             address = self.select(preference)
             if address is not None:
@@ -97,21 +97,21 @@ class ReplicaSetMonitor:
             await self._changed.wait()
 
     def select(self, preference: ReadPreference = PRIMARY) -> str | None:
-        """The address of a member that may serve a read now, the less busy of two random ones that are near."""
+        """The address of a member that may serve a read now: the less busy of two random nearby ones, or None."""
         if preference.mode == "primary":
             return self.primary
         near = in_latency_window(suitable_servers(self.topology, preference))
         return least_busy_of_two(near, self._pools.in_use).address if near else None
 
     async def wait_for_change(self) -> None:
-        """Return when the state of any member changes."""
+        """Wait until the state of any member changes."""
         await self._changed.wait()
 
     def on_error(self, address: str, error: BackendError | CommandError | RemoteProtocolError) -> None:
-        """Take note of the failure of an operation; if it says that a member has changed, the member is asked now.
+        """Handle the failure of an operation; if it implies that a member's state has changed, check the member now.
 
-        A connection that could not be made counts as a hello that was not answered: nobody would be left to try
-        another member otherwise.
+        A connection that could not be opened counts as an unanswered hello, because nobody else would try another
+        member.
         """
         if isinstance(error, ConnectFailedError):
             topology = self.topology.after_failed_check(address, str(error))
@@ -124,7 +124,7 @@ class ReplicaSetMonitor:
                 check.set()
 
     def _follow_members(self) -> None:
-        """Begin to follow those that are new, and end with those that are members no longer."""
+        """Start monitoring new members, and stop monitoring former ones."""
         for address in self._tasks.keys() - self.members.keys():
             self._tasks.pop(address).cancel()
         if self._nursery is not None:
@@ -171,7 +171,7 @@ class ReplicaSetMonitor:
             connection.close()
 
     def _on_failed_check(self, address: str, error: BaseException) -> bool:
-        """Whether the member was known, and is therefore asked again at once."""
+        """Record an unanswered hello; returns whether the member was known, in which case it is asked again at once."""
         server = self.members.get(address)
         if server is None:
             return False
@@ -192,12 +192,12 @@ class ReplicaSetMonitor:
         self._advance(self.topology.after_hello(server))
 
     def _advance(self, topology: Topology) -> None:
-        """Do what follows from a new state."""
+        """Adopt a new state and act on it."""
         before, self.topology = self.topology, topology
         if topology is before:
             return
         if before.is_compatible and not topology.is_compatible:
-            logger.error("A replica set speaks no wire version that is known here", replica_set=self.set_name)
+            logger.error("A replica set supports no wire version known to this daemon", replica_set=self.set_name)
         primary = topology.primary if topology.is_compatible else None
         self.primary = primary.address if primary is not None else None
         for address, server in topology.servers.items():

@@ -1,7 +1,7 @@
-"""Compression of long messages in threads: what would keep every other client waiting while the event loop does it.
+"""Compression of long messages in threads, since every other client would have to wait if the event loop did it.
 
-The compressors let the interpreter go on meanwhile. A short message is done with before a thread would have begun.
-A connection serves one request at a time, so that its frames keep their order.
+The compressors release the interpreter's lock. A short message is finished before a thread would have started. A
+connection serves one request at a time, so its frames keep their order.
 """
 
 from typing import Final
@@ -13,10 +13,10 @@ from shardwright.wire.compression import Compressor
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 LONG_MESSAGE_BYTES: Final = 1 << 18
-"""Uncompressed; zlib takes some milliseconds for that."""
+"""Uncompressed size from which a thread is used; zlib takes some milliseconds for that."""
 
 _THREADS_MAX: Final = 2
-"""At once; those that wait hold a reply, but neither a connection to a shard nor the event loop."""
+"""At the same time; requests that wait hold a reply, but neither a connection to a shard nor the event loop."""
 
 _threads = trio.CapacityLimiter(_THREADS_MAX)
 

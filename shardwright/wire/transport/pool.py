@@ -1,7 +1,7 @@
-"""Connections to one remote host, kept open and lent out.
+"""A pool of connections to one remote host.
 
-What happens to a connection is decided by plain functions; only opening one and waiting for one are asynchronous. The
-connection that came back last is lent first, so that those not needed grow old and are closed.
+Plain functions decide what happens to a connection; only opening one and waiting for one are asynchronous. The
+connection that was returned last is lent first, so that superfluous ones become idle and are closed.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,18 +20,18 @@ from shardwright.wire.transport.relay import Relay
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 IDLE_SECONDS_MAX: Final = 300.0
-"""As mongod's ``ShardingTaskExecutorPoolHostTimeoutMS``: how long a connection may lie unused."""
+"""How long a connection may be idle, as mongod's ``ShardingTaskExecutorPoolHostTimeoutMS``."""
 
 
 @dataclass(frozen=True)
 class PoolOptions:
-    """Bounds of a pool.
+    """Limits of a pool.
 
     Attributes:
-        connections_min: how many connections are kept even if unused.
-        connections_max: how many may be open at once; more borrowers wait.
-        asked_ahead_max: while so many are lent, none is to be lent for what nobody waits for yet.
-        idle_seconds_max: unused for longer, a connection above the minimum is closed.
+        connections_min: how many connections are kept even if idle.
+        connections_max: how many may be open at once; further borrowers wait.
+        asked_ahead_max: from this many connections in use on, none should be borrowed for a reply not needed yet.
+        idle_seconds_max: connections above the minimum are closed when they have been idle for this long.
     """
 
     connections_min: int = 1
@@ -42,7 +42,7 @@ class PoolOptions:
 
 @dataclass(frozen=True)
 class PoolStatistics:
-    """What a pool is doing: numbers of connections, and of those created since it began."""
+    """A pool's current numbers of connections, and how many it has created in total."""
 
     available: int
     in_use: int
@@ -55,8 +55,8 @@ class Pool:
 
     Args:
         address: ``host:port``, or the path of a UNIX socket.
-        handshake: makes the hello to greet the host with.
-        watcher: notices idle connections that the peer closed, so that a host that restarted meets fresh ones.
+        handshake: builds the hello for the handshake.
+        watcher: detects idle connections that the peer has closed, so that they are not lent after a restart.
     """
 
     def __init__(
@@ -79,10 +79,10 @@ class Pool:
 
     @may_run_in_reactor
     async def exchange(self, frame: bytes) -> bytes:
-        """Send a request on a free connection and wait for its answer, as `Connection.exchange`.
+        """Send a request on a free connection and wait for its reply, as `Connection.exchange`.
 
         Raises:
-            ConnectFailedError: no connection to the host could be made; nothing was sent.
+            ConnectFailedError: no connection to the host could be opened; nothing was sent.
             ConnectionClosedError: the host broke the connection; the request may have been executed.
         """
         connection = self._idle.pop() if self._idle else await self.borrow()
@@ -93,12 +93,12 @@ class Pool:
 
     @property
     def has_spare_connections(self) -> bool:
-        """Whether a connection may be kept for an answer that nobody waits for yet, perhaps for long."""
+        """Whether a connection may be held, perhaps for long, for a reply that is not needed yet."""
         return self._open_count - len(self._idle) < self._options.asked_ahead_max
 
     @may_run_in_reactor
     async def ask(self, frame: bytes) -> "Asked":
-        """Send a request and have its answer read later.
+        """Send a request whose reply is read later.
 
         Raises:
             BackendError: as `exchange`.
@@ -129,7 +129,7 @@ class Pool:
 
     @may_run_in_reactor
     async def send(self, frame: bytes) -> None:
-        """Send a request that gets no answer.
+        """Send a request that gets no reply.
 
         Raises:
             BackendError: as `exchange`.
@@ -142,10 +142,10 @@ class Pool:
 
     @may_run_in_reactor
     async def borrow(self) -> Connection:
-        """A connection for the caller alone, to be given back with `give_back`.
+        """Borrow a connection for exclusive use; it must be returned with `give_back`.
 
         Raises:
-            ConnectFailedError: no connection could be made.
+            ConnectFailedError: no connection could be opened.
         """
         await in_own_task()
         while not self._idle and self._open_count >= self._options.connections_max:
@@ -155,20 +155,20 @@ class Pool:
         return await self._open()
 
     def give_back(self, connection: Connection) -> None:
-        """Take a borrowed connection back; one that was closed is forgotten."""
+        """Return a borrowed connection; one that was closed is removed from the pool."""
         if connection.is_closed:
             self._forget(connection)
         elif self._is_closed:
             self._close(connection)
         else:
-            # A time that may be that much too early does, and is to be had without asking the clock for every request.
+            # The time of the last reaping is accurate enough, and saves reading the clock for every request.
             connection.idle_since = self.last_used = self._reaped
             self._idle.append(connection)
             if self._waiters:
                 self._waiters.unpark()
 
     def reap(self, now: float) -> None:
-        """Close connections above the minimum that nobody has used for long; to be called every few seconds."""
+        """Close connections above the minimum that have been idle for too long; must be called every few seconds."""
         self._reaped = now
         limit = now - self._options.idle_seconds_max
         expired = [connection for connection in self._idle if connection.idle_since < limit]
@@ -178,10 +178,10 @@ class Pool:
             self._close(connection)
 
     async def fill(self) -> None:
-        """Open connections up to the minimum, as after the host was restarted. That does not count as using the pool.
+        """Open connections up to the minimum, for example after the host has restarted; this is not a use of the pool.
 
         Raises:
-            ConnectFailedError: the host does not take them.
+            ConnectFailedError: a connection could not be opened.
         """
         last_used = self.last_used
         while self._open_count < self._options.connections_min and not self._is_closed:
@@ -189,23 +189,23 @@ class Pool:
             self.last_used = last_used
 
     def close(self) -> None:
-        """Close what is idle now, and what is lent out when it comes back."""
+        """Close the idle connections now, and the borrowed ones when they are returned."""
         self._is_closed = True
         while self._idle:
             self._close(self._idle.pop())
 
     def close_idle(self) -> None:
-        """Close what is idle now: the peer is known to have gone."""
+        """Close the idle connections, because the peer is known to be gone."""
         while self._idle:
             self._close(self._idle.pop())
 
     @property
     def in_use(self) -> int:
-        """How many connections are lent out."""
+        """How many connections are borrowed."""
         return self._open_count - len(self._idle)
 
     def statistics(self) -> PoolStatistics:
-        """The numbers of this moment."""
+        """The current numbers."""
         return PoolStatistics(
             available=len(self._idle),
             in_use=self.in_use,
@@ -226,7 +226,7 @@ class Pool:
         return connection
 
     def _on_disconnect(self, connection: Connection) -> None:
-        """A borrowed connection is left to its borrower, who reads what the peer may have sent before it closed."""
+        """Close a connection if it is idle; a borrower may still read what the peer sent before it closed."""
         if connection in self._idle:
             self._idle.remove(connection)
             self._close(connection)
@@ -243,7 +243,7 @@ class Pool:
 
 
 class Asked:
-    """A request that was sent, with the connection on which its answer comes. One of its methods has to be called."""
+    """A request that was sent, and the connection for its reply. One of its methods must be called."""
 
     __slots__ = ("_connection", "_frame", "_pool")
 
@@ -254,7 +254,7 @@ class Asked:
 
     @may_run_in_reactor
     async def receive_answer(self, relay: Relay | None) -> bytes | None:
-        """The answer; None if it was long and ``relay`` has passed it on.
+        """The reply; None if it was long and ``relay`` has forwarded it.
 
         Raises:
             BackendError: as `Connection.exchange_for`.
@@ -265,6 +265,6 @@ class Asked:
             self._pool.give_back(self._connection)
 
     def give_up(self) -> None:
-        """Nobody wants the answer any more; a mongod at the other end finds that its client has left."""
+        """Abandon the reply and close the connection, whereupon a mongod ends the operation."""
         self._connection.close()
         self._pool.give_back(self._connection)

@@ -1,4 +1,4 @@
-"""One connection pool for each remote host that a daemon talks to, and the task that keeps them tidy."""
+"""One connection pool for each remote host that a daemon talks to, and the task that maintains them."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -25,29 +25,29 @@ class ConnectionPools:
         self._pools: dict[str, Pool] = {}
 
     def __getitem__(self, address: str) -> Pool:
-        """The pool of a host, made when first asked for."""
+        """The pool of a host, created on first use."""
         pool = self._pools.get(address)
         if pool is None:
             pool = self._pools[address] = Pool(address, self._handshake, self._watcher, self._options)
         return pool
 
     def statistics(self) -> dict[str, PoolStatistics]:
-        """The numbers of this moment by address."""
+        """The current numbers by address."""
         return {address: pool.statistics() for address, pool in self._pools.items()}
 
     def in_use(self, address: str) -> int:
-        """How many connections to a host are lent out: as many as operations are in progress there."""
+        """How many connections to a host are borrowed, which is the number of operations in progress there."""
         pool = self._pools.get(address)
         return 0 if pool is None else pool.in_use
 
     def close_idle(self, address: str) -> None:
-        """Drop the idle connections to a host that is known to have restarted or gone."""
+        """Close the idle connections to a host that is known to have restarted or to be gone."""
         pool = self._pools.get(address)
         if pool is not None:
             pool.close_idle()
 
     async def run(self) -> None:
-        """Notice disconnects and reap idle connections until cancelled; then close everything that is idle."""
+        """Handle disconnects and reap idle connections until cancelled; then close all idle connections."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watcher.run)
@@ -74,5 +74,5 @@ async def _fill(pool: Pool) -> None:
     try:
         await pool.fill()
     except (BackendError, RemoteProtocolError) as error:
-        # The host is down; those who need it get the error, and a later round fills the pool.
+        # The host is down: operations that need it get the error, and a later round fills the pool.
         logger.debug("Could not fill a pool", remote=pool.address, error=str(error))

@@ -1,7 +1,7 @@
-"""Frames that are written once everything that has come to this process is worked on.
+"""Frames that are written only after everything received by this process has been processed.
 
-That wakes the peers once for all that there is for them, and keeps a peer that is woken from taking the processor from
-us while there is more to tell it.
+Each peer is then woken once for all of its frames, and a woken peer does not take the processor from us while there are
+more frames for it.
 """
 
 import socket
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _POSTED_BYTES_MAX: Final = 1 << 16
-"""Longer frames have something to do for their peer at once."""
+"""Longer frames are sent at once, because their peer can start working on them."""
 
 
 class Posting:
-    """What is posted on one socket; it goes out before the next wait for an answer ends.
+    """The frames posted on one socket; they are sent before the next wait for a reply ends.
 
     Attributes:
-        unsent: what has not gone out yet.
-        when_sent: called whenever all of it has gone out.
+        unsent: the bytes not sent yet.
+        when_sent: called whenever everything has been sent.
     """
 
     __slots__ = ("_readiness", "_socket", "unsent", "when_sent")
@@ -47,18 +47,18 @@ class Posting:
         )
 
     def take(self, frame: bytes) -> None:
-        """Have a frame written at the end of the reactor's round, if `can_take`."""
+        """Post a frame to be written at the end of the reactor's round; requires `can_take`."""
         self.unsent = frame
         REACTOR.afterwards.append(self._write)
 
     def give_up_to(self, frame: bytes | memoryview) -> bytes:
-        """What is posted and a frame that the caller writes now, in this order; nothing is posted any more."""
+        """The posted bytes followed by a frame, for the caller to write now; nothing remains posted."""
         both, self.unsent = b"".join((self.unsent, frame)), b""
         return both
 
     @may_run_in_reactor
     async def wait_readable(self) -> None:
-        """Return when something may have come to the socket, or the peer has closed, and what is posted has gone out.
+        """Wait until the socket may be readable or the peer has closed, and everything posted has been sent.
 
         Raises:
             OSError: the connection broke.
@@ -85,7 +85,7 @@ class Posting:
         try:
             sent = self._socket.send(self.unsent)
         except OSError:
-            sent = 0  # no room, or an error that is met again by who is to know of it
+            sent = 0  # the buffer is full, or an error that the next call will raise again where it is handled
         self.unsent = self.unsent[sent:]
         if self.unsent:
             self._readiness.resume_now()

@@ -1,12 +1,12 @@
-"""Waiting for sockets past trio's scheduler, for the few waits that every operation consists of.
+"""Waiting for sockets without trio's scheduler, for the few waits that make up every operation.
 
-A turn of trio's loop costs several times what there is to be done for a message that is only passed on. So a daemon
-waits for trio: when trio has nothing to run and is about to wait, the reactor does, for its own sockets and for
-whatever trio would wait for, in one epoll set that has trio's within it. What comes for a socket of its own it hands to
-a callback at once; when there is work for trio, or trio's next deadline has come, it lets trio go on.
+An iteration of trio's loop costs several times the work on a message that is only passed on. So the reactor waits in
+trio's place: when trio has nothing to run and is about to wait, the reactor waits for its own sockets and for
+everything that trio would wait for, in one epoll set that contains trio's. Events of its own sockets go to callbacks at
+once; when there is work for trio, or trio's next deadline has passed, it lets trio continue.
 
-It is an instrument of trio's, the public way to be called before every wait. The one thing that trio does not tell is
-its epoll descriptor (`_epoll_descriptor`); without it, or if nobody calls `Reactor.start`, all waits are trio's.
+It is a trio instrument, the public way to be called before every wait. Only trio's epoll descriptor is not public
+(`_epoll_descriptor`); without it, or if nobody calls `Reactor.start`, trio does all the waiting.
 """
 
 import select
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 logger = get_logger("wire.reactor")
 
 HANG_UP: Final = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
-"""The events that say that nothing more will come."""
+"""The events after which nothing more will arrive."""
 
 _EVENTS_MAX: Final = 64
-"""In one batch, so that a busy reactor does not keep trio from looking after its own."""
+"""The maximum in one batch, so that a busy reactor does not starve trio's tasks."""
 
 
 class Reactor(threading.local, trio.abc.Instrument):
-    """Calls back when a socket has become readable; in each thread, where trio runs on its own, it is another one.
+    """Calls back when a socket has become readable; each thread has its own, as each has its own trio run.
 
     Attributes:
-        is_running: whether it does; if not, nothing may be watched.
-        loop: the request loop that it is running at this moment; None in all code that trio runs.
-        afterwards: what a request loop leaves to be done once everything that has come is worked on.
+        is_running: whether it has been started; otherwise nothing may be watched.
+        loop: the request loop that it is currently running; None in all code that trio runs.
+        afterwards: what request loops want to be done once all received messages have been processed.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Reactor(threading.local, trio.abc.Instrument):
         self._has_trio_work = False
 
     def start(self) -> bool:
-        """Begin to wait for trio, from within `trio.run` and until it ends; whether that is possible."""
+        """Start waiting in trio's place, until the current `trio.run` ends; returns whether that is possible."""
         descriptor = _epoll_descriptor()
         if descriptor is None:
             logger.warning("This version of trio does not expose its epoll descriptor; the reactor is off")
@@ -64,30 +64,30 @@ class Reactor(threading.local, trio.abc.Instrument):
         return True
 
     def watch(self, watched: socket.socket, on_readable: Callable[[int], None]) -> None:
-        """Call back, with epoll's events, each time that more has come for a socket, and when its peer has closed.
+        """Call back with epoll's events whenever more data has arrived for a socket, and when its peer has closed.
 
-        Each time means once for all that has come: whoever is called reads until nothing is left, or remembers that
-        something may be. That costs no system call for each wait.
+        There is one call for all that has arrived: the callback's owner reads until nothing is left, or remembers
+        that there may be more. So a wait costs no system call of its own.
         """
         descriptor = watched.fileno()
         self._callbacks[descriptor] = on_readable
         self._epoll.register(descriptor, select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
 
     def unwatch(self, watched: socket.socket) -> None:
-        """Stop watching; to be called before the socket is closed."""
+        """Stop watching; must be called before the socket is closed."""
         descriptor = watched.fileno()
         del self._callbacks[descriptor]
         self._epoll.unregister(descriptor)
 
     def task_scheduled(self, task: trio.lowlevel.Task) -> None:
-        """Called by trio when one of its tasks can go on."""
+        """Called by trio when one of its tasks becomes runnable."""
         self._has_trio_work = True
 
     def before_io_wait(self, timeout: float) -> None:
-        """Called by trio when it is about to wait for so many seconds: wait in its place.
+        """Called by trio when it is about to wait for up to ``timeout`` seconds: wait in its place.
 
-        When this returns trio waits all the same, though not for events that are there already. So it has to be woken
-        when its tasks were scheduled meanwhile, or the time is up.
+        When this returns trio still waits, except for events that have already occurred. So it has to be woken if
+        tasks were scheduled meanwhile or the time is up.
         """
         self._has_trio_work = False
         poll, callbacks = self._epoll.poll, self._callbacks
@@ -101,14 +101,14 @@ class Reactor(threading.local, trio.abc.Instrument):
             for descriptor, events in poll(timeout, _EVENTS_MAX):
                 if descriptor == self._trio_descriptor:
                     is_trio_ready = True
-                elif descriptor in callbacks:  # not so if a callback before has just closed it
+                elif descriptor in callbacks:  # otherwise an earlier callback has just closed it
                     callbacks[descriptor](events)
             self._do_what_was_left()
             if is_polling:
                 return
             timeout = deadline - monotonic()
             if self._has_trio_work or timeout <= 0:
-                with suppress(trio.RunFinishedError):  # it is just ending
+                with suppress(trio.RunFinishedError):  # the run is just ending
                     self._token.run_sync_soon(_wake)
                 return
             if is_trio_ready:
@@ -129,7 +129,7 @@ class Reactor(threading.local, trio.abc.Instrument):
 
 
 def _epoll_descriptor() -> int | None:
-    """The descriptor of trio's epoll set, None if it is not where it was in the versions known."""
+    """The descriptor of trio's epoll set; None if it is not where known versions have it."""
     try:
         from trio._core._run import GLOBAL_RUN_CONTEXT
 
@@ -139,8 +139,8 @@ def _epoll_descriptor() -> int | None:
 
 
 def _wake() -> None:
-    """Nothing is to be done but to go round trio's loop."""
+    """Do nothing; scheduling this makes trio's loop iterate."""
 
 
 REACTOR: Final = Reactor()
-"""That of this thread."""
+"""The reactor of this thread."""

@@ -1,4 +1,4 @@
-"""Whether there is something to read on a socket, which the reactor says once for all that has come."""
+"""Whether a socket may have something to read, given one notification of the reactor for all that has arrived."""
 
 import socket
 
@@ -9,11 +9,11 @@ from shardwright.wire.transport.request_loop import RequestLoop
 
 
 class Readiness:
-    """What is known of a socket that is read from, and the request loop that waits for it.
+    """The read readiness of a socket, and the request loop that waits for it.
 
     Attributes:
-        has_news: something may have come that was not read; true for good once the peer has closed. Whoever stops
-            reading before the socket is empty sets it.
+        has_news: whether there may be unread data; stays true once the peer has closed. A reader that stops before
+            the socket is empty sets it.
     """
 
     __slots__ = ("_is_hung_up", "_is_watched", "_socket", "_waiting", "has_news")
@@ -26,36 +26,36 @@ class Readiness:
         self.has_news = False
 
     def take_news(self) -> bool:
-        """Whether something may have come, which the caller is about to read."""
+        """Whether there may be something to read, which the caller then reads."""
         if not self.has_news:
             return False
         self.has_news = self._is_hung_up
         return True
 
     def resume_on_news(self, loop: RequestLoop) -> None:
-        """Have a request loop, which gives way next, resumed when something has come."""
+        """Resume a request loop, which is about to yield, when there is something to read."""
         if not self._is_watched:
             REACTOR.watch(self._socket, self._on_readable)
             self._is_watched = True
         self._waiting = loop
 
     def resume_now(self) -> None:
-        """Resume the request loop that waits, if there is one, although nothing has come."""
+        """Resume the waiting request loop, if there is one, even though there is nothing to read."""
         loop, self._waiting = self._waiting, None
         if loop is not None:
             loop.resume()
 
     def forget_waiting(self) -> None:
-        """The request loop waits no longer, or by itself."""
+        """Do not resume the request loop any more: it has stopped waiting, or waits by itself."""
         self._waiting = None
 
     async def wait_in_task(self) -> None:
-        """Return when something may have come, or the peer has closed; for code that a task of trio's runs."""
+        """Wait until there may be something to read, or the peer has closed; for code that runs in a trio task."""
         await wait_readable(self._socket)
         self.has_news = self._is_hung_up
 
     def close(self) -> None:
-        """Stop watching; to be called before the socket is closed."""
+        """Stop watching; must be called before the socket is closed."""
         if self._is_watched:
             REACTOR.unwatch(self._socket)
 

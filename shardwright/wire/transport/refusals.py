@@ -1,6 +1,6 @@
-"""Connections that are refused, in the log: at most one line a second, with how many there were.
+"""Logging of refused connections: at most one line per second, with their number.
 
-A burst of thousands would otherwise fill the log at the moment at which somebody needs to read it.
+Otherwise a burst of thousands would fill the log just when somebody needs to read it.
 """
 
 from typing import Final
@@ -18,7 +18,7 @@ class RefusalLog:
     """Counts refused connections and logs them while `run` is running.
 
     Attributes:
-        refused: how many there were in all.
+        refused: their total number.
     """
 
     def __init__(self) -> None:
@@ -28,11 +28,11 @@ class RefusalLog:
         self._noted = trio.Event()
 
     def note(self, peer: str, open_connections: int) -> None:
-        """A connection was refused.
+        """Count a refused connection.
 
         Args:
             peer: ``ip:port`` of the client.
-            open_connections: how many there are, which are as many as there may be.
+            open_connections: the number of open connections, which is the maximum.
         """
         self.refused += 1
         self._latest = (peer, open_connections)

@@ -1,4 +1,4 @@
-"""How a long answer is passed on while it is still coming."""
+"""Forwarding a long reply while it is still arriving."""
 
 import math
 from collections.abc import Iterator
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class Relay:
-    """Passes an answer on as it is; subclasses change its beginning and its end on the way.
+    """Forwards a reply unchanged; subclasses change its beginning and end.
 
     Args:
-        receiver: where it goes.
+        receiver: the stream to forward to.
 
     Attributes:
-        is_receiver_gone: it is the receiver's connection that broke.
+        is_receiver_gone: whether the receiver's connection, rather than the sender's, broke.
     """
 
     def __init__(self, receiver: "FrameStream") -> None:
@@ -31,7 +31,7 @@ class Relay:
 
     @may_run_in_reactor
     async def send(self, piece: bytes | memoryview) -> memoryview | None:
-        """Pass a piece on; returns what the receiver has not taken when it is waited for no longer.
+        """Forward a piece; returns the part that the receiver has not accepted within `patience_seconds`, or None.
 
         Raises:
             OSError: the receiver's connection broke.
@@ -56,20 +56,20 @@ class Relay:
 
     @property
     def patience_seconds(self) -> float:
-        """How long the receiver has for one piece, while it keeps the connection on which the answer comes."""
+        """How long the receiver may take for one piece while it holds up the connection of the reply."""
         return math.inf
 
     @property
     def relay_seconds(self) -> float:
-        """How long the receiver has in all, from when it was first waited for."""
+        """How long the receiver may take in total, counted from the first wait for it."""
         return math.inf
 
     @contextmanager
     def room_for(self, size: int) -> Iterator[None]:
-        """Receive the rest of an answer in the block, so that the connection on which it comes is free for others.
+        """Count the rest of a reply, which is received in the block so that its connection becomes free for others.
 
         Raises:
-            SlowClientError: it would take too much memory.
+            SlowClientError: it would use too much memory.
         """
         if not UNREAD_REPLIES.has_room_for(size):
             self.is_receiver_gone = True
@@ -78,18 +78,18 @@ class Relay:
             yield
 
     def leave(self, rest: memoryview | None) -> None:
-        """Leave the rest of the answer to the task that serves the receiver."""
+        """Leave the rest of the reply to the task that serves the receiver."""
         self.receiver.backlog = rest
 
     def begin(self, beginning: bytes) -> tuple[bytes, int] | None:
-        """Look at the first bytes of a long frame, at least its header.
+        """Examine the first bytes of a long frame, at least its header.
 
         Returns:
-            What goes in their place, of the same length, and how many of the frame's last bytes are left to `end`; None
-            to have the frame received as a whole and passed on by nobody.
+            Their replacement, of the same length, and how many of the frame's last bytes are passed to `end`; None if
+            the frame should be received whole and not forwarded.
         """
         return beginning, 0
 
     def end(self, rest: bytes) -> bytes:
-        """What goes in the place of the last bytes, of the same length."""
+        """The replacement of the last bytes, of the same length."""
         return rest

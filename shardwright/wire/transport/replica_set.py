@@ -1,4 +1,4 @@
-"""Commands to a replica set as a whole: the member that may answer is found, and found again when it changes."""
+"""Commands to a replica set as a whole: selects a suitable member, and another one after a change."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
@@ -41,7 +41,7 @@ class ReplicaSetClient:
         """The address of a member for the preference, waiting for one up to `Timeouts.selection_seconds`.
 
         Raises:
-            CommandError: FailedToSatisfyReadPreference, there was none in that time.
+            CommandError: FailedToSatisfyReadPreference, there was none within that time.
         """
         address = self.monitor.select(preference)
         if address is not None:
@@ -56,9 +56,9 @@ class ReplicaSetClient:
 
     @may_run_in_reactor
     async def exchange(self, frame: bytes, preference: ReadPreference = PRIMARY) -> tuple[str, bytes]:
-        """Send a request to one suitable member, once; returns its address and the reply's frame.
+        """Send a request to one suitable member, without retrying; returns its address and the reply's frame.
 
-        A failed connection makes the monitor look again; whether to try again is the caller's decision.
+        A failed connection makes the monitor check the member; the caller decides whether to retry.
 
         Raises:
             BackendError: the member did not answer.
@@ -77,12 +77,12 @@ class ReplicaSetClient:
             raise
 
     def has_spare_connections(self, address: str) -> bool:
-        """Whether a connection to a given member may be kept for an answer that nobody waits for yet."""
+        """Whether a connection to a given member may be held for a reply that is not needed yet."""
         return self._pools[address].has_spare_connections
 
     @may_run_in_reactor
     async def ask(self, address: str, frame: bytes) -> Asked:
-        """Send a request to a given member and have its answer read later; whoever meets an error then tells it.
+        """Send a request to a given member; the caller reads the reply later and reports errors to `on_failure`.
 
         Raises:
             BackendError: the request could not be sent.
@@ -94,7 +94,7 @@ class ReplicaSetClient:
             raise
 
     def on_failure(self, address: str, error: BackendError | CommandError | RemoteProtocolError) -> None:
-        """An operation failed in a way that may say that a member is not what it was taken for."""
+        """Report the failure of an operation, which may imply that a member's state has changed."""
         self.monitor.on_error(address, error)
 
     @may_run_in_reactor
@@ -108,12 +108,12 @@ class ReplicaSetClient:
     ) -> dict[str, Any]:
         """Run a command given as a dict; returns the decoded reply.
 
-        An answer of the not-primary family, or no connection, is followed by a search for the new primary and another
-        try, at most `_ATTEMPTS_MAX` in all; after a broken connection only if the command is idempotent.
+        After a not-primary error, or if no connection could be opened, the command is retried on the new primary, with
+        at most `_ATTEMPTS_MAX` attempts in total; after a broken connection only if the command is idempotent.
 
         Raises:
             CommandError: the reply says ``ok: 0``, or no member was suitable in time.
-            BackendError: the last try met a broken connection.
+            BackendError: the last attempt failed with a broken connection.
         """
         body = bson.encode({**command, "$db": db})
 
@@ -135,17 +135,17 @@ class ReplicaSetClient:
     ) -> list[bytes]:
         """All documents of a cursor that ``command`` (find or aggregate) opens, as raw bytes.
 
-        Where `command` would be tried again, the reading begins again.
+        In the cases in which `command` retries, reading starts again.
 
         Args:
             db: the database.
-            command: what to run.
+            command: the command to run.
             preference: which member may answer.
-            on_reply: called with the body of each reply that is no error, and its `rawbson.index`.
+            on_reply: called with the body of each successful reply, and its `rawbson.index`.
 
         Raises:
             CommandError: the command or a ``getMore`` failed, or no member was suitable in time.
-            BackendError: the last try met a broken connection.
+            BackendError: the last attempt failed with a broken connection.
         """
 
         async def read(address: str) -> list[bytes]:
@@ -169,7 +169,7 @@ class ReplicaSetClient:
     async def _repeated(
         self, ask: Callable[[str], Awaitable[Result]], preference: ReadPreference, *, is_idempotent: bool
     ) -> Result:
-        """What ``ask`` gets from a member, or from another one after the failures that `command` names."""
+        """The result of ``ask`` for a suitable member, with retries as described in `command`."""
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             address = await self.select(preference)
             try:

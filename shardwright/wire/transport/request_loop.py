@@ -1,12 +1,12 @@
-"""Work that is done in the reactor while it only waits for sockets, and in a task of trio's whenever it does more.
+"""Work that runs in the reactor while it only waits for sockets, and in a trio task when it needs more.
 
-A request loop is a succession of steps, each of them a coroutine like any other: that of a client's connection serves
-one request in each step. The reactor begins a step and runs it on when the socket that it waits for is readable. Before
-a step does what takes a task (a timeout, a nursery, an event, a lock) it calls `in_own_task`; from there to its end it
-is run by the request loop's task, where sockets are waited for with trio as well. Forgotten, that is an error that trio
-itself raises: in the reactor there is no current task.
+A request loop is a sequence of steps, each of them an ordinary coroutine; on a client's connection, each step serves
+one request. The reactor starts a step and resumes it when the socket that it waits for is readable. Before a step uses
+anything that needs a task (a timeout, a nursery, an event, a lock) it calls `in_own_task`; from there to its end it
+runs in the request loop's task, where trio also waits for sockets. If the call was forgotten, trio itself raises an
+error, because there is no current task in the reactor.
 
-A task that is cancelled takes over what is under way, which meets the cancellation where it waits.
+When the task is cancelled, it takes over the current step, which is cancelled where it waits.
 """
 
 from collections.abc import Callable, Coroutine, Generator
@@ -24,37 +24,37 @@ T = TypeVar("T")
 
 
 class _Wish(Enum):
-    """What a step that gives way in the reactor waits for."""
+    """What a step waits for when it yields in the reactor."""
 
     SOCKET = auto()
     TASK = auto()
 
 
 def may_run_in_reactor(function: F) -> F:
-    """Mark a coroutine function that a request loop may run before it has called `in_own_task`.
+    """Mark a coroutine function that may run in the reactor, before `in_own_task` is called.
 
-    ``tests/test_reactor_rule.py`` sees to it that such functions await only each other until they leave the reactor.
+    ``tests/test_reactor_rule.py`` checks that such functions await only each other until they leave the reactor.
     """
     return function
 
 
 async def in_own_task() -> None:
-    """Leave the reactor, if this is run by it: what follows in this step takes a task."""
+    """Leave the reactor, if running in it: the rest of this step needs a task."""
     if REACTOR.loop is not None:
         await _until_in_task()
 
 
 @coroutine
 def until_resumed() -> Generator[_Wish, None, None]:
-    """Leave the reactor until the request loop is resumed; for those who have seen to that."""
+    """Yield to the reactor until the request loop is resumed, which the caller must have arranged."""
     yield _Wish.SOCKET
 
 
 class RequestLoop:
-    """A succession of steps.
+    """A sequence of steps.
 
     Args:
-        begin: makes the coroutine of the next step, which returns whether there is to be another one.
+        begin: creates the coroutine of the next step, which returns whether another one should follow.
     """
 
     __slots__ = ("_begin", "_failure", "_is_finished", "_is_task_wanted", "_step", "_task")
@@ -68,7 +68,7 @@ class RequestLoop:
         self._failure: BaseException | None = None
 
     async def run(self) -> None:
-        """Do all steps; the calling task is the request loop's own. Raises what a step raises."""
+        """Run all steps; the calling task is the request loop's own. Raises whatever a step raises."""
         if not REACTOR.is_running:
             while await self._begin():
                 pass
@@ -83,7 +83,7 @@ class RequestLoop:
                 self._is_finished = not await _rest_of(step)
 
     def resume(self) -> None:
-        """Run on, in the reactor, what has given way; steps follow each other until one has to wait."""
+        """Continue in the reactor after a yield; steps follow each other until one has to wait."""
         REACTOR.loop = self
         try:
             while True:
@@ -111,7 +111,7 @@ class RequestLoop:
             self._task = None
 
     async def _run_in_reactor(self) -> None:
-        """Begin a step in the reactor and return when the task is wanted: by a step, at the end, or to be cancelled."""
+        """Start a step in the reactor; return when the task is needed: by a step, at the end, or for cancellation."""
         self._is_task_wanted = False
         self.resume()
         if self._is_task_wanted:
@@ -136,5 +136,5 @@ def _until_in_task() -> Generator[_Wish, None, None]:
 
 @coroutine
 def _rest_of(step: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
-    """What ``await step`` would be, for a coroutine that has been begun."""
+    """The equivalent of ``await step`` for a coroutine that has already been started."""
     return (yield from step.__await__())

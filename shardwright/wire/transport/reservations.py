@@ -1,17 +1,17 @@
-"""Room for long replies, reserved before they are received.
+"""Memory for long replies, reserved before they are received.
 
-A reply that cannot be passed on while it is still coming (a first batch, what is merged or compressed) is received
-whole, and then waits here until its client reads it. So its length, known from its header, is reserved before the rest
-of it is read from its connection, until the reply to the client counts in its place. While there is no room for it,
-nothing more is read. Room comes from clients that read, and from those that are closed because they do not
-(`UnreadReplies.close_stalled`); if neither is enough, the operation that waits fails after a while.
+A reply that cannot be forwarded while it is still arriving (a first batch, a merged or compressed reply) is received
+whole, and then waits in this process until its client reads it. So its length, known from its header, is reserved
+before the rest of it is read from its connection, until the reply to the client counts instead. Until there is room,
+nothing more is read. Room is freed by clients that read, and by disconnecting those that do not
+(`UnreadReplies.close_stalled`); if that is not enough, the waiting operation eventually fails.
 
-No operation waits for itself, or in a circle with others. Operations that have a long reply already come first, and
-where there is no room for the next reply of one of them, it is admitted beyond the bound; from then on that operation
-waits for its shards and for its client alone, and until it is answered no other goes beyond the bound. What a cursor
-held since an earlier request counts as reserved, so the same is true of a request that goes on with it. Replies of one
-operation that are waiting together are admitted together, and count together. What many operations wait for in common,
-such as a load of the catalog (`daemon.single_flight`), belongs to none of them and does not wait.
+Operations cannot deadlock. Those that already have a long reply come first, and if there is no room for the next reply
+of one of them, it is admitted beyond the limit. From then on that operation waits only for its shards and its client,
+and until it is answered no other operation may exceed the limit. Memory held by a cursor since an earlier request
+counts as reserved, so the same applies to a request that continues with the cursor. Replies of one operation that wait
+at the same time are admitted together, and count together. Work shared by many operations, such as a load of the
+catalog (`daemon.single_flight`), belongs to none of them and does not wait.
 """
 
 from collections.abc import Sequence
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from shardwright.wire.transport.unread import UnreadReplies
 
 LONG_REPLY_BYTES: Final = 1 << 20
-"""What a reply may lack without waiting for room."""
+"""Replies with fewer bytes still to be received do not wait for room."""
 
 SERVED_CLIENT: Final[ContextVar["ClientConnection | None"]] = ContextVar("served_client", default=None)
-"""For whom a task works; tasks that it starts inherit that."""
+"""The client for which a task works; child tasks inherit it."""
 
 
 class _Receiver:
-    """A reply the rest of which waits to be received."""
+    """A reply whose remaining bytes are waiting to be received."""
 
     __slots__ = ("admitted", "client", "size")
 
@@ -47,10 +47,10 @@ class _Receiver:
 
 
 class Reservations:
-    """What is reserved for long replies, by client, and who waits for room, in order.
+    """The reservations for long replies, by client, and the queue of those that wait for room.
 
     Attributes:
-        total_bytes: reserved now; a part of the total of the `UnreadReplies`.
+        total_bytes: currently reserved bytes; part of the total of `UnreadReplies`.
         refused: how many replies were not received because there was no room.
     """
 
@@ -63,14 +63,15 @@ class Reservations:
 
     @may_run_in_reactor
     async def reserve(self, size: int) -> None:
-        """Wait until so many bytes may be received for the client that the running task works for.
+        """Wait until ``size`` bytes may be received for the client of the current task.
 
-        They count until `release` or `settle`. Of what is no read, no more counts than one client may leave unread: an
-        operation that goes on for long, such as a move, does not keep all it has received.
+        They count until `release` or `settle`. An operation that is not a read counts for at most the limit for one
+        client's unread bytes: a long operation, such as a move, does not keep everything that it has received.
 
         Raises:
-            CommandError: ExceededMemoryLimit, there was no room for half of the bounds' patience (half, since the
-                sender waits, too, and for no longer). Writes have happened, and their replies are received even then.
+            CommandError: ExceededMemoryLimit, there was no room for half of ``patience_seconds`` (half, because the
+                sender waits too, and no longer than that). Writes have already been executed, so their replies are
+                received in any case.
         """
         await in_own_task()
         client = SERVED_CLIENT.get()
@@ -87,7 +88,7 @@ class Reservations:
                 self.admit_waiting()
 
     def admit_waiting(self) -> None:
-        """Admit replies as long as there is room for them; to be called when there may be more of it."""
+        """Admit waiting replies while there is room; must be called whenever room may have been freed."""
         while self._waiting:
             client = self._next_client()
             together = [each for each in self._waiting if each.client is client]
@@ -97,10 +98,10 @@ class Reservations:
             self._admit(together)
 
     def take(self, client: "ClientConnection", size_max: int | None = None) -> int:
-        """Forget what is reserved for a client, or so much of it.
+        """Remove a client's reservation, or at most ``size_max`` bytes of it.
 
         Returns:
-            How much it was, for the caller to subtract from the total; then others may be admitted.
+            The number of bytes removed, for the caller to subtract from the total; then others may be admitted.
         """
         taken = client.reserved_bytes if size_max is None else min(client.reserved_bytes, size_max)
         client.reserved_bytes -= taken
@@ -110,28 +111,28 @@ class Reservations:
         return taken
 
     def add(self, client: "ClientConnection", size: int) -> None:
-        """Count what is in the total already as reserved for a client."""
+        """Count bytes that are already part of the total as reserved for a client."""
         client.reserved_bytes += size
         self.total_bytes += size
 
     def settle(self, client: "ClientConnection", size: int) -> None:
-        """Of what a running operation has received, it keeps no more than so many bytes."""
+        """Reduce a client's reservation to ``size``, the bytes that its running operation still keeps."""
         if client.reserved_bytes > size:
             self._unread.change_total(-self.take(client, client.reserved_bytes - size))
 
     def release(self, client: "ClientConnection") -> None:
-        """The reply has gone out, or never will."""
+        """Release a client's reservation: the reply has been sent, or never will be."""
         self.settle(client, 0)
 
     def _next_client(self) -> "ClientConnection":
-        """For whom something is admitted next: what is under way has to end, for others to have its room."""
+        """The next client to admit a reply for: running operations first, since they must finish to free their room."""
         clients = [each.client for each in self._waiting]
         if self._beyond_bound is not None and self._beyond_bound in clients:
             return self._beyond_bound
         return next((each for each in clients if each.reserved_bytes >= LONG_REPLY_BYTES), clients[0])
 
     def _may_receive(self, client: "ClientConnection", size: int) -> bool:
-        """Whether there is room for so many bytes more, or none is needed."""
+        """Whether there is room for ``size`` more bytes, or none is needed."""
         total = self._unread.total_bytes
         if not (size and total) or total + size <= self._unread.bounds.total_bytes:
             return True
@@ -152,7 +153,7 @@ class Reservations:
             return
         if receiver.client.is_interruptible:
             self.refused += 1
-            raise CommandError(ErrorCode.ExceededMemoryLimit, "too much memory is taken by replies that were not read")
+            raise CommandError(ErrorCode.ExceededMemoryLimit, "too much memory is used by unread replies")
         self._waiting.remove(receiver)
         self._admit((receiver,))
 
@@ -160,13 +161,13 @@ class Reservations:
         for receiver in receivers:
             client = receiver.client
             receiver.admitted.set()
-            if not client.stream.is_closed:  # else nobody would release it: the task has outlived its client
+            if not client.stream.is_closed:  # otherwise nobody would release it: the task has outlived its client
                 size = self._counted(client, receiver.size)
                 self.add(client, size)
                 self._unread.change_total(size)
 
     def _counted(self, client: "ClientConnection", size: int) -> int:
-        """How much of so many further bytes counts: a read keeps all that it receives until it is answered."""
+        """How many of ``size`` further bytes count: a read keeps everything it receives until it is answered."""
         if client.is_interruptible:
             return size
         return min(size, max(0, self._unread.bounds.client_bytes - client.reserved_bytes))

@@ -1,7 +1,7 @@
-"""The server side: accept, read requests one at a time per connection, let a handler answer them.
+"""The server side: accepts connections, reads one request at a time on each, and lets a handler answer it.
 
-What is common to every daemon is here: framing errors, compression, checksums, the legacy hello, the connection limit,
-noticing clients that leave, and an orderly end. What a command means is the handler's business.
+This has what all daemons share: framing errors, compression, checksums, the legacy hello, the connection limit,
+detection of disconnected clients, and orderly shutdown. The handler implements the commands.
 """
 
 import errno
@@ -37,38 +37,38 @@ logger = get_logger("wire.server")
 _ACCEPT_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 _ACCEPT_PAUSE_SECONDS: Final = 0.1
 _INTERRUPTION_SECONDS_MAX: Final = 1.0
-"""How long operations that are interrupted at shutdown have to clean up behind them."""
+"""How long operations interrupted at shutdown have to clean up."""
 
-# Nearly every message is recognised by this, with no more than a look.
+# Nearly every message is recognised by comparing these bytes.
 _OP_MSG: Final = OP_MSG.to_bytes(4, "little")
 _OPCODE_AT: Final = 12
 
 
 class Handler(Protocol):
-    """What a daemon does with its clients."""
+    """What a daemon does for its clients."""
 
     @may_run_in_reactor
     async def handle(self, client: ClientConnection, request: Request) -> bytes | None:
-        """Answer one request with the frame of the reply, or None if there is nothing to send (any more).
+        """Answer one request with the frame of the reply, or None if there is nothing (more) to send.
 
-        Called in the reactor, if it is running: what waits for more than sockets calls `in_own_task` before.
+        Called in the reactor, if it is running: code that waits for anything but sockets must call `in_own_task` first.
 
         Raises:
-            CommandError: turned into the ``ok: 0`` reply.
+            CommandError: converted to the ``ok: 0`` reply.
         """
 
     def connection_opened(self, client: ClientConnection) -> None:
         """A client has connected."""
 
     def connection_closed(self, client: ClientConnection) -> None:
-        """A client has gone; what it left behind can be released."""
+        """A client has disconnected; release its resources."""
 
 
 class Server:
     """Serves clients on listening sockets until cancelled.
 
     Attributes:
-        protocol_errors: connections closed as something malformed came, such as a frame of an impossible length.
+        protocol_errors: connections closed because of malformed input, such as a frame of an impossible length.
     """
 
     def __init__(self, handler: Handler, *, connections_max: int = CONNECTIONS_MAX) -> None:
@@ -87,7 +87,7 @@ class Server:
 
     @property
     def connections_refused(self) -> int:
-        """How many clients were turned away because there were too many."""
+        """How many connections were refused because there were too many."""
         return self._refusals.refused
 
     async def serve(
@@ -96,7 +96,7 @@ class Server:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Accept and serve on every listener, which are closed at the end. Returns once `drain` has ended."""
+        """Accept and serve clients on all listeners, and close these at the end. Returns once `drain` has finished."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watcher.run)
@@ -114,9 +114,9 @@ class Server:
             _close_all(listeners)
 
     async def drain(self, seconds: float) -> None:
-        """Accept no more, close idle connections, give running operations so long to end, then interrupt the rest.
+        """Stop accepting, close idle connections, wait ``seconds`` for running operations, then interrupt the rest.
 
-        What is interrupted is answered with InterruptedAtShutdown.
+        Interrupted operations are answered with InterruptedAtShutdown.
         """
         self.is_draining = True
         self._accepting.cancel()
@@ -135,7 +135,7 @@ class Server:
         self._stopped.set()
 
     async def _wait_for_clients(self, seconds: float) -> None:
-        """Return once all clients have gone, at the latest after so long."""
+        """Wait until all clients are gone, at most for ``seconds``."""
         with trio.move_on_after(seconds):
             if self.clients:
                 await self._clients_gone.wait()
@@ -151,7 +151,7 @@ class Server:
                 if error.errno not in _ACCEPT_ERRNOS:
                     raise
                 logger.error("Could not accept a connection", error=str(error))
-                await trio.sleep(_ACCEPT_PAUSE_SECONDS)  # descriptors come back when others close
+                await trio.sleep(_ACCEPT_PAUSE_SECONDS)  # descriptors become available when connections close
                 continue
             peer = f"{address[0]}:{address[1]}" if accepted.family != socket.AF_UNIX else "anonymous unix socket"
             if len(self.clients) >= self.connections_max:
@@ -199,7 +199,7 @@ class Server:
 
     @may_run_in_reactor
     async def _serve_request(self, client: ClientConnection) -> bool:
-        """Wait for a request and serve it; whether there may be another one."""
+        """Wait for a request and serve it; returns whether another one may follow."""
         stream = client.stream
         frame = await stream.receive()
         if frame is None:
@@ -270,7 +270,7 @@ class Server:
 
     @may_run_in_reactor
     async def _answer_op_query(self, client: ClientConnection, frame: bytes) -> bytes | None:
-        """The hello that drivers send before they know that OP_MSG is spoken here, as if it had come in one."""
+        """Answer the hello that drivers send before they know that OP_MSG is supported, as if it were an OP_MSG."""
         query = legacy.parse_query(frame)
         if not legacy.is_hello(query):
             return legacy.unsupported_reply(query)
@@ -285,7 +285,7 @@ class Server:
 
 
 def _answer_interrupted(client: ClientConnection) -> None:
-    """Tell a client whose operation was interrupted at shutdown, as far as that takes no waiting."""
+    """Answer a client whose operation was interrupted at shutdown, as far as possible without waiting."""
     request = client.unanswered
     if request is None:
         return

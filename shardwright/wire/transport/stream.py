@@ -1,9 +1,9 @@
 """Whole frames over a non-blocking socket.
 
-A frame is written with one call, and read with one where it can be: a wait costs a turn of the event loop, which is
-most of what a hop costs. What request loops send is written together (`wire.transport.posting`). A read is tried before
-waiting only in the middle of a frame; between frames, where a daemon waits for a client's next request or a backend's
-reply, the try would nearly always fail and cost more than it saves.
+A frame is written with one call and, if possible, read with one, because a wait costs an iteration of the event loop,
+which is most of the cost of a hop. Frames sent by request loops are written together (`wire.transport.posting`). A read
+is attempted before waiting only within a frame; between frames, where a daemon waits for a client's next request or a
+backend's reply, the attempt would nearly always fail and cost more than it saves.
 """
 
 import socket
@@ -26,9 +26,9 @@ _READ_BYTES: Final = 65_536
 _READ_BYTES_MAX: Final = 1 << 20
 _RELAY_BYTES: Final = 1 << 18
 _LOCAL_SEND_BUFFER_BYTES: Final = 1 << 20
-"""What UNIX sockets may hold, as far as ``net.core.wmem_max`` allows: their buffers do not grow as those of TCP do."""
+"""The send buffer of UNIX sockets, as far as ``net.core.wmem_max`` allows; it does not grow like that of TCP."""
 _READS_WITHOUT_WAIT_MAX: Final = 16
-"""A peer that always has more to say must not keep the other tasks from running."""
+"""A peer that always has more data must not keep the other tasks from running."""
 
 
 class FrameStream:
@@ -37,9 +37,9 @@ class FrameStream:
     One task may receive and one may send at a time.
 
     Attributes:
-        backlog: the rest of a reply that was passed on here and is to be written before anything else.
-        is_closed: `close` was called.
-        make_room: called before the rest of a long frame is received, with what it lacks.
+        backlog: the rest of a reply forwarded to this stream, to be written before anything else.
+        is_closed: whether `close` was called.
+        make_room: called before the rest of a long frame is received, with the number of missing bytes.
     """
 
     __slots__ = (
@@ -69,20 +69,20 @@ class FrameStream:
 
     @property
     def socket(self) -> socket.socket:
-        """The socket, for those who watch it; reading and writing is left to this object."""
+        """The socket, for code that watches it; only this object may read from and write to it."""
         return self._socket
 
     @may_run_in_reactor
     async def receive(self) -> bytes | None:
-        """The next frame; None when the peer has closed between two frames.
+        """The next frame; None if the peer has closed the connection between two frames.
 
         Raises:
-            RemoteProtocolError: impossible framing, or the peer closed in the middle of a frame.
+            RemoteProtocolError: invalid framing, or the peer closed in the middle of a frame.
             OSError: the connection broke.
         """
         reader = self._reader
         if reader.is_between_frames:
-            # The usual case, with nothing in the way: one wait, one read, one whole frame.
+            # The usual case: one wait, one read, one whole frame.
             await self._posting.wait_readable()
             try:
                 data = self._socket.recv(_READ_BYTES)
@@ -98,9 +98,9 @@ class FrameStream:
 
     @may_run_in_reactor
     async def receive_beginning(self) -> bytes | None:
-        """As `receive`; but of a long frame only what came first, the rest being left to `relay`.
+        """As `receive`, but of a long frame only the bytes received first; the rest is left to `relay`.
 
-        What is not a whole frame (`is_whole_frame`) is such a beginning, and has the header at least.
+        A result that is not a whole frame (`is_whole_frame`) is such a beginning, and contains at least the header.
 
         Raises:
             RemoteProtocolError: as `receive`.
@@ -112,7 +112,7 @@ class FrameStream:
                 try:
                     data = self._socket.recv(_READ_BYTES)
                 except BlockingIOError:
-                    continue  # the news was of bytes that the last frame took along
+                    continue  # the notification was for bytes already read with the last frame
                 break
             if not data:
                 return None
@@ -123,14 +123,14 @@ class FrameStream:
 
     @may_run_in_reactor
     async def relay(self, beginning: bytes, relay: Relay) -> bytes | None:
-        """Pass a long frame on while it is still coming, in pieces that are copied nowhere else.
+        """Forward a long frame while it is still arriving, in pieces that are not copied again.
 
         Args:
-            beginning: what `receive_beginning` gave.
-            relay: where it goes, and what is changed on the way.
+            beginning: the result of `receive_beginning`.
+            relay: where the frame goes, and how it is changed.
 
         Returns:
-            The whole frame if ``relay`` did not want it.
+            The whole frame if ``relay`` declined it.
 
         Raises:
             RemoteProtocolError: the peer closed in the middle of the frame.
@@ -158,7 +158,7 @@ class FrameStream:
                     end = relay.end(bytes(await self._receive_exactly(kept_bytes))) if kept_bytes else b""
                     relay.leave(memoryview(b"".join((unsent, rest, end))))
         except BaseException:
-            relay.receiver.break_off()  # whatever it was sent next would be taken for the rest of the frame
+            relay.receiver.break_off()  # anything sent next would be mistaken for the rest of the frame
             raise
         self._readiness.has_news = True
         return None
@@ -219,11 +219,11 @@ class FrameStream:
             await self.make_room(bytes_missing)
 
     def post(self, frame: bytes) -> memoryview | None:
-        """As `send_now`; but in the reactor, the frame is written once all that has come to this process is worked on.
+        """As `send_now`; but in the reactor, the frame is written after all received messages have been processed.
 
-        See `Posting`. Who posts has to go on to receive: there an error is raised, if it comes to one, and the rest is
-        written that does not fit into the socket. So only what will be waited for is posted: not if the peer has sent
-        more already, or has closed.
+        See `Posting`. The caller must receive next: that call raises an error, if there is one, and writes what did
+        not fit into the socket. So a frame is posted only if that receive will wait, not if the peer has already sent
+        more or has closed.
 
         Raises:
             OSError: the connection broke.
@@ -234,7 +234,7 @@ class FrameStream:
         return None
 
     def send_now(self, frame: bytes | memoryview) -> memoryview | None:
-        """Write one frame, or a piece of one, as far as it goes; returns the rest, which `send_rest` has to write.
+        """Write one frame, or a piece, as far as possible without waiting; returns the rest for `send_rest`, or None.
 
         Raises:
             OSError: the connection broke.
@@ -249,18 +249,18 @@ class FrameStream:
 
     @property
     def is_sending(self) -> bool:
-        """Whether something is posted that has not gone out."""
+        """Whether posted bytes have not been sent yet."""
         return bool(self._posting.unsent)
 
     def when_sent(self, do: Callable[[], object]) -> None:
-        """Call back once what is posted has gone out, and whenever that is so again."""
+        """Call back whenever all posted bytes have been sent."""
         self._posting.when_sent = do
 
     @may_run_in_reactor
     async def send_rest(self, rest: memoryview) -> None:
         """Write what `send_now` has left, waiting while the peer does not read.
 
-        Cancelled on the way, it leaves the connection unusable; the caller closes it.
+        If this is cancelled, the connection is unusable and the caller must close it.
 
         Raises:
             OSError: the connection broke.
@@ -270,9 +270,9 @@ class FrameStream:
             rest = await self.send_some(rest)
 
     async def send_some(self, rest: memoryview) -> memoryview:
-        """Write as much of what `send_now` has left as goes, once the peer has taken anything; returns what is left.
+        """Write part of what `send_now` has left, as soon as the peer has read something; returns the remainder.
 
-        To be called in a task. Cancelled, it has written nothing.
+        Must be called in a task. If it is cancelled, nothing has been written.
 
         Raises:
             OSError: the connection broke.
@@ -284,7 +284,7 @@ class FrameStream:
 
     @may_run_in_reactor
     async def send(self, frame: bytes | memoryview) -> None:
-        """`send_now`, and `send_rest` if need be; for those who do not send all the time.
+        """`send_now`, followed by `send_rest` if necessary; for code where an extra coroutine does not matter.
 
         Raises:
             OSError: the connection broke.
@@ -294,14 +294,14 @@ class FrameStream:
             await self.send_rest(rest)
 
     def break_off(self) -> None:
-        """Have the peer find the connection closed, and every later read and write fail; it is still to be closed."""
+        """Shut the socket down, so that the peer sees it closed and reads and writes fail; `close` is still due."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close at once; a task that waits on the socket gets `trio.ClosedResourceError`.
 
-        What was posted is sent before, as far as it goes.
+        Posted bytes are sent first, as far as possible without waiting.
         """
         if not self.is_closed:
             self.is_closed = True

@@ -1,15 +1,15 @@
-"""How long the daemons of a process wait for other hosts, for those bounds that an operator may choose."""
+"""How long a process waits for other hosts, for the limits that an operator may configure."""
 
 from typing import Final
 
 
 class Timeouts:
-    """The bounds in seconds; changed at the start of a process, if at all.
+    """The limits in seconds; changed only at startup, if at all.
 
     Attributes:
-        hello_seconds: a member of a replica set, or a daemon's own mongod, that has not answered a hello for so long
-            is taken for gone. A frozen process is noticed after this at the latest.
-        selection_seconds: how long an operation waits for a member that may serve it, as during an election.
+        hello_seconds: a member of a replica set, or a daemon's own mongod, that has not answered a hello for this long
+            is considered gone. A frozen process is noticed after this time at the latest.
+        selection_seconds: how long an operation waits for a suitable member, for example during an election.
     """
 
     def __init__(self) -> None:
@@ -18,9 +18,9 @@ class Timeouts:
 
     @property
     def await_ms(self) -> int:
-        """How long a hello is asked to wait for news: half of the time, so that the other half is for the answer."""
+        """How long an awaitable hello may wait for a change: half of `hello_seconds`, the rest is for the reply."""
         return int(self.hello_seconds * 500)
 
 
 TIMEOUTS: Final = Timeouts()
-"""Those of this process. mongos waits 15 s for a member (``defaultFindReplicaSetHostTimeoutMS``)."""
+"""The limits of this process. mongos waits 15 s for a member (``defaultFindReplicaSetHostTimeoutMS``)."""

@@ -1,9 +1,9 @@
-"""Replies that clients do not read: how much memory they may take, in total and for one client.
+"""Replies that clients do not read, and the limits on their memory, in total and for one client.
 
-A reply that does not fit into the client's socket waits here. What is only passed on waits where it comes from instead:
-nothing more is read of it (`wire.transport.relay`), until it has kept a connection that others need for too long. What
-is received whole waits for room first (`wire.transport.reservations`). What cursors keep between two requests counts,
-too (`wire.transport.holdings`).
+A reply that does not fit into the client's socket waits here. A reply that is only forwarded waits at its source
+instead: nothing more of it is read (`wire.transport.relay`), unless it has held a connection that others need for too
+long. Replies that are received whole first wait for room (`wire.transport.reservations`). Memory that cursors hold
+between two requests counts too (`wire.transport.holdings`).
 """
 
 import math
@@ -24,18 +24,19 @@ if TYPE_CHECKING:
 
 
 PROGRESS_BYTES: Final = 1 << 18
-"""A client that takes less than this in the time that is allowed for it counts as one that reads nothing."""
+"""A client that reads less than this in the time allowed counts as one that reads nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadBounds:
-    """What the replies of a process that were not read may take.
+    """Limits on the memory used by unread replies.
 
     Attributes:
-        total_bytes: of all clients; beyond it the client is closed, or its cursor ended, that has read nothing for
-            longest.
-        client_bytes: of one client; it is closed if it leaves more unread, and reads nothing, for `patience_seconds`.
-        patience_seconds: how long a client that reads nothing may also keep a connection to a shard to itself.
+        total_bytes: limit for all clients; if it is exceeded, the client that has read nothing for longest is
+            disconnected, or its cursor closed.
+        client_bytes: limit for one client; it is disconnected if it exceeds this and reads nothing for
+            `patience_seconds`.
+        patience_seconds: also how long a client that reads nothing may hold a connection to a shard.
     """
 
     total_bytes: int = 256 << 20
@@ -44,25 +45,25 @@ class UnreadBounds:
 
     @property
     def stalled_seconds(self) -> float:
-        """A client that takes nothing for so long is closed if others are waiting for room."""
+        """How long a client may read nothing before it is disconnected if others are waiting for room."""
         return self.patience_seconds / 5
 
     @property
     def relay_seconds(self) -> float:
-        """How long a client may keep a connection to a shard to itself in all, for one answer that it reads slowly."""
+        """How long a client may hold a connection to a shard in total, for one reply that it reads slowly."""
         return 3 * self.patience_seconds
 
 
 class SlowClientError(OSError):
-    """A client does not read its replies and would take more memory than it may; its connection has to be closed."""
+    """A client does not read its replies and would exceed its memory limit; its connection has to be closed."""
 
 
 class _Waiting:
-    """The rest of one reply.
+    """The unread rest of one reply.
 
     Attributes:
         size: bytes.
-        since: when the client last had taken `PROGRESS_BYTES` of it, on trio's clock.
+        since: when the client last made progress by `PROGRESS_BYTES`, on trio's clock.
         scope: cancelled to make room for others.
     """
 
@@ -74,22 +75,22 @@ class _Waiting:
         self.scope = trio.CancelScope()
 
     def note_progress(self, size: int) -> None:
-        """So much is left."""
+        """Record that ``size`` bytes are left."""
         if self._size_then - size >= PROGRESS_BYTES:
             self._size_then = size
             self.since = trio.current_time()
 
 
 class UnreadReplies:
-    """What is waiting to be read by the clients of this process.
+    """The replies that the clients of this process have not read.
 
     Attributes:
-        bounds: how much it may be.
-        total_bytes: how much it is, and will be with what is on its way.
-        peak_bytes: how much it has been at most.
-        reservations: what is on its way.
-        holdings: what cursors keep between two requests.
-        clients_closed: how many clients were closed because it was too much.
+        bounds: the limits.
+        total_bytes: their current size, including reservations and holdings.
+        peak_bytes: the largest total so far.
+        reservations: memory reserved for replies that are being received.
+        holdings: memory that cursors hold between two requests.
+        clients_closed: how many clients were disconnected because of the limits.
     """
 
     def __init__(self, bounds: UnreadBounds = UnreadBounds()) -> None:
@@ -103,15 +104,15 @@ class UnreadReplies:
 
     @may_run_in_reactor
     async def send(self, stream: "FrameStream", rest: memoryview, client: "ClientConnection | None" = None) -> None:
-        """Write the rest of a reply, for as long as there is room for it.
+        """Write the rest of a reply while the limits permit it.
 
         Args:
-            stream: where to.
-            rest: what did not fit into the socket.
-            client: what was reserved for it is released: the rest counts from now on.
+            stream: the client's stream.
+            rest: the bytes that did not fit into the socket.
+            client: its reservation is released, because from now on the rest counts.
 
         Raises:
-            SlowClientError: there is not.
+            SlowClientError: a limit was exceeded.
             OSError: the connection broke.
         """
         await in_own_task()
@@ -137,7 +138,7 @@ class UnreadReplies:
 
     @contextmanager
     def reserved(self, size: int) -> Iterator[None]:
-        """In the block so many bytes are on their way here: many replies may come at once, and none is here yet."""
+        """Count bytes that are received in the block, because many replies may be arriving at the same time."""
         self.change_total(size)
         try:
             yield
@@ -145,7 +146,7 @@ class UnreadReplies:
             self.change_total(-size)
 
     def change_total(self, by: int) -> None:
-        """Count so many bytes more, or fewer: then those who wait for room are admitted."""
+        """Change the total; if it shrinks, operations that wait for room are admitted."""
         self.total_bytes += by
         if by > 0:
             self.peak_bytes = max(self.peak_bytes, self.total_bytes)
@@ -153,11 +154,11 @@ class UnreadReplies:
             self.reservations.admit_waiting()
 
     def has_room_for(self, size: int) -> bool:
-        """Whether a client may leave so many bytes unread as things are."""
+        """Whether a client may currently leave ``size`` bytes unread."""
         return size <= self.bounds.client_bytes and self.total_bytes + size <= self.bounds.total_bytes
 
     def too_slow(self) -> SlowClientError:
-        """Count a client that is closed; the error to raise for it."""
+        """Count a client that will be disconnected; returns the error to raise for it."""
         self.clients_closed += 1
         return SlowClientError("the client does not read its replies")
 
@@ -166,7 +167,7 @@ class UnreadReplies:
         return waiting.since + bounds.patience_seconds if waiting.size > bounds.client_bytes else math.inf
 
     def close_stalled(self) -> bool:
-        """End what has waited longest, if that is long: a reply, or a cursor, which may rest for `patience_seconds`.
+        """Discard what has been idle longest, if that is long enough: a reply, or (`patience_seconds`) a cursor.
 
         Returns:
             Whether there was one.
@@ -182,10 +183,10 @@ class UnreadReplies:
         return True
 
     def make_room(self, *, spared: Holding | None = None) -> None:
-        """End what has waited longest without being read, until the rest is within the bound.
+        """Discard what has been idle longest, until the total is within the limit.
 
         Args:
-            spared: is not ended; nor is anything once it is the one that has waited longest.
+            spared: never discarded; once it is the oldest, nothing else is discarded either.
         """
         while self.total_bytes - self.reservations.total_bytes > self.bounds.total_bytes:
             slowest, oldest = self._slowest(), self.holdings.oldest
@@ -206,10 +207,10 @@ class UnreadReplies:
         self._resize(waiting, 0)
 
     def _resize(self, waiting: _Waiting, size: int) -> None:
-        if waiting.size:  # else room was made of it already
+        if waiting.size:  # otherwise it has already been discarded
             change, waiting.size = size - waiting.size, size
             self.change_total(change)
 
 
 UNREAD_REPLIES: Final = UnreadReplies()
-"""Those of this process."""
+"""The unread replies of this process."""
