@@ -1,5 +1,9 @@
-"""A config server and shards without a router: the surroundings of a shard daemon, where the test is the router."""
+"""A config server and shards without a router: the surroundings of a shard daemon, where the test is the router.
 
+Its logs are kept, its data are not: those of all clusters of a run would be tens of gigabytes.
+"""
+
+import shutil
 import signal
 import subprocess
 import sys
@@ -207,6 +211,7 @@ def replica_set(directory: Path, members: int = 1, daemon: str = "shardd") -> It
 def _start_set(stack: ExitStack, directory: Path, name: str, daemon: str, count: int) -> Set:
     members = [_plan_member(directory, name, daemon, index) for index in range(count)]
     for member in members:
+        stack.callback(shutil.rmtree, directory / member.mongod_plan.name)
         member.mongod.start()
         stack.callback(member.mongod.stop, signal.SIGKILL)
     plans = [member.mongod_plan for member in members]
@@ -235,7 +240,8 @@ def _plan_member(directory: Path, name: str, daemon: str, index: int) -> Member:
     plan = ProcessPlan(f"{name}.{index}.mongod", Role.MONGOD, mongod_port, name)
     dbpath = directory / plan.name
     dbpath.mkdir()
-    mongod = mongod_arguments(find_mongod(), plan, dbpath=dbpath, log=dbpath / "log", sockets=directory, cache_gb=0.25)
+    log = directory / f"{plan.name}.log"
+    mongod = mongod_arguments(find_mongod(), plan, dbpath=dbpath, log=log, sockets=directory, cache_gb=0.25)
     arguments = [
         *(sys.executable, "-m", f"shardwright.{daemon}.main", "--port", str(port), "--metrics-port", str(metrics_port)),
         *("--mongod-socket", str(mongod_socket(directory, plan)), "--mongod-address", plan.address),
