@@ -14,8 +14,8 @@ OTHER_PYTHONS := 3.12 3.13 3.14
 QUICK := tests/daemon/test_*.py tests/deploy/test_processes.py tests/deploy/test_pid_files.py tests/wire/test_message.py \
     tests/integration/test_crud_pymongo.py
 
-# Most tests wait for other processes. Each worker has its own clusters, shared by the tests of a file.
-WORKERS ?= 3
+# Tests mostly wait for other processes. Each worker has its own clusters; tests/longest_first.py orders the files.
+WORKERS ?= 4
 SIDE_BY_SIDE := --numprocesses $(WORKERS) --dist loadfile
 
 .PHONY: setup demo test test-all test-pythons quick check pytest bench chaos lock clean

@@ -22,7 +22,7 @@ def run_all() -> None:
 
 
 def many(whole: int, sample: int) -> int:
-    """How often a test repeats something, or how many examples it tries.
+    """How often a test repeats something, how many examples it tries, or how long it pauses.
 
     Args:
         whole: the number if nothing is left out.

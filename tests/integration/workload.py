@@ -11,8 +11,12 @@ from pymongo.errors import PyMongoError
 
 from tests.integration.sharded import Document, Documents
 from tests.integration.waiting import eventually
+from tests.sampling import many
 
 JOIN_SECONDS_MAX = 60.0
+
+PAUSE_SECONDS = many(0, 10) / 1000
+"""Of a writer between two documents."""
 
 
 class Workload:
@@ -68,7 +72,7 @@ class Workload:
 
     def _write(self, writer: int) -> None:
         number = 0
-        while not self._is_stopping.is_set():
+        while not self._is_stopping.wait(PAUSE_SECONDS):
             number += 1
             key = (number * 37 + writer * 250) % 1000
             identity = ObjectId()

@@ -16,7 +16,7 @@ from tests.migration.invariants import check_collection
 from tests.migration.writers import KEYS, writing
 from tests.sampling import many
 
-MOVES: Final = many(200, 40)
+MOVES: Final = many(200, 25)
 
 Document = dict[str, Any]
 

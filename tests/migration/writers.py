@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from tests.integration.waiting import eventually
 from tests.migration.retrying import RetryingClient, Session, Write
+from tests.sampling import many
 
 Document = dict[str, Any]
 
@@ -18,6 +19,10 @@ KEYS: Final = 900
 WRITERS: Final = 3
 KEPT_SHARE: Final = 0.5
 """Of the writes, how many are retried when all is over."""
+
+PAUSE_SECONDS: Final = many(0, 10) / 1000
+"""Of a writer between two writes. Writers that never pause take both cores of a small machine, and most of what they
+write is written while the test waits for something else."""
 
 JOIN_SECONDS_MAX: Final = 90.0
 
@@ -254,7 +259,7 @@ class Writers:
 
     def _run(self, writer: Writer) -> None:
         def write() -> None:
-            while not self._is_stopping.is_set():
+            while not self._is_stopping.wait(PAUSE_SECONDS):
                 writer.write_once()
 
         self._guard(write)

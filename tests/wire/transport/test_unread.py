@@ -200,8 +200,7 @@ def test_client_that_reads_a_little_counts_as_one_that_reads_nothing() -> None:
     unread = UnreadReplies(UnreadBounds(patience_seconds=0.5))
 
     async def close_once_stalled() -> None:
-        await trio.sleep(1.5 * unread.bounds.stalled_seconds)
-        assert unread.close_stalled()
+        await until(unread.close_stalled)
 
     async def main() -> None:
         ours, theirs = socket.socketpair()
