@@ -15,7 +15,7 @@ from shardwright.daemon.options import (
     parse_seconds,
 )
 from shardwright.daemon.run import run_daemon
-from shardwright.router.options import RouterOptions
+from shardwright.router.context.options import RouterOptions
 from shardwright.router.processes.workers import add_worker_options, run_workers, worker_sockets
 from shardwright.router.routing.catalog_client import READ_SECONDS_MAX
 from shardwright.router.service import RouterService

@@ -14,9 +14,9 @@ import shardwright.router.commands  # noqa: F401 - registers all commands
 from shardwright.daemon.namespaces import namespace_of
 from shardwright.daemon.outcomes import OK, outcome_of_failure, outcome_of_success
 from shardwright.daemon.reserved_session_ids import refuse_reserved_session
+from shardwright.router.context.router_context import RouterContext
 from shardwright.router.operation import Operation
 from shardwright.router.registry import COMMANDS, Command, Reply
-from shardwright.router.router import Router
 from shardwright.wire.arguments import clamp_int64
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import RETRYABLE_WRITE_ERROR, CommandError
@@ -47,9 +47,9 @@ _NAME_SHARDS: Final = frozenset({"addShard", "addShardToZone", "addshard", "remo
 class Dispatcher:
     """Handles the requests of all clients of a router (see `wire.transport.server.Handler`)."""
 
-    def __init__(self, shared: Router) -> None:
-        self._router = shared
-        self._stale_version_retries = shared.metrics.counter(
+    def __init__(self, context: RouterContext) -> None:
+        self._context = context
+        self._stale_version_retries = context.metrics.counter(
             "stale_version_retries", "Operations repeated because a shard rejected the routing versions sent with them"
         )
 
@@ -60,15 +60,15 @@ class Dispatcher:
         Raises:
             CommandError: it failed.
         """
-        shared = self._router
+        context = self._context
         started = perf_counter()
-        operation = Operation(shared, client, request)
+        operation = Operation(context, client, request)
         entry = COMMANDS.get(request.name)
         outcome = OK
         try:
             if entry is None:
                 raise CommandError(ErrorCode.CommandNotFound, f"no such command: '{request.name}'")
-            shared.clock.observe_client(request.body, request.fields)
+            context.clock.observe_client(request.body, request.fields)
             if entry.reads:
                 client.allow_interruption()
             max_time_ms = _checked_max_time_ms(entry, request)
@@ -95,8 +95,8 @@ class Dispatcher:
             seconds = perf_counter() - started
             if operation.retries:
                 self._stale_version_retries.add(operation.retries)
-            shared.metrics.operations.observe(entry.name if entry is not None else "unknown", outcome, seconds)
-            if seconds * 1000 >= shared.options.slow_ms and entry is not None and not _waits(entry):
+            context.metrics.operations.observe(entry.name if entry is not None else "unknown", outcome, seconds)
+            if seconds * 1000 >= context.options.slow_ms and entry is not None and not _waits(entry):
                 _log_slow(operation, outcome, seconds)
 
     def connection_opened(self, client: ClientConnection) -> None:
@@ -139,7 +139,7 @@ async def _run_within(max_time_ms: int, entry: Command, operation: Operation) ->
 
 def _framed(operation: Operation, document: dict[str, object]) -> bytes:
     document.setdefault("ok", 1.0)
-    document.update(operation.router.gossip())
+    document.update(operation.gossip())
     return reply(operation.response_to, bson.encode(document))
 
 

@@ -6,8 +6,8 @@ from typing import Final
 import trio
 from bson.int64 import Int64
 
-from shardwright.router.router import Router
-from shardwright.router.version import MONGODB_VERSION
+from shardwright.router.context.version import MONGODB_VERSION
+from shardwright.router.routing.catalog_client import CatalogClient
 from shardwright.wire.errors import BackendError
 
 _INTERVAL_SECONDS: Final = 10.0
@@ -16,14 +16,21 @@ _INTERVAL_SECONDS: Final = 10.0
 class MongosRegistration:
     """Writes the entry at the start and every ten seconds, as mongos does."""
 
-    def __init__(self, router: Router) -> None:
-        self._router = router
+    def __init__(self, catalog: CatalogClient, address: str) -> None:
+        """Have it written.
+
+        Args:
+            catalog: the config servers.
+            address: ``host:port`` of this router, which names the entry.
+        """
+        self._catalog = catalog
+        self._address = address
         self._created = datetime.now(UTC)
 
     async def run(self) -> None:
         """Keep the entry current until cancelled."""
         while True:
-            await self._router.catalog.attempt(self._ping)
+            await self._catalog.attempt(self._ping)
             await trio.sleep(_INTERVAL_SECONDS)
 
     async def _ping(self) -> None:
@@ -42,7 +49,7 @@ class MongosRegistration:
             "up": Int64((now - self._created).total_seconds()),
             "waiting": True,
         }
-        update = {"q": {"_id": self._router.options.address}, "u": {"$set": entry}, "upsert": True}
-        reply = await self._router.catalog.client.command("config", {"update": "mongos", "updates": [update]})
+        update = {"q": {"_id": self._address}, "u": {"$set": entry}, "upsert": True}
+        reply = await self._catalog.client.command("config", {"update": "mongos", "updates": [update]})
         if reply.get("writeErrors"):
             raise BackendError("config", str(reply["writeErrors"][0].get("errmsg")), sent=True)

@@ -1,30 +1,32 @@
 """One request under way in the router."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from shardwright.router.context.router_context import RouterContext
+from shardwright.router.sending import own_reply
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.rawbson import decode_document
 from shardwright.wire.read_preference import PRIMARY, ReadPreference
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
 
-if TYPE_CHECKING:
-    from shardwright.router.router import Router
-
 
 class Operation:
-    """A request with the client it came from and the router that works on it.
+    """A request with the client it came from and what it is worked on with.
 
     Attributes:
+        context: what all operations share.
+        client: who sent it.
+        request: what is to be done.
         targeted: the shards that it was sent to so far, for the log.
         retries: how often it was started again because a routing table was stale, for the log.
         response_to: the message that the next reply answers: the request, in an exhaust stream the reply before.
     """
 
-    __slots__ = ("_namespace", "client", "request", "response_to", "retries", "router", "targeted")
+    __slots__ = ("_namespace", "client", "context", "request", "response_to", "retries", "targeted")
 
-    def __init__(self, router: "Router", client: ClientConnection, request: Request) -> None:
-        self.router = router
+    def __init__(self, context: RouterContext, client: ClientConnection, request: Request) -> None:
+        self.context = context
         self.client = client
         self.request = request
         self.targeted: tuple[str, ...] = ()
@@ -42,7 +44,7 @@ class Operation:
         if self._namespace is None:
             request = self.request
             namespace = f"{request.db}.{request.collection}"
-            if namespace not in self.router.routing.collections:
+            if namespace not in self.context.routing.collections:
                 Namespace(request.db, request.collection).check_valid()
             self._namespace = namespace
         return self._namespace
@@ -68,3 +70,11 @@ class Operation:
     def argument(self, name: bytes, default: Any = None) -> Any:  # noqa: ANN401 - a BSON value can be anything
         """The decoded value of one argument of the command."""
         return self.request.get(name, default)
+
+    def gossip(self) -> dict[str, Any]:
+        """The fields that replies made by the router itself end with."""
+        return own_reply.gossip(self.context.clock)
+
+    def raw_reply(self, elements: bytes) -> bytes:
+        """The frame of a successful reply whose content is raw BSON already: its elements before ``ok``."""
+        return own_reply.raw_reply(self.request.message.request_id, elements, self.context.clock)

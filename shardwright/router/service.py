@@ -4,12 +4,12 @@ import trio
 
 from shardwright.daemon.connection_metrics import measure_connections
 from shardwright.daemon.metrics import Metrics
+from shardwright.router.context.options import RouterOptions
+from shardwright.router.context.router_context import RouterContext
 from shardwright.router.dispatcher import Dispatcher
 from shardwright.router.mongos_registration import MongosRegistration
-from shardwright.router.options import RouterOptions
 from shardwright.router.processes.workers import end_with_supervisor
 from shardwright.router.registry import COMMANDS
-from shardwright.router.router import Router
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.server import Server
 
@@ -21,29 +21,40 @@ class RouterService:
         handle: answers a request, see `Dispatcher.handle`.
     """
 
-    def __init__(self, router: Router) -> None:
-        self._router = router
-        self.handle = Dispatcher(router).handle
+    def __init__(self, options: RouterOptions, nursery: trio.Nursery) -> None:
+        metrics = Metrics("router", [command.name for command in COMMANDS.values()])
+        self._context = RouterContext(options, metrics, nursery)
+        self._registration = MongosRegistration(self._context.catalog, options.address)
+        self._nursery = nursery
+        self.handle = Dispatcher(self._context).handle
 
     @classmethod
     async def start(cls, options: RouterOptions, nursery: trio.Nursery) -> "RouterService":
         """Make the router and begin its background work."""
-        router = Router(options, Metrics("router", [command.name for command in COMMANDS.values()]), nursery)
-        await nursery.start(router.run)
-        nursery.start_soon(MongosRegistration(router).run)
+        service = cls(options, nursery)
+        service._start()
         if options.worker_sockets:
             nursery.start_soon(end_with_supervisor)
-        return cls(router)
+        return service
+
+    def _start(self) -> None:
+        """Begin to keep connections, monitors, cursors and the router's entry in the catalog in order."""
+        context = self._context
+        self._nursery.start_soon(context.pools.run)
+        self._nursery.start_soon(context.catalog.client.monitor.run)
+        self._nursery.start_soon(context.shards.run)
+        self._nursery.start_soon(context.cursors.run)
+        self._nursery.start_soon(self._registration.run)
 
     @property
     def metrics(self) -> Metrics:
         """What ``/metrics`` shows."""
-        return self._router.metrics
+        return self._context.metrics
 
     @property
     def shutdown_seconds(self) -> float:
         """How long running operations may go on after the signal to end."""
-        return self._router.shutdown_seconds
+        return self._context.shutdown_seconds
 
     def not_ready_reason(self) -> str | None:
         """The router can serve once it knows the shards, until it shuts down.
@@ -51,16 +62,16 @@ class RouterService:
         It does not matter whether the config servers have a primary: what is known goes on being routed without them,
         and a load balancer that took all routers away would make an outage out of it. That has a metric of its own.
         """
-        if self._router.is_shutting_down:
+        if self._context.quiesce.has_begun:
             return "shutting down"
-        return None if self._router.shards.is_known else "the shards of the cluster are not known yet"
+        return None if self._context.shards.is_known else "the shards of the cluster are not known yet"
 
     def serving(self, server: Server) -> None:
         """Show the server's connections and the caches in the metrics."""
-        router, metrics = self._router, self._router.metrics
-        router.server = server
-        measure_connections(metrics, server, router.pools)
-        config_servers = router.catalog.client.monitor
+        context, metrics = self._context, self._context.metrics
+        context.clients.begin(server)
+        measure_connections(metrics, server, context.pools)
+        config_servers = context.catalog.client.monitor
         metrics.gauge(
             "config_primary_known",
             "1 if a primary of the config servers is known, else 0: only cached routing can be used",
@@ -69,10 +80,10 @@ class RouterService:
         metrics.gauge(
             "open_cursors_of_closed_connections",
             "Open client cursors whose last client connection has closed",
-            lambda: router.cursors.statistics().open_of_closed_connections,
+            lambda: context.cursors.statistics().open_of_closed_connections,
         )
-        metrics.gauge("open_cursors", "Open client cursors", lambda: router.cursors.statistics().open_total)
-        routing = router.routing.statistics
+        metrics.gauge("open_cursors", "Open client cursors", lambda: context.cursors.statistics().open_total)
+        routing = context.routing.statistics
         count = metrics.observed_counter
         count("full_refreshes", "Full refreshes of routing tables", lambda: routing.full_refreshes)
         count("incremental_refreshes", "Incremental refreshes of routing tables", lambda: routing.incremental_refreshes)
@@ -85,7 +96,7 @@ class RouterService:
 
     def begin_shutdown(self) -> None:
         """Tell clients that wait on hello, before their connections are closed."""
-        self._router.begin_shutdown()
+        self._context.quiesce.begin(self.shutdown_seconds)
 
     def connection_opened(self, client: ClientConnection) -> None:
         """A client has connected."""

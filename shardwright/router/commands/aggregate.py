@@ -9,7 +9,6 @@ from shardwright.router.commands.explain import explain_command
 from shardwright.router.cursors.merged import MergedCursor
 from shardwright.router.cursors.opening import answer_first_batch, open_on_one_shard, open_on_shards
 from shardwright.router.operation import Operation
-from shardwright.router.raw_reply import raw_reply
 from shardwright.router.reads.aggregate import (
     WRITING_STAGES,
     as_explained,
@@ -74,7 +73,7 @@ async def aggregate_view(operation: Operation, error: ShardedViewError) -> Reply
     request = operation.request
     for _ in range(ATTEMPTS_MAX):
         request = ResolvedView.of(error.body).expand(request)
-        expanded = Operation(operation.router, operation.client, request)
+        expanded = Operation(operation.context, operation.client, request)
         try:
             return await run_aggregate(expanded, operation.namespace)
         except ShardedViewError as again:
@@ -101,11 +100,11 @@ async def run_aggregate(operation: Operation, cursor_namespace: str) -> Reply:
     collation = collation_of(request)
 
     async def attempt(routing: CollectionRouting) -> Reply:
-        time = snapshot_time(request, routing.table, operation.router.clock.time.cluster_time)
+        time = snapshot_time(request, routing.table, operation.context.clock.time.cluster_time)
         shards = shards_for_pipeline(routing, pipeline, collation, time)
         mergeable = MergeablePipeline.of(pipeline) if len(shards) > 1 else None
         if len(shards) > 1 and mergeable is None:
-            routing = await operation.router.routing.latest(routing)  # no shard checks that this still holds
+            routing = await operation.context.routing.latest(routing)  # no shard checks that this still holds
             shards = shards_for_pipeline(routing, pipeline, collation, time)
         versions = {shard: routing.versions_for(shard) for shard in shards}
         if len(shards) == 1:
@@ -126,7 +125,7 @@ async def _without_collection(operation: Operation, pipeline: Pipeline) -> Reply
     """
     db = operation.request.db
     namespace = str(Namespace.collectionless_aggregate(db))
-    shards = await operation.router.shards.all_ids()
+    shards = await operation.context.shards.all_ids()
     if pipeline.first == "$currentOp" and db == "admin":
         mergeable = MergeablePipeline.of(pipeline)
         if mergeable is None:
@@ -179,7 +178,7 @@ async def _on_one_shard(
     is_writing = not WRITING_STAGES.isdisjoint(pipeline.names)
     preference = PRIMARY if is_writing else operation.read_preference
     foreign = await foreign_collections(operation, pipeline, shard, preference, create_databases=True)
-    body = None if time is None else at_time(request.body, time, operation.router.clock.time.cluster_time)
+    body = None if time is None else at_time(request.body, time, operation.context.clock.time.cluster_time)
     if pipeline.first in PER_SHARD_SOURCES:
         body = with_stages(request.body, with_shard_name(tuple(stage.raw for stage in pipeline.stages), shard))
     frame = forwarded(operation, versions + foreign.version_elements, body)
@@ -206,7 +205,8 @@ async def _renamed(
     """
     size = batch_size(operation.request)
     replies = await open_on_shards(operation, {shard: frame}, preference=operation.read_preference)
-    cursor = MergedCursor(cursor_namespace, replies, ResultMerger(len(replies)), at_cluster_time=time)
+    merger = ResultMerger(len(replies))
+    cursor = MergedCursor(operation.context.sender, cursor_namespace, replies, merger, at_cluster_time=time)
     return await answer_first_batch(operation, cursor, size)
 
 
@@ -232,7 +232,7 @@ async def _on_shards(
     """
     request = operation.request
     first_batch_size = batch_size(request)
-    body = at_time(request.body, time, operation.router.clock.time.cluster_time)
+    body = at_time(request.body, time, operation.context.clock.time.cluster_time)
     if mergeable.order is not None:
         body = append(body, encode_elements({"needsMerge": True, "fromMongos": True}))
     if mergeable.count_field is not None:
@@ -247,9 +247,9 @@ async def _on_shards(
             [_counted(mergeable.count_field, CursorReply.of(reply).documents()) for reply in replies]
         )
         documents = [] if counted is None else [bson.encode(counted)]
-        return raw_reply(operation, cursor_element(FIRST_BATCH, documents, 0, namespace))
+        return operation.raw_reply(cursor_element(FIRST_BATCH, documents, 0, namespace))
     merger = ResultMerger(len(replies), order=mergeable.order, skip=mergeable.skip, limit=mergeable.limit)
-    cursor = MergedCursor(namespace, replies, merger, at_cluster_time=time)
+    cursor = MergedCursor(operation.context.sender, namespace, replies, merger, at_cluster_time=time)
     return await answer_first_batch(operation, cursor, first_batch_size)
 
 

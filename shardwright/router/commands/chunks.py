@@ -36,9 +36,9 @@ async def split(operation: Operation) -> Reply:
         "splitKeys": [raw_document(split_key)],
     }
     try:
-        await operation.router.command_on_shard(chunk.shard, "admin", splitting, may_repeat=True)
+        await operation.context.sender.command(chunk.shard, "admin", splitting, may_repeat=True)
     finally:
-        operation.router.routing.forget_collection(str(table.namespace))
+        operation.context.routing.forget_collection(str(table.namespace))
     return {}
 
 
@@ -63,9 +63,9 @@ async def merge_chunks(operation: Operation) -> Reply:
         "timestamp": table.collection.timestamp,
     }
     try:
-        await operation.router.command_on_shard(owner, "admin", merging, may_repeat=True)
+        await operation.context.sender.command(owner, "admin", merging, may_repeat=True)
     finally:
-        operation.router.routing.forget_collection(str(table.namespace))
+        operation.context.routing.forget_collection(str(table.namespace))
     return {}
 
 
@@ -76,8 +76,8 @@ async def fresh_table(operation: Operation) -> RoutingTable:
         CommandError: NamespaceNotSharded; NamespaceNotFound.
     """
     namespace = str(full_namespace(operation.request))
-    operation.router.routing.forget_collection(namespace)
-    routing = await operation.router.routing.collection(namespace)
+    operation.context.routing.forget_collection(namespace)
+    routing = await operation.context.routing.collection(namespace)
     if routing.table is None:
         raise CommandError(ErrorCode.NamespaceNotSharded, f"Collection {namespace} is not sharded.")
     return routing.table

@@ -25,8 +25,8 @@ async def add_shard(operation: Operation) -> Reply:
         **Arguments.of(request).present(b"name", b"maxSize"),
         "writeConcern": MAJORITY,
     }
-    reply = await operation.router.catalog.command(adding)
-    await operation.router.shards.reload()
+    reply = await operation.context.catalog.command(adding)
+    await operation.context.shards.reload()
     return {"shardAdded": reply["shardAdded"]}
 
 
@@ -34,7 +34,7 @@ async def add_shard(operation: Operation) -> Reply:
 async def list_shards(operation: Operation) -> Reply:
     """The shards of this cluster, as the catalog has them."""
     reading = {"find": "shards", "readConcern": {"level": "majority"}}
-    documents = await operation.router.catalog.client.find_raw("config", reading)
+    documents = await operation.context.catalog.client.find_raw("config", reading)
     return {"shards": [raw_document(document) for document in documents]}
 
 
@@ -54,7 +54,7 @@ async def remove_shard_from_zone(operation: Operation) -> Reply:
 async def update_zone_key_range(operation: Operation) -> Reply:
     """Assigns a range of shard key values to a zone, or to none."""
     request = operation.request
-    await operation.router.catalog.command(
+    await operation.context.catalog.command(
         {
             "_configsvrUpdateZoneKeyRange": str(full_namespace(request)),
             "min": raw_document(Arguments.of(request).raw(b"min")),
@@ -81,15 +81,15 @@ async def balancer_stop(operation: Operation) -> Reply:
 @command("balancerStatus", admin_only=True, reads=True)
 async def balancer_status(operation: Operation) -> Reply:
     """Whether the balancer is switched on, and what it is doing."""
-    reply = await operation.router.catalog.command({"_configsvrBalancerStatus": 1})
+    reply = await operation.context.catalog.command({"_configsvrBalancerStatus": 1})
     return {name: reply[name] for name in ("mode", "inBalancerRound", "numBalancerRounds", "term") if name in reply}
 
 
 @command("getShardMap", admin_only=True, reads=True)
 async def get_shard_map(operation: Operation) -> Reply:
     """The hosts of all shards as this router knows them."""
-    await operation.router.shards.all_ids()
-    shards = operation.router.shards.known()
+    await operation.context.shards.all_ids()
+    shards = operation.context.shards.known()
     return {
         "map": {shard.id: shard.connection_string for shard in shards},
         "hosts": {address: shard.id for shard in shards for address in sorted(shard.client.monitor.members)},
@@ -102,7 +102,7 @@ async def get_shard_version(operation: Operation) -> Reply:
     """The version of a database or a collection in this router's cache."""
     request = operation.request
     namespace = Namespace.parse(Arguments.of(request).string(request.name.encode()))
-    routing_cache = operation.router.routing
+    routing_cache = operation.context.routing
     if not namespace.collection:
         database = await routing_cache.database(namespace.db)
         version = {} if database.version is None else database.version.to_document()
@@ -129,7 +129,7 @@ async def flush_router_config(operation: Operation) -> Reply:
     """Has this router read again what it knows of everything, a database or a collection."""
     request = operation.request
     target = operation.argument(request.name.encode())
-    routing_cache = operation.router.routing
+    routing_cache = operation.context.routing
     if not isinstance(target, str):
         routing_cache.forget_all()
     elif "." in target:
@@ -141,7 +141,7 @@ async def flush_router_config(operation: Operation) -> Reply:
 
 async def _zone_membership(operation: Operation, name: str) -> Reply:
     request = operation.request
-    await operation.router.catalog.command(
+    await operation.context.catalog.command(
         {
             name: Arguments.of(request).string(request.name.encode()),
             "zone": Arguments.of(request).string(b"zone"),
@@ -153,5 +153,5 @@ async def _zone_membership(operation: Operation, name: str) -> Reply:
 
 async def _balancer(operation: Operation, name: str) -> Reply:
     max_time = Arguments.of(operation.request).present(b"maxTimeMS")
-    await operation.router.catalog.command({name: 1, **max_time})
+    await operation.context.catalog.command({name: 1, **max_time})
     return {}

@@ -14,4 +14,4 @@ async def coll_mod(operation: Operation) -> Reply:
         reply = await send_to_primary_shard(operation, request.db, coordinated_command(request, "_shardsvrCollMod"))
         return reply.for_client()
     finally:
-        operation.router.routing.forget_collection(namespace)
+        operation.context.routing.forget_collection(namespace)

@@ -11,9 +11,9 @@ from typing import Any, Final
 from bson.int64 import Int64
 from bson.objectid import ObjectId
 
+from shardwright.router.context.version import MONGODB_VERSION, MONGODB_VERSION_ARRAY
 from shardwright.router.operation import Operation
 from shardwright.router.registry import Reply, command
-from shardwright.router.version import MONGODB_VERSION, MONGODB_VERSION_ARRAY
 from shardwright.wire.limits import BSON_OBJECT_BYTES_MAX
 
 _POINTER_BITS: Final = struct.calcsize("P") * 8
@@ -86,7 +86,7 @@ async def host_info(operation: Operation) -> Reply:
     return {
         "system": {
             "currentTime": datetime.now(UTC),
-            "hostname": operation.router.options.address,
+            "hostname": operation.context.options.address,
             "cpuAddrSize": _POINTER_BITS,
             "memSizeMB": Int64(memory_mb),
             "memLimitMB": Int64(memory_mb),

@@ -26,7 +26,7 @@ async def create(operation: Operation) -> Reply:
         await _check_same(operation, error)
         return {}
     finally:
-        operation.router.routing.forget_collection(namespace)
+        operation.context.routing.forget_collection(namespace)
 
 
 async def _check_same(operation: Operation, error: CommandError) -> None:
@@ -36,9 +36,9 @@ async def _check_same(operation: Operation, error: CommandError) -> None:
         CommandError: NamespaceExists, it has others.
     """
     request = operation.request
-    database = await operation.router.routing.database(request.db)
+    database = await operation.context.routing.database(request.db)
     listing = {"listCollections": 1, "filter": {"name": request.collection}}
-    reply = await operation.router.command_on_shard(database.primary, request.db, listing, may_repeat=True)
+    reply = await operation.context.sender.command(database.primary, request.db, listing, may_repeat=True)
     entries: list[dict[str, Any]] = reply["cursor"]["firstBatch"]
     if not entries:
         raise error  # dropped meanwhile

@@ -34,7 +34,7 @@ async def current_op(operation: Operation) -> Reply:
         "$db": "admin",
     }
     frame = op_msg(bson.encode(question), request_id=next_request_id())
-    shards = await operation.router.shards.all_ids()
+    shards = await operation.context.shards.all_ids()
     replies = await scatter(operation, dict.fromkeys(shards, frame), may_repeat=True)
     raise_worst(replies)
     found = [
@@ -54,7 +54,7 @@ async def kill_op(operation: Operation) -> Reply:
         raise CommandError(
             _MALFORMED_OPID, f'The op argument to killOp must be of the format shardid:opid but found "{opid}"'
         )
-    await operation.router.command_on_shard(shard_id, "admin", {"killOp": 1, "op": int(number)}, may_repeat=True)
+    await operation.context.sender.command(shard_id, "admin", {"killOp": 1, "op": int(number)}, may_repeat=True)
     return {"shard": shard_id, "shardid": int(number)}
 
 

@@ -5,7 +5,6 @@ from typing import Any
 
 from shardwright.router.commands.aggregate import aggregate_view
 from shardwright.router.operation import Operation
-from shardwright.router.raw_reply import raw_reply
 from shardwright.router.reads.cursor_reply import CursorReply, first_batch
 from shardwright.router.reads.distinct import merge_values, merging_aggregate
 from shardwright.router.reads.find_arguments import collation_of
@@ -50,13 +49,13 @@ async def distinct(operation: Operation) -> Reply:
         arrays = [_values(reply) for reply in replies]
         collating = effective_collation(routing, collation)
         merged = merge_values(arrays) if collating is None else await _merge_on(operation, shards[0], arrays, collating)
-        return raw_reply(operation, element(b"values", ARRAY, merged))
+        return operation.raw_reply(element(b"values", ARRAY, merged))
 
     try:
         return await unless_missing(operation, with_routing(operation, operation.namespace, attempt), {"values": []})
     except ShardedViewError as error:
         documents = first_batch(await aggregate_view(operation, error))
-        return raw_reply(operation, element(b"values", ARRAY, _gathered(documents)))
+        return operation.raw_reply(element(b"values", ARRAY, _gathered(documents)))
 
 
 async def _merge_on(operation: Operation, shard: str, arrays: Sequence[bytes], collation: Mapping[str, Any]) -> bytes:
@@ -66,7 +65,8 @@ async def _merge_on(operation: Operation, shard: str, arrays: Sequence[bytes], c
         CommandError: the shard failed, or the values are too large together.
     """
     command_body = merging_aggregate(arrays, collation, operation.request.db)
-    reply = await operation.router.send(shard, op_msg(command_body, request_id=next_request_id()), may_repeat=True)
+    frame = op_msg(command_body, request_id=next_request_id())
+    reply = await operation.context.sender.send(shard, frame, may_repeat=True)
     reply.raise_for_error()
     documents = CursorReply.of(reply).documents()
     if not documents:

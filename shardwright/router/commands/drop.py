@@ -26,4 +26,4 @@ async def drop(operation: Operation) -> Reply:
             raise
         return {"info": "database does not exist"}
     finally:
-        operation.router.routing.forget_collection(namespace)
+        operation.context.routing.forget_collection(namespace)

@@ -27,4 +27,4 @@ async def drop_database(operation: Operation) -> Reply:
             raise
         return {"info": "database does not exist"}
     finally:
-        operation.router.routing.forget_database(db)
+        operation.context.routing.forget_database(db)

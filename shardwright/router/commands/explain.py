@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import Any, Final
 
+from shardwright.router.context.version import MONGODB_VERSION
 from shardwright.router.operation import Operation
 from shardwright.router.reads.aggregate import not_supported, with_stages
 from shardwright.router.reads.explain_reply import ShardExplain, explain_aggregate_reply, explain_reply
@@ -21,7 +22,6 @@ from shardwright.router.routing.retry import ATTEMPTS_MAX, with_routing
 from shardwright.router.routing.routing_cache import CollectionRouting
 from shardwright.router.sending.scatter import raise_worst, scatter
 from shardwright.router.sending.shard_reply import ShardedViewError
-from shardwright.router.version import MONGODB_VERSION
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -58,7 +58,7 @@ async def explain_command(
     async def attempt(routing: CollectionRouting) -> Reply:
         shards = _target(routing, explained)
         if explained.name == "aggregate" and len(shards) > 1 and not _is_mergeable(explained):
-            routing = await operation.router.routing.latest(routing)  # no shard checks that this still holds
+            routing = await operation.context.routing.latest(routing)  # no shard checks that this still holds
             shards = _target(routing, explained)
         if explained.name == "aggregate":
             return await _explain_aggregate(operation, routing, explained, shards)
@@ -148,7 +148,7 @@ async def _ask(
     }
     replies = await scatter(operation, frames, preference=operation.read_preference, may_repeat=True)
     raise_worst(replies)
-    registry = operation.router.shards
+    registry = operation.context.shards
     return [
         ShardExplain(
             reply.shard_id, (await registry.get(reply.shard_id)).connection_string, reply.address, reply.document
@@ -159,7 +159,7 @@ async def _ask(
 
 def _about_server(operation: Operation, explained: ExplainedCommand, shards: Sequence[ShardExplain]) -> dict[str, Any]:
     """The fields about the router itself. The parameters shown bound the shards' stages, so they are the shards'."""
-    host, _, port = operation.router.options.address.rpartition(":")
+    host, _, port = operation.context.options.address.rpartition(":")
     return {
         "serverInfo": {
             "host": host or socket.gethostname(),

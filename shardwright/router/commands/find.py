@@ -39,7 +39,7 @@ async def find(operation: Operation) -> Reply:
 
     @may_run_in_reactor
     async def attempt(routing: CollectionRouting) -> Reply:
-        clock = operation.router.clock.time.cluster_time
+        clock = operation.context.clock.time.cluster_time
         time = snapshot_time(operation.request, routing.table, clock)
         shards = shards_for_read(routing, filter_document, collation, time)
         if len(shards) == 1 and not allows_partial_results(operation.request):
@@ -75,7 +75,7 @@ async def _find_on_shards(
     await in_own_task()
     request = operation.request
     arguments = FindArguments.parse(request)
-    body = at_time(arguments.body_for_shards(request.body), time, operation.router.clock.time.cluster_time)
+    body = at_time(arguments.body_for_shards(request.body), time, operation.context.clock.time.cluster_time)
     replies = await open_on_shards(
         operation,
         {shard: forwarded(operation, routing.versions_for(shard), body) for shard in shards},
@@ -85,6 +85,7 @@ async def _find_on_shards(
     )
     merger = ResultMerger(len(replies), order=arguments.order, skip=arguments.skip, limit=arguments.limit)
     cursor = MergedCursor(
+        operation.context.sender,
         routing.namespace,
         replies,
         merger,

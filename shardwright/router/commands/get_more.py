@@ -1,5 +1,6 @@
 """``getMore``: the next batch of a cursor."""
 
+from shardwright.router.cursors.get_more import GetMore
 from shardwright.router.cursors.session import CursorOwner
 from shardwright.router.operation import Operation
 from shardwright.router.processes.workers import forward_to_holder
@@ -15,7 +16,9 @@ async def get_more(operation: Operation) -> Reply:
     forwarded = await forward_to_holder(operation, arguments.cursor_id)
     if forwarded is not None:
         return forwarded
-    cursors, owner = operation.router.cursors, CursorOwner.of(request)
+    cursors, owner = operation.context.cursors, CursorOwner.of(request)
     with cursors.checked_out(arguments.cursor_id, arguments.namespace, owner, operation.client) as entry:
-        return await entry.cursor.next_batch(operation, arguments, entry.id)
+        operation.targeted = tuple(remote.shard_id for remote in entry.cursor.remotes if not remote.is_exhausted)
+        get_more = GetMore(request, operation.client, entry.id, arguments.batch_size, arguments.max_time_ms)
+        return await entry.cursor.next_batch(get_more)
     raise AssertionError("a checked out cursor answers or raises")

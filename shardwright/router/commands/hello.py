@@ -8,7 +8,6 @@ import trio
 
 from shardwright.router.operation import Operation
 from shardwright.router.registry import Reply, command
-from shardwright.router.router import Router
 from shardwright.wire import compression
 from shardwright.wire.client_metadata import MONGOS_BYTES_MAX, parse_client_metadata
 from shardwright.wire.error_codes import ErrorCode
@@ -30,7 +29,6 @@ from shardwright.wire.limits import (
 )
 from shardwright.wire.message import MORE_TO_COME, op_msg
 from shardwright.wire.rawbson import decode_document
-from shardwright.wire.transport.client_connection import ClientConnection
 
 
 @command("hello", aliases=("isMaster", "ismaster"), deadline_from_max_time=False, api_versions=("1",))
@@ -50,18 +48,18 @@ async def hello(operation: Operation) -> Reply:
             return document
         reply_id = next_request_id()
         document["ok"] = 1.0
-        document.update(operation.router.gossip())
+        document.update(operation.gossip())
         await client.send(
             op_msg(bson.encode(document), request_id=reply_id, response_to=operation.response_to, flags=MORE_TO_COME)
         )
         operation.response_to = reply_id
-        wanted = wanted.following(operation.router.topology_version)
+        wanted = wanted.following(operation.context.quiesce.topology_version)
 
 
 @command("isdbgrid")
 async def isdbgrid(operation: Operation) -> Reply:
     """Tells that this is a router."""
-    return {"isdbgrid": 1, "hostname": operation.router.options.address}
+    return {"isdbgrid": 1, "hostname": operation.context.options.address}
 
 
 def _take_metadata(operation: Operation) -> None:
@@ -88,28 +86,29 @@ async def _answer(operation: Operation, wanted: HelloRequest) -> dict[str, Any]:
     Raises:
         CommandError: ShutdownInProgress, the router is shutting down.
     """
-    router = operation.router
-    budget_ms = await_budget_ms(wanted, router.topology_version, assertions=MONGOS)
+    quiesce = operation.context.quiesce
+    budget_ms = await_budget_ms(wanted, quiesce.topology_version, assertions=MONGOS)
     if budget_ms is not None:
         with trio.move_on_after(budget_ms / 1000):
-            await router.wait_for_topology_change()
-    if router.is_shutting_down:
+            await quiesce.wait_begun()
+    if quiesce.has_begun:
         raise CommandError(
             ErrorCode.ShutdownInProgress,
             "Router is shutting down",
             extra={
-                "topologyVersion": router.topology_version.document(),
-                "remainingQuiesceTimeMillis": bson.Int64(router.remaining_quiesce_ms),
+                "topologyVersion": quiesce.topology_version.document(),
+                "remainingQuiesceTimeMillis": bson.Int64(quiesce.remaining_ms),
             },
         )
-    return _describe(router, operation.client, wanted, is_hello=operation.request.name == "hello")
+    return _describe(operation, wanted)
 
 
-def _describe(router: Router, client: ClientConnection, wanted: HelloRequest, *, is_hello: bool) -> dict[str, Any]:
+def _describe(operation: Operation, wanted: HelloRequest) -> dict[str, Any]:
+    client = operation.client
     document: dict[str, Any] = {
-        "isWritablePrimary" if is_hello else "ismaster": True,
+        "isWritablePrimary" if operation.request.name == "hello" else "ismaster": True,
         "msg": "isdbgrid",
-        "topologyVersion": router.topology_version.document(),
+        "topologyVersion": operation.context.quiesce.topology_version.document(),
     }
     if wanted.hello_ok:
         document["helloOk"] = True

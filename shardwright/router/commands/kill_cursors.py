@@ -20,15 +20,15 @@ _STRUCT: Final = "killCursors"
 @command("killCursors", api_versions=("1",))
 async def kill_cursors(operation: Operation) -> Reply:
     """Ends cursors by their ids."""
-    router, db = operation.router, operation.request.db
+    context, db = operation.context, operation.request.db
     cursor_ids = _cursor_ids(operation.request)
     killed: set[int] = set()
     elsewhere: dict[str, list[bson.Int64]] = {}
     for cursor_id in cursor_ids:
-        socket = holder_socket(router.options, cursor_id)
+        socket = holder_socket(context.options, cursor_id)
         if socket is not None:
             elsewhere.setdefault(socket, []).append(bson.Int64(cursor_id))
-        elif router.cursors.kill(cursor_id, db):
+        elif context.cursors.kill(cursor_id, db):
             killed.add(cursor_id)
     for socket, held in elsewhere.items():
         killed.update(await _killed_by_sibling(operation, socket, held))
@@ -44,7 +44,7 @@ async def _killed_by_sibling(operation: Operation, socket: str, cursor_ids: list
     """Those of the cursors that another worker of this router had and has ended."""
     killing = {"killCursors": operation.argument(operation.request.name.encode()), "cursors": cursor_ids}
     try:
-        reply = await operation.router.pools[socket].command(operation.request.db, killing)
+        reply = await operation.context.pools[socket].command(operation.request.db, killing)
     except BackendError:  # the worker has crashed, and its cursors with it
         return []
     ended: list[int] = reply["cursorsKilled"]

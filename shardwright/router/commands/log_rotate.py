@@ -31,7 +31,7 @@ async def log_rotate(operation: Operation) -> Reply:
     """Rotates the log file."""
     _check(operation.request)
     rotate_logs_for_client()
-    tell_supervisor_log_was_rotated(operation.router.options)
+    tell_supervisor_log_was_rotated(operation.context.options)
     return {}
 
 

@@ -77,7 +77,7 @@ async def set_allow_migrations(operation: Operation) -> Reply:
     try:
         await send_to_primary_shard(operation, namespace.db, body, may_repeat=True)
     finally:
-        operation.router.routing.forget_collection(str(namespace))
+        operation.context.routing.forget_collection(str(namespace))
     return {}
 
 
@@ -92,8 +92,8 @@ async def _destination(operation: Operation) -> str:
         raise CommandError(ErrorCode.TypeMismatch, "'to' must be of type String")
     if not identifier:
         raise PlainError("you have to specify where you want to move the chunk")
-    await operation.router.shards.reload()
-    shard = operation.router.shards.find(identifier)
+    await operation.context.shards.reload()
+    shard = operation.context.shards.find(identifier)
     if shard is None:
         raise CommandError(ErrorCode.ShardNotFound, "moveChunk destination shard does not exist")
     return shard.id
@@ -118,7 +118,7 @@ async def _lower_bound(operation: Operation, high: bytes) -> bytes:
 
 async def _chunk_bytes_max(operation: Operation, table: RoutingTable) -> int:
     own = table.collection.max_chunk_size_bytes
-    return own if own is not None else await operation.router.catalog.read(read_chunk_size())
+    return own if own is not None else await operation.context.catalog.read(read_chunk_size())
 
 
 async def _move(operation: Operation, namespace: str, move: dict[str, Any], waits: tuple[bytes, ...]) -> None:
@@ -140,9 +140,9 @@ async def _move(operation: Operation, namespace: str, move: dict[str, Any], wait
         "writeConcern": MAJORITY,
     }
     try:
-        await operation.router.catalog.command(order)
+        await operation.context.catalog.command(order)
     finally:
-        operation.router.routing.forget_collection(namespace)
+        operation.context.routing.forget_collection(namespace)
 
 
 def _throttle(request: Request) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from typing import Any, Final
 
 from shardwright.daemon.logs import recent
 from shardwright.daemon.recent_log import LOG_NAMES
+from shardwright.router.context.parameters import PARAMETERS
 from shardwright.router.operation import Operation
-from shardwright.router.parameters import PARAMETERS
 from shardwright.router.plain_error import PlainError
 from shardwright.router.registry import Reply, command
 from shardwright.wire.arguments import Arguments
@@ -18,7 +18,7 @@ async def get_parameter(operation: Operation) -> Reply:
     """The values of parameters, of all of them with ``"*"``."""
     asked = operation.argument(b"getParameter")
     options: dict[str, Any] = asked if isinstance(asked, dict) else {}
-    values = operation.router.parameters.all()
+    values = operation.context.parameters.all()
     wanted = values if asked == "*" or options.get("allParameters") else dict.fromkeys(_named(operation))
     found = {
         name: _shown(name, values[name], details=bool(options.get("showDetails"))) for name in wanted if name in values
@@ -34,7 +34,7 @@ async def set_parameter(operation: Operation) -> Reply:
     names = _named(operation)
     if not names:
         raise PlainError("no option found to set, use help:true to see options ")
-    parameters = operation.router.parameters
+    parameters = operation.context.parameters
     for name in names:
         if name not in PARAMETERS:
             raise PlainError(f"attempted to set unrecognized parameter [{name}], use help:true to see options ")
@@ -45,7 +45,7 @@ async def set_parameter(operation: Operation) -> Reply:
 @command("getCmdLineOpts", admin_only=True)
 async def get_command_line_options(operation: Operation) -> Reply:
     """The command line of this router."""
-    options = operation.router.options
+    options = operation.context.options
     return {
         "argv": list(options.arguments),
         "parsed": {

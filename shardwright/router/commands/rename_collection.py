@@ -29,8 +29,8 @@ async def rename_collection(operation: Operation) -> Reply:
     try:
         await send_to_primary_shard(operation, source.db, command_body(source.db, renaming))
     finally:
-        operation.router.routing.forget_collection(str(source))
-        operation.router.routing.forget_collection(str(target))
+        operation.context.routing.forget_collection(str(source))
+        operation.context.routing.forget_collection(str(target))
     return {}
 
 
@@ -40,7 +40,7 @@ async def _have_database(operation: Operation, db: str, *, like: str) -> None:
     Raises:
         CommandError: NamespaceNotFound, the other one does not exist.
     """
-    routing_cache = operation.router.routing
+    routing_cache = operation.context.routing
     source = await routing_cache.database(like)
     try:
         await routing_cache.database(db)
@@ -48,7 +48,7 @@ async def _have_database(operation: Operation, db: str, *, like: str) -> None:
         if error.code != ErrorCode.NamespaceNotFound:
             raise
         creation = {"_configsvrCreateDatabase": db, "primaryShardId": source.primary, "writeConcern": MAJORITY}
-        await operation.router.catalog.command(creation)
+        await operation.context.catalog.command(creation)
 
 
 def _namespace(text: str, role: str) -> Namespace:

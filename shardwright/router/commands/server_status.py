@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from bson.int64 import Int64
 
+from shardwright.router.context.router_context import RouterContext
+from shardwright.router.context.version import MONGODB_VERSION
 from shardwright.router.operation import Operation
 from shardwright.router.registry import Reply, command
-from shardwright.router.router import Router
-from shardwright.router.version import MONGODB_VERSION
 
 _OPCOUNTERS: Final = {
     "insert": ("insert",),
@@ -25,26 +25,26 @@ _OPCOUNTERS: Final = {
 @command("serverStatus")
 async def server_status(operation: Operation) -> Reply:
     """Counters and gauges of this router process."""
-    router = operation.router
+    context = operation.context
     sections: dict[str, Any] = {
-        "asserts": _asserts(router),
-        "connections": _connections(router),
+        "asserts": _asserts(context),
+        "connections": _connections(context),
         "extra_info": _resources(),
         "logicalSessionRecordCache": {"activeSessionsCount": 0},
-        "network": {"numRequests": Int64(sum(each.count for each in router.metrics.operations.statistics().values()))},
-        "opcounters": _opcounters(router),
-        "sharding": _sharding(router),
-        "shardingStatistics": _sharding_statistics(router),
+        "network": {"numRequests": Int64(sum(each.count for each in context.metrics.operations.statistics().values()))},
+        "opcounters": _opcounters(context),
+        "sharding": _sharding(context),
+        "shardingStatistics": _sharding_statistics(context),
         "mem": {"bits": 64, "resident": _resident_mb(), "supported": True},
-        "metrics": {"cursor": _cursors(router)},
+        "metrics": {"cursor": _cursors(context)},
     }
-    uptime = time() - router.started
+    uptime = time() - context.started
     # A section is left out with {<name>: 0} and cannot be asked for alone, as on a mongod.
     wanted = {
         name: value for name, value in sections.items() if operation.argument(name.encode(), True) not in (0, False)
     }
     return {
-        "host": router.options.address,
+        "host": context.options.address,
         "version": MONGODB_VERSION,
         "process": "mongos",
         "pid": Int64(os.getpid()),
@@ -56,43 +56,42 @@ async def server_status(operation: Operation) -> Reply:
     }
 
 
-def _asserts(router: Router) -> dict[str, int]:
+def _asserts(context: RouterContext) -> dict[str, int]:
     failed = sum(
         count
-        for each in router.metrics.operations.statistics().values()
+        for each in context.metrics.operations.statistics().values()
         for outcome, count in each.outcomes.items()
         if outcome != "ok"
     )
     return {"regular": 0, "warning": 0, "msg": 0, "user": failed, "tripwire": 0, "rollovers": 0}
 
 
-def _connections(router: Router) -> dict[str, Any]:
-    server = router.server
-    if server is None:
+def _connections(context: RouterContext) -> dict[str, Any]:
+    connections = context.clients.statistics()
+    if connections is None:
         return {}
-    current = len(server.clients)
     return {
-        "current": current,
-        "available": server.connections_max - current,
-        "totalCreated": Int64(server.connections_created),
-        "rejected": Int64(server.connections_refused),
-        "active": sum(client.is_busy for client in server.clients),
+        "current": connections.current,
+        "available": connections.available,
+        "totalCreated": Int64(connections.created),
+        "rejected": Int64(connections.refused),
+        "active": connections.active,
     }
 
 
-def _opcounters(router: Router) -> dict[str, Int64]:
-    counts = {name: each.count for name, each in router.metrics.operations.statistics().items()}
+def _opcounters(context: RouterContext) -> dict[str, Int64]:
+    counts = {name: each.count for name, each in context.metrics.operations.statistics().items()}
     known = {name: sum(counts.get(each, 0) for each in commands) for name, commands in _OPCOUNTERS.items()}
     known["command"] = sum(counts.values()) - sum(known.values())
     return {name: Int64(count) for name, count in known.items()}
 
 
-def _sharding(router: Router) -> dict[str, Any]:
-    return {"configsvrConnectionString": router.catalog.client.monitor.connection_string}
+def _sharding(context: RouterContext) -> dict[str, Any]:
+    return {"configsvrConnectionString": context.catalog.client.monitor.connection_string}
 
 
-def _sharding_statistics(router: Router) -> dict[str, Any]:
-    cache, statistics = router.routing, router.routing.statistics
+def _sharding_statistics(context: RouterContext) -> dict[str, Any]:
+    cache, statistics = context.routing, context.routing.statistics
     return {
         "catalogCache": {
             "numDatabaseEntries": Int64(len(cache.databases)),
@@ -106,8 +105,8 @@ def _sharding_statistics(router: Router) -> dict[str, Any]:
     }
 
 
-def _cursors(router: Router) -> dict[str, Any]:
-    statistics = router.cursors.statistics()
+def _cursors(context: RouterContext) -> dict[str, Any]:
+    statistics = context.cursors.statistics()
     return {
         "timedOut": Int64(statistics.timed_out),
         "totalOpened": Int64(statistics.opened),

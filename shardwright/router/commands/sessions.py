@@ -41,7 +41,7 @@ async def refresh_sessions(operation: Operation) -> Reply:
 @command("endSessions", api_versions=("1",))
 async def end_sessions(operation: Operation) -> Reply:
     """Ends sessions, and their cursors with them."""
-    operation.router.cursors.kill_sessions(session_arguments.sessions(operation.request))
+    operation.context.cursors.kill_sessions(session_arguments.sessions(operation.request))
     await _tell_all_shards(operation)
     return {}
 
@@ -74,9 +74,9 @@ async def kill_all_sessions_by_pattern(operation: Operation) -> Reply:
 def _kill_cursors(operation: Operation, sessions: Collection[bytes] | None) -> None:
     """Kill the cursors of some sessions; None stands for all of them."""
     if sessions is None:
-        operation.router.cursors.kill_all()
+        operation.context.cursors.kill_all()
     else:
-        operation.router.cursors.kill_sessions(sessions)
+        operation.context.cursors.kill_sessions(sessions)
 
 
 async def _on_all_shards(operation: Operation) -> None:
@@ -101,6 +101,6 @@ async def _tell_all_shards(operation: Operation) -> None:
 async def _replies_of_all_shards(operation: Operation) -> list[ShardReply]:
     command_body = {key: value for key, value in operation.request.document.items() if key != "lsid"}
     body = bson.encode(command_body)
-    shards = await operation.router.shards.all_ids()
+    shards = await operation.context.shards.all_ids()
     frames = {shard: op_msg(body, request_id=next_request_id()) for shard in shards}
     return await scatter(operation, frames, may_repeat=True)

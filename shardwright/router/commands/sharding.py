@@ -39,8 +39,8 @@ async def enable_sharding(operation: Operation) -> Reply:
     creation: dict[str, Any] = {"_configsvrCreateDatabase": db, "writeConcern": MAJORITY}
     if b"primaryShard" in request.fields:
         creation["primaryShardId"] = Arguments.of(request).string(b"primaryShard")
-    await operation.router.catalog.command(creation)
-    operation.router.routing.forget_database(db)
+    await operation.context.catalog.command(creation)
+    operation.context.routing.forget_database(db)
     return {}
 
 
@@ -69,5 +69,5 @@ async def shard_collection(operation: Operation) -> Reply:
     try:
         await with_database(operation, namespace.db, attempt, create=True)
     finally:
-        operation.router.routing.forget_collection(str(namespace))
+        operation.context.routing.forget_collection(str(namespace))
     return {"collectionsharded": str(namespace)}

@@ -9,19 +9,16 @@ genuine shards alone; whether a member is one is known from the reply that opene
 """
 
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from shardwright.router.cursors.get_more import GetMore
 from shardwright.router.reads.cursor_reply import NEXT_BATCH, CursorReply
+from shardwright.router.sending.pending_reply import DigestRelay
 from shardwright.wire.frames import OP_MSG
 from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import ARRAY, EMPTY_DOCUMENT, OBJECT, element
-from shardwright.wire.transport.relay import Relay
 from shardwright.wire.transport.stream import FrameStream
 from shardwright.wire.transport.unread import UNREAD_REPLIES
-
-if TYPE_CHECKING:
-    from shardwright.router.cursors.remote import RemoteCursor
-    from shardwright.router.operation import Operation
 
 _INT32: Final = Struct("<i")
 _INT64: Final = Struct("<q")
@@ -40,23 +37,21 @@ _BATCH_AT: Final = _CURSOR_AT + 4 + len(_BATCH)
 _REST_BYTES_MAX: Final = 16_384
 
 
-def relay_for(operation: "Operation", remote: "RemoteCursor", cursor_id: int, *, is_last: bool) -> "BatchRelay | None":
-    """What passes the reply to a ``getMore`` on; None if it has to be received as a whole.
+def relay_for(get_more: GetMore, *, is_last: bool) -> "BatchRelay | None":
+    """What passes the reply of a shard on to a client; None if it has to be received as a whole.
 
     Args:
-        operation: the client's ``getMore``.
-        remote: the cursor on the shard.
-        cursor_id: the router's id for the cursor.
+        get_more: the client's.
         is_last: see `BatchRelay`.
     """
-    client = operation.client
-    if not (remote.is_plain and client.is_answered_verbatim):
+    client = get_more.client
+    if not client.is_answered_verbatim:
         return None
-    request_id = operation.request.message.request_id
-    return BatchRelay(client.stream, response_to=request_id, cursor_id=cursor_id, is_last=is_last)
+    request_id = get_more.request.message.request_id
+    return BatchRelay(client.stream, response_to=request_id, cursor_id=get_more.cursor_id, is_last=is_last)
 
 
-class BatchRelay(Relay):
+class BatchRelay(DigestRelay):
     """Passes the reply to one ``getMore`` on.
 
     Args:
@@ -64,9 +59,6 @@ class BatchRelay(Relay):
         response_to: id of the client's request.
         cursor_id: the router's id for the cursor.
         is_last: no results will come from elsewhere: when the shard has no more, there are no more.
-
-    Attributes:
-        digest: the frame of the reply that was passed on, with an empty batch.
     """
 
     def __init__(self, receiver: FrameStream, *, response_to: int, cursor_id: int, is_last: bool) -> None:
@@ -76,7 +68,6 @@ class BatchRelay(Relay):
         self._is_last = is_last
         self._rest_bytes = 0
         self._cursor_bytes_after_batch = 0
-        self.digest = b""
 
     @property
     def patience_seconds(self) -> float:

@@ -1,13 +1,10 @@
 """What every open cursor of the router can do, whatever it is made of."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from shardwright.router.cursors.get_more import GetMore
 from shardwright.router.cursors.remote import RemoteCursor
-from shardwright.router.reads.get_more_arguments import GetMoreArguments
-
-if TYPE_CHECKING:
-    from shardwright.router.operation import Operation
 
 
 class Cursor(Protocol):
@@ -29,13 +26,8 @@ class Cursor(Protocol):
     def held_bytes(self) -> int:
         """Memory of what shards have returned and clients have not got yet."""
 
-    async def next_batch(self, operation: "Operation", arguments: GetMoreArguments, cursor_id: int) -> bytes | None:
+    async def next_batch(self, get_more: GetMore) -> bytes | None:
         """The frame that answers a ``getMore``; None when the client has got it already.
-
-        Args:
-            operation: the ``getMore``.
-            arguments: what it asks for.
-            cursor_id: the router's id for this cursor, to appear in the reply while the cursor is not exhausted.
 
         Raises:
             CommandError: a shard failed; the cursor is of no more use, unless the error is about the arguments.

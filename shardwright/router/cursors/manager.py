@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from shardwright.router.cursors.cursor import Cursor
+from shardwright.router.cursors.get_more import ARGUMENT_ERRORS
 from shardwright.router.cursors.ids import new_cursor_id
 from shardwright.router.cursors.remote import RemoteCursor
 from shardwright.router.cursors.session import CursorOwner
-from shardwright.router.cursors.single_shard import ARGUMENT_ERRORS
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
 from shardwright.wire.transport.holdings import Holding
-from shardwright.wire.transport.pools import ConnectionPools
 from shardwright.wire.transport.unread import UNREAD_REPLIES
 
 if TYPE_CHECKING:
@@ -115,7 +114,6 @@ class CursorManager:
 
     def __init__(
         self,
-        pools: ConnectionPools,
         *,
         worker_index: int = 0,
         idle_milliseconds_max: Callable[[], float] = lambda: IDLE_MILLISECONDS_MAX,
@@ -124,12 +122,10 @@ class CursorManager:
         """Begin without cursors.
 
         Args:
-            pools: connections to the shards' members, to kill cursors on them.
             worker_index: which worker process this is; it is part of the ids.
             idle_milliseconds_max: gives the time after which an unread cursor ends.
             random_bits: gives so many random bits.
         """
-        self._pools = pools
         self._worker_index = worker_index
         self._idle_milliseconds_max = idle_milliseconds_max
         self._random_bits = random_bits
@@ -305,6 +301,6 @@ class CursorManager:
         """Kill a cursor on a shard; one that cannot be killed now ends by idling there."""
         try:
             with trio.fail_after(_KILL_SECONDS_MAX):
-                await self._pools[remote.address].exchange(remote.kill_frame())
+                await remote.kill()
         except (BackendError, trio.TooSlowError) as error:
             logger.debug("Could not kill a cursor on a shard", shard=remote.shard_id, error=str(error) or "timeout")

@@ -2,25 +2,23 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import trio
 
 from shardwright.router.cursors.batch_relay import BatchRelay, relay_for
+from shardwright.router.cursors.get_more import GetMore
 from shardwright.router.cursors.remote import RemoteCursor
-from shardwright.router.raw_reply import raw_reply
 from shardwright.router.reads.batch import FIRST_BATCH_DOCUMENTS, Batch
 from shardwright.router.reads.cursor_reply import FIRST_BATCH, NEXT_BATCH, CursorReply, cursor_element
-from shardwright.router.reads.get_more_arguments import GetMoreArguments
 from shardwright.router.reads.merge import ResultMerger
 from shardwright.router.reads.raw_elements import raw_elements
+from shardwright.router.sending.own_reply import raw_reply
 from shardwright.router.sending.shard_reply import ShardReply
+from shardwright.router.sending.shard_sender import ShardSender
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import CommandError
 from shardwright.wire.transport.unread import UNREAD_REPLIES
-
-if TYPE_CHECKING:
-    from shardwright.router.operation import Operation
 
 _PASSED_ON: Final = (b"lsid", b"txnNumber", b"autocommit", b"comment", b"$clusterTime")
 """What a ``getMore`` to a shard takes over from the client's."""
@@ -40,10 +38,12 @@ class MergedCursor:
         "_merger",
         "_namespace",
         "_remotes",
+        "_sender",
     )
 
     def __init__(
         self,
+        sender: ShardSender,
         namespace: str,
         replies: Sequence[ShardReply],
         merger: ResultMerger,
@@ -55,6 +55,7 @@ class MergedCursor:
         """Take over the cursors that shards have opened.
 
         Args:
+            sender: sends requests to the shards.
             namespace: ``db.collection`` for replies and ``getMore``.
             replies: the successful replies that opened the cursors, as many as ``merger`` has sources.
             merger: merges them.
@@ -65,6 +66,7 @@ class MergedCursor:
         Raises:
             RemoteProtocolError: a reply has no cursor, or documents without their sort keys.
         """
+        self._sender = sender
         self._namespace = namespace
         self._merger = merger
         self._allows_partial_results = allows_partial_results
@@ -73,7 +75,7 @@ class MergedCursor:
         self._remotes: list[RemoteCursor] = []
         for number, reply in enumerate(replies):
             cursor = CursorReply.of(reply)
-            self._remotes.append(RemoteCursor.opened(reply, cursor))
+            self._remotes.append(RemoteCursor.opened(sender, reply, cursor))
             self._is_partial = self._is_partial or cursor.is_partial
             merger.feed(number, cursor.documents(), is_exhausted=not cursor.cursor_id)
 
@@ -97,91 +99,94 @@ class MergedCursor:
         """Memory of what shards have returned and clients have not got yet."""
         return self._merger.held_bytes
 
-    async def first_batch(self, operation: "Operation", batch_size: int | None) -> list[bytes]:
+    async def first_batch(self, opening: GetMore) -> list[bytes]:
         """The documents of the first batch.
 
         Args:
-            operation: the command that opened the cursor.
-            batch_size: how many, None for the default number, 0 for none.
+            opening: the command that opens the cursor; without a batch size it gets the default number.
 
         Raises:
             CommandError: a shard failed.
         """
-        batch = Batch(FIRST_BATCH_DOCUMENTS if batch_size is None else batch_size)
-        await self._fill(operation, batch)
+        batch = Batch(FIRST_BATCH_DOCUMENTS if opening.batch_size is None else opening.batch_size)
+        await self._fill(opening, batch)
         return batch.documents
 
-    def first_reply(self, operation: "Operation", documents: list[bytes], cursor_id: int) -> bytes:
+    def first_reply(self, opening: GetMore, documents: list[bytes], cursor_id: int) -> bytes:
         """The reply to the command that opens the cursor, or returns all it has if ``cursor_id`` is 0."""
-        return self._reply(operation, FIRST_BATCH, documents, cursor_id)
+        return self._reply(opening, FIRST_BATCH, documents, cursor_id)
 
-    async def next_batch(self, operation: "Operation", arguments: GetMoreArguments, cursor_id: int) -> bytes | None:
+    async def next_batch(self, get_more: GetMore) -> bytes | None:
         """Answer a ``getMore``: with as many documents as it asks for, or with what is ready if it does not say.
 
         Raises:
             CommandError: BadValue for ``maxTimeMS``, which is for cursors that await data; or a shard failed.
         """
-        if arguments.max_time_ms:
+        if get_more.max_time_ms:
             raise CommandError(ErrorCode.BadValue, "cannot set maxTimeMS on getMore command for a non-awaitData cursor")
-        operation.targeted = tuple(remote.shard_id for remote in self._remotes if not remote.is_exhausted)
-        if arguments.batch_size is None and self._merger.is_unbounded:
-            return await self._next_ready(operation, cursor_id)
-        batch = Batch(arguments.batch_size)
-        await self._fill(operation, batch)
-        return self._reply(operation, NEXT_BATCH, batch.documents, 0 if self.is_exhausted else cursor_id)
+        if get_more.batch_size is None and self._merger.is_unbounded:
+            return await self._next_ready(get_more)
+        batch = Batch(get_more.batch_size)
+        await self._fill(get_more, batch)
+        return self._reply(get_more, NEXT_BATCH, batch.documents, self._remaining_id(get_more))
 
-    async def _next_ready(self, operation: "Operation", cursor_id: int) -> bytes | None:
+    async def _next_ready(self, get_more: GetMore) -> bytes | None:
         """Answer with what is here first: what is left of batches that were begun, or else a shard's batch as it is."""
         batch = Batch(None)
         self._merger.fill(batch)
         while not batch.documents and (starving := self._merger.starving()):
             number = starving[0]
             for other in starving[1:]:
-                await self._ask_ahead(operation, other)
+                await self._ask_ahead(get_more, other)
             is_passed_on = not self._is_partial and self._remotes[number].namespace == self._namespace
-            relay = self._relay(operation, number, cursor_id) if is_passed_on else None
-            for _, cursor in await self._fetch(operation, (number,), None, relay):
+            relay = self._relay(get_more, number) if is_passed_on else None
+            for _, cursor in await self._fetch(get_more, (number,), None, relay):
                 is_whole_answer = is_passed_on and not cursor.is_empty
                 documents = () if is_whole_answer else cursor.documents()
                 self._merger.feed(number, documents, is_exhausted=self._remotes[number].is_exhausted)
                 if relay is not None and relay.digest:
                     return None
                 if is_whole_answer:
-                    request_id = operation.request.message.request_id
-                    return cursor.with_cursor_id(0 if self.is_exhausted else cursor_id, request_id)
+                    return cursor.with_cursor_id(self._remaining_id(get_more), get_more.request.message.request_id)
             self._merger.fill(batch)
-        return self._reply(operation, NEXT_BATCH, batch.documents, 0 if self.is_exhausted else cursor_id)
+        return self._reply(get_more, NEXT_BATCH, batch.documents, self._remaining_id(get_more))
 
-    async def _ask_ahead(self, operation: "Operation", number: int) -> None:
+    def _remaining_id(self, get_more: GetMore) -> int:
+        """The id to return: 0 once everything has been returned."""
+        return 0 if self.is_exhausted else get_more.cursor_id
+
+    async def _ask_ahead(self, get_more: GetMore, number: int) -> None:
         """Have a shard make ready a batch that will be wanted soon; errors are raised when it is read."""
         remote = self._remotes[number]
-        if not remote.may_ask_ahead(operation.router):
+        if not remote.may_ask_ahead():
             return
         with suppress(CommandError):
-            elements = raw_elements(operation.request, _PASSED_ON)
-            await remote.ask_ahead(operation.router, remote.get_more_frame(None, elements))
+            elements = raw_elements(get_more.request, _PASSED_ON)
+            await remote.ask_ahead(remote.get_more_frame(None, elements))
 
-    def _relay(self, operation: "Operation", number: int, cursor_id: int) -> BatchRelay | None:
+    def _relay(self, get_more: GetMore, number: int) -> BatchRelay | None:
+        if not self._remotes[number].is_plain:
+            return None
         others_are_exhausted = all(remote.is_exhausted for other, remote in enumerate(self._remotes) if other != number)
-        return relay_for(operation, self._remotes[number], cursor_id, is_last=others_are_exhausted)
+        return relay_for(get_more, is_last=others_are_exhausted)
 
-    async def _fill(self, operation: "Operation", batch: Batch) -> None:
+    async def _fill(self, get_more: GetMore, batch: Batch) -> None:
         """Move documents into the batch until it is full or there are no more, asking shards for those not here yet."""
         while True:
             self._merger.fill(batch)
-            if operation.client is not None and operation.client.reserved_bytes:
-                UNREAD_REPLIES.reservations.settle(operation.client, self._merger.held_bytes + batch.size)
+            if get_more.client is not None and get_more.client.reserved_bytes:
+                UNREAD_REPLIES.reservations.settle(get_more.client, self._merger.held_bytes + batch.size)
             if batch.is_full or self._merger.is_done:
                 return
             starving = self._merger.starving()
             if not starving:
                 return  # the next document is here, but there is no room for it
-            for number, cursor in await self._fetch(operation, starving, batch.documents_missing):
+            for number, cursor in await self._fetch(get_more, starving, batch.documents_missing):
                 self._merger.feed(number, cursor.documents(), is_exhausted=self._remotes[number].is_exhausted)
 
     async def _fetch(
         self,
-        operation: "Operation",
+        get_more: GetMore,
         sources: Sequence[int],
         batch_size: int | None,
         relay: BatchRelay | None = None,
@@ -191,14 +196,14 @@ class MergedCursor:
         Raises:
             CommandError: a shard failed, and it is not to be left out.
         """
-        elements = raw_elements(operation.request, _PASSED_ON)
+        elements = raw_elements(get_more.request, _PASSED_ON)
         replies: dict[int, CursorReply] = {}
         failures: dict[int, CommandError] = {}
 
         async def fetch(number: int) -> None:
             remote = self._remotes[number]
             try:
-                reply = await remote.exchange(operation.router, remote.get_more_frame(batch_size, elements), relay)
+                reply = await remote.exchange(remote.get_more_frame(batch_size, elements), relay)
                 if reply.error is not None:
                     raise reply.error
             except CommandError as error:
@@ -218,7 +223,7 @@ class MergedCursor:
             self._merger.feed(number, (), is_exhausted=True)
         return sorted(replies.items())
 
-    def _reply(self, operation: "Operation", batch_name: bytes, documents: list[bytes], cursor_id: int) -> bytes:
+    def _reply(self, get_more: GetMore, batch_name: bytes, documents: list[bytes], cursor_id: int) -> bytes:
         element = cursor_element(
             batch_name,
             documents,
@@ -227,4 +232,4 @@ class MergedCursor:
             is_partial=self._is_partial,
             at_cluster_time=self._at_cluster_time,
         )
-        return raw_reply(operation, element)
+        return raw_reply(get_more.request.message.request_id, element, self._sender.clock)

@@ -6,6 +6,7 @@ from typing import Final
 
 import trio
 
+from shardwright.router.cursors.get_more import GetMore
 from shardwright.router.cursors.merged import MergedCursor
 from shardwright.router.cursors.remote import RemoteCursor
 from shardwright.router.cursors.session import CursorOwner
@@ -62,8 +63,8 @@ def adopt(operation: Operation, reply: ShardReply, *, is_immortal: bool = False)
     cursor = CursorReply.of(reply)
     if not cursor.cursor_id:
         return cursor.frame
-    opened = SingleShardCursor(RemoteCursor.opened(reply, cursor))
-    cursor_id = operation.router.cursors.open(
+    opened = SingleShardCursor(RemoteCursor.opened(operation.context.sender, reply, cursor))
+    cursor_id = operation.context.cursors.open(
         opened, CursorOwner.of(operation.request), is_immortal=is_immortal, client=operation.client
     )
     return cursor.with_cursor_id(cursor_id)
@@ -92,13 +93,13 @@ async def open_on_shards(
         StaleRoutingError: some shard refused the versions.
         CommandError: some shard failed.
     """
-    router = operation.router
+    sender = operation.context.sender
     operation.targeted = tuple(frames)
     replies: dict[str, ShardReply] = {}
 
     async def open_on(shard_id: str, frame: bytes) -> None:
         try:
-            replies[shard_id] = await router.send(shard_id, frame, preference=preference, may_repeat=True)
+            replies[shard_id] = await sender.send(shard_id, frame, preference=preference, may_repeat=True)
         except CommandError as error:
             replies[shard_id] = ShardReply.failed(shard_id, error)
 
@@ -115,7 +116,9 @@ async def open_on_shards(
     finally:
         if not is_complete:
             opened = [reply for reply in replies.values() if reply.error is None]
-            router.cursors.kill_remotes(RemoteCursor.opened(reply, CursorReply.of(reply)) for reply in opened)
+            operation.context.cursors.kill_remotes(
+                RemoteCursor.opened(sender, reply, CursorReply.of(reply)) for reply in opened
+            )
 
 
 async def answer_first_batch(
@@ -138,14 +141,15 @@ async def answer_first_batch(
     Raises:
         CommandError: a shard failed.
     """
-    cursors = operation.router.cursors
+    cursors = operation.context.cursors
+    opening = GetMore(operation.request, operation.client, batch_size=batch_size)
     cursor_id = 0
     try:
-        documents = await cursor.first_batch(operation, batch_size)
+        documents = await cursor.first_batch(opening)
         if not (is_single_batch or cursor.is_exhausted):
             owner = CursorOwner.of(operation.request)
             cursor_id = cursors.open(cursor, owner, is_immortal=is_immortal, client=operation.client)
-        return cursor.first_reply(operation, documents, cursor_id)
+        return cursor.first_reply(opening, documents, cursor_id)
     finally:
         if not cursor_id:
             cursors.kill_remotes(cursor.remotes)

@@ -2,22 +2,17 @@
 
 from dataclasses import dataclass, field
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import bson
 
-from shardwright.router.cursors.batch_relay import BatchRelay
 from shardwright.router.reads.cursor_reply import CursorReply
+from shardwright.router.sending.pending_reply import DigestRelay, PendingReply
 from shardwright.router.sending.shard_reply import ShardReply
-from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import BackendError, CommandError
+from shardwright.router.sending.shard_sender import ShardSender
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import INT64, STRING, element, encode_elements, from_elements
-
-if TYPE_CHECKING:
-    from shardwright.router.router import Router
-    from shardwright.wire.transport.pool import Asked
 
 _INT64: Final = Struct("<q")
 _INT32: Final = Struct("<i")
@@ -28,6 +23,7 @@ class RemoteCursor:
     """A cursor that is open on one member of a shard.
 
     Attributes:
+        sender: sends requests to that member.
         shard_id: the shard.
         address: the member that has the cursor, to which every ``getMore`` has to go.
         namespace: ``db.collection`` by which ``getMore`` names it.
@@ -35,17 +31,18 @@ class RemoteCursor:
         is_plain: its replies hold nothing that clients do not see, so that they can be passed on while they come.
     """
 
+    sender: ShardSender = field(repr=False, compare=False)
     shard_id: str
     address: str
     namespace: str
     id: int
     is_plain: bool = False
-    _asked: "Asked | None" = field(default=None, init=False, repr=False, compare=False)
+    _pending: PendingReply | None = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod
-    def opened(cls, reply: ShardReply, cursor: CursorReply) -> "RemoteCursor":
+    def opened(cls, sender: ShardSender, reply: ShardReply, cursor: CursorReply) -> "RemoteCursor":
         """The cursor named in a reply."""
-        return cls(reply.shard_id, reply.address, cursor.namespace, cursor.cursor_id, reply.is_usual)
+        return cls(sender, reply.shard_id, reply.address, cursor.namespace, cursor.cursor_id, reply.is_usual)
 
     @property
     def is_exhausted(self) -> bool:
@@ -69,70 +66,51 @@ class RemoteCursor:
         parts += (elements, element(b"$db", STRING, _string(db)))
         return op_msg(from_elements(b"".join(parts)), request_id=next_request_id())
 
-    def kill_frame(self) -> bytes:
-        """A ``killCursors`` for this cursor. Without a session: mongod lets any session kill a cursor."""
-        db, _, collection = self.namespace.partition(".")
-        command = encode_elements({"killCursors": collection, "cursors": [bson.Int64(self.id)], "$db": db})
-        return op_msg(from_elements(command), request_id=next_request_id())
-
-    async def exchange(self, router: "Router", frame: bytes, relay: BatchRelay | None = None) -> ShardReply:
+    async def exchange(self, frame: bytes, relay: DigestRelay | None = None) -> ShardReply:
         """Send a request to the member that has the cursor, unless it has been asked ahead, and wait for the answer.
 
         Whatever fails here, the cursor is taken for lost: nobody knows how far it was read.
 
         Args:
-            router: has the connections.
             frame: the request.
             relay: passes a long reply on; if it did, it has a digest, which is what is returned here.
 
         Raises:
             CommandError: HostUnreachable; ShardNotFound, the shard was removed.
         """
-        await self.ask_ahead(router, frame)
-        asked, self._asked = self._asked, None
-        assert asked is not None
-        try:
-            answer = await asked.receive_answer(relay)
-        except BackendError as error:
-            shard = router.shards.get_known(self.shard_id)
-            if shard is not None:
-                shard.client.on_failure(self.address, error)
-            raise self._unreachable(error) from error
-        if answer is None:
-            assert relay is not None
-            answer = relay.digest
-        reply = ShardReply(self.shard_id, self.address, answer)
-        reply.tell(router.clock)
-        return reply
+        await self.ask_ahead(frame)
+        pending, self._pending = self._pending, None
+        assert pending is not None
+        return await pending.receive(relay)
 
-    def may_ask_ahead(self, router: "Router") -> bool:
+    def may_ask_ahead(self) -> bool:
         """Whether the answer may keep a connection until it is wanted, which may be long."""
-        shard = router.shards.get_known(self.shard_id)
-        return shard is not None and shard.client.has_spare_connections(self.address)
+        return self.sender.may_ask_ahead(self.shard_id, self.address)
 
-    async def ask_ahead(self, router: "Router", frame: bytes) -> None:
+    async def ask_ahead(self, frame: bytes) -> None:
         """Send the request of the next `exchange` already, so that the shard works on it meanwhile.
 
         Raises:
             CommandError: as `exchange`.
         """
-        if self._asked is None:
-            shard = router.shards.get_known(self.shard_id) or await router.shards.get(self.shard_id)
-            try:
-                self._asked = await shard.client.ask(self.address, frame)
-            except BackendError as error:
-                raise self._unreachable(error) from error
+        if self._pending is None:
+            self._pending = await self.sender.ask(self.shard_id, self.address, frame)
 
     def give_up(self) -> None:
         """Nobody waits any more for what the shard has been asked ahead."""
-        if self._asked is not None:
-            self._asked.give_up()
-            self._asked = None
+        if self._pending is not None:
+            self._pending.give_up()
+            self._pending = None
 
-    def _unreachable(self, error: BackendError) -> CommandError:
-        return CommandError(
-            ErrorCode.HostUnreachable, f"Error contacting shard {self.shard_id} :: caused by :: {error}"
-        )
+    async def kill(self) -> None:
+        """End the cursor on the shard. Without a session: mongod lets any session kill a cursor.
+
+        Raises:
+            BackendError: the member did not answer.
+        """
+        db, _, collection = self.namespace.partition(".")
+        command = encode_elements({"killCursors": collection, "cursors": [bson.Int64(self.id)], "$db": db})
+        await self.sender.exchange(self.address, op_msg(from_elements(command), request_id=next_request_id()))
 
 
 def _string(text: str) -> bytes:

@@ -2,33 +2,17 @@
 
 from collections.abc import Sequence
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from shardwright.router.cursors.batch_relay import relay_for
+from shardwright.router.cursors.get_more import GetMore
 from shardwright.router.cursors.remote import RemoteCursor
 from shardwright.router.reads.cursor_reply import CursorReply
-from shardwright.router.reads.get_more_arguments import GetMoreArguments
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.field_errors import MISSING_FIELD, UNKNOWN_FIELD, VALUE_TOO_SMALL
 from shardwright.wire.message import op_msg
 
-if TYPE_CHECKING:
-    from shardwright.router.operation import Operation
-
 _INT64: Final = Struct("<q")
-
-ARGUMENT_ERRORS: Final = frozenset(
-    {
-        ErrorCode.BadValue,
-        ErrorCode.FailedToParse,
-        ErrorCode.TypeMismatch,
-        MISSING_FIELD,
-        UNKNOWN_FIELD,
-        VALUE_TOO_SMALL,
-    }
-)
-"""Errors of a ``getMore`` that say that it was asked for wrongly: the cursor is as it was before."""
 
 
 class SingleShardCursor:
@@ -59,18 +43,17 @@ class SingleShardCursor:
         """Nothing: what the shard returns goes to the client."""
         return 0
 
-    async def next_batch(self, operation: "Operation", arguments: GetMoreArguments, cursor_id: int) -> bytes | None:
+    async def next_batch(self, get_more: GetMore) -> bytes | None:
         """The shard's answer, under the router's cursor id.
 
         Raises:
             CommandError: the shard could not be reached, or does not know the cursor any more.
         """
-        request, remote = operation.request, self._remote
+        request, remote, cursor_id = get_more.request, self._remote, get_more.cursor_id
         at = request.fields[b"getMore"][2]
         body = b"".join((request.body[:at], _INT64.pack(remote.id), request.body[at + 8 :]))
-        operation.targeted = (remote.shard_id,)
-        relay = relay_for(operation, remote, cursor_id, is_last=True)
-        reply = await remote.exchange(operation.router, op_msg(body, request_id=request.message.request_id), relay)
+        relay = relay_for(get_more, is_last=True) if remote.is_plain else None
+        reply = await remote.exchange(op_msg(body, request_id=request.message.request_id), relay)
         if reply.error is not None:
             if reply.error.code == ErrorCode.CursorNotFound:
                 remote.id = 0

@@ -91,7 +91,7 @@ async def read_all_shards(
     Raises:
         CommandError: the list of shards could not be read.
     """
-    shards = (*await operation.router.shards.all_ids(), *also)
+    shards = (*await operation.context.shards.all_ids(), *also)
     frame = forwarded(operation, b"")
     chosen = operation.read_preference if preference is None else preference
     return await scatter(operation, dict.fromkeys(shards, frame), preference=chosen, may_repeat=True)
@@ -99,4 +99,4 @@ async def read_all_shards(
 
 def connection_strings(operation: Operation) -> dict[str, str]:
     """``set/host:port,…`` of all shards that are known, by name."""
-    return {shard.id: shard.connection_string for shard in operation.router.shards.known()}
+    return {shard.id: shard.connection_string for shard in operation.context.shards.known()}

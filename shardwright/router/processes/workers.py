@@ -24,9 +24,9 @@ from shardwright.daemon.held_back import log_signals_held_back
 from shardwright.daemon.logs import configure_logs, log_uncaught_exceptions, rotate_logs
 from shardwright.daemon.run import explain_start_error, open_listeners
 from shardwright.daemon.signals import ending_signals, obey_ending_signals, obey_log_signals
+from shardwright.router.context.options import RouterOptions
 from shardwright.router.cursors.ids import WORKERS_MAX, worker_of
 from shardwright.router.operation import Operation
-from shardwright.router.options import RouterOptions
 from shardwright.router.processes.worker_crashes import CrashRate
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
@@ -118,11 +118,11 @@ async def forward_to_holder(operation: Operation, cursor_id: int) -> bytes | Non
     Raises:
         CommandError: CursorNotFound, there is no such worker any more.
     """
-    socket = holder_socket(operation.router.options, cursor_id)
+    socket = holder_socket(operation.context.options, cursor_id)
     if socket is None:
         return None
     try:
-        return await operation.router.pools[socket].exchange(operation.request.message.frame)
+        return await operation.context.pools[socket].exchange(operation.request.message.frame)
     except BackendError as error:
         raise CommandError(ErrorCode.CursorNotFound, f"cursor id {cursor_id} not found") from error
 

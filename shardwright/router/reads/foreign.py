@@ -70,8 +70,8 @@ async def foreign_collections(
     named = pipeline.involved_namespaces(operation.request.db)
     if not named:
         return NO_FOREIGN_COLLECTIONS
-    routing_cache = operation.router.routing
-    is_checked_by_shard = await operation.router.shards.understands(shard, INVOLVED_NAMESPACES.decode(), preference)
+    routing_cache = operation.context.routing
+    is_checked_by_shard = await operation.context.shards.understands(shard, INVOLVED_NAMESPACES.decode(), preference)
     found: list[CollectionRouting] = []
     for namespace, is_written in named.items():
         try:

@@ -28,6 +28,6 @@ def check_is_missing(operation: Operation, error: CommandError) -> None:
     Raises:
         CommandError: as `unless_missing`.
     """
-    if error.code != ErrorCode.NamespaceNotFound or operation.request.db in operation.router.routing.databases:
+    if error.code != ErrorCode.NamespaceNotFound or operation.request.db in operation.context.routing.databases:
         raise error
     Namespace(operation.request.db, operation.request.collection).check_readable()

@@ -35,7 +35,7 @@ async def with_routing(
         CommandError: NamespaceNotFound, the database does not exist; what ``attempt`` raises; the stale error itself,
             once `ATTEMPTS_MAX` attempts met one.
     """
-    routing_cache = operation.router.routing
+    routing_cache = operation.context.routing
     for attempts_left in range(ATTEMPTS_MAX - 1, -1, -1):
         routing = routing_cache.collections.get(namespace) or await routing_cache.collection(
             namespace, create_database=create_database
@@ -62,7 +62,7 @@ async def with_database(
     Raises:
         CommandError: NamespaceNotFound, the database does not exist; what ``attempt`` raises; the stale error.
     """
-    routing_cache = operation.router.routing
+    routing_cache = operation.context.routing
     for attempts_left in range(ATTEMPTS_MAX - 1, -1, -1):
         routing = await routing_cache.database(db, create=create)
         try:

@@ -50,7 +50,7 @@ async def send_to_one(
         CommandError: the shard could not be talked to.
     """
     operation.targeted = (shard_id,)
-    reply = await operation.router.send(shard_id, frame, preference=preference, may_repeat=may_repeat)
+    reply = await operation.context.sender.send(shard_id, frame, preference=preference, may_repeat=may_repeat)
     if reply.error is not None:
         reply.raise_if_stale()
         reply.raise_if_view()
@@ -76,7 +76,7 @@ async def scatter(
 
     async def send(shard_id: str, frame: bytes) -> None:
         try:
-            replies[shard_id] = await operation.router.send(
+            replies[shard_id] = await operation.context.sender.send(
                 shard_id, frame, preference=preference, may_repeat=may_repeat
             )
         except CommandError as error:

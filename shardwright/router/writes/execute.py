@@ -48,7 +48,10 @@ class _Execution:
 
     def __init__(self, operation: Operation, batch: WriteBatch) -> None:
         self._operation = operation
-        self._router = operation.router
+        self._sender = operation.context.sender
+        self._routing = operation.context.routing
+        self._shards = operation.context.shards
+        self._clock = operation.context.clock
         self._namespace = operation.namespace
         self._batch = batch
         self._destinations: Destinations | None = None
@@ -64,7 +67,7 @@ class _Execution:
         self._operation.targeted = (shard,)
         message = message_with_versions(self._batch.request.message, routing.versions_for(shard), body=self._batch.body)
         try:
-            reply = await self._router.send(shard, message, may_repeat=self._batch.is_retryable)
+            reply = await self._sender.send(shard, message, may_repeat=self._batch.is_retryable)
         except CommandError as error:
             if not is_routing_refusal(error.code):
                 raise
@@ -96,10 +99,9 @@ class _Execution:
     async def _round(self, run: WriteRun, routing: CollectionRouting) -> CollectionRouting:
         """Send what can be sent now, and draw the conclusions; returns the routing to go on with."""
         destinations = self._targets(routing)
-        registry = self._router.shards
         was_broadcast = run.has_broadcasts
         try:
-            all_shards = await registry.ids_as_told() if destinations.has_broadcasts or was_broadcast else ()
+            all_shards = await self._shards.ids_as_told() if destinations.has_broadcasts or was_broadcast else ()
         except CommandError as error:
             if not run.settled and not was_broadcast:
                 raise
@@ -119,7 +121,7 @@ class _Execution:
         if any(part.is_broadcast for part in parts.values()):
             # A shard that was added meanwhile may have got documents which were not changed where they came from.
             try:
-                all_shards = await registry.ids_as_told()
+                all_shards = await self._shards.ids_as_told()
             except CommandError as error:
                 run.record_missed_shards(error)
             if run.may_have_missed(all_shards):
@@ -130,7 +132,7 @@ class _Execution:
     def _elements_for(self, part: ShardBatch, routing: CollectionRouting) -> bytes:
         """What goes with the statements for a shard: its versions, or what takes their place."""
         if part.is_broadcast:
-            return broadcast_elements(self._router.shards.topology_time, self._router.clock.time.config_time)
+            return broadcast_elements(self._shards.topology_time, self._clock.time.config_time)
         return routing.versions_for(part.shard)
 
     @may_run_in_reactor
@@ -145,14 +147,14 @@ class _Execution:
         ((shard, message),) = messages.items()
         self._operation.targeted = (shard,)
         try:
-            return [await self._router.send(shard, message, may_repeat=may_repeat)]
+            return [await self._sender.send(shard, message, may_repeat=may_repeat)]
         except CommandError as error:
             return [ShardReply.failed(shard, error)]
 
     @may_run_in_reactor
     async def _repeat_if_placement_changed(self, run: WriteRun, routing: CollectionRouting) -> CollectionRouting:
         """Have broadcasts sent again if their documents may have moved since; returns the routing as it is now."""
-        fresh = await self._router.routing.latest_if_readable(routing)
+        fresh = await self._routing.latest_if_readable(routing)
         if fresh.table is not self._placement:
             run.repeat_broadcasts()
             self._placement = fresh.table
@@ -206,15 +208,15 @@ class _Execution:
         self._destinations = None
         if routing.table is not None and not self._has_checked_errors and self._targets(routing).has_errors:
             self._has_checked_errors = True
-            if self._router.routing.collections.get(self._namespace) is routing:
-                self._router.routing.forget_collection(self._namespace)
+            if self._routing.collections.get(self._namespace) is routing:
+                self._routing.forget_collection(self._namespace)
             self._destinations = None
             routing = await self._read_routing()
         return routing
 
     @may_run_in_reactor
     async def _read_routing(self) -> CollectionRouting:
-        cache = self._router.routing
+        cache = self._routing
         return cache.collections.get(self._namespace) or await cache.collection(self._namespace, create_database=True)
 
     def _targets(self, routing: CollectionRouting) -> Destinations:
@@ -225,8 +227,8 @@ class _Execution:
     def _invalidate(self, routing: CollectionRouting, refusals: set[int]) -> None:
         self._operation.retries += 1
         if ErrorCode.StaleDbVersion in refusals:
-            self._router.routing.invalidate_database(routing.database)
-        self._router.routing.invalidate(routing)
+            self._routing.invalidate_database(routing.database)
+        self._routing.invalidate(routing)
 
 
 def _can_pass(reply: ShardReply) -> bool:

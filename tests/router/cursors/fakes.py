@@ -1,14 +1,15 @@
 """Shards that answer from a script, and note what they were asked."""
 
 from collections.abc import Awaitable, Callable, Iterable
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import bson
 import trio
 
-from shardwright.router.operation import Operation
+from shardwright.router.cursors.get_more import GetMore
+from shardwright.router.sending.pending_reply import PendingReply, unreachable
 from shardwright.router.sending.shard_reply import ShardReply
+from shardwright.sharding.clock import VectorClock
 from shardwright.wire.errors import BackendError
 from shardwright.wire.message import OpMsg, op_msg
 from tests.router.reads.requests import request
@@ -42,25 +43,11 @@ class FakeShard:
         self._documents = list(documents)
         self.opening = ShardReply(name, self.address, self._answer("firstBatch", first))
 
-    @property
-    def client(self) -> "FakeShard":
-        """Stands for the replica set client too."""
-        return self
-
-    def has_spare_connections(self, address: str) -> bool:
-        """Whether it may be asked ahead."""
-        return not self.is_busy
-
-    async def ask(self, address: str, frame: bytes) -> "FakeAsked":
+    def ask(self, frame: bytes) -> "FakePendingReply":
         """Take a request."""
-        assert address == self.address
         command = bson.decode(OpMsg(frame).body)
         self.asked.append(command)
-        return FakeAsked(self, command)
-
-    def on_failure(self, address: str, error: Exception) -> None:
-        """Somebody met an error."""
-        assert address == self.address
+        return FakePendingReply(self, command)
 
     async def answer(self, command: dict[str, Any]) -> bytes:
         """Answer a request."""
@@ -79,32 +66,50 @@ class FakeShard:
         return op_msg(bson.encode({"cursor": cursor, "ok": 1.0}), request_id=1)
 
 
-class FakeAsked:
+class FakePendingReply:
     """A request whose answer has not been read."""
 
     def __init__(self, shard: FakeShard, command: dict[str, Any]) -> None:
         self._shard = shard
         self._command = command
 
-    async def receive_answer(self, relay: object) -> bytes:
-        """The answer."""
-        return await self._shard.answer(self._command)
+    async def receive(self, relay: object) -> ShardReply:
+        """The reply."""
+        shard = self._shard
+        try:
+            return ShardReply(shard.name, shard.address, await shard.answer(self._command))
+        except BackendError as error:
+            raise unreachable(shard.name, error) from error
 
     def give_up(self) -> None:
         """It is not wanted any more."""
         self._shard.given_up += 1
 
 
-def operation(shards: Iterable[FakeShard], command: dict[str, Any] | None = None) -> Operation:
-    """A getMore, or another command, under way in a router that knows these shards."""
-    by_name = {shard.name: shard for shard in shards}
-    router = SimpleNamespace(
-        shards=SimpleNamespace(get_known=by_name.get),
-        clock=SimpleNamespace(observe=lambda _body, _fields: None),
-        gossip=dict,
-    )
+class FakeSender:
+    """Sends requests to these shards."""
+
+    def __init__(self, shards: Iterable[FakeShard]) -> None:
+        self._shards = {shard.name: shard for shard in shards}
+        self.clock = VectorClock()
+
+    async def ask(self, shard_id: str, address: str, frame: bytes) -> PendingReply:
+        """Send a request, whose reply is read later."""
+        shard = self._shards[shard_id]
+        assert address == shard.address
+        return cast("PendingReply", shard.ask(frame))
+
+    def may_ask_ahead(self, shard_id: str, address: str) -> bool:
+        """Whether a shard may be asked ahead."""
+        return not self._shards[shard_id].is_busy
+
+
+def get_more(
+    batch_size: int | None = None, max_time_ms: int | None = None, command: dict[str, Any] | None = None
+) -> GetMore:
+    """A client's getMore, or another command."""
     found = request(command or {"getMore": bson.Int64(5), "collection": "c"})
-    return Operation(cast("Any", router), cast("ClientConnection", None), found)
+    return GetMore(found, cast("ClientConnection", None), 5, batch_size, max_time_ms)
 
 
 def batch_of(frame: bytes | None) -> Documents:

@@ -1,7 +1,7 @@
 """The life of cursors in the manager, on a clock that jumps."""
 
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, cast
+from typing import TYPE_CHECKING, cast
 
 import bson
 import pytest
@@ -16,20 +16,40 @@ from shardwright.wire.errors import CommandError, ConnectFailedError
 from shardwright.wire.message import OpMsg
 from shardwright.wire.transport.unread import UNREAD_REPLIES, UnreadBounds
 
+if TYPE_CHECKING:
+    from shardwright.router.sending.shard_sender import ShardSender
+
+
+class FakeSender:
+    """Connections that note which cursors were to be killed on which host."""
+
+    def __init__(self) -> None:
+        self.killed: list[tuple[str, int]] = []
+        self.is_unreachable = False
+
+    async def exchange(self, address: str, frame: bytes) -> bytes:
+        await trio.lowlevel.checkpoint()
+        if self.is_unreachable:
+            raise ConnectFailedError(address, "refused", sent=False)
+        command = bson.decode(OpMsg(frame).body)
+        assert (command["killCursors"], command["$db"]) == ("c", "test")
+        self.killed += [(address, cursor_id) for cursor_id in command["cursors"]]
+        return b""
+
 
 class FakeCursor:
     """A cursor of one remote cursor."""
 
-    def __init__(self, remote_id: int = 100) -> None:
+    def __init__(self, sender: FakeSender, remote_id: int = 100) -> None:
         self.namespace = "test.c"
         self.held_bytes = 0
-        self.remotes = [RemoteCursor("shard0", "shard0.example:1", "test.c", remote_id)]
+        self.remotes = [RemoteCursor(cast("ShardSender", sender), "shard0", "shard0.example:1", "test.c", remote_id)]
 
     @property
     def is_exhausted(self) -> bool:
         return self.remotes[0].is_exhausted
 
-    async def next_batch(self, operation: object, arguments: object, cursor_id: int) -> bytes:
+    async def next_batch(self, get_more: object) -> bytes:
         raise AssertionError("the manager reads no cursor")
 
 
@@ -41,47 +61,21 @@ def _own_numbers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert UNREAD_REPLIES.total_bytes == UNREAD_REPLIES.holdings.total_bytes == 0
 
 
-class FakePools:
-    """Connections that note which cursors were to be killed on which host."""
-
-    def __init__(self) -> None:
-        self.killed: list[tuple[str, int]] = []
-        self.is_unreachable = False
-
-    def __getitem__(self, address: str) -> "FakePool":
-        return FakePool(self, address)
-
-
-class FakePool:
-    def __init__(self, pools: FakePools, address: str) -> None:
-        self._pools = pools
-        self._address = address
-
-    async def exchange(self, frame: bytes) -> bytes:
-        await trio.lowlevel.checkpoint()
-        if self._pools.is_unreachable:
-            raise ConnectFailedError(self._address, "refused", sent=False)
-        command = bson.decode(OpMsg(frame).body)
-        assert (command["killCursors"], command["$db"]) == ("c", "test")
-        self._pools.killed += [(self._address, cursor_id) for cursor_id in command["cursors"]]
-        return b""
-
-
 MB = 1 << 20
 KILLED = [("shard0.example:1", 100)]
 
 
 def with_manager(
-    body: Callable[[CursorManager, FakePools], Awaitable[None]], *, idle_milliseconds: float = 600_000
+    body: Callable[[CursorManager, FakeSender], Awaitable[None]], *, idle_milliseconds: float = 600_000
 ) -> None:
     """Run a test with a manager that is running."""
 
     async def run() -> None:
-        pools = FakePools()
-        manager = CursorManager(cast("Any", pools), idle_milliseconds_max=lambda: idle_milliseconds)
+        sender = FakeSender()
+        manager = CursorManager(idle_milliseconds_max=lambda: idle_milliseconds)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(manager.run)
-            await body(manager, pools)
+            await body(manager, sender)
             nursery.cancel_scope.cancel()
 
     trio.run(run, clock=MockClock(autojump_threshold=0))
@@ -97,59 +91,59 @@ def refused(
 
 
 def test_a_cursor_can_be_read_again_and_again() -> None:
-    async def body(manager: CursorManager, pools: FakePools) -> None:
-        cursor = FakeCursor()
+    async def body(manager: CursorManager, sender: FakeSender) -> None:
+        cursor = FakeCursor(sender)
         cursor_id = manager.open(cursor, NOBODY)
         for _ in range(2):
             with manager.checked_out(cursor_id, "test.c", NOBODY) as entry:
                 assert entry.cursor is cursor
                 assert manager.statistics().open_pinned == 1
         assert manager.statistics().open_total == 1
-        assert pools.killed == []
+        assert sender.killed == []
 
     with_manager(body)
 
 
 def test_an_exhausted_cursor_ends() -> None:
-    async def body(manager: CursorManager, pools: FakePools) -> None:
-        cursor = FakeCursor()
+    async def body(manager: CursorManager, sender: FakeSender) -> None:
+        cursor = FakeCursor(sender)
         cursor_id = manager.open(cursor, NOBODY)
         with manager.checked_out(cursor_id, "test.c", NOBODY):
             cursor.remotes[0].id = 0
         assert refused(manager, cursor_id).code == ErrorCode.CursorNotFound
         await wait_all_tasks_blocked()
-        assert pools.killed == []
+        assert sender.killed == []
 
     with_manager(body)
 
 
 def test_a_cursor_that_fails_ends_and_its_remotes_are_killed() -> None:
-    async def body(manager: CursorManager, pools: FakePools) -> None:
-        cursor_id = manager.open(FakeCursor(), NOBODY)
+    async def body(manager: CursorManager, sender: FakeSender) -> None:
+        cursor_id = manager.open(FakeCursor(sender), NOBODY)
         with pytest.raises(CommandError, match="broken"), manager.checked_out(cursor_id, "test.c", NOBODY):
             raise CommandError(ErrorCode.HostUnreachable, "broken")
         assert refused(manager, cursor_id).code == ErrorCode.CursorNotFound
         await wait_all_tasks_blocked()
-        assert pools.killed == KILLED
+        assert sender.killed == KILLED
 
     with_manager(body)
 
 
 def test_a_cursor_survives_an_error_about_arguments() -> None:
-    async def body(manager: CursorManager, pools: FakePools) -> None:
-        cursor_id = manager.open(FakeCursor(), NOBODY)
+    async def body(manager: CursorManager, sender: FakeSender) -> None:
+        cursor_id = manager.open(FakeCursor(sender), NOBODY)
         with pytest.raises(CommandError, match="wrong"), manager.checked_out(cursor_id, "test.c", NOBODY):
             raise CommandError(ErrorCode.BadValue, "wrong")
         with manager.checked_out(cursor_id, "test.c", NOBODY):
             pass
-        assert pools.killed == []
+        assert sender.killed == []
 
     with_manager(body)
 
 
 def test_who_may_read_it_and_under_which_name() -> None:
-    async def body(manager: CursorManager, pools: FakePools) -> None:
-        cursor_id = manager.open(FakeCursor(), CursorOwner(b"x" * 16))
+    async def body(manager: CursorManager, sender: FakeSender) -> None:
+        cursor_id = manager.open(FakeCursor(sender), CursorOwner(b"x" * 16))
         assert refused(manager, cursor_id).code == 50800
         other = refused(manager, cursor_id, "test.d")
         assert other.code == ErrorCode.Unauthorized
@@ -159,26 +153,26 @@ def test_who_may_read_it_and_under_which_name() -> None:
         with manager.checked_out(cursor_id, "test.c", CursorOwner(b"x" * 16)):
             in_use = refused(manager, cursor_id, owner=CursorOwner(b"x" * 16))
             assert in_use.code == ErrorCode.CursorInUse
-        assert pools.killed == []
+        assert sender.killed == []
 
     with_manager(body)
 
 
 def test_killing_a_cursor_ends_it() -> None:
-    async def body(manager: CursorManager, pools: FakePools) -> None:
-        cursor_id = manager.open(FakeCursor(), NOBODY)
+    async def body(manager: CursorManager, sender: FakeSender) -> None:
+        cursor_id = manager.open(FakeCursor(sender), NOBODY)
         assert not manager.kill(cursor_id, "other")
         assert manager.kill(cursor_id, "test")
         assert not manager.kill(cursor_id, "test")
         await wait_all_tasks_blocked()
-        assert pools.killed == KILLED
+        assert sender.killed == KILLED
 
     with_manager(body)
 
 
 def test_killing_a_cursor_interrupts_who_reads_it() -> None:
-    async def body(manager: CursorManager, pools: FakePools) -> None:
-        cursor_id = manager.open(FakeCursor(), NOBODY)
+    async def body(manager: CursorManager, sender: FakeSender) -> None:
+        cursor_id = manager.open(FakeCursor(sender), NOBODY)
         codes: list[int] = []
 
         async def read() -> None:
@@ -196,26 +190,26 @@ def test_killing_a_cursor_interrupts_who_reads_it() -> None:
         assert codes == [ErrorCode.CursorKilled]
         assert manager.statistics().open_total == 0
         await wait_all_tasks_blocked()
-        assert pools.killed == KILLED
+        assert sender.killed == KILLED
 
     with_manager(body)
 
 
 def test_a_reader_that_is_cancelled_takes_the_cursor_along() -> None:
-    async def body(manager: CursorManager, pools: FakePools) -> None:
-        cursor_id = manager.open(FakeCursor(), NOBODY)
+    async def body(manager: CursorManager, sender: FakeSender) -> None:
+        cursor_id = manager.open(FakeCursor(sender), NOBODY)
         with trio.move_on_after(1), manager.checked_out(cursor_id, "test.c", NOBODY):
             await trio.sleep_forever()
         assert manager.statistics().open_total == 0
         await wait_all_tasks_blocked()
-        assert pools.killed == KILLED
+        assert sender.killed == KILLED
 
     with_manager(body)
 
 
 def test_a_cursor_that_nobody_reads_times_out() -> None:
-    async def body(manager: CursorManager, pools: FakePools) -> None:
-        read, unread, immortal = (FakeCursor(n) for n in (1, 2, 3))
+    async def body(manager: CursorManager, sender: FakeSender) -> None:
+        read, unread, immortal = (FakeCursor(sender, n) for n in (1, 2, 3))
         cursor_id = manager.open(read, NOBODY)
         manager.open(unread, NOBODY)
         manager.open(immortal, NOBODY, is_immortal=True)
@@ -226,7 +220,7 @@ def test_a_cursor_that_nobody_reads_times_out() -> None:
         statistics = manager.statistics()
         assert (statistics.open_total, statistics.timed_out, statistics.open_no_timeout) == (2, 1, 1)
         await wait_all_tasks_blocked()
-        assert pools.killed == [("shard0.example:1", 2)]
+        assert sender.killed == [("shard0.example:1", 2)]
         await trio.sleep(3600)
         assert (manager.statistics().open_total, manager.statistics().timed_out) == (1, 2)
 
@@ -234,54 +228,54 @@ def test_a_cursor_that_nobody_reads_times_out() -> None:
 
 
 def test_a_cursor_that_is_being_read_does_not_time_out() -> None:
-    async def body(manager: CursorManager, pools: FakePools) -> None:
-        cursor_id = manager.open(FakeCursor(), NOBODY)
+    async def body(manager: CursorManager, sender: FakeSender) -> None:
+        cursor_id = manager.open(FakeCursor(sender), NOBODY)
         with manager.checked_out(cursor_id, "test.c", NOBODY):
             await trio.sleep(3600)
         assert manager.statistics().open_total == 1
-        assert pools.killed == []
+        assert sender.killed == []
 
     with_manager(body, idle_milliseconds=60_000)
 
 
 def test_cursors_end_with_their_session() -> None:
-    async def body(manager: CursorManager, pools: FakePools) -> None:
+    async def body(manager: CursorManager, sender: FakeSender) -> None:
         one, two = CursorOwner(b"1" * 16), CursorOwner(b"2" * 16)
-        manager.open(FakeCursor(1), one)
-        manager.open(FakeCursor(2), one)
-        kept = manager.open(FakeCursor(3), two)
+        manager.open(FakeCursor(sender, 1), one)
+        manager.open(FakeCursor(sender, 2), one)
+        kept = manager.open(FakeCursor(sender, 3), two)
         assert manager.kill_sessions({b"1" * 16}) == 2
         with manager.checked_out(kept, "test.c", two):
             pass
         assert manager.kill_all() == 1
         await wait_all_tasks_blocked()
-        assert sorted(cursor_id for _, cursor_id in pools.killed) == [1, 2, 3]
+        assert sorted(cursor_id for _, cursor_id in sender.killed) == [1, 2, 3]
 
     with_manager(body)
 
 
 def test_a_host_that_cannot_be_reached_keeps_nobody_from_killing() -> None:
-    async def body(manager: CursorManager, pools: FakePools) -> None:
-        pools.is_unreachable = True
-        assert manager.kill(manager.open(FakeCursor(1), NOBODY))
+    async def body(manager: CursorManager, sender: FakeSender) -> None:
+        sender.is_unreachable = True
+        assert manager.kill(manager.open(FakeCursor(sender, 1), NOBODY))
         await wait_all_tasks_blocked()
-        pools.is_unreachable = False
-        assert manager.kill(manager.open(FakeCursor(100), NOBODY))
+        sender.is_unreachable = False
+        assert manager.kill(manager.open(FakeCursor(sender, 100), NOBODY))
         await wait_all_tasks_blocked()
-        assert pools.killed == KILLED
+        assert sender.killed == KILLED
 
     with_manager(body)
 
 
-def holding(size: int) -> FakeCursor:
-    cursor = FakeCursor()
+def holding(sender: FakeSender, size: int) -> FakeCursor:
+    cursor = FakeCursor(sender)
     cursor.held_bytes = size
     return cursor
 
 
 def test_what_cursors_hold_is_counted_until_they_end() -> None:
-    async def body(manager: CursorManager, pools: FakePools) -> None:
-        cursor = holding(2 * MB)
+    async def body(manager: CursorManager, sender: FakeSender) -> None:
+        cursor = holding(sender, 2 * MB)
         cursor_id = manager.open(cursor, NOBODY)
         assert UNREAD_REPLIES.total_bytes == 2 * MB
         with manager.checked_out(cursor_id, "test.c", NOBODY):
@@ -294,11 +288,11 @@ def test_what_cursors_hold_is_counted_until_they_end() -> None:
 
 
 def test_the_cursor_that_was_read_longest_ago_ends_for_want_of_room() -> None:
-    async def body(manager: CursorManager, pools: FakePools) -> None:
-        first, second, third = (manager.open(holding(3 * MB), NOBODY) for _ in range(3))
+    async def body(manager: CursorManager, sender: FakeSender) -> None:
+        first, second, third = (manager.open(holding(sender, 3 * MB), NOBODY) for _ in range(3))
         with manager.checked_out(first, "test.c", NOBODY):
             pass
-        manager.open(holding(3 * MB), NOBODY)
+        manager.open(holding(sender, 3 * MB), NOBODY)
         assert UNREAD_REPLIES.holdings.ended == 1
         assert refused(manager, second).code == ErrorCode.CursorNotFound
         for cursor_id in (first, third):
@@ -311,10 +305,10 @@ def test_the_cursor_that_was_read_longest_ago_ends_for_want_of_room() -> None:
 
 
 def test_a_cursor_that_is_being_read_is_not_ended_for_want_of_room() -> None:
-    async def body(manager: CursorManager, pools: FakePools) -> None:
-        read = manager.open(holding(6 * MB), NOBODY)
+    async def body(manager: CursorManager, sender: FakeSender) -> None:
+        read = manager.open(holding(sender, 6 * MB), NOBODY)
         with manager.checked_out(read, "test.c", NOBODY):
-            manager.open(holding(6 * MB), NOBODY)
+            manager.open(holding(sender, 6 * MB), NOBODY)
         assert UNREAD_REPLIES.holdings.ended == 1
         with manager.checked_out(read, "test.c", NOBODY):
             pass

@@ -1,31 +1,30 @@
 """Cursors over several shards, with scripted shards."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import trio
 
 from shardwright.router.cursors.merged import MergedCursor
-from shardwright.router.reads.get_more_arguments import GetMoreArguments
 from shardwright.router.reads.merge import ResultMerger
 from shardwright.router.reads.sort_order import SortOrder
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError, ConnectionClosedError
-from tests.router.cursors.fakes import FakeShard, batch_of, cursor_of, operation
+from tests.router.cursors.fakes import FakeSender, FakeShard, batch_of, cursor_of, get_more
+
+if TYPE_CHECKING:
+    from shardwright.router.sending.shard_sender import ShardSender
 
 
 def merged(shards: Sequence[FakeShard], *, allows_partial_results: bool = False, **merging: Any) -> MergedCursor:  # noqa: ANN401 - as ResultMerger
     return MergedCursor(
+        cast("ShardSender", FakeSender(shards)),
         "test.c",
         [shard.opening for shard in shards],
         ResultMerger(len(shards), **merging),
         allows_partial_results=allows_partial_results,
     )
-
-
-def get_more(batch_size: int | None = None, max_time_ms: int | None = None) -> GetMoreArguments:
-    return GetMoreArguments(5, "test.c", batch_size, max_time_ms)
 
 
 def numbers(start: int, end: int) -> list[dict[str, Any]]:
@@ -36,12 +35,12 @@ def test_batches_of_the_asked_size_until_all_is_returned() -> None:
     async def run() -> None:
         shards = [FakeShard("a", numbers(0, 5), first=2), FakeShard("b", numbers(5, 9), first=2)]
         cursor = merged(shards)
-        first = await cursor.first_batch(operation(shards), 3)
+        first = await cursor.first_batch(get_more(3))
         assert len(first) == 3
         found: list[dict[str, Any]] = []
         sizes: list[int] = []
         while not cursor.is_exhausted:
-            reply = await cursor.next_batch(operation(shards), get_more(2), 5)
+            reply = await cursor.next_batch(get_more(2))
             sizes.append(len(batch_of(reply)))
             found += batch_of(reply)
             assert cursor_of(reply)["id"] == (0 if cursor.is_exhausted else 5)
@@ -55,7 +54,7 @@ def test_a_first_batch_of_none_asks_no_shard() -> None:
     async def run() -> None:
         shards = [FakeShard("a", numbers(0, 5)), FakeShard("b", numbers(5, 9))]
         cursor = merged(shards)
-        assert await cursor.first_batch(operation(shards), 0) == []
+        assert await cursor.first_batch(get_more(0)) == []
         assert not cursor.is_exhausted
         assert [shard.asked for shard in shards] == [[], []]
 
@@ -66,8 +65,8 @@ def test_whole_batches_of_shards_answer_when_nothing_stands_between() -> None:
     async def run() -> None:
         shards = [FakeShard("a", numbers(0, 5), first=1), FakeShard("b", numbers(5, 9), first=1)]
         cursor = merged(shards)
-        await cursor.first_batch(operation(shards), 2)
-        replies = [await cursor.next_batch(operation(shards), get_more(), 5) for _ in range(2)]
+        await cursor.first_batch(get_more(2))
+        replies = [await cursor.next_batch(get_more()) for _ in range(2)]
         assert [batch_of(reply) for reply in replies] == [numbers(1, 5), numbers(6, 9)]
         assert [cursor_of(reply)["id"] for reply in replies] == [5, 0]
         assert [len(shard.asked) for shard in shards] == [1, 1]
@@ -79,8 +78,8 @@ def test_the_other_shards_work_on_their_batches_meanwhile() -> None:
     async def run() -> None:
         shards = [FakeShard("a", numbers(0, 5), first=1), FakeShard("b", numbers(5, 9), first=1)]
         cursor = merged(shards)
-        await cursor.first_batch(operation(shards), 2)
-        await cursor.next_batch(operation(shards), get_more(), 5)
+        await cursor.first_batch(get_more(2))
+        await cursor.next_batch(get_more())
         assert [len(shard.asked) for shard in shards] == [1, 1]
         for remote in cursor.remotes:
             remote.give_up()
@@ -94,10 +93,10 @@ def test_no_connection_is_kept_for_later_while_many_are_in_use() -> None:
         shards = [FakeShard("a", numbers(0, 5), first=1), FakeShard("b", numbers(5, 9), first=1)]
         shards[1].is_busy = True
         cursor = merged(shards)
-        await cursor.first_batch(operation(shards), 2)
-        replies = [await cursor.next_batch(operation(shards), get_more(), 5)]
+        await cursor.first_batch(get_more(2))
+        replies = [await cursor.next_batch(get_more())]
         assert [len(shard.asked) for shard in shards] == [1, 0]
-        replies.append(await cursor.next_batch(operation(shards), get_more(), 5))
+        replies.append(await cursor.next_batch(get_more()))
         assert [batch_of(reply) for reply in replies] == [numbers(1, 5), numbers(6, 9)]
 
     trio.run(run)
@@ -109,10 +108,10 @@ def test_documents_that_were_not_returned_yet_are_counted() -> None:
         a = FakeShard("a", [{"n": n, "text": text, "$sortKey": [n]} for n in range(4)], first=1)
         b = FakeShard("b", [{"n": n, "text": text, "$sortKey": [n]} for n in range(10, 14)], first=3)
         cursor = merged([a, b], order=SortOrder((False,)))
-        await cursor.first_batch(operation([a, b]), 2)
+        await cursor.first_batch(get_more(2))
         assert 300_000 < cursor.held_bytes < 301_000  # three of the second
         while not cursor.is_exhausted:
-            await cursor.next_batch(operation([a, b]), get_more(), 5)
+            await cursor.next_batch(get_more())
         assert cursor.held_bytes == 0
 
     trio.run(run)
@@ -122,8 +121,8 @@ def test_what_is_left_of_a_first_batch_goes_before_whole_batches() -> None:
     async def run() -> None:
         shards = [FakeShard("a", numbers(0, 5), first=2), FakeShard("b", numbers(5, 9), first=2)]
         cursor = merged(shards)
-        await cursor.first_batch(operation(shards), 3)
-        replies = [await cursor.next_batch(operation(shards), get_more(), 5) for _ in range(3)]
+        await cursor.first_batch(get_more(3))
+        replies = [await cursor.next_batch(get_more()) for _ in range(3)]
         assert [batch_of(reply) for reply in replies] == [numbers(6, 7), numbers(2, 5), numbers(7, 9)]
         assert [cursor_of(reply)["id"] for reply in replies] == [5, 5, 0]
 
@@ -134,9 +133,9 @@ def test_sizes_can_be_asked_for_after_whole_batches() -> None:
     async def run() -> None:
         shards = [FakeShard("a", numbers(0, 4)), FakeShard("b", numbers(4, 8))]
         cursor = merged(shards)
-        assert batch_of(await cursor.next_batch(operation(shards), get_more(), 5)) == numbers(0, 4)
-        assert batch_of(await cursor.next_batch(operation(shards), get_more(3), 5)) == numbers(4, 7)
-        last = await cursor.next_batch(operation(shards), get_more(3), 5)
+        assert batch_of(await cursor.next_batch(get_more())) == numbers(0, 4)
+        assert batch_of(await cursor.next_batch(get_more(3))) == numbers(4, 7)
+        last = await cursor.next_batch(get_more(3))
         assert (batch_of(last), cursor_of(last)["id"]) == (numbers(7, 8), 0)
 
     trio.run(run)
@@ -147,7 +146,7 @@ def test_only_shards_whose_buffers_are_empty_are_asked() -> None:
         a = FakeShard("a", [{"n": n, "$sortKey": [n]} for n in range(4)], first=1)
         b = FakeShard("b", [{"n": n, "$sortKey": [n]} for n in range(10, 14)], first=1)
         cursor = merged([a, b], order=SortOrder((False,)))
-        first = await cursor.first_batch(operation([a, b]), 4)
+        first = await cursor.first_batch(get_more(4))
         assert len(first) == 4
         assert len(a.asked) == 1
         assert b.asked == []
@@ -159,7 +158,7 @@ def test_a_get_more_to_a_shard_carries_the_clients_session() -> None:
     async def run() -> None:
         shards = [FakeShard("a", numbers(0, 4)), FakeShard("b", [])]
         command = {"getMore": 5, "collection": "c", "lsid": {"id": b"x" * 16}, "comment": "hi", "foo": 1}
-        await merged(shards).next_batch(operation(shards, command), get_more(3), 5)
+        await merged(shards).next_batch(get_more(3, command=command))
         [asked] = shards[0].asked
         assert asked == {
             "getMore": 100,
@@ -182,7 +181,7 @@ def test_a_shard_that_goes_away_fails_the_cursor(size: int | None) -> None:
 
         async def read_all() -> None:
             while not cursor.is_exhausted:
-                await cursor.next_batch(operation(shards), get_more(size), 5)
+                await cursor.next_batch(get_more(size))
 
         with pytest.raises(CommandError, match="Error contacting shard b") as failed:
             await read_all()
@@ -199,7 +198,7 @@ def test_a_shard_that_goes_away_is_left_out_if_partial_results_are_allowed(size:
         cursor = merged(shards, allows_partial_results=True)
         found: list[dict[str, Any]] = []
         while not cursor.is_exhausted:
-            reply = await cursor.next_batch(operation(shards), get_more(size), 5)
+            reply = await cursor.next_batch(get_more(size))
             found += batch_of(reply)
         assert cursor_of(reply)["partialResultsReturned"] is True
         assert found == numbers(0, 4)
@@ -212,7 +211,7 @@ def test_an_error_of_a_shard_is_that_of_the_cursor() -> None:
         shards = [FakeShard("a", numbers(0, 4)), FakeShard("b", numbers(4, 8))]
         shards[0].failure = {"ok": 0.0, "errmsg": "gone", "code": 43}
         with pytest.raises(CommandError, match="gone"):
-            await merged(shards, allows_partial_results=True).next_batch(operation(shards), get_more(), 5)
+            await merged(shards, allows_partial_results=True).next_batch(get_more())
 
     trio.run(run)
 
@@ -221,6 +220,6 @@ def test_time_to_wait_is_for_cursors_that_await_data() -> None:
     async def run() -> None:
         shards = [FakeShard("a", numbers(0, 4)), FakeShard("b", [])]
         with pytest.raises(CommandError, match="non-awaitData cursor"):
-            await merged(shards).next_batch(operation(shards), get_more(max_time_ms=5), 5)
+            await merged(shards).next_batch(get_more(max_time_ms=5))
 
     trio.run(run)

@@ -34,7 +34,7 @@ Answer = Mapping[str, Any] | CommandError
 
 
 class FakeRouter:
-    """What `router.writes.execute` uses of a router.
+    """What `router.writes.execute` uses of a router's context.
 
     Args:
         tables: the routing table of each time that the routing is read, None for an unsharded collection; an error for
@@ -50,7 +50,7 @@ class FakeRouter:
     def __init__(
         self, tables: Sequence[RoutingTable | CommandError | None], answer: Callable[[str, Request], Answer]
     ) -> None:
-        self.routing = self.shards = self
+        self.routing = self.shards = self.sender = self
         self.collections: dict[str, CollectionRouting] = {}
         self.sent: list[tuple[str, Request]] = []
         self.may_repeat: list[bool] = []
@@ -106,7 +106,7 @@ class FakeRouter:
             raise self.shard_ids
         return self.shard_ids
 
-    # As the router
+    # As the sender
 
     async def send(self, shard: str, frame: bytes, *, may_repeat: bool = False, **_: object) -> ShardReply:
         received = Request(OpMsg(frame))

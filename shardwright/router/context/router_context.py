@@ -1,0 +1,77 @@
+"""What all operations of a router process share: where data is, how shards are reached, which cursors are open."""
+
+from time import time
+from typing import Any
+
+import trio
+
+from shardwright.daemon.metrics import Metrics
+from shardwright.router.context.options import RouterOptions
+from shardwright.router.context.parameters import Parameters
+from shardwright.router.context.quiesce import Quiesce
+from shardwright.router.context.served_clients import ServedClients
+from shardwright.router.cursors.manager import CursorManager
+from shardwright.router.routing.catalog_client import CatalogClient
+from shardwright.router.routing.routing_cache import RoutingCache
+from shardwright.router.routing.shards import ShardRegistry
+from shardwright.router.sending.shard_sender import ShardSender
+from shardwright.sharding.clock import VectorClock
+from shardwright.wire.transport.client import handshake_document
+from shardwright.wire.transport.monitor import ReplicaSetMonitor
+from shardwright.wire.transport.pools import ConnectionPools
+from shardwright.wire.transport.replica_set import ReplicaSetClient
+
+
+class RouterContext:
+    """The context of one router process. It is made first, and knows neither commands nor operations.
+
+    Args:
+        options: how the router was started.
+        metrics: what it measures.
+        nursery: for tasks that live as long as the router.
+
+    Attributes:
+        options: see above.
+        metrics: see above.
+        started: when the process began, in seconds since 1970.
+        clock: the newest times seen in the cluster.
+        parameters: what ``getParameter`` and ``setParameter`` know.
+        pools: connections to other servers.
+        catalog: the config servers.
+        shards: the shards and their members.
+        routing: where data is.
+        sender: sends requests to shards.
+        cursors: cursors that clients have open here.
+        clients: their connections.
+        quiesce: whether the router is shutting down.
+    """
+
+    def __init__(self, options: RouterOptions, metrics: Metrics, nursery: trio.Nursery) -> None:
+        self.options = options
+        self.metrics = metrics
+        self.started = time()
+        self.clock = VectorClock()
+        self.parameters = Parameters()
+        self.pools = ConnectionPools(_handshake, options.pool)
+        monitor = ReplicaSetMonitor(options.config_set, options.config_hosts, _handshake, self.pools)
+        self.catalog = CatalogClient(ReplicaSetClient(monitor, self.pools), self.clock, options.config_seconds)
+        self.shards = ShardRegistry(self.catalog, self.pools, _handshake, nursery, self.clock)
+        self.routing = RoutingCache(self.catalog, nursery)
+        self.sender = ShardSender(self.shards, self.pools, self.clock)
+        self.cursors = CursorManager(
+            worker_index=options.worker_index,
+            idle_milliseconds_max=lambda: float(self.parameters["cursorTimeoutMillis"]),
+        )
+        self.clients = ServedClients()
+        self.quiesce = Quiesce()
+
+    @property
+    def shutdown_seconds(self) -> float:
+        """How long running operations may go on once the shutdown has begun."""
+        if self.options.shutdown_seconds is not None:
+            return self.options.shutdown_seconds
+        return float(self.parameters["mongosShutdownTimeoutMillisForSignaledShutdown"]) / 1000
+
+
+def _handshake() -> dict[str, Any]:
+    return handshake_document("shardwright-router")

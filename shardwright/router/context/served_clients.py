@@ -1,0 +1,41 @@
+"""The connections of clients, for who reports on them."""
+
+from dataclasses import dataclass
+
+from shardwright.wire.transport.server import Server
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionStatistics:
+    """Connections of clients: open now, at work, and how many more may come; made and refused since the start."""
+
+    current: int
+    active: int
+    available: int
+    created: int
+    refused: int
+
+
+class ServedClients:
+    """The clients of a router; there are none before they are served."""
+
+    def __init__(self) -> None:
+        self._server: Server | None = None
+
+    def begin(self, server: Server) -> None:
+        """Clients are about to be served."""
+        self._server = server
+
+    def statistics(self) -> ConnectionStatistics | None:
+        """The numbers of this moment, None before clients are served."""
+        server = self._server
+        if server is None:
+            return None
+        current = len(server.clients)
+        return ConnectionStatistics(
+            current=current,
+            active=sum(client.is_busy for client in server.clients),
+            available=server.connections_max - current,
+            created=server.connections_created,
+            refused=server.connections_refused,
+        )

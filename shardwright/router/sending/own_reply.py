@@ -1,0 +1,29 @@
+"""Replies that the router makes by itself: they end with the newest times that it knows."""
+
+from typing import Any
+
+from shardwright.sharding.clock import VectorClock, signed_cluster_time
+from shardwright.sharding.timestamps import unpack_timestamp
+from shardwright.wire.message import reply
+from shardwright.wire.rawbson import encode_elements, from_elements
+
+
+def gossip(clock: VectorClock) -> dict[str, Any]:
+    """The fields that such replies end with; none while no time is known."""
+    cluster_time = clock.time.cluster_time
+    if not cluster_time:
+        return {}
+    newest = unpack_timestamp(cluster_time)
+    return {"$clusterTime": signed_cluster_time(newest), "operationTime": newest}
+
+
+def raw_reply(request_id: int, elements: bytes, clock: VectorClock) -> bytes:
+    """The frame of a successful reply whose content is raw BSON already.
+
+    Args:
+        request_id: of the request that it answers.
+        elements: raw elements, before ``ok`` and the times.
+        clock: has the times.
+    """
+    trailer = encode_elements({"ok": 1.0, **gossip(clock)})
+    return reply(request_id, from_elements(elements + trailer))

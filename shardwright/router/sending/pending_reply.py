@@ -1,0 +1,61 @@
+"""A request that a member of a shard has been sent, and whose reply is read later."""
+
+from shardwright.router.routing.shards import Shard
+from shardwright.router.sending.shard_reply import ShardReply
+from shardwright.sharding.clock import VectorClock
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.transport.pool import Asked
+from shardwright.wire.transport.relay import Relay
+from shardwright.wire.transport.stream import FrameStream
+
+
+class DigestRelay(Relay):
+    """A relay that leaves a digest: a short reply that says of the one it passed on what the router has to know.
+
+    Attributes:
+        digest: the frame of that reply; empty while nothing has been passed on.
+    """
+
+    def __init__(self, receiver: FrameStream) -> None:
+        super().__init__(receiver)
+        self.digest = b""
+
+
+class PendingReply:
+    """The reply to come. One of its methods has to be called."""
+
+    __slots__ = ("_address", "_asked", "_clock", "_shard")
+
+    def __init__(self, shard: Shard, address: str, asked: Asked, clock: VectorClock) -> None:
+        self._shard = shard
+        self._address = address
+        self._asked = asked
+        self._clock = clock
+
+    async def receive(self, relay: DigestRelay | None = None) -> ShardReply:
+        """The reply, or its digest if it was long and ``relay`` has passed it on.
+
+        Raises:
+            CommandError: HostUnreachable.
+        """
+        try:
+            answer = await self._asked.receive_answer(relay)
+        except BackendError as error:
+            self._shard.client.on_failure(self._address, error)
+            raise unreachable(self._shard.id, error) from error
+        if answer is None:
+            assert relay is not None
+            answer = relay.digest
+        reply = ShardReply(self._shard.id, self._address, answer)
+        reply.tell(self._clock)
+        return reply
+
+    def give_up(self) -> None:
+        """Nobody waits for it any more."""
+        self._asked.give_up()
+
+
+def unreachable(shard_id: str, error: BackendError) -> CommandError:
+    """The error for a shard that could not be talked to."""
+    return CommandError(ErrorCode.HostUnreachable, f"Error contacting shard {shard_id} :: caused by :: {error}")

@@ -1,0 +1,128 @@
+"""Sending requests to shards: to the member that a read preference selects, or to one that has a cursor."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import bson
+
+from shardwright.router.routing.shards import ShardRegistry
+from shardwright.router.sending.pending_reply import PendingReply, unreachable
+from shardwright.router.sending.shard_reply import ShardReply
+from shardwright.sharding.clock import CONFIG_TIME, VectorClock
+from shardwright.sharding.timestamps import unpack_timestamp
+from shardwright.wire.error_codes import Category, has_category
+from shardwright.wire.errors import BackendError
+from shardwright.wire.frames import next_request_id
+from shardwright.wire.message import op_msg
+from shardwright.wire.read_preference import PRIMARY, ReadPreference
+from shardwright.wire.transport.pools import ConnectionPools
+from shardwright.wire.transport.request_loop import may_run_in_reactor
+
+_ATTEMPTS_MAX: Final = 3
+"""How often one request is sent to a shard in all, when it may be (MongoDB's ``kMaxNumRetries``)."""
+
+
+class ShardSender:
+    """Sends requests to shards and advances the clock to the times in their replies.
+
+    Args:
+        shards: the shards and their members.
+        pools: connections to them.
+        clock: see below.
+
+    Attributes:
+        clock: the newest times seen in the cluster.
+    """
+
+    def __init__(self, shards: ShardRegistry, pools: ConnectionPools, clock: VectorClock) -> None:
+        self._shards = shards
+        self._pools = pools
+        self.clock = clock
+
+    @may_run_in_reactor
+    async def send(
+        self,
+        shard_id: str,
+        frame: bytes,
+        *,
+        preference: ReadPreference = PRIMARY,
+        may_repeat: bool = False,
+    ) -> ShardReply:
+        """Send a request to a member of a shard and read its reply.
+
+        A request that cannot have been executed, or that `may_repeat`, is sent again after an error that tells of a
+        host that went away or is not primary any more, up to three times in all.
+
+        Args:
+            shard_id: the shard.
+            frame: the request.
+            preference: which member may answer.
+            may_repeat: executing the request twice does what executing it once does (reads, retryable writes).
+
+        Raises:
+            CommandError: ShardNotFound; FailedToSatisfyReadPreference; HostUnreachable, the shard could not be talked
+                to.
+        """
+        shard = self._shards.get_known(shard_id) or await self._shards.get(shard_id)
+        client = shard.client
+        for attempts_left in range(_ATTEMPTS_MAX - 1, -1, -1):
+            address = client.monitor.select(preference) or await client.select(preference)
+            try:
+                reply = ShardReply(shard_id, address, await self._pools[address].exchange(frame))
+            except BackendError as error:
+                client.on_failure(address, error)
+                if attempts_left and (may_repeat or not error.sent):
+                    continue
+                raise unreachable(shard_id, error) from error
+            reply.tell(self.clock)
+            if reply.error is not None and has_category(reply.error.code, Category.NOT_PRIMARY):
+                client.on_failure(address, reply.error)
+                if attempts_left and may_repeat:
+                    continue
+            return reply
+        raise AssertionError("unreachable")
+
+    async def command(
+        self, shard_id: str, db: str, command: Mapping[str, Any], *, may_repeat: bool = False
+    ) -> dict[str, Any]:
+        """Run a command given as a dict on a shard's primary; returns the decoded reply.
+
+        Raises:
+            CommandError: it failed, or the shard could not be talked to.
+        """
+        elements = {**command, **self._config_time(), "$db": db}
+        frame = op_msg(bson.encode(elements), request_id=next_request_id())
+        reply = await self.send(shard_id, frame, may_repeat=may_repeat)
+        reply.raise_for_error()
+        return reply.document
+
+    async def ask(self, shard_id: str, address: str, frame: bytes) -> PendingReply:
+        """Send a request to a given member of a shard, and have the reply read later.
+
+        Raises:
+            CommandError: HostUnreachable; ShardNotFound, the shard was removed.
+        """
+        shard = self._shards.get_known(shard_id) or await self._shards.get(shard_id)
+        try:
+            asked = await shard.client.ask(address, frame)
+        except BackendError as error:
+            raise unreachable(shard_id, error) from error
+        return PendingReply(shard, address, asked, self.clock)
+
+    def may_ask_ahead(self, shard_id: str, address: str) -> bool:
+        """Whether a reply may keep a connection to a member until it is wanted, which may be long."""
+        shard = self._shards.get_known(shard_id)
+        return shard is not None and shard.client.has_spare_connections(address)
+
+    async def exchange(self, address: str, frame: bytes) -> bytes:
+        """Send a request to a given server, known or not any more; returns the raw reply.
+
+        Raises:
+            BackendError: it did not answer.
+        """
+        return await self._pools[address].exchange(frame)
+
+    def _config_time(self) -> dict[str, Any]:
+        """The field by which shards learn up to where this router knows the catalog."""
+        config_time = self.clock.time.config_time
+        return {CONFIG_TIME.decode(): unpack_timestamp(config_time)} if config_time else {}
