@@ -12,7 +12,8 @@ from pymongo.errors import PyMongoError
 from bench.loadgen import BenchError
 from bench.targets import Target
 from shardwright.deploy.mongod import connect
-from shardwright.deploy.ports import LOOPBACK, PortReservation
+from shardwright.deploy.ports import PortReservation
+from shardwright.deploy.topology import LOOPBACK
 
 PROXY: Final = shutil.which("haproxy", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin")
 """The proxy's path, None where it is not installed."""

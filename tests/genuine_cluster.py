@@ -18,8 +18,8 @@ from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
 from bench.mongods import primary_mongod
-from shardwright.deploy.ports import LOOPBACK, PortReservation
-from shardwright.deploy.topology import ProcessPlan, Role
+from shardwright.deploy.ports import PortReservation
+from shardwright.deploy.topology import LOOPBACK, ProcessPlan, Role
 from tests.local_cluster import Client
 
 SHARDS: Final = ("sh0", "sh1")

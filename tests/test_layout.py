@@ -1,6 +1,5 @@
 """The rules of the code base that a machine can check: who imports whom, and how large a file may grow."""
 
-import ast
 import re
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
@@ -9,9 +8,7 @@ from typing import Final
 
 import pytest
 
-ROOT: Final = Path(__file__).parent.parent
-HOUSE: Final = ROOT / "shardwright"
-SHARDD: Final = HOUSE / "shardd"
+from tests.syntax import HOUSE, docstring, files_imported, imported
 
 PACKAGES: Final = ("wire", "daemon", "sharding", "router", "shardd", "configd", "deploy", "mongosh_compat")
 
@@ -27,48 +24,86 @@ MAY_IMPORT: Final = {
 }
 """The daemons meet on the wire alone. The launcher and the demo are clients of the processes that they start."""
 
-ROOMS: Final[dict[str, set[str]]] = {
-    "exchange": set(),
-    "local_mongod": set(),
-    "cluster": {"local_mongod"},
-    "orphans": {"local_mongod"},
-    "session_history": {"local_mongod"},
-    "shard_key_updates": {"exchange", "local_mongod", "session_history"},
-    "metadata": {"cluster", "exchange", "local_mongod", "orphans"},
-    "context": {"cluster", "local_mongod", "metadata", "orphans"},
-    "ddl": {"context", "local_mongod", "metadata"},
-    "operations": {"context", "exchange", "metadata", "session_history", "shard_key_updates"},
-    "range_deleter": {"context", "local_mongod", "metadata", "orphans"},
-    "migration": {
-        "cluster",
-        "context",
-        "local_mongod",
-        "metadata",
-        "orphans",
-        "range_deleter",
-        "session_history",
+ROOMS: Final[dict[str, dict[str, set[str]]]] = {
+    "shardd": {
+        "exchange": set(),
+        "local_mongod": set(),
+        "cluster": {"local_mongod"},
+        "orphans": {"local_mongod"},
+        "session_history": {"local_mongod"},
+        "shard_key_updates": {"exchange", "local_mongod", "session_history"},
+        "metadata": {"cluster", "exchange", "local_mongod", "orphans"},
+        "context": {"cluster", "local_mongod", "metadata", "orphans"},
+        "ddl": {"context", "local_mongod", "metadata"},
+        "operations": {"context", "exchange", "metadata", "session_history", "shard_key_updates"},
+        "range_deleter": {"context", "local_mongod", "metadata", "orphans"},
+        "migration": {
+            "cluster",
+            "context",
+            "local_mongod",
+            "metadata",
+            "orphans",
+            "range_deleter",
+            "session_history",
+        },
+        "commands": {
+            "cluster",
+            "context",
+            "ddl",
+            "exchange",
+            "local_mongod",
+            "metadata",
+            "migration",
+            "operations",
+            "range_deleter",
+        },
     },
-    "commands": {
-        "cluster",
-        "context",
-        "ddl",
-        "exchange",
-        "local_mongod",
-        "metadata",
-        "migration",
-        "operations",
-        "range_deleter",
+    "router": {
+        "placement": set(),
+        "writes": set(),
+        "replies": {"placement"},
+        "reads": {"placement"},
+        "ddl": {"placement", "replies"},
+        "routing": {"placement"},
+        "sending": {"replies", "routing"},
+        "cursors": {"reads", "replies", "sending"},
+        "context": {"cursors", "routing", "sending"},
+        "processes": {"context", "cursors"},
+        "operations": {"context", "cursors", "placement", "reads", "replies", "routing", "writes"},
+        "commands": {
+            "context",
+            "cursors",
+            "ddl",
+            "operations",
+            "placement",
+            "processes",
+            "reads",
+            "replies",
+            "writes",
+        },
     },
+    "configd": {
+        "catalog": set(),
+        "shards": {"catalog"},
+        "primary": {"catalog", "shards"},
+        "commands": {"catalog", "primary", "shards"},
+    },
+    "wire": {
+        "rawbson": set(),
+        "wire": {"rawbson"},
+        "discovery": {"wire"},
+        "transport": {"discovery", "rawbson", "wire"},
+    },
+    "sharding": {"sharding": set(), "catalog": {"sharding"}, "targeting": {"sharding"}},
+    "daemon": {"daemon": set(), "sidecar": {"daemon"}},
 }
-"""The rooms of ``shardd``, lowest first, and the rooms that each of them imports, for type checkers alone included.
+"""The rooms of each package, lowest first, and the rooms that each of them imports, for type checkers alone included.
 
-What stands beside the rooms puts them together, and may import all of them.
+Where files beside the rooms are below some of them, they are listed under the name of the package. Elsewhere they put
+the rooms together: they may import all of them, and no room imports them.
 """
 
-WITHOUT_CIRCLES: Final = ("sharding", "router", "shardd", "configd", "deploy", "mongosh_compat")
-
-WITHOUT_IO: Final = ("trio", "socket", "select", "asyncio", "threading", "subprocess")
-"""What ``sharding`` never imports, nor ``wire`` outside of ``wire.transport``."""
+EACH_ROOM: Final = [(package, room) for package, rooms in ROOMS.items() for room in rooms]
 
 LINES_MAX: Final = 500
 TABLES: Final = {"wire/error_codes.py"}
@@ -79,16 +114,6 @@ def sources(package: str) -> list[Path]:
     return sorted((HOUSE / package).rglob("*.py"))
 
 
-def imported(path: Path) -> Iterator[str]:
-    """The names of modules that a file imports, or of what it imports from them."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.module, f"{path} has a relative import"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
 def packages_imported(path: Path) -> Iterator[tuple[str, str]]:
     """What a file imports of our own: the package and the whole name."""
     for module in imported(path):
@@ -97,15 +122,22 @@ def packages_imported(path: Path) -> Iterator[tuple[str, str]]:
             yield rest.partition(".")[0], module
 
 
-def rooms_imported(room: str) -> dict[str, set[str]]:
-    """Other rooms, or modules beside them, that the files of a room import, each with those that do."""
+def files_of_room(package: str, room: str) -> list[Path]:
+    """The files of a room; beside the rooms, if it has the name of the package."""
+    return sorted((HOUSE / package).glob("*.py") if room == package else (HOUSE / package / room).rglob("*.py"))
+
+
+def rooms_imported(package: str, room: str) -> dict[str, set[str]]:
+    """Other rooms that the files of a room import, each with those that do."""
     found: dict[str, set[str]] = {}
-    own = SHARDD / room
-    for path in sorted(own.rglob("*.py")) if own.is_dir() else [own.with_suffix(".py")]:
-        for package, module in packages_imported(path):
-            other = [*module.split("."), ""][2]
-            if package == SHARDD.name and other not in ("", room):
-                found.setdefault(other, set()).add(path.relative_to(SHARDD).as_posix())
+    for path in files_of_room(package, room):
+        for top, module in packages_imported(path):
+            if top != package:
+                continue
+            name = [*module.split("."), ""][2]
+            other = name if (HOUSE / package / name / "__init__.py").exists() else package
+            if other != room:
+                found.setdefault(other, set()).add(path.relative_to(HOUSE).as_posix())
     return found
 
 
@@ -124,59 +156,42 @@ def test_imports_go_in_one_direction(package: str) -> None:
     assert not wrong
 
 
-def test_all_rooms_are_listed() -> None:
-    assert {each.name for each in SHARDD.iterdir() if (each / "__init__.py").exists()} <= ROOMS.keys()
+@pytest.mark.parametrize("package", PACKAGES)
+def test_all_rooms_are_listed(package: str) -> None:
+    rooms = {each.parent.name for each in (HOUSE / package).glob("*/__init__.py")}
+    assert rooms == ROOMS.get(package, {}).keys() - {package}
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_a_room_imports_just_those_that_it_may(room: str) -> None:
-    found = rooms_imported(room)
-    assert {other: by for other, by in found.items() if other not in ROOMS[room]} == {}
-    assert ROOMS[room] - found.keys() == set(), "not imported any more"
+@pytest.mark.parametrize(("package", "room"), EACH_ROOM)
+def test_a_room_imports_just_those_that_it_may(package: str, room: str) -> None:
+    found = rooms_imported(package, room)
+    listed = ROOMS[package][room]
+    assert {other: by for other, by in found.items() if other not in listed} == {}
+    assert listed - found.keys() == set(), "not imported any more"
 
 
-def test_rooms_do_not_import_each_other_in_a_circle() -> None:
-    TopologicalSorter(ROOMS).prepare()
+@pytest.mark.parametrize("package", ROOMS)
+def test_rooms_do_not_import_each_other_in_a_circle(package: str) -> None:
+    TopologicalSorter(ROOMS[package]).prepare()
 
 
-@pytest.mark.parametrize("package", WITHOUT_CIRCLES)
-def test_no_file_imports_itself_in_the_end(package: str) -> None:
+def test_no_file_imports_itself_in_the_end() -> None:
     """Imports for type checkers alone count: who reads one file of a circle has to read all of them."""
-    names = {
-        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
-        for path in sources(package)
-    }
-    imports = {
-        name: {
-            found for each in imported(path) if (found := each if each in names else each.rpartition(".")[0]) in names
-        }
-        for name, path in names.items()
-    }
+    imports = {path: files_imported(path) for path in HOUSE.rglob("*.py")}
     try:
-        TopologicalSorter({name: found - {name} for name, found in imports.items()}).prepare()
+        TopologicalSorter(imports).prepare()
     except CycleError as error:
-        pytest.fail(" imports ".join(reversed(error.args[1])))
+        pytest.fail(" imports ".join(path.relative_to(HOUSE).as_posix() for path in reversed(error.args[1])))
 
 
-@pytest.mark.parametrize("room", [room for room in ROOMS if (SHARDD / room).is_dir()])
-def test_a_room_says_what_it_may_import(room: str) -> None:
-    text = ast.get_docstring(ast.parse((SHARDD / room / "__init__.py").read_text(encoding="utf-8"))) or ""
-    if not ROOMS[room]:
+@pytest.mark.parametrize(("package", "room"), [each for each in EACH_ROOM if each[0] != each[1]])
+def test_a_room_says_what_it_may_import(package: str, room: str) -> None:
+    text = docstring(HOUSE / package / room / "__init__.py")
+    listed = ROOMS[package][room]
+    if not listed:
         assert text.endswith("Imports no other room.")
         return
-    assert set(re.findall(r"`(\w+)`", text.partition("May import ")[2])) == ROOMS[room]
-
-
-@pytest.mark.parametrize("package", ["sharding", "wire"])
-def test_pure_packages_do_no_io(package: str) -> None:
-    wrong = {
-        f"{path.relative_to(HOUSE)} imports {module}"
-        for path in sources(package)
-        if "transport" not in path.parts
-        for module in imported(path)
-        if module.partition(".")[0] in WITHOUT_IO
-    }
-    assert not wrong
+    assert set(re.findall(r"`(\w+)`", text.partition("May import ")[2])) == listed
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -192,9 +207,5 @@ def test_files_stay_small_enough_to_hold_in_the_head(package: str) -> None:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_modules_say_what_they_are_for(package: str) -> None:
-    silent = {
-        path.relative_to(HOUSE).as_posix()
-        for path in sources(package)
-        if ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) is None
-    }
+    silent = {path.relative_to(HOUSE).as_posix() for path in sources(package) if not docstring(path)}
     assert not silent

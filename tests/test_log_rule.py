@@ -7,7 +7,8 @@ from typing import Final
 import pytest
 
 from tests.log_rule import lines, other_ways
-from tests.test_layout import HOUSE, PACKAGES, sources
+from tests.syntax import HOUSE
+from tests.test_layout import PACKAGES, sources
 
 WITH_LOGGING: Final = {"wire/logger.py", "daemon/logs.py"}
 """The one makes lines, the other says what they look like and where they go."""

@@ -9,7 +9,8 @@ from typing import Final
 
 import pytest
 
-from tests.test_layout import HOUSE, PACKAGES, ROOT, sources
+from tests.syntax import HOUSE, ROOT
+from tests.test_layout import PACKAGES, sources
 
 KINDS: Final = {
     "counter": "counter",

@@ -6,7 +6,8 @@ from typing import Final
 import pytest
 
 from tests.reactor_rule import Function, Marked, breaches, marked_functions
-from tests.test_layout import PACKAGES, ROOT, sources
+from tests.syntax import ROOT
+from tests.test_layout import PACKAGES, sources
 
 MARKED: Final = marked_functions([path for package in PACKAGES for path in sources(package)])
 NAMES: Final = frozenset(each.function.name for each in MARKED)

@@ -8,7 +8,7 @@ import trio
 from shardwright.configd.catalog.catalog import Catalog
 from shardwright.configd.catalog.changelog import ChangeLog
 from shardwright.configd.catalog.initialization import initialize_catalog
-from shardwright.configd.primary import Primary
+from shardwright.configd.primary.primary import Primary
 from shardwright.configd.shards.shard_clients import ShardClients, handshake
 from shardwright.configd.shards.shard_hosts import ShardHosts
 from shardwright.daemon.backoff import Backoff

@@ -6,10 +6,9 @@ from typing import Any, Final
 
 import trio
 
-import shardwright.configd.commands  # noqa: F401 - registers the commands
-from shardwright.configd.operation import Operation
-from shardwright.configd.primary import Primary
-from shardwright.configd.registry import COMMANDS, ConfigCommand, WriteConcernRule
+from shardwright.configd.commands.command_registry import COMMANDS, ConfigCommand, WriteConcernRule
+from shardwright.configd.commands.operation import Operation
+from shardwright.configd.primary.primary import Primary
 from shardwright.sharding.bson_text import document_text
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError

@@ -3,9 +3,9 @@
 from typing import Final
 
 from shardwright.configd.catalog.config_time import config_time
+from shardwright.configd.commands.command_registry import COMMANDS
 from shardwright.configd.config_server import ConfigServer
 from shardwright.configd.dispatcher import is_config_command, run_config_command
-from shardwright.configd.registry import COMMANDS
 from shardwright.daemon.metrics import Metrics
 from shardwright.daemon.namespaces import namespace_of
 from shardwright.daemon.sidecar.handler import SidecarHandler

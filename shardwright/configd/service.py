@@ -4,9 +4,9 @@ from typing import Final
 
 import trio
 
+from shardwright.configd.commands.command_registry import COMMANDS
 from shardwright.configd.config_server import ConfigServer
 from shardwright.configd.handler import ConfigHandler
-from shardwright.configd.registry import COMMANDS
 from shardwright.daemon.connection_metrics import measure_connections
 from shardwright.daemon.metrics import Metrics
 from shardwright.daemon.sidecar.options import SidecarOptions

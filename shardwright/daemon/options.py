@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from shardwright.daemon.log_file import LogRotation
 from shardwright.daemon.logs import LEVELS
 from shardwright.wire.transport.timeouts import TIMEOUTS
-from shardwright.wire.transport.unread import UnreadBounds
+from shardwright.wire.transport.unread_total import UnreadBounds
 
 Value = TypeVar("Value")
 

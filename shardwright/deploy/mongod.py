@@ -14,8 +14,7 @@ from pymongo import MongoClient
 from pymongo.errors import OperationFailure, PyMongoError
 
 from shardwright.deploy.errors import DeployError, reason
-from shardwright.deploy.ports import LOOPBACK
-from shardwright.deploy.topology import ProcessPlan
+from shardwright.deploy.topology import LOOPBACK, ProcessPlan
 
 ENVIRONMENT_VARIABLE = "SHARDWRIGHT_MONGOD"
 MAJOR_VERSION_MIN = 6

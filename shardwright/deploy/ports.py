@@ -11,8 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from shardwright.deploy.errors import DeployError
-
-LOOPBACK = "127.0.0.1"
+from shardwright.deploy.topology import LOOPBACK
 
 # Below the range that Linux hands to outgoing connections (32768-60999), so that a stopped cluster finds its ports free
 # when it comes back.

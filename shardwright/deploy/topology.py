@@ -10,9 +10,9 @@ from enum import StrEnum
 from typing import Any, Self
 
 from shardwright.deploy.errors import DeployError
-from shardwright.deploy.ports import LOOPBACK
 
 CONFIG_SET = "config"
+LOOPBACK = "127.0.0.1"
 
 
 class Role(StrEnum):

@@ -10,13 +10,13 @@ from typing import Final
 import bson
 import trio
 
-import shardwright.router.commands  # noqa: F401 - registers all commands
 from shardwright.daemon.namespaces import namespace_of
 from shardwright.daemon.outcomes import OK, outcome_of_failure, outcome_of_success
 from shardwright.daemon.reserved_session_ids import refuse_reserved_session
+from shardwright.router.commands.command_registry import COMMANDS, Command
 from shardwright.router.context.router_context import RouterContext
-from shardwright.router.operation import Operation
-from shardwright.router.registry import COMMANDS, Command, Reply
+from shardwright.router.operations.operation import Operation
+from shardwright.router.replies.own_reply import Reply
 from shardwright.wire.arguments import clamp_int64
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import RETRYABLE_WRITE_ERROR, CommandError

@@ -4,12 +4,12 @@ import trio
 
 from shardwright.daemon.connection_metrics import measure_connections
 from shardwright.daemon.metrics import Metrics
+from shardwright.router.commands.command_registry import COMMANDS
 from shardwright.router.context.options import RouterOptions
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.dispatcher import Dispatcher
 from shardwright.router.mongos_registration import MongosRegistration
 from shardwright.router.processes.workers import end_with_supervisor
-from shardwright.router.registry import COMMANDS
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.server import Server
 

@@ -17,7 +17,7 @@ from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
 from shardwright.sharding.bson_text import document_text
-from shardwright.sharding.catalog.fields import optional, required, required_uuid
+from shardwright.sharding.document_fields import optional, required, required_uuid
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.sharding.timestamps import pack_timestamp
 from shardwright.sharding.versions import ChunkVersion

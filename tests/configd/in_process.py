@@ -13,7 +13,7 @@ from shardwright.configd.catalog.changelog import ChangeLog
 from shardwright.configd.catalog.initialization import initialize_catalog
 from shardwright.configd.catalog.transactions import Commands
 from shardwright.configd.dispatcher import run_config_command
-from shardwright.configd.primary import Primary
+from shardwright.configd.primary.primary import Primary
 from shardwright.configd.shards.shard_clients import ShardClients, handshake
 from shardwright.configd.shards.shard_hosts import ShardHosts
 from shardwright.daemon.single_flight import SingleFlight

@@ -11,7 +11,7 @@ from bson.timestamp import Timestamp
 from pymongo.errors import ExecutionTimeout, OperationFailure
 
 import shardwright.configd.commands  # noqa: F401 - registers the commands
-from shardwright.configd.registry import COMMANDS, WriteConcernRule, config_command
+from shardwright.configd.commands.command_registry import COMMANDS, WriteConcernRule, config_command
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from tests.configd.catalog_user import CatalogUser

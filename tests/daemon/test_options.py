@@ -19,7 +19,7 @@ from shardwright.daemon.options import (
     parse_seconds,
     unread_bounds,
 )
-from shardwright.wire.transport.unread import UnreadBounds
+from shardwright.wire.transport.unread_total import UnreadBounds
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@ import socket
 import pytest
 
 from shardwright.deploy.errors import DeployError
-from shardwright.deploy.ports import FREE_PORTS, LOOPBACK, PortReservation
+from shardwright.deploy.ports import FREE_PORTS, PortReservation
+from shardwright.deploy.topology import LOOPBACK
 
 
 def test_free_ports_are_distinct_and_outside_the_ephemeral_range() -> None:

@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import shardwright.router.commands  # noqa: F401 - registers all commands
-from shardwright.router.registry import COMMANDS
+from shardwright.router.commands.command_registry import COMMANDS
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "compatibility.md"
 ROW = re.compile(r"^\| (?P<commands>`.*?) \| (?P<state>yes|part|no) \|", re.MULTILINE)

@@ -8,9 +8,10 @@ import pytest
 import trio
 from bson.timestamp import Timestamp
 
+from shardwright.router.placement.collection_routing import CollectionRouting
+from shardwright.router.placement.database_routing import DatabaseRouting
+from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.router.routing.catalog_client import CatalogClient
-from shardwright.router.routing.routing_cache import CollectionRouting, DatabaseRouting
-from shardwright.router.sending.shard_reply import ShardReply
 from shardwright.router.writes.messages import broadcast_elements
 from shardwright.sharding.catalog.reads import read_shards
 from shardwright.sharding.clock import VectorClock

@@ -7,7 +7,8 @@ import trio
 import trio.testing
 from bson.timestamp import Timestamp
 
-from shardwright.router.routing.routing_cache import COLLECTIONS_MAX, CollectionRouting, RoutingCache
+from shardwright.router.placement.collection_routing import CollectionRouting
+from shardwright.router.routing.routing_cache import COLLECTIONS_MAX, RoutingCache
 from shardwright.sharding.catalog.database_entry import DatabaseEntry
 from shardwright.sharding.clock import VectorClock
 from shardwright.sharding.versions import DatabaseVersion
@@ -15,6 +16,7 @@ from shardwright.sharding.versions import DatabaseVersion
 if TYPE_CHECKING:
     from types import GeneratorType
 
+    from shardwright.router.placement.collection_routing import CollectionRouting
     from shardwright.router.routing.catalog_client import CatalogClient
 
 VERSION = DatabaseVersion(UUID(int=1), Timestamp(1, 1), 1)

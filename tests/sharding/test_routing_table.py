@@ -9,9 +9,9 @@ from bson.min_key import MinKey
 from bson.timestamp import Timestamp
 
 from shardwright.sharding.chunks import Chunk, ChunkHistory
-from shardwright.sharding.past_placement import placement_at
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.sharding.targeting.past_placement import placement_at
 from shardwright.sharding.timestamps import pack_timestamp
 from shardwright.sharding.versions import shard_version_element
 from shardwright.wire.errors import CommandError

@@ -1,4 +1,8 @@
-"""The commands of the config server, one module each; importing this package registers them all."""
+"""The commands of the config server, one module each.
+
+Owns their arguments and replies; importing the package registers them all.
+May import `catalog`, `primary` and `shards`.
+"""
 
 from shardwright.configd.commands import (
     add_shard,

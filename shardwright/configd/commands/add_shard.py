@@ -4,9 +4,9 @@ from typing import Any, Final
 from uuid import uuid4
 
 from shardwright.configd.catalog.transactions import Transaction
-from shardwright.configd.operation import Operation
-from shardwright.configd.primary import Primary
-from shardwright.configd.registry import config_command
+from shardwright.configd.commands.command_registry import config_command
+from shardwright.configd.commands.operation import Operation
+from shardwright.configd.primary.primary import Primary
 from shardwright.configd.shards.shard_candidate import (
     ConnectionString,
     check_databases,

@@ -6,8 +6,8 @@ The switch is the document ``balancer`` of ``config.settings``. MongoDB 6.0 flip
 from typing import Any
 
 from shardwright.configd.catalog.transactions import Transaction
-from shardwright.configd.operation import Operation
-from shardwright.configd.registry import WriteConcernRule, config_command
+from shardwright.configd.commands.command_registry import WriteConcernRule, config_command
+from shardwright.configd.commands.operation import Operation
 from shardwright.sharding.catalog.settings import AUTO_SPLIT_ID, BALANCER_ID, BalancerSettings
 
 

@@ -7,8 +7,8 @@ from bson.objectid import ObjectId
 
 from shardwright.configd.catalog.collection_chunks import CollectionChunks, bounds_document, find_collection
 from shardwright.configd.catalog.transactions import Transaction
-from shardwright.configd.operation import Operation
-from shardwright.configd.registry import config_command
+from shardwright.configd.commands.command_registry import config_command
+from shardwright.configd.commands.operation import Operation
 from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.chunk_changes import ChunkChanges, split
 from shardwright.sharding.chunks import Chunk, ChunkRange

@@ -5,8 +5,8 @@ from typing import Any
 from shardwright.configd.catalog.collection_chunks import CollectionChunks, find_collection
 from shardwright.configd.catalog.ranges import parse_range
 from shardwright.configd.catalog.transactions import Transaction
-from shardwright.configd.operation import Operation
-from shardwright.configd.registry import config_command
+from shardwright.configd.commands.command_registry import config_command
+from shardwright.configd.commands.operation import Operation
 from shardwright.sharding.chunk_changes import ChunkChanges, merge
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.versions import ChunkVersion

@@ -7,8 +7,8 @@ from bson.binary import Binary
 
 from shardwright.configd.catalog.collection_chunks import find_collection
 from shardwright.configd.catalog.transactions import Transaction
-from shardwright.configd.operation import Operation
-from shardwright.configd.registry import config_command
+from shardwright.configd.commands.command_registry import config_command
+from shardwright.configd.commands.operation import Operation
 from shardwright.sharding.catalog.collection_entry import CollectionEntry
 from shardwright.sharding.chunks import ChunkPlacement
 from shardwright.sharding.routing_table import RoutingTable

@@ -7,8 +7,8 @@ from bson.binary import Binary
 from bson.regex import Regex
 
 from shardwright.configd.catalog.transactions import Transaction
-from shardwright.configd.operation import Operation
-from shardwright.configd.registry import config_command
+from shardwright.configd.commands.command_registry import config_command
+from shardwright.configd.commands.operation import Operation
 from shardwright.sharding.catalog.database_entry import DatabaseEntry
 from shardwright.sharding.versions import DatabaseVersion
 

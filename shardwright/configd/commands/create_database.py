@@ -9,9 +9,9 @@ from bson.regex import Regex
 from bson.timestamp import Timestamp
 
 from shardwright.configd.catalog.transactions import Transaction
-from shardwright.configd.operation import Operation
-from shardwright.configd.primary import Primary
-from shardwright.configd.registry import config_command
+from shardwright.configd.commands.command_registry import config_command
+from shardwright.configd.commands.operation import Operation
+from shardwright.configd.primary.primary import Primary
 from shardwright.sharding.catalog.database_entry import DatabaseEntry
 from shardwright.sharding.catalog.shard_entry import ShardEntry
 from shardwright.sharding.namespace import is_valid_database_name

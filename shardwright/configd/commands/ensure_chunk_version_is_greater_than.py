@@ -6,8 +6,8 @@ from bson.binary import Binary
 
 from shardwright.configd.catalog.collection_chunks import CollectionChunks
 from shardwright.configd.catalog.transactions import Transaction
-from shardwright.configd.operation import Operation
-from shardwright.configd.registry import config_command
+from shardwright.configd.commands.command_registry import config_command
+from shardwright.configd.commands.operation import Operation
 from shardwright.sharding.arguments import chunk_version
 from shardwright.sharding.catalog.collection_entry import CollectionEntry
 from shardwright.sharding.chunk_version_bumps import ensure_version_is_greater_than

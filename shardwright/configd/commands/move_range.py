@@ -8,8 +8,8 @@ from bson.int64 import Int64
 from shardwright.configd.catalog.collection_chunks import CollectionChunks, find_collection
 from shardwright.configd.catalog.ranges import parse_range
 from shardwright.configd.catalog.transactions import Transaction
-from shardwright.configd.operation import Operation
-from shardwright.configd.registry import config_command
+from shardwright.configd.commands.command_registry import config_command
+from shardwright.configd.commands.operation import Operation
 from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.catalog.collection_entry import CollectionEntry
 from shardwright.sharding.catalog.settings import CHUNK_SIZE_ID, ChunkSizeSettings

@@ -3,8 +3,8 @@
 from typing import Any
 
 from shardwright.configd.catalog.transactions import Transaction
-from shardwright.configd.operation import Operation
-from shardwright.configd.registry import config_command
+from shardwright.configd.commands.command_registry import config_command
+from shardwright.configd.commands.operation import Operation
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 

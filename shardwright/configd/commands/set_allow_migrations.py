@@ -6,8 +6,8 @@ import trio
 
 from shardwright.configd.catalog.collection_chunks import CollectionChunks
 from shardwright.configd.catalog.transactions import Transaction
-from shardwright.configd.operation import Operation
-from shardwright.configd.registry import config_command
+from shardwright.configd.commands.command_registry import config_command
+from shardwright.configd.commands.operation import Operation
 from shardwright.sharding.catalog.collection_entry import CollectionEntry
 from shardwright.sharding.catalog.shard_entry import ShardEntry
 from shardwright.sharding.chunk_version_bumps import bump_minor

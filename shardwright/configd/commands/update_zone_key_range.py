@@ -7,8 +7,8 @@ from bson.objectid import ObjectId
 from shardwright.configd.catalog.collection_chunks import find_collection
 from shardwright.configd.catalog.transactions import Transaction
 from shardwright.configd.catalog.zone_ranges import ZoneBounds
-from shardwright.configd.operation import Operation
-from shardwright.configd.registry import config_command
+from shardwright.configd.commands.command_registry import config_command
+from shardwright.configd.commands.operation import Operation
 from shardwright.sharding.catalog.tag_entry import TagEntry
 from shardwright.sharding.key_order import encode_key
 from shardwright.wire import rawbson

@@ -1,10 +1,11 @@
 """The mongod that the sidecar stands in front of."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from bson import encode
 
+from shardwright.daemon.sidecar.term_fence import TermFence
 from shardwright.daemon.sidecar.term_scope import check_term, term_of_task
 from shardwright.daemon.sidecar.unanswered_commands import UnansweredCommands
 from shardwright.wire.errors import CommandError
@@ -13,9 +14,6 @@ from shardwright.wire.message import op_msg
 from shardwright.wire.transport.client import decode_reply
 from shardwright.wire.transport.pools import ConnectionPools
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
-
-if TYPE_CHECKING:
-    from shardwright.daemon.sidecar.term_fence import TermFence
 
 REPLICATION_DATA: Final = "$replData"
 
@@ -51,7 +49,7 @@ class LocalMongod:
         self.fence: TermFence | None = None
         self.unanswered = UnansweredCommands(self.pool)
 
-    def number_writes_by(self, fence: "TermFence") -> None:
+    def number_writes_by(self, fence: TermFence) -> None:
         """From now on writes of a term are numbered by a fence, and refused by mongod in any later term."""
         self.fence = fence
 

@@ -10,7 +10,7 @@ A number belongs to one process, too: what a daemon that was killed has left in 
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 import trio
@@ -22,9 +22,6 @@ from shardwright.daemon.sidecar.term_scope import check_term, term_of_task
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
-
-if TYPE_CHECKING:
-    from shardwright.daemon.sidecar.mongod import LocalMongod
 
 logger = get_logger("daemon.sidecar.term_fence")
 
@@ -46,6 +43,19 @@ _STATEMENTS_PER_NUMBER: Final = 1_000
 _STATEMENTS: Final = {"insert": "documents", "update": "updates", "delete": "deletes", "findAndModify": None}
 
 
+class FencedMongod(Protocol):
+    """The mongod that is fenced, as a `daemon.sidecar.mongod.LocalMongod`."""
+
+    async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
+        """Run a command."""
+
+    async def execute_write(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
+        """Run a write command as it is."""
+
+    async def check_term_before(self) -> None:
+        """Refuse a write of a term that is over."""
+
+
 class TermFence:
     """Makes the writes of a term fail in any later one.
 
@@ -53,7 +63,7 @@ class TermFence:
         mongod: where the writes go.
     """
 
-    def __init__(self, mongod: "LocalMongod") -> None:
+    def __init__(self, mongod: FencedMongod) -> None:
         self._mongod = mongod
         self._term: int | None = None
         self._number = 0

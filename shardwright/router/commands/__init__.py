@@ -1,4 +1,8 @@
-"""The commands of the router, a file for each or for a small family. Importing this package registers all of them."""
+"""The commands of the router, a file for each or for a small family.
+
+Owns their arguments and replies, and how they are run; importing the package registers all of them.
+May import `context`, `cursors`, `ddl`, `operations`, `placement`, `processes`, `reads`, `replies` and `writes`.
+"""
 
 from importlib import import_module
 from pkgutil import iter_modules

@@ -5,10 +5,17 @@ from collections.abc import Mapping, Sequence
 import bson
 from bson.timestamp import Timestamp
 
+from shardwright.router.commands.command_registry import command
 from shardwright.router.commands.explain import explain_command
 from shardwright.router.cursors.merged import MergedCursor
-from shardwright.router.cursors.opening import answer_first_batch, open_on_one_shard, open_on_shards
-from shardwright.router.operation import Operation
+from shardwright.router.operations.cursor_opening import answer_first_batch, open_on_one_shard, open_on_shards
+from shardwright.router.operations.foreign_collections import foreign_collections
+from shardwright.router.operations.missing import unless_missing
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.retry import ATTEMPTS_MAX, with_database, with_routing
+from shardwright.router.operations.scatter import forwarded
+from shardwright.router.placement.collection_routing import CollectionRouting
+from shardwright.router.placement.database_routing import DatabaseRouting
 from shardwright.router.reads.aggregate import (
     WRITING_STAGES,
     as_explained,
@@ -18,22 +25,17 @@ from shardwright.router.reads.aggregate import (
     with_shard_name,
     with_stages,
 )
-from shardwright.router.reads.cursor_reply import FIRST_BATCH, CursorReply, cursor_element, empty_cursor
 from shardwright.router.reads.explained import ExplainedCommand
 from shardwright.router.reads.find_arguments import collation_of
-from shardwright.router.reads.foreign import foreign_collections
 from shardwright.router.reads.merge import ResultMerger
-from shardwright.router.reads.missing import unless_missing
 from shardwright.router.reads.pipeline import Pipeline
 from shardwright.router.reads.pipeline_merge import PER_SHARD_SOURCES, MergeablePipeline
 from shardwright.router.reads.pipeline_shards import shards_for_pipeline
 from shardwright.router.reads.read_concern import at_time, snapshot_time
-from shardwright.router.registry import Reply, command
-from shardwright.router.resolved_view import ResolvedView
-from shardwright.router.routing.retry import ATTEMPTS_MAX, with_database, with_routing
-from shardwright.router.routing.routing_cache import CollectionRouting, DatabaseRouting
-from shardwright.router.sending.scatter import forwarded
-from shardwright.router.sending.shard_reply import ShardedViewError
+from shardwright.router.reads.resolved_view import ResolvedView
+from shardwright.router.replies.cursor_reply import FIRST_BATCH, CursorReply, cursor_element, empty_cursor
+from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.shard_reply import ShardedViewError
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError

@@ -1,10 +1,11 @@
 """Commands that change the bounds of chunks: ``split``, ``mergeChunks``."""
 
-from shardwright.router.operation import Operation
-from shardwright.router.plain_error import PlainError
-from shardwright.router.registry import Reply, command
-from shardwright.router.routing.chunk_choice import checked_bounds, chunk_of_bounds, chunk_of_middle, chunk_of_query
-from shardwright.router.routing.split_vector import split_vector
+from shardwright.router.commands.command_registry import command
+from shardwright.router.ddl.chunk_choice import checked_bounds, chunk_of_bounds, chunk_of_middle, chunk_of_query
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.split_vector import split_vector
+from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.plain_error import PlainError
 from shardwright.sharding.arguments import full_namespace
 from shardwright.sharding.routing_table import RoutedChunk, RoutingTable
 from shardwright.wire.arguments import Arguments

@@ -2,9 +2,10 @@
 
 from typing import Any
 
+from shardwright.router.commands.command_registry import command
 from shardwright.router.commands.sharding import MAJORITY
-from shardwright.router.operation import Operation
-from shardwright.router.registry import Reply, command
+from shardwright.router.operations.operation import Operation
+from shardwright.router.replies.own_reply import Reply
 from shardwright.sharding.arguments import full_namespace
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.arguments import Arguments

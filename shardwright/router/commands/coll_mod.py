@@ -1,9 +1,10 @@
 """``collMod``: changing options of collections, views and indexes."""
 
+from shardwright.router.commands.command_registry import command
 from shardwright.router.ddl.coordinated import coordinated_command
-from shardwright.router.ddl.send import send_to_primary_shard
-from shardwright.router.operation import Operation
-from shardwright.router.registry import Reply, command
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.routed_sending import send_to_primary_shard
+from shardwright.router.replies.own_reply import Reply
 
 
 @command("collMod", api_versions=("1",))

@@ -11,9 +11,10 @@ from typing import Any, Final
 from bson.int64 import Int64
 from bson.objectid import ObjectId
 
+from shardwright.router.commands.command_registry import command
 from shardwright.router.context.version import MONGODB_VERSION, MONGODB_VERSION_ARRAY
-from shardwright.router.operation import Operation
-from shardwright.router.registry import Reply, command
+from shardwright.router.operations.operation import Operation
+from shardwright.router.replies.own_reply import Reply
 from shardwright.wire.limits import BSON_OBJECT_BYTES_MAX
 
 _POINTER_BITS: Final = struct.calcsize("P") * 8

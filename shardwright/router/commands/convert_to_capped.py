@@ -1,10 +1,11 @@
 """``convertToCapped``."""
 
-from shardwright.router.operation import Operation
-from shardwright.router.registry import Reply, command
-from shardwright.router.routing.retry import with_routing
-from shardwright.router.routing.routing_cache import CollectionRouting
-from shardwright.router.sending.scatter import forwarded, send_to_one
+from shardwright.router.commands.command_registry import command
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.retry import with_routing
+from shardwright.router.operations.scatter import forwarded, send_to_one
+from shardwright.router.placement.collection_routing import CollectionRouting
+from shardwright.router.replies.own_reply import Reply
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 

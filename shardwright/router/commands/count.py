@@ -1,18 +1,20 @@
 """``count``: how many documents match."""
 
 from shardwright.router.commands.aggregate import aggregate_view
-from shardwright.router.operation import Operation
+from shardwright.router.commands.command_registry import command
+from shardwright.router.operations.missing import unless_missing
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.retry import with_routing
+from shardwright.router.operations.scatter import forwarded, scatter
+from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.reads.count import CountArguments
-from shardwright.router.reads.cursor_reply import first_batch
 from shardwright.router.reads.find_arguments import collation_of
-from shardwright.router.reads.missing import unless_missing
 from shardwright.router.reads.targeting import shards_for_read
 from shardwright.router.reads.view_aggregate import COUNTED
-from shardwright.router.registry import Reply, command
-from shardwright.router.routing.retry import with_routing
-from shardwright.router.routing.routing_cache import CollectionRouting
-from shardwright.router.sending.scatter import forwarded, raise_worst, scatter
-from shardwright.router.sending.shard_reply import ShardedViewError
+from shardwright.router.replies.cursor_reply import first_batch
+from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.shard_reply import ShardedViewError
+from shardwright.router.replies.worst_error import raise_worst
 from shardwright.wire.rawbson import decode_document
 
 

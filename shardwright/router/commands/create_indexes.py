@@ -10,6 +10,7 @@ from typing import Any
 
 import bson
 
+from shardwright.router.commands.command_registry import command
 from shardwright.router.ddl.created_indexes import (
     built_names,
     has_built_nothing,
@@ -18,13 +19,14 @@ from shardwright.router.ddl.created_indexes import (
     requested_indexes,
 )
 from shardwright.router.ddl.raw_replies import merge_raw
-from shardwright.router.ddl.send import connection_strings
-from shardwright.router.operation import Operation
-from shardwright.router.registry import Reply, command
-from shardwright.router.routing.retry import with_routing
-from shardwright.router.routing.routing_cache import CollectionRouting
-from shardwright.router.sending.scatter import forwarded, raise_worst, scatter
-from shardwright.router.sending.shard_reply import ShardReply
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.retry import with_routing
+from shardwright.router.operations.routed_sending import connection_strings
+from shardwright.router.operations.scatter import forwarded, scatter
+from shardwright.router.placement.collection_routing import CollectionRouting
+from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.shard_reply import ShardReply
+from shardwright.router.replies.worst_error import raise_worst
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.logger import get_logger

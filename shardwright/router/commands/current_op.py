@@ -4,9 +4,11 @@ from typing import Any, Final
 
 import bson
 
-from shardwright.router.operation import Operation
-from shardwright.router.registry import Reply, command
-from shardwright.router.sending.scatter import raise_worst, scatter
+from shardwright.router.commands.command_registry import command
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.scatter import scatter
+from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.worst_error import raise_worst
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.frames import next_request_id

@@ -4,19 +4,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardwright.router.commands.aggregate import aggregate_view
-from shardwright.router.operation import Operation
-from shardwright.router.reads.cursor_reply import CursorReply, first_batch
+from shardwright.router.commands.command_registry import command
+from shardwright.router.operations.missing import unless_missing
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.retry import with_routing
+from shardwright.router.operations.scatter import forwarded, scatter, send_to_one
+from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.reads.distinct import merge_values, merging_aggregate
 from shardwright.router.reads.find_arguments import collation_of
-from shardwright.router.reads.missing import unless_missing
 from shardwright.router.reads.read_concern import is_snapshot
 from shardwright.router.reads.targeting import effective_collation, shards_for_read
 from shardwright.router.reads.view_aggregate import DISTINCT
-from shardwright.router.registry import Reply, command
-from shardwright.router.routing.retry import with_routing
-from shardwright.router.routing.routing_cache import CollectionRouting
-from shardwright.router.sending.scatter import forwarded, raise_worst, scatter, send_to_one
-from shardwright.router.sending.shard_reply import ShardedViewError, ShardReply
+from shardwright.router.replies.cursor_reply import CursorReply, first_batch
+from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.shard_reply import ShardedViewError, ShardReply
+from shardwright.router.replies.worst_error import raise_worst
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError, RemoteProtocolError

@@ -1,10 +1,11 @@
 """``drop``: collections, sharded or not, and views."""
 
+from shardwright.router.commands.command_registry import command
 from shardwright.router.ddl.coordinated import command_body, refuse_collection_uuid
-from shardwright.router.ddl.reply_fields import answer_of
-from shardwright.router.ddl.send import send_to_primary_shard
-from shardwright.router.operation import Operation
-from shardwright.router.registry import Reply, command
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.routed_sending import send_to_primary_shard
+from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.reply_fields import answer_of
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 

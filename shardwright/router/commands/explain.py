@@ -5,23 +5,25 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import Any, Final
 
+from shardwright.router.commands.command_registry import COMMANDS, command
 from shardwright.router.context.version import MONGODB_VERSION
-from shardwright.router.operation import Operation
+from shardwright.router.operations.foreign_collections import NO_FOREIGN_COLLECTIONS, foreign_collections
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.retry import ATTEMPTS_MAX, with_routing
+from shardwright.router.operations.scatter import scatter
+from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.reads.aggregate import not_supported, with_stages
 from shardwright.router.reads.explain_reply import ShardExplain, explain_aggregate_reply, explain_reply
 from shardwright.router.reads.explained import ExplainedCommand, wrapped
-from shardwright.router.reads.foreign import NO_FOREIGN_COLLECTIONS, foreign_collections
 from shardwright.router.reads.pipeline import Pipeline
 from shardwright.router.reads.pipeline_merge import MergeablePipeline
 from shardwright.router.reads.pipeline_shards import shards_for_pipeline
 from shardwright.router.reads.raw_elements import raw_elements
+from shardwright.router.reads.resolved_view import ResolvedView, not_on_view
 from shardwright.router.reads.targeting import shards_for_read
-from shardwright.router.registry import COMMANDS, Reply, command
-from shardwright.router.resolved_view import ResolvedView, not_on_view
-from shardwright.router.routing.retry import ATTEMPTS_MAX, with_routing
-from shardwright.router.routing.routing_cache import CollectionRouting
-from shardwright.router.sending.scatter import raise_worst, scatter
-from shardwright.router.sending.shard_reply import ShardedViewError
+from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.shard_reply import ShardedViewError
+from shardwright.router.replies.worst_error import raise_worst
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError

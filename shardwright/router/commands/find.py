@@ -5,10 +5,14 @@ import math
 from bson.timestamp import Timestamp
 
 from shardwright.router.commands.aggregate import aggregate_view
+from shardwright.router.commands.command_registry import command
 from shardwright.router.cursors.merged import MergedCursor
-from shardwright.router.cursors.opening import answer_first_batch, open_on_one_shard, open_on_shards
-from shardwright.router.operation import Operation
-from shardwright.router.reads.cursor_reply import empty_cursor
+from shardwright.router.operations.cursor_opening import answer_first_batch, open_on_one_shard, open_on_shards
+from shardwright.router.operations.missing import check_is_missing
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.retry import with_routing
+from shardwright.router.operations.scatter import forwarded
+from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.reads.find_arguments import (
     FindArguments,
     allows_partial_results,
@@ -18,14 +22,11 @@ from shardwright.router.reads.find_arguments import (
     patience_seconds,
 )
 from shardwright.router.reads.merge import ResultMerger
-from shardwright.router.reads.missing import check_is_missing
 from shardwright.router.reads.read_concern import at_time, snapshot_time
 from shardwright.router.reads.targeting import shards_for_read
-from shardwright.router.registry import Reply, command
-from shardwright.router.routing.retry import with_routing
-from shardwright.router.routing.routing_cache import CollectionRouting
-from shardwright.router.sending.scatter import forwarded
-from shardwright.router.sending.shard_reply import ShardedViewError
+from shardwright.router.replies.cursor_reply import empty_cursor
+from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.shard_reply import ShardedViewError
 from shardwright.wire.errors import CommandError
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 

@@ -1,11 +1,12 @@
 """``findAndModify``."""
 
-from shardwright.router.operation import Operation
-from shardwright.router.registry import Reply, command
-from shardwright.router.routing.retry import with_routing
-from shardwright.router.routing.routing_cache import CollectionRouting
-from shardwright.router.sending.scatter import send_to_one
-from shardwright.router.writes.execute import HIDDEN_FIELDS
+from shardwright.router.commands.command_registry import command
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.retry import with_routing
+from shardwright.router.operations.scatter import send_to_one
+from shardwright.router.operations.write_execution import HIDDEN_FIELDS
+from shardwright.router.placement.collection_routing import CollectionRouting
+from shardwright.router.replies.own_reply import Reply
 from shardwright.router.writes.messages import message_with_versions
 from shardwright.router.writes.owning_shard import move_refused
 from shardwright.router.writes.targeting import target_find_and_modify

@@ -1,11 +1,12 @@
 """``fsync``."""
 
-from shardwright.router.ddl.reply_fields import answer_of
-from shardwright.router.ddl.send import read_all_shards
-from shardwright.router.operation import Operation
-from shardwright.router.plain_error import PlainError
-from shardwright.router.registry import Reply, command
-from shardwright.router.sending.scatter import raise_worst
+from shardwright.router.commands.command_registry import command
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.routed_sending import read_all_shards
+from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.plain_error import PlainError
+from shardwright.router.replies.reply_fields import answer_of
+from shardwright.router.replies.worst_error import raise_worst
 from shardwright.wire.read_preference import PRIMARY
 
 

@@ -1,11 +1,12 @@
 """``getMore``: the next batch of a cursor."""
 
+from shardwright.router.commands.command_registry import command
 from shardwright.router.cursors.get_more import GetMore
 from shardwright.router.cursors.session import CursorOwner
-from shardwright.router.operation import Operation
+from shardwright.router.operations.operation import Operation
 from shardwright.router.processes.workers import forward_to_holder
 from shardwright.router.reads.get_more_arguments import GetMoreArguments
-from shardwright.router.registry import Reply, command
+from shardwright.router.replies.own_reply import Reply
 
 
 @command("getMore", reads=True, deadline_from_max_time=False, api_versions=("1",))
@@ -13,7 +14,7 @@ async def get_more(operation: Operation) -> Reply:
     """Returns the next batch of a cursor."""
     request = operation.request
     arguments = GetMoreArguments.parse(request)
-    forwarded = await forward_to_holder(operation, arguments.cursor_id)
+    forwarded = await forward_to_holder(operation.context, arguments.cursor_id, request.message.frame)
     if forwarded is not None:
         return forwarded
     cursors, owner = operation.context.cursors, CursorOwner.of(request)

@@ -6,8 +6,9 @@ from typing import Any
 import bson
 import trio
 
-from shardwright.router.operation import Operation
-from shardwright.router.registry import Reply, command
+from shardwright.router.commands.command_registry import command
+from shardwright.router.operations.operation import Operation
+from shardwright.router.replies.own_reply import Reply
 from shardwright.wire import compression
 from shardwright.wire.client_metadata import MONGOS_BYTES_MAX, parse_client_metadata
 from shardwright.wire.error_codes import ErrorCode

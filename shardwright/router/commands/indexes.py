@@ -1,14 +1,19 @@
 """Commands on the indexes that a collection has."""
 
-from shardwright.router.cursors.opening import open_on_one_shard
+from shardwright.router.commands.command_registry import command
 from shardwright.router.ddl.coordinated import coordinated_command
 from shardwright.router.ddl.raw_replies import merge_raw
-from shardwright.router.ddl.send import connection_strings, send_to_owning_shards, send_to_primary_shard
-from shardwright.router.operation import Operation
-from shardwright.router.registry import Reply, command
-from shardwright.router.routing.retry import with_routing
-from shardwright.router.routing.routing_cache import CollectionRouting
-from shardwright.router.sending.scatter import forwarded
+from shardwright.router.operations.cursor_opening import open_on_one_shard
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.retry import with_routing
+from shardwright.router.operations.routed_sending import (
+    connection_strings,
+    send_to_owning_shards,
+    send_to_primary_shard,
+)
+from shardwright.router.operations.scatter import forwarded
+from shardwright.router.placement.collection_routing import CollectionRouting
+from shardwright.router.replies.own_reply import Reply
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError

@@ -1,8 +1,9 @@
 """``insert``."""
 
-from shardwright.router.operation import Operation
-from shardwright.router.registry import Reply, command
-from shardwright.router.writes.execute import execute
+from shardwright.router.commands.command_registry import command
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.write_execution import execute
+from shardwright.router.replies.own_reply import Reply
 from shardwright.router.writes.kind import WriteKind
 
 

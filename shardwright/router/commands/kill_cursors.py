@@ -4,9 +4,10 @@ from typing import Final
 
 import bson
 
-from shardwright.router.operation import Operation
+from shardwright.router.commands.command_registry import command
+from shardwright.router.operations.operation import Operation
 from shardwright.router.processes.workers import holder_socket
-from shardwright.router.registry import Reply, command
+from shardwright.router.replies.own_reply import Reply
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.field_errors import missing_field, wrong_type

@@ -1,12 +1,13 @@
 """``listCollections``."""
 
-from shardwright.router.cursors.opening import open_on_one_shard
-from shardwright.router.operation import Operation
-from shardwright.router.reads.cursor_reply import empty_cursor
-from shardwright.router.registry import Reply, command
-from shardwright.router.routing.retry import with_database
-from shardwright.router.routing.routing_cache import DatabaseRouting
-from shardwright.router.sending.scatter import forwarded
+from shardwright.router.commands.command_registry import command
+from shardwright.router.operations.cursor_opening import open_on_one_shard
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.retry import with_database
+from shardwright.router.operations.scatter import forwarded
+from shardwright.router.placement.database_routing import DatabaseRouting
+from shardwright.router.replies.cursor_reply import empty_cursor
+from shardwright.router.replies.own_reply import Reply
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError

@@ -1,8 +1,9 @@
 """``listCommands``, and the commands that answer why they are not for a router."""
 
-from shardwright.router.operation import Operation
-from shardwright.router.plain_error import PlainError
-from shardwright.router.registry import COMMANDS, Reply, command
+from shardwright.router.commands.command_registry import COMMANDS, command
+from shardwright.router.operations.operation import Operation
+from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.plain_error import PlainError
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 

@@ -1,11 +1,12 @@
 """``listDatabases``."""
 
+from shardwright.router.commands.command_registry import command
 from shardwright.router.ddl.database_list import merge_database_lists
-from shardwright.router.ddl.send import read_all_shards
-from shardwright.router.operation import Operation
-from shardwright.router.registry import Reply, command
-from shardwright.router.routing.shards import CONFIG_SHARD
-from shardwright.router.sending.scatter import raise_worst
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.routed_sending import read_all_shards
+from shardwright.router.placement.database_routing import CONFIG_SHARD
+from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.worst_error import raise_worst
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.read_preference import ReadPreference
 

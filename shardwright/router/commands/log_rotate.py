@@ -3,9 +3,10 @@
 from typing import Final
 
 from shardwright.daemon.log_rotation import FAILED, rotate_logs_for_client
-from shardwright.router.operation import Operation
+from shardwright.router.commands.command_registry import command
+from shardwright.router.operations.operation import Operation
 from shardwright.router.processes.workers import tell_supervisor_log_was_rotated
-from shardwright.router.registry import Reply, command
+from shardwright.router.replies.own_reply import Reply
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.field_errors import unknown_field, wrong_type

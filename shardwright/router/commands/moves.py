@@ -10,14 +10,15 @@ from typing import Any, Final
 from bson.int64 import Int64
 
 from shardwright.router.commands.chunks import fresh_table, given, two_bounds
+from shardwright.router.commands.command_registry import command
 from shardwright.router.commands.sharding import MAJORITY
+from shardwright.router.ddl.chunk_choice import chunk_of_bounds, chunk_of_query
 from shardwright.router.ddl.coordinated import command_body
-from shardwright.router.ddl.send import send_to_primary_shard
-from shardwright.router.operation import Operation
-from shardwright.router.plain_error import PlainError
-from shardwright.router.registry import Reply, command
-from shardwright.router.routing.chunk_choice import chunk_of_bounds, chunk_of_query
-from shardwright.router.routing.split_vector import split_vector
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.routed_sending import send_to_primary_shard
+from shardwright.router.operations.split_vector import split_vector
+from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.plain_error import PlainError
 from shardwright.sharding.arguments import full_namespace
 from shardwright.sharding.catalog.reads import read_chunk_size
 from shardwright.sharding.routing_table import RoutingTable

@@ -4,10 +4,11 @@ from typing import Any, Final
 
 from shardwright.daemon.logs import recent
 from shardwright.daemon.recent_log import LOG_NAMES
+from shardwright.router.commands.command_registry import command
 from shardwright.router.context.parameters import PARAMETERS
-from shardwright.router.operation import Operation
-from shardwright.router.plain_error import PlainError
-from shardwright.router.registry import Reply, command
+from shardwright.router.operations.operation import Operation
+from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.plain_error import PlainError
 from shardwright.wire.arguments import Arguments
 
 _NOT_PARAMETERS: Final = frozenset({"getParameter", "setParameter", "comment", "lsid", "maxTimeMS", "txnNumber"})

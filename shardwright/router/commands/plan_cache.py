@@ -1,9 +1,10 @@
 """Commands on plan caches and index filters, which every mongod has its own of."""
 
+from shardwright.router.commands.command_registry import command
 from shardwright.router.ddl.promoted_reply import merge_promoted
-from shardwright.router.ddl.send import send_to_owning_shards
-from shardwright.router.operation import Operation
-from shardwright.router.registry import Reply, command
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.routed_sending import send_to_owning_shards
+from shardwright.router.replies.own_reply import Reply
 
 
 @command("planCacheClear")

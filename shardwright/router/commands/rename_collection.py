@@ -1,9 +1,10 @@
 """``renameCollection``."""
 
+from shardwright.router.commands.command_registry import command
 from shardwright.router.ddl.coordinated import MAJORITY, command_body, refuse_collection_uuid
-from shardwright.router.ddl.send import send_to_primary_shard
-from shardwright.router.operation import Operation
-from shardwright.router.registry import Reply, command
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.routed_sending import send_to_primary_shard
+from shardwright.router.replies.own_reply import Reply
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode

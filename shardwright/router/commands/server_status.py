@@ -8,10 +8,11 @@ from typing import Any, Final
 
 from bson.int64 import Int64
 
+from shardwright.router.commands.command_registry import command
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.context.version import MONGODB_VERSION
-from shardwright.router.operation import Operation
-from shardwright.router.registry import Reply, command
+from shardwright.router.operations.operation import Operation
+from shardwright.router.replies.own_reply import Reply
 
 _OPCOUNTERS: Final = {
     "insert": ("insert",),

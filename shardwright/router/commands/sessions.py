@@ -12,11 +12,13 @@ import bson
 import trio
 from bson.binary import Binary
 
-from shardwright.router import session_arguments
-from shardwright.router.operation import Operation
-from shardwright.router.registry import Reply, command
-from shardwright.router.sending.scatter import raise_worst, scatter
-from shardwright.router.sending.shard_reply import ShardReply
+from shardwright.router.commands import session_arguments
+from shardwright.router.commands.command_registry import command
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.scatter import scatter
+from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.shard_reply import ShardReply
+from shardwright.router.replies.worst_error import raise_worst
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.limits import LOGICAL_SESSION_TIMEOUT_MINUTES
 from shardwright.wire.message import op_msg

@@ -4,11 +4,12 @@ from typing import Any, Final
 
 import bson
 
-from shardwright.router.operation import Operation
-from shardwright.router.registry import Reply, command
-from shardwright.router.routing.retry import with_database
-from shardwright.router.routing.routing_cache import DatabaseRouting
-from shardwright.router.sending.scatter import send_to_one
+from shardwright.router.commands.command_registry import command
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.retry import with_database
+from shardwright.router.operations.scatter import send_to_one
+from shardwright.router.placement.database_routing import DatabaseRouting
+from shardwright.router.replies.own_reply import Reply
 from shardwright.sharding.arguments import full_namespace
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode

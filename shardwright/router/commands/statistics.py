@@ -2,14 +2,15 @@
 
 from typing import Any
 
+from shardwright.router.commands.command_registry import command
 from shardwright.router.ddl.collection_stats import merge_collection_stats, scale_of
 from shardwright.router.ddl.database_stats import merge_database_stats
 from shardwright.router.ddl.raw_replies import merge_raw
-from shardwright.router.ddl.reply_fields import answer_of
-from shardwright.router.ddl.send import connection_strings, read_all_shards, send_to_owning_shards
-from shardwright.router.operation import Operation
-from shardwright.router.registry import Reply, command
-from shardwright.router.sending.scatter import raise_worst
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.routed_sending import connection_strings, read_all_shards, send_to_owning_shards
+from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.reply_fields import answer_of
+from shardwright.router.replies.worst_error import raise_worst
 from shardwright.sharding.arguments import full_namespace
 from shardwright.wire.arguments import clamp_int64
 from shardwright.wire.error_codes import ErrorCode

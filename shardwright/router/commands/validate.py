@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from shardwright.router.ddl.send import read_all_shards, send_to_owning_shards
+from shardwright.router.commands.command_registry import command
 from shardwright.router.ddl.validation import merge_validation
-from shardwright.router.operation import Operation
-from shardwright.router.registry import Reply, command
-from shardwright.router.sending.scatter import raise_worst
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.routed_sending import read_all_shards, send_to_owning_shards
+from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.worst_error import raise_worst
 
 
 @command("validate", reads=True)

@@ -1,1 +1,5 @@
-"""What all operations of a router process are given: how it was started, what it knows, how it reaches the shards."""
+"""What all operations of a router process are given: where data is, how shards are reached, how the router was started.
+
+Owns what is made first and knows nothing of operations and commands.
+May import `cursors`, `routing` and `sending`.
+"""

@@ -12,7 +12,7 @@ from struct import Struct
 from typing import Final
 
 from shardwright.router.cursors.get_more import GetMore
-from shardwright.router.reads.cursor_reply import NEXT_BATCH, CursorReply
+from shardwright.router.replies.cursor_reply import NEXT_BATCH, CursorReply
 from shardwright.router.sending.pending_reply import DigestRelay
 from shardwright.wire.frames import OP_MSG
 from shardwright.wire.message import op_msg

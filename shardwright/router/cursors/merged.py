@@ -10,11 +10,11 @@ from shardwright.router.cursors.batch_relay import BatchRelay, relay_for
 from shardwright.router.cursors.get_more import GetMore
 from shardwright.router.cursors.remote import RemoteCursor
 from shardwright.router.reads.batch import FIRST_BATCH_DOCUMENTS, Batch
-from shardwright.router.reads.cursor_reply import FIRST_BATCH, NEXT_BATCH, CursorReply, cursor_element
 from shardwright.router.reads.merge import ResultMerger
 from shardwright.router.reads.raw_elements import raw_elements
-from shardwright.router.sending.own_reply import raw_reply
-from shardwright.router.sending.shard_reply import ShardReply
+from shardwright.router.replies.cursor_reply import FIRST_BATCH, NEXT_BATCH, CursorReply, cursor_element
+from shardwright.router.replies.own_reply import raw_reply
+from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.router.sending.shard_sender import ShardSender
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import CommandError

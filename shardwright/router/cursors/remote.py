@@ -6,9 +6,9 @@ from typing import Final
 
 import bson
 
-from shardwright.router.reads.cursor_reply import CursorReply
+from shardwright.router.replies.cursor_reply import CursorReply
+from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.router.sending.pending_reply import DigestRelay, PendingReply
-from shardwright.router.sending.shard_reply import ShardReply
 from shardwright.router.sending.shard_sender import ShardSender
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg

@@ -7,7 +7,7 @@ from typing import Final
 from shardwright.router.cursors.batch_relay import relay_for
 from shardwright.router.cursors.get_more import GetMore
 from shardwright.router.cursors.remote import RemoteCursor
-from shardwright.router.reads.cursor_reply import CursorReply
+from shardwright.router.replies.cursor_reply import CursorReply
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import op_msg

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from shardwright.router.sending.shard_reply import ShardReply
+from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.wire.error_codes import Category, has_category
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import decode_document

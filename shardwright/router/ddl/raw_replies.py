@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shardwright.router.ddl.reply_fields import answer_of
-from shardwright.router.sending.shard_reply import ShardReply
+from shardwright.router.replies.reply_fields import answer_of
+from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.wire.error_codes import ErrorCode, code_name
 from shardwright.wire.errors import CommandError
 

@@ -25,8 +25,8 @@ from shardwright.daemon.logs import configure_logs, log_uncaught_exceptions, rot
 from shardwright.daemon.run import explain_start_error, open_listeners
 from shardwright.daemon.signals import ending_signals, obey_ending_signals, obey_log_signals
 from shardwright.router.context.options import RouterOptions
+from shardwright.router.context.router_context import RouterContext
 from shardwright.router.cursors.ids import WORKERS_MAX, worker_of
-from shardwright.router.operation import Operation
 from shardwright.router.processes.worker_crashes import CrashRate
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
@@ -112,17 +112,17 @@ def holder_socket(options: RouterOptions, cursor_id: int) -> str | None:
     return options.worker_sockets[holder]
 
 
-async def forward_to_holder(operation: Operation, cursor_id: int) -> bytes | None:
-    """Have the worker that holds a cursor answer the request; None when that is this worker itself.
+async def forward_to_holder(context: RouterContext, cursor_id: int, frame: bytes) -> bytes | None:
+    """Have the worker that holds a cursor answer a request; None when that is this worker itself.
 
     Raises:
         CommandError: CursorNotFound, there is no such worker any more.
     """
-    socket = holder_socket(operation.context.options, cursor_id)
+    socket = holder_socket(context.options, cursor_id)
     if socket is None:
         return None
     try:
-        return await operation.context.pools[socket].exchange(operation.request.message.frame)
+        return await context.pools[socket].exchange(frame)
     except BackendError as error:
         raise CommandError(ErrorCode.CursorNotFound, f"cursor id {cursor_id} not found") from error
 

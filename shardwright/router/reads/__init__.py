@@ -1,1 +1,5 @@
-"""The read side without I/O: arguments, what is sent to the shards, and how their answers become one."""
+"""The read side: arguments, what is sent to the shards, and how their answers become one.
+
+Without I/O. Owns which shards a read goes to, pipelines, views, and the merging of results.
+May import `placement`.
+"""

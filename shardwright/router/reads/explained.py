@@ -7,7 +7,7 @@ from typing import Final
 from shardwright.router.reads.count import CountArguments
 from shardwright.router.reads.find_arguments import FindArguments, filter_of
 from shardwright.router.reads.pipeline import Pipeline
-from shardwright.router.resolved_view import ResolvedView
+from shardwright.router.reads.resolved_view import ResolvedView
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.field_errors import missing_field, wrong_type

@@ -5,10 +5,10 @@ from typing import Any
 
 from bson.timestamp import Timestamp
 
+from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.reads.pipeline import Pipeline
 from shardwright.router.reads.pipeline_merge import PER_SHARD_SOURCES
 from shardwright.router.reads.targeting import shards_for_read
-from shardwright.router.routing.routing_cache import CollectionRouting
 
 
 def shards_for_pipeline(

@@ -5,9 +5,9 @@ from typing import Any
 
 from bson.timestamp import Timestamp
 
-from shardwright.router.routing.routing_cache import CollectionRouting
-from shardwright.sharding.past_placement import placement_at
+from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.sharding.targeting.collation import effective, is_simple
+from shardwright.sharding.targeting.past_placement import placement_at
 from shardwright.sharding.targeting.targets import target_filter
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError

@@ -1,1 +1,5 @@
-"""Where data is and which shards there are, as this router knows it: cached, refreshed, and tried again when stale."""
+"""Where data is and which shards there are, as this router knows it: read from the config servers and cached.
+
+Owns the clients of the config servers and of the shards' replica sets.
+May import `placement`.
+"""

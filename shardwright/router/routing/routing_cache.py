@@ -12,13 +12,12 @@ from typing import Any, Final
 import trio
 
 from shardwright.daemon.single_flight import SingleFlight
+from shardwright.router.placement.collection_routing import CollectionRouting
+from shardwright.router.placement.database_routing import CONFIG_SHARD, DatabaseRouting
 from shardwright.router.routing.catalog_client import CatalogClient
-from shardwright.router.routing.shards import CONFIG_SHARD
 from shardwright.sharding.catalog.reads import read_database, read_routing
-from shardwright.sharding.clock import config_time_element
 from shardwright.sharding.namespace import check_database_name
 from shardwright.sharding.routing_table import RoutingTable
-from shardwright.sharding.versions import UNSHARDED, DatabaseVersion, database_version_element, shard_version_element
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
@@ -27,7 +26,6 @@ from shardwright.wire.transport.request_loop import may_run_in_reactor
 
 logger = get_logger("router.routing")
 
-_UNSHARDED_ELEMENT: Final = shard_version_element(UNSHARDED)
 _FIXED_DATABASES: Final = frozenset({"admin", "config"})
 
 COLLECTIONS_MAX: Final = 10_000
@@ -35,97 +33,6 @@ COLLECTIONS_MAX: Final = 10_000
 
 _OLD_TABLES_MAX: Final = 100
 """Tables of collections that nobody asks for again, for example since they were dropped, do not stay."""
-
-
-class DatabaseRouting:
-    """Where the unsharded collections of a database are.
-
-    Attributes:
-        name: the database.
-        primary: its primary shard.
-        version: None for the databases whose placement is fixed.
-        element: the ``databaseVersion`` element of commands to the primary shard, ready for `rawbson.append`. Before it
-            goes the config time, so that a shard that knows of an older entry reads on up to there.
-        unsharded_elements: the version elements of commands on an unsharded collection.
-    """
-
-    __slots__ = ("element", "name", "primary", "unsharded_elements", "version")
-
-    def __init__(self, name: str, primary: str, version: DatabaseVersion | None, config_time: int = 0) -> None:
-        """Make it.
-
-        Args:
-            name: see above.
-            primary: see above.
-            version: see above.
-            config_time: by which the entry was in the catalog, packed; 0 if unknown.
-        """
-        self.name = name
-        self.primary = primary
-        self.version = version
-        self.element = self.unsharded_elements = b""
-        if version is not None:
-            bare = database_version_element(version)
-            self.element = config_time_element(config_time) + bare if config_time else bare
-            self.unsharded_elements = _UNSHARDED_ELEMENT + bare
-
-
-class CollectionRouting:
-    """Where the documents of one collection are.
-
-    Attributes:
-        namespace: ``db.collection``.
-        database: the routing of its database.
-        table: its routing table, None when it is not sharded.
-        primary: the primary shard of the database.
-    """
-
-    __slots__ = ("_config_time", "_elements", "database", "namespace", "primary", "table")
-
-    def __init__(
-        self, namespace: str, database: DatabaseRouting, table: RoutingTable | None, config_time: int = 0
-    ) -> None:
-        """Make it.
-
-        Args:
-            namespace: see above.
-            database: see above.
-            table: see above.
-            config_time: by which the placement was in the catalog, packed; 0 if unknown.
-        """
-        self._config_time = config_time_element(config_time) if config_time else b""
-        self._elements: dict[str, bytes] = {}
-        self.namespace = namespace
-        self.database = database
-        self.table = table
-        self.primary = database.primary
-
-    @property
-    def is_sharded(self) -> bool:
-        """Whether there is a routing table."""
-        return self.table is not None
-
-    @property
-    def shards(self) -> frozenset[str]:
-        """The shards that own a part of the collection."""
-        return frozenset({self.primary}) if self.table is None else self.table.shards
-
-    def versions_for(self, shard_id: str) -> bytes:
-        """The version elements of a command on the collection that is sent to ``shard_id``.
-
-        With them goes the config time, so that a shard that knows of an older placement reads on up to there. The
-        versions come last, where a shard cuts them off.
-        """
-        elements = self._elements.get(shard_id)
-        if elements is None:
-            versions = self._bare_versions_for(shard_id)
-            elements = self._elements[shard_id] = self._config_time + versions if versions else b""
-        return elements
-
-    def _bare_versions_for(self, shard_id: str) -> bytes:
-        if self.table is None:
-            return self.database.unsharded_elements
-        return self.table.shard_version_element(shard_id)
 
 
 @dataclass

@@ -7,6 +7,7 @@ import trio
 
 from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.single_flight import SingleFlight
+from shardwright.router.placement.database_routing import CONFIG_SHARD
 from shardwright.router.routing.catalog_client import CatalogClient
 from shardwright.sharding.catalog.reads import read_shards
 from shardwright.sharding.catalog.shard_entry import ShardEntry, topology_time
@@ -18,9 +19,6 @@ from shardwright.wire.transport.monitor import ReplicaSetMonitor
 from shardwright.wire.transport.pools import ConnectionPools
 from shardwright.wire.transport.replica_set import ReplicaSetClient
 from shardwright.wire.transport.request_loop import may_run_in_reactor
-
-CONFIG_SHARD: Final = "config"
-"""The name by which the config servers are addressed as if they were a shard."""
 
 RELOAD_SECONDS: Final = 30.0
 """As mongos's ``ShardRegistry``: the list is read again this often, and whenever it is seen to be out of date."""

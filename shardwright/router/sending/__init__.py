@@ -1,1 +1,5 @@
-"""One request to one or several shards, and what their replies say."""
+"""Requests on their way to shards, and the replies read.
+
+Owns which member gets a request, and when it is sent again.
+May import `replies` and `routing`.
+"""

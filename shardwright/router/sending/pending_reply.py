@@ -1,13 +1,13 @@
 """A request that a member of a shard has been sent, and whose reply is read later."""
 
+from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.router.routing.shards import Shard
-from shardwright.router.sending.shard_reply import ShardReply
 from shardwright.sharding.clock import VectorClock
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.transport.pool import Asked
+from shardwright.wire.transport.receivers import Receiver
 from shardwright.wire.transport.relay import Relay
-from shardwright.wire.transport.stream import FrameStream
 
 
 class DigestRelay(Relay):
@@ -17,7 +17,7 @@ class DigestRelay(Relay):
         digest: the frame of that reply; empty while nothing has been passed on.
     """
 
-    def __init__(self, receiver: FrameStream) -> None:
+    def __init__(self, receiver: Receiver) -> None:
         super().__init__(receiver)
         self.digest = b""
 

@@ -5,9 +5,9 @@ from typing import Any, Final
 
 import bson
 
+from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.router.routing.shards import ShardRegistry
 from shardwright.router.sending.pending_reply import PendingReply, unreachable
-from shardwright.router.sending.shard_reply import ShardReply
 from shardwright.sharding.clock import CONFIG_TIME, VectorClock
 from shardwright.sharding.timestamps import unpack_timestamp
 from shardwright.wire.error_codes import Category, has_category

@@ -25,12 +25,12 @@ from bson.binary import Binary
 from bson.int64 import Int64
 
 from shardwright.daemon.backoff import Backoff
-from shardwright.daemon.reserved_session_ids import RESERVED_ID_START
 from shardwright.daemon.sidecar.mongod import REPLICATION_DATA, LocalMongod
 from shardwright.daemon.sidecar.reply_term import term_of_body
 from shardwright.daemon.sidecar.term_scope import check_term, term_of_task
 from shardwright.shardd.local_mongod.empty_timestamps import restoring_updates
 from shardwright.shardd.local_mongod.raw_replies import check_reply
+from shardwright.shardd.local_mongod.reserved_session_ids import RESERVED_SESSION_IDS
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
@@ -43,11 +43,6 @@ from shardwright.wire.transport.client import response_body
 logger = get_logger("shardd.reserved_sessions")
 
 Result = TypeVar("Result")
-
-RESERVED_SESSION_IDS: Final = tuple(
-    UUID(bytes=RESERVED_ID_START + b"\0\0\0\0" + bytes((number,))) for number in range(8)
-)
-"""The ids of the reserved sessions, the same on all shards: the product's name and a number."""
 
 LOCAL_WRITE_CONCERN: Final[Mapping[str, Any]] = {"w": 1}
 """Does not wait for other members; mongod's default, the majority, would cost a flush of the journal each time."""

@@ -14,7 +14,7 @@ from bson.int64 import Int64
 from bson.objectid import ObjectId
 
 from shardwright.shardd.orphans.range_deletion_task import KeyRange
-from shardwright.sharding.catalog.fields import optional, required, required_uuid
+from shardwright.sharding.document_fields import optional, required, required_uuid
 from shardwright.sharding.versions import ChunkVersion
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError

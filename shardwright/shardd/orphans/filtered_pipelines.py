@@ -7,7 +7,7 @@ from typing import Final
 
 from bson.binary import Binary
 
-from shardwright.shardd.local_mongod.reserved_sessions import RESERVED_SESSION_IDS
+from shardwright.shardd.local_mongod.reserved_session_ids import RESERVED_SESSION_IDS
 from shardwright.shardd.orphans.filtered_queries import Collation, filtered_query, with_filtered_query
 from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
 from shardwright.wire.rawbson import (

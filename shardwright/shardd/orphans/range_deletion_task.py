@@ -9,7 +9,7 @@ from bson.binary import Binary
 from bson.int64 import Int64
 from bson.timestamp import Timestamp
 
-from shardwright.sharding.catalog.fields import optional, required, required_uuid
+from shardwright.sharding.document_fields import optional, required, required_uuid
 from shardwright.wire.rawbson import encode_document, raw_document
 
 RANGE_DELETIONS: Final = "rangeDeletions"

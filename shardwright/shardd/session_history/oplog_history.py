@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from struct import Struct
 from typing import Final, NamedTuple
 
-from shardwright.shardd.local_mongod.reserved_sessions import RESERVED_SESSION_IDS
+from shardwright.shardd.local_mongod.reserved_session_ids import RESERVED_SESSION_IDS
 from shardwright.shardd.session_history.statement import (
     DELETE,
     INSERT,

@@ -17,7 +17,7 @@ import bson
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.daemon.sidecar.term_fence import FENCE_SESSION_ID
 from shardwright.shardd.local_mongod.pooled_cursor import PooledCursor
-from shardwright.shardd.local_mongod.reserved_sessions import RESERVED_SESSION_IDS
+from shardwright.shardd.local_mongod.reserved_session_ids import RESERVED_SESSION_IDS
 from shardwright.shardd.session_history.oplog_history import HistoryEntry, HistoryReader
 from shardwright.shardd.session_history.statement import SessionWrite, incomplete_history, session_of, unpack_int64
 from shardwright.sharding.namespace import Namespace

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from shardwright.shardd.shard_key_updates.update_preview import Preview
+from shardwright.shardd.shard_key_updates.preview import Preview
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.targeting.exact_key import exact_shard_key
 from shardwright.wire.error_codes import ErrorCode

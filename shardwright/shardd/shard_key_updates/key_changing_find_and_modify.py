@@ -4,8 +4,8 @@ from typing import Any
 
 from shardwright.shardd.shard_key_updates.key_changing_request import KeyChangingRequest
 from shardwright.shardd.shard_key_updates.overtaken_updates import is_find_and_modify_overtaken
+from shardwright.shardd.shard_key_updates.preview import Preview
 from shardwright.shardd.shard_key_updates.previewed_updates import previewed_find_and_modify
-from shardwright.shardd.shard_key_updates.update_preview import Preview
 from shardwright.shardd.shard_key_updates.update_statement import raw_update
 from shardwright.sharding.versions import VERSION_FIELDS
 from shardwright.wire.rawbson import EMPTY_DOCUMENT, raw_document, without

@@ -12,7 +12,8 @@ from shardwright.shardd.exchange.time_limit import seconds_allowed
 from shardwright.shardd.session_history.statement import session_of
 from shardwright.shardd.shard_key_updates.detection import is_collated
 from shardwright.shardd.shard_key_updates.key_changes import KeyChange
-from shardwright.shardd.shard_key_updates.update_preview import Preview, UpdatePreviews
+from shardwright.shardd.shard_key_updates.preview import Preview
+from shardwright.shardd.shard_key_updates.update_preview import UpdatePreviews
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.shard_key import ShardKeyPattern

@@ -14,8 +14,9 @@ from shardwright.shardd.shard_key_updates.exact_documents import only_this_one
 from shardwright.shardd.shard_key_updates.key_changing_request import KeyChangingRequest
 from shardwright.shardd.shard_key_updates.merged_update_reply import MergedUpdateReply
 from shardwright.shardd.shard_key_updates.overtaken_updates import is_update_overtaken
+from shardwright.shardd.shard_key_updates.preview import Preview
 from shardwright.shardd.shard_key_updates.previewed_updates import FINDING_NOTHING, previewed_statement
-from shardwright.shardd.shard_key_updates.update_preview import CAUSED_BY, Preview
+from shardwright.shardd.shard_key_updates.update_preview import CAUSED_BY
 from shardwright.shardd.shard_key_updates.update_statement import UpdateStatement
 from shardwright.sharding.versions import VERSION_FIELDS
 from shardwright.wire.error_codes import Category, has_category

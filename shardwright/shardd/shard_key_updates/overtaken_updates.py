@@ -7,7 +7,7 @@ the result.
 from collections.abc import Mapping
 from typing import Any
 
-from shardwright.shardd.shard_key_updates.update_preview import Preview
+from shardwright.shardd.shard_key_updates.preview import Preview
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.rawbson import decode_value, index
 

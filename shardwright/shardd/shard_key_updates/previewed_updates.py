@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from shardwright.shardd.shard_key_updates.exact_documents import only_as_it_was
-from shardwright.shardd.shard_key_updates.update_preview import Preview
+from shardwright.shardd.shard_key_updates.preview import Preview
 from shardwright.wire.rawbson import (
     ARRAY,
     EMPTY_DOCUMENT,

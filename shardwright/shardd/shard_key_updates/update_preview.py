@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import trio
@@ -10,6 +9,7 @@ import trio
 from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.shard_key_updates.exact_documents import only_this_one
+from shardwright.shardd.shard_key_updates.preview import Preview
 from shardwright.shardd.shard_key_updates.preview_transactions import PreviewTransaction, PreviewTransactions
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
@@ -31,14 +31,6 @@ _CONFLICT_SECONDS_MAX: Final = 60.0
 _TRANSIENT: Final = "TransientTransactionError"
 CAUSED_BY: Final = "Plan executor error during findAndModify :: caused by :: "
 """The prefix that mongod gives to the errors of a ``findAndModify`` but not to those of an ``update``."""
-
-
-@dataclass(frozen=True, slots=True)
-class Preview:
-    """One document before and after an update. Without ``before`` it would be inserted; without both, none matched."""
-
-    before: bytes | None
-    after: bytes | None
 
 
 class UpdatePreviews:

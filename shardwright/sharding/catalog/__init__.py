@@ -2,4 +2,5 @@
 
 Each is a frozen dataclass with ``from_document`` and ``to_document``; the latter writes the fields in MongoDB's order
 and with its BSON types. Chunks are in `sharding.chunks`. `sharding.catalog.indexes` has the indexes.
+May import the files beside it in `sharding`.
 """

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from bson.objectid import ObjectId
 
-from shardwright.sharding.catalog.fields import optional, required
+from shardwright.sharding.document_fields import optional, required
 
 CHANGELOG_BYTES_MAX: Final = 200 << 20
 ACTIONLOG_BYTES_MAX: Final = 20 << 20

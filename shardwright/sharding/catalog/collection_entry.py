@@ -10,7 +10,7 @@ from bson.binary import Binary
 from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
-from shardwright.sharding.catalog.fields import optional, required, required_uuid
+from shardwright.sharding.document_fields import optional, required, required_uuid
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.sharding.sharded_collection import ShardedCollection

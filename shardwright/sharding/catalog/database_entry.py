@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shardwright.sharding.catalog.fields import required
+from shardwright.sharding.document_fields import required
 from shardwright.sharding.versions import DatabaseVersion
 
 

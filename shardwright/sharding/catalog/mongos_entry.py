@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from bson.int64 import Int64
 
-from shardwright.sharding.catalog.fields import optional, required
+from shardwright.sharding.document_fields import optional, required
 
 PING_INTERVAL_SECONDS: Final = 10
 

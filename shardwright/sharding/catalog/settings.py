@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from shardwright.sharding.catalog.fields import optional
+from shardwright.sharding.document_fields import optional
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from bson.timestamp import Timestamp
 
-from shardwright.sharding.catalog.fields import optional, required
+from shardwright.sharding.document_fields import optional, required
 from shardwright.sharding.timestamps import pack_timestamp
 
 SHARD_AWARE: Final = 1

@@ -6,7 +6,7 @@ from typing import Any
 
 from bson.objectid import ObjectId
 
-from shardwright.sharding.catalog.fields import required
+from shardwright.sharding.document_fields import required
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.presplit_zones import ZoneRange
 from shardwright.sharding.shard_key import ShardKeyPattern

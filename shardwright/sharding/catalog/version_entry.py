@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from bson.objectid import ObjectId
 
-from shardwright.sharding.catalog.fields import required
+from shardwright.sharding.document_fields import required
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 

@@ -6,6 +6,7 @@ A document is a ``bytes`` object, which is never copied for reading. A *span* gi
 ten of them for every operation.
 
 `types` defines the types, `spans` locates elements, `building` builds documents from bytes, `values` decodes.
+Imports no other room.
 """
 
 from shardwright.wire.rawbson.building import (

@@ -5,13 +5,13 @@ request's reservation (`wire.transport.reservations`) and cannot be discarded.
 """
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import trio
 
-if TYPE_CHECKING:
-    from shardwright.wire.transport.client_connection import ClientConnection
-    from shardwright.wire.transport.unread import UnreadReplies
+from shardwright.wire.transport.receivers import ReceivingClient
+from shardwright.wire.transport.reservations import Reservations
+from shardwright.wire.transport.unread_total import UnreadTotal
 
 
 class Holding(ABC):
@@ -36,18 +36,27 @@ class Holding(ABC):
 class Holdings:
     """All holdings, in the order in which they were last read.
 
+    Args:
+        unread: what they count in.
+        reservations: what they become while a request goes on with them.
+        make_room_beside: ends others, or none, so that there is room for one.
+
     Attributes:
         total_bytes: their total size; part of the total of `UnreadReplies`.
         ended: how many were discarded to make room for others.
     """
 
-    def __init__(self, unread: "UnreadReplies") -> None:
+    def __init__(
+        self, unread: UnreadTotal, reservations: Reservations, make_room_beside: Callable[[Holding], None]
+    ) -> None:
         self._unread = unread
+        self._reservations = reservations
+        self._make_room_beside = make_room_beside
         self._idle: dict[Holding, None] = {}
         self.total_bytes = 0
         self.ended = 0
 
-    def keep(self, holding: Holding, size: int, client: "ClientConnection | None") -> None:
+    def keep(self, holding: Holding, size: int, client: ReceivingClient | None) -> None:
         """Hold some bytes from the end of a request until the next one. If the limit is exceeded, discard the oldest.
 
         Args:
@@ -60,16 +69,16 @@ class Holdings:
         holding.size, holding.since = size, trio.current_time()
         self._idle[holding] = None
         self.total_bytes += size
-        moved = 0 if client is None else self._unread.reservations.take(client, size)
+        moved = 0 if client is None else self._reservations.take(client, size)
         self._unread.change_total(size - moved)
-        self._unread.make_room(spared=holding)
-        self._unread.reservations.admit_waiting()
+        self._make_room_beside(holding)
+        self._reservations.admit_waiting()
 
-    def resume(self, holding: Holding, client: "ClientConnection | None") -> None:
+    def resume(self, holding: Holding, client: ReceivingClient | None) -> None:
         """Let a request of this client use it: from now on it counts as reserved for the request."""
         size = self._forget(holding)
         if size and client is not None and not client.stream.is_closed:
-            self._unread.reservations.add(client, size)
+            self._reservations.add(client, size)
         else:
             self._unread.change_total(-size)
 

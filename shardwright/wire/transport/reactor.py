@@ -15,14 +15,11 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import trio
 
 from shardwright.wire.logger import get_logger
-
-if TYPE_CHECKING:
-    from shardwright.wire.transport.request_loop import RequestLoop
 
 logger = get_logger("wire.reactor")
 
@@ -31,6 +28,13 @@ HANG_UP: Final = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 
 _EVENTS_MAX: Final = 64
 """The maximum in one batch, so that a busy reactor does not starve trio's tasks."""
+
+
+class Resumable(Protocol):
+    """What has given way to the reactor, as a `wire.transport.request_loop.RequestLoop` does."""
+
+    def resume(self) -> None:
+        """Run on."""
 
 
 class Reactor(threading.local, trio.abc.Instrument):
@@ -44,7 +48,7 @@ class Reactor(threading.local, trio.abc.Instrument):
 
     def __init__(self) -> None:
         self.is_running = False
-        self.loop: RequestLoop | None = None
+        self.loop: Resumable | None = None
         self.afterwards: list[Callable[[], None]] = []
         self._callbacks: dict[int, Callable[[int], None]] = {}
         self._has_trio_work = False

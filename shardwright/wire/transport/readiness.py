@@ -4,8 +4,7 @@ import socket
 
 from trio.lowlevel import wait_readable
 
-from shardwright.wire.transport.reactor import HANG_UP, REACTOR
-from shardwright.wire.transport.request_loop import RequestLoop
+from shardwright.wire.transport.reactor import HANG_UP, REACTOR, Resumable
 
 
 class Readiness:
@@ -22,7 +21,7 @@ class Readiness:
         self._socket = connected
         self._is_watched = False
         self._is_hung_up = False
-        self._waiting: RequestLoop | None = None
+        self._waiting: Resumable | None = None
         self.has_news = False
 
     def take_news(self) -> bool:
@@ -32,7 +31,7 @@ class Readiness:
         self.has_news = self._is_hung_up
         return True
 
-    def resume_on_news(self, loop: RequestLoop) -> None:
+    def resume_on_news(self, loop: Resumable) -> None:
         """Resume a request loop, which is about to yield, when there is something to read."""
         if not self._is_watched:
             REACTOR.watch(self._socket, self._on_readable)

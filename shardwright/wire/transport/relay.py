@@ -3,15 +3,12 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import trio
 
+from shardwright.wire.transport.receivers import Receiver
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 from shardwright.wire.transport.unread import UNREAD_REPLIES
-
-if TYPE_CHECKING:
-    from shardwright.wire.transport.stream import FrameStream
 
 
 class Relay:
@@ -24,7 +21,7 @@ class Relay:
         is_receiver_gone: whether the receiver's connection, rather than the sender's, broke.
     """
 
-    def __init__(self, receiver: "FrameStream") -> None:
+    def __init__(self, receiver: Receiver) -> None:
         self.receiver = receiver
         self.is_receiver_gone = False
         self._patient_until: float | None = None

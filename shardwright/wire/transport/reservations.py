@@ -16,22 +16,20 @@ catalog (`daemon.single_flight`), belongs to none of them and does not wait.
 
 from collections.abc import Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import trio
 
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.transport.receivers import ReceivingClient
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
-
-if TYPE_CHECKING:
-    from shardwright.wire.transport.client_connection import ClientConnection
-    from shardwright.wire.transport.unread import UnreadReplies
+from shardwright.wire.transport.unread_total import UnreadTotal
 
 LONG_REPLY_BYTES: Final = 1 << 20
 """Replies with fewer bytes still to be received do not wait for room."""
 
-SERVED_CLIENT: Final[ContextVar["ClientConnection | None"]] = ContextVar("served_client", default=None)
+SERVED_CLIENT: Final[ContextVar[ReceivingClient | None]] = ContextVar("served_client", default=None)
 """The client for which a task works; child tasks inherit it."""
 
 
@@ -40,7 +38,7 @@ class _Receiver:
 
     __slots__ = ("admitted", "client", "size")
 
-    def __init__(self, client: "ClientConnection", size: int) -> None:
+    def __init__(self, client: ReceivingClient, size: int) -> None:
         self.client = client
         self.size = size
         self.admitted = trio.Event()
@@ -54,10 +52,10 @@ class Reservations:
         refused: how many replies were not received because there was no room.
     """
 
-    def __init__(self, unread: "UnreadReplies") -> None:
+    def __init__(self, unread: UnreadTotal) -> None:
         self._unread = unread
         self._waiting: list[_Receiver] = []
-        self._beyond_bound: ClientConnection | None = None
+        self._beyond_bound: ReceivingClient | None = None
         self.total_bytes = 0
         self.refused = 0
 
@@ -97,7 +95,7 @@ class Reservations:
             self._waiting = [each for each in self._waiting if each.client is not client]
             self._admit(together)
 
-    def take(self, client: "ClientConnection", size_max: int | None = None) -> int:
+    def take(self, client: ReceivingClient, size_max: int | None = None) -> int:
         """Remove a client's reservation, or at most ``size_max`` bytes of it.
 
         Returns:
@@ -110,28 +108,28 @@ class Reservations:
             self._beyond_bound = None
         return taken
 
-    def add(self, client: "ClientConnection", size: int) -> None:
+    def add(self, client: ReceivingClient, size: int) -> None:
         """Count bytes that are already part of the total as reserved for a client."""
         client.reserved_bytes += size
         self.total_bytes += size
 
-    def settle(self, client: "ClientConnection", size: int) -> None:
+    def settle(self, client: ReceivingClient, size: int) -> None:
         """Reduce a client's reservation to ``size``, the bytes that its running operation still keeps."""
         if client.reserved_bytes > size:
             self._unread.change_total(-self.take(client, client.reserved_bytes - size))
 
-    def release(self, client: "ClientConnection") -> None:
+    def release(self, client: ReceivingClient) -> None:
         """Release a client's reservation: the reply has been sent, or never will be."""
         self.settle(client, 0)
 
-    def _next_client(self) -> "ClientConnection":
+    def _next_client(self) -> ReceivingClient:
         """The next client to admit a reply for: running operations first, since they must finish to free their room."""
         clients = [each.client for each in self._waiting]
         if self._beyond_bound is not None and self._beyond_bound in clients:
             return self._beyond_bound
         return next((each for each in clients if each.reserved_bytes >= LONG_REPLY_BYTES), clients[0])
 
-    def _may_receive(self, client: "ClientConnection", size: int) -> bool:
+    def _may_receive(self, client: ReceivingClient, size: int) -> bool:
         """Whether there is room for ``size`` more bytes, or none is needed."""
         total = self._unread.total_bytes
         if not (size and total) or total + size <= self._unread.bounds.total_bytes:
@@ -166,7 +164,7 @@ class Reservations:
                 self.add(client, size)
                 self._unread.change_total(size)
 
-    def _counted(self, client: "ClientConnection", size: int) -> int:
+    def _counted(self, client: ReceivingClient, size: int) -> int:
         """How many of ``size`` further bytes count: a read keeps everything it receives until it is answered."""
         if client.is_interruptible:
             return size

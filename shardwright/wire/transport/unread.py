@@ -9,49 +9,18 @@ between two requests counts too (`wire.transport.holdings`).
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import trio
 
 from shardwright.wire.transport.holdings import Holding, Holdings
+from shardwright.wire.transport.receivers import Receiver, ReceivingClient
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 from shardwright.wire.transport.reservations import Reservations
-
-if TYPE_CHECKING:
-    from shardwright.wire.transport.client_connection import ClientConnection
-    from shardwright.wire.transport.stream import FrameStream
-
+from shardwright.wire.transport.unread_total import UnreadBounds, UnreadTotal
 
 PROGRESS_BYTES: Final = 1 << 18
 """A client that reads less than this in the time allowed counts as one that reads nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class UnreadBounds:
-    """Limits on the memory used by unread replies.
-
-    Attributes:
-        total_bytes: limit for all clients; if it is exceeded, the client that has read nothing for longest is
-            disconnected, or its cursor closed.
-        client_bytes: limit for one client; it is disconnected if it exceeds this and reads nothing for
-            `patience_seconds`.
-        patience_seconds: also how long a client that reads nothing may hold a connection to a shard.
-    """
-
-    total_bytes: int = 256 << 20
-    client_bytes: int = 32 << 20
-    patience_seconds: float = 10.0
-
-    @property
-    def stalled_seconds(self) -> float:
-        """How long a client may read nothing before it is disconnected if others are waiting for room."""
-        return self.patience_seconds / 5
-
-    @property
-    def relay_seconds(self) -> float:
-        """How long a client may hold a connection to a shard in total, for one reply that it reads slowly."""
-        return 3 * self.patience_seconds
 
 
 class SlowClientError(OSError):
@@ -81,7 +50,7 @@ class _Waiting:
             self.since = trio.current_time()
 
 
-class UnreadReplies:
+class UnreadReplies(UnreadTotal):
     """The replies that the clients of this process have not read.
 
     Attributes:
@@ -93,17 +62,16 @@ class UnreadReplies:
         clients_closed: how many clients were disconnected because of the limits.
     """
 
-    def __init__(self, bounds: UnreadBounds = UnreadBounds()) -> None:
-        self.bounds = bounds
-        self.total_bytes = 0
+    def __init__(self, bounds: UnreadBounds) -> None:
+        super().__init__(bounds)
         self.peak_bytes = 0
         self.clients_closed = 0
         self.reservations = Reservations(self)
-        self.holdings = Holdings(self)
+        self.holdings = Holdings(self, self.reservations, self._make_room_beside)
         self._waiting: set[_Waiting] = set()
 
     @may_run_in_reactor
-    async def send(self, stream: "FrameStream", rest: memoryview, client: "ClientConnection | None" = None) -> None:
+    async def send(self, stream: Receiver, rest: memoryview, client: ReceivingClient | None = None) -> None:
         """Write the rest of a reply while the limits permit it.
 
         Args:
@@ -199,6 +167,9 @@ class UnreadReplies:
             else:
                 break
 
+    def _make_room_beside(self, holding: Holding) -> None:
+        self.make_room(spared=holding)
+
     def _slowest(self) -> _Waiting | None:
         return min((each for each in self._waiting if each.size), key=lambda each: each.since, default=None)
 
@@ -212,5 +183,5 @@ class UnreadReplies:
             self.change_total(change)
 
 
-UNREAD_REPLIES: Final = UnreadReplies()
+UNREAD_REPLIES: Final = UnreadReplies(UnreadBounds())
 """The unread replies of this process."""

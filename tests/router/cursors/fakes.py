@@ -7,8 +7,8 @@ import bson
 import trio
 
 from shardwright.router.cursors.get_more import GetMore
+from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.router.sending.pending_reply import PendingReply, unreachable
-from shardwright.router.sending.shard_reply import ShardReply
 from shardwright.sharding.clock import VectorClock
 from shardwright.wire.errors import BackendError
 from shardwright.wire.message import OpMsg, op_msg

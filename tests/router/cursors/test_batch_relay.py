@@ -7,8 +7,8 @@ import pytest
 from bson.timestamp import Timestamp
 
 from shardwright.router.cursors.batch_relay import BatchRelay
-from shardwright.router.reads.cursor_reply import CursorReply
-from shardwright.router.sending.shard_reply import ShardReply
+from shardwright.router.replies.cursor_reply import CursorReply
+from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.wire.errors import RemoteProtocolError
 from shardwright.wire.message import CHECKSUM_PRESENT, op_msg
 

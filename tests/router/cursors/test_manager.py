@@ -14,7 +14,8 @@ from shardwright.router.cursors.session import NOBODY, CursorOwner
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError, ConnectFailedError
 from shardwright.wire.message import OpMsg
-from shardwright.wire.transport.unread import UNREAD_REPLIES, UnreadBounds
+from shardwright.wire.transport.unread import UNREAD_REPLIES
+from shardwright.wire.transport.unread_total import UnreadBounds
 
 if TYPE_CHECKING:
     from shardwright.router.sending.shard_sender import ShardSender

@@ -5,7 +5,7 @@ from typing import Any
 import bson
 from bson.timestamp import Timestamp
 
-from shardwright.router.sending.shard_reply import ShardReply
+from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import op_msg
 

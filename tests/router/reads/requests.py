@@ -5,7 +5,7 @@ from typing import Any
 
 import bson
 
-from shardwright.router.sending.shard_reply import ShardReply
+from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.request import Request
 

@@ -18,7 +18,8 @@ from shardwright.wire.transport.client import Connection
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.reservations import SERVED_CLIENT
 from shardwright.wire.transport.stream import FrameStream
-from shardwright.wire.transport.unread import UNREAD_REPLIES, UnreadBounds
+from shardwright.wire.transport.unread import UNREAD_REPLIES
+from shardwright.wire.transport.unread_total import UnreadBounds
 from tests.wire.transport.serving import RawClient, Serving, serving
 from tests.wire.transport.test_unread import until
 

@@ -13,7 +13,7 @@ from bson.binary import Binary
 
 from shardwright.shardd.migration.documents import MigrationAttempt, attempts_from
 from shardwright.shardd.migration.donor.request import MoveRangeRequest
-from shardwright.sharding.catalog.fields import required, required_uuid
+from shardwright.sharding.document_fields import required, required_uuid
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from bson.objectid import ObjectId
 
 from shardwright.shardd.migration.active_migrations import DonorMigrationKey
 from shardwright.sharding.arguments import full_namespace
-from shardwright.sharding.catalog.fields import optional, required
+from shardwright.sharding.document_fields import optional, required
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode

@@ -18,7 +18,7 @@ from shardwright.shardd.local_mongod.config_collection import ConfigCollection
 from shardwright.shardd.migration.documents import MIGRATION_CHECKPOINTS, MigrationAttempt, attempts_from
 from shardwright.shardd.migration.recipient.request import ReceiveRequest
 from shardwright.shardd.orphans.range_deletion_task import KeyRange
-from shardwright.sharding.catalog.fields import optional, required, required_uuid
+from shardwright.sharding.document_fields import optional, required, required_uuid
 from shardwright.wire.rawbson import encode_document, raw_document
 
 

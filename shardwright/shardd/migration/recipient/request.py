@@ -9,8 +9,8 @@ from shardwright.shardd.migration.documents import MigrationAttempt, attempts_fr
 from shardwright.shardd.migration.session_argument import migration_session_argument
 from shardwright.shardd.orphans.range_deletion_task import KeyRange
 from shardwright.sharding.arguments import full_namespace
-from shardwright.sharding.catalog.fields import optional, optional_uuid, required, required_uuid
 from shardwright.sharding.chunks import ChunkRange
+from shardwright.sharding.document_fields import optional, optional_uuid, required, required_uuid
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire.error_codes import ErrorCode

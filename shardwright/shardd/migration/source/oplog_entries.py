@@ -28,7 +28,7 @@ from uuid import UUID
 
 from bson.binary import Binary
 
-from shardwright.shardd.local_mongod.reserved_sessions import RESERVED_SESSION_IDS
+from shardwright.shardd.local_mongod.reserved_session_ids import RESERVED_SESSION_IDS
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.shard_key import ShardKeyPattern

@@ -7,7 +7,7 @@ import trio
 
 from shardwright.configd.catalog.catalog import Catalog
 from shardwright.configd.catalog.changelog import ChangeLog
-from shardwright.configd.locks import NamedLocks
+from shardwright.configd.primary.locks import NamedLocks
 from shardwright.configd.shards.shard_clients import ShardClients
 from shardwright.configd.shards.shard_hosts import ShardHosts
 from shardwright.daemon.single_flight import SingleFlight

@@ -6,12 +6,10 @@ in common (metrics, deadlines, errors, replies) is the dispatcher's, so that a h
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
-from shardwright.router.operation import Operation
-
-Reply: TypeAlias = bytes | dict[str, Any] | None
-"""A whole frame that answers the request, a document to be framed (``ok: 1`` is added), or nothing more to send."""
+from shardwright.router.operations.operation import Operation
+from shardwright.router.replies.own_reply import Reply
 
 CommandHandler: TypeAlias = Callable[[Operation], Awaitable[Reply]]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final, TypeAlias
 
-from shardwright.configd.operation import Operation
+from shardwright.configd.commands.operation import Operation
 
 CommandHandler: TypeAlias = Callable[[Operation], Awaitable[dict[str, Any]]]
 

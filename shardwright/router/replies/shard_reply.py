@@ -1,17 +1,15 @@
 """What came back from one shard: a reply, or the reason why there is none."""
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from shardwright.router.sending.usual_reply import cluster_time_of_usual
+from shardwright.router.placement.stale_routing import StaleRoutingError
+from shardwright.router.replies.usual_reply import cluster_time_of_usual
 from shardwright.sharding.clock import VectorClock
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import CommandError, RemoteProtocolError
 from shardwright.wire.frames import Header
 from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.rawbson import InvalidBSONError, Span, decode_document, decode_value, index, without_spans
-
-if TYPE_CHECKING:
-    from shardwright.router.routing.routing_cache import CollectionRouting
 
 INTERNAL_REPLY_FIELDS: Final = frozenset(
     {
@@ -28,22 +26,8 @@ INTERNAL_REPLY_FIELDS: Final = frozenset(
 """What shards and config servers tell each other in replies and clients never see."""
 
 
-class StaleRoutingError(Exception):
-    """A shard refused an operation because the router's knowledge of where data is was out of date (or its own).
-
-    Attributes:
-        error: the shard's StaleConfig, StaleDbVersion, StaleEpoch or the like.
-        involved: the routings of further collections that were used.
-    """
-
-    def __init__(self, error: CommandError) -> None:
-        super().__init__(str(error))
-        self.error = error
-        self.involved: tuple[CollectionRouting, ...] = ()
-
-
 class ShardedViewError(Exception):
-    """A shard cannot run a read of a view alone; it says what the view stands for (see `router.resolved_view`).
+    """A shard cannot run a read of a view alone; it says what the view stands for (see `router.reads.resolved_view`).
 
     Attributes:
         error: what it answered.

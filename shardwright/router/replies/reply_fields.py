@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from shardwright.router.sending.shard_reply import INTERNAL_REPLY_FIELDS, ShardReply
+from shardwright.router.replies.shard_reply import INTERNAL_REPLY_FIELDS, ShardReply
 
 _TIMES: Final = frozenset({"$clusterTime", "operationTime"})
 _NOT_ANSWER: Final = _TIMES | {name.decode(errors="replace") for name in INTERNAL_REPLY_FIELDS}

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from shardwright.router.operation import Operation
-from shardwright.router.registry import Reply
-from shardwright.router.routing.routing_cache import CollectionRouting
-from shardwright.router.sending.scatter import scatter
-from shardwright.router.sending.shard_reply import INTERNAL_REPLY_FIELDS, ShardReply
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.scatter import scatter
+from shardwright.router.placement.collection_routing import CollectionRouting
+from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.shard_reply import INTERNAL_REPLY_FIELDS, ShardReply
 from shardwright.router.writes.batch import WriteBatch
 from shardwright.router.writes.kind import WriteKind
 from shardwright.router.writes.messages import broadcast_elements, message_with_versions, shard_message

@@ -3,7 +3,7 @@
 from typing import Any
 
 from shardwright.router.context.router_context import RouterContext
-from shardwright.router.sending import own_reply
+from shardwright.router.replies import own_reply
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.rawbson import decode_document
 from shardwright.wire.read_preference import PRIMARY, ReadPreference

@@ -3,9 +3,11 @@
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from shardwright.router.operation import Operation
-from shardwright.router.routing.routing_cache import CollectionRouting, DatabaseRouting, RoutingCache
-from shardwright.router.sending.shard_reply import StaleRoutingError
+from shardwright.router.operations.operation import Operation
+from shardwright.router.placement.collection_routing import CollectionRouting
+from shardwright.router.placement.database_routing import DatabaseRouting
+from shardwright.router.placement.stale_routing import StaleRoutingError
+from shardwright.router.routing.routing_cache import RoutingCache
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.transport.request_loop import may_run_in_reactor
 

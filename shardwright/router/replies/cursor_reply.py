@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import bson
 
-from shardwright.router.sending.shard_reply import ShardReply
+from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.wire.errors import RemoteProtocolError
 from shardwright.wire.message import OpMsg
 from shardwright.wire.rawbson import (

@@ -6,7 +6,13 @@ import bson
 import pytest
 from bson.timestamp import Timestamp
 
-from shardwright.router.reads.cursor_reply import NEXT_BATCH, CursorReply, cursor_element, empty_cursor, is_whole_result
+from shardwright.router.replies.cursor_reply import (
+    NEXT_BATCH,
+    CursorReply,
+    cursor_element,
+    empty_cursor,
+    is_whole_result,
+)
 from shardwright.wire.errors import RemoteProtocolError
 from shardwright.wire.frames import Header
 from shardwright.wire.message import OpMsg

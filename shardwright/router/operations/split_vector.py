@@ -4,9 +4,9 @@ from typing import Any
 
 import bson
 
-from shardwright.router.operation import Operation
-from shardwright.router.sending.scatter import send_to_one
-from shardwright.router.sending.shard_reply import StaleRoutingError
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.scatter import send_to_one
+from shardwright.router.placement.stale_routing import StaleRoutingError
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg

@@ -6,11 +6,12 @@ from typing import Any, cast
 import bson
 from bson.timestamp import Timestamp
 
-from shardwright.router.operation import Operation
-from shardwright.router.registry import Reply
-from shardwright.router.routing.routing_cache import CollectionRouting, DatabaseRouting
-from shardwright.router.sending.shard_reply import ShardReply
-from shardwright.router.writes.execute import execute
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.write_execution import execute
+from shardwright.router.placement.collection_routing import CollectionRouting
+from shardwright.router.placement.database_routing import DatabaseRouting
+from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.router.writes.kind import WriteKind
 from shardwright.sharding.clock import VectorClock
 from shardwright.sharding.routing_table import RoutingTable
@@ -34,7 +35,7 @@ Answer = Mapping[str, Any] | CommandError
 
 
 class FakeRouter:
-    """What `router.writes.execute` uses of a router's context.
+    """What `router.operations.write_execution` uses of a router's context.
 
     Args:
         tables: the routing table of each time that the routing is read, None for an unsharded collection; an error for

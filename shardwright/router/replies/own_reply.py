@@ -1,11 +1,14 @@
 """Replies that the router makes by itself: they end with the newest times that it knows."""
 
-from typing import Any
+from typing import Any, TypeAlias
 
 from shardwright.sharding.clock import VectorClock, signed_cluster_time
 from shardwright.sharding.timestamps import unpack_timestamp
 from shardwright.wire.message import reply
 from shardwright.wire.rawbson import encode_elements, from_elements
+
+Reply: TypeAlias = bytes | dict[str, Any] | None
+"""A whole frame that answers the request, a document to be framed (``ok: 1`` is added), or nothing more to send."""
 
 
 def gossip(clock: VectorClock) -> dict[str, Any]:

@@ -5,10 +5,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from shardwright.router.operation import Operation
+from shardwright.router.operations.operation import Operation
+from shardwright.router.placement.collection_routing import CollectionRouting
+from shardwright.router.placement.stale_routing import StaleRoutingError
 from shardwright.router.reads.pipeline import Pipeline
-from shardwright.router.routing.routing_cache import CollectionRouting
-from shardwright.router.sending.shard_reply import StaleRoutingError
 from shardwright.sharding.involved_namespaces import INVOLVED_NAMESPACES, involved_namespaces_element
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError

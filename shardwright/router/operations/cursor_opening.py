@@ -11,10 +11,11 @@ from shardwright.router.cursors.merged import MergedCursor
 from shardwright.router.cursors.remote import RemoteCursor
 from shardwright.router.cursors.session import CursorOwner
 from shardwright.router.cursors.single_shard import SingleShardCursor
-from shardwright.router.operation import Operation
-from shardwright.router.reads.cursor_reply import CursorReply, is_whole_result
-from shardwright.router.sending.scatter import raise_worst, send_to_one
-from shardwright.router.sending.shard_reply import ShardReply
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.scatter import send_to_one
+from shardwright.router.replies.cursor_reply import CursorReply, is_whole_result
+from shardwright.router.replies.shard_reply import ShardReply
+from shardwright.router.replies.worst_error import raise_worst
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import CommandError
 from shardwright.wire.read_preference import PRIMARY, ReadPreference

@@ -2,8 +2,8 @@
 
 from collections.abc import Awaitable
 
-from shardwright.router.operation import Operation
-from shardwright.router.registry import Reply
+from shardwright.router.operations.operation import Operation
+from shardwright.router.replies.own_reply import Reply
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from shardwright.configd.primary import Primary
+from shardwright.configd.primary.primary import Primary
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.request import Request

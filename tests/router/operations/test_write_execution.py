@@ -10,8 +10,8 @@ from bson.int64 import Int64
 from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
-from shardwright.router.registry import Reply
-from shardwright.router.writes import execute as execute_module
+from shardwright.router.operations import write_execution
+from shardwright.router.replies.own_reply import Reply
 from shardwright.router.writes.kind import WriteKind
 from shardwright.sharding.versions import IGNORED, UNSHARDED
 from shardwright.wire.error_codes import ErrorCode
@@ -19,8 +19,8 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.message import OpMsg
 from shardwright.wire.request import Request
 from tests import both_ways
+from tests.router.operations.fake_router import ALL_SHARDS, OK, TOPOLOGY_TIME, Answer, FakeRouter, statements_sent
 from tests.router.writes.builders import request, table
-from tests.router.writes.fake_router import ALL_SHARDS, OK, TOPOLOGY_TIME, Answer, FakeRouter, statements_sent
 
 pytestmark = pytest.mark.usefixtures("both_ways_of_running")
 
@@ -237,7 +237,7 @@ def test_a_statement_that_two_shards_know_as_executed_counts_once(executor: dict
 
 
 def test_a_change_of_shard_in_an_ordered_batch_takes_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(execute_module, "scatter")
+    monkeypatch.delattr(write_execution, "scatter")
     router = FakeRouter([BY_K], counting)
     reply = run(router, WriteKind.INSERT, documents(*(number * (-1) ** number for number in range(1, 51))))
     assert (reply["n"], len(router.sent)) == (50, 50)

@@ -5,11 +5,12 @@ Each function sends again when a shard says that the router's knowledge is out o
 
 from collections.abc import Sequence
 
-from shardwright.router.operation import Operation
-from shardwright.router.routing.retry import with_database, with_routing
-from shardwright.router.routing.routing_cache import CollectionRouting, DatabaseRouting
-from shardwright.router.sending.scatter import forwarded, scatter, send_to_one
-from shardwright.router.sending.shard_reply import ShardReply
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.retry import with_database, with_routing
+from shardwright.router.operations.scatter import forwarded, scatter, send_to_one
+from shardwright.router.placement.collection_routing import CollectionRouting
+from shardwright.router.placement.database_routing import DatabaseRouting
+from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.wire.read_preference import PRIMARY, ReadPreference
 
 

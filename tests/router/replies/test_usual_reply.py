@@ -7,8 +7,8 @@ import pytest
 from bson.int64 import Int64
 from bson.timestamp import Timestamp
 
-from shardwright.router.sending.shard_reply import ShardReply
-from shardwright.router.sending.usual_reply import cluster_time_of_usual
+from shardwright.router.replies.shard_reply import ShardReply
+from shardwright.router.replies.usual_reply import cluster_time_of_usual
 from shardwright.sharding.clock import VectorClock
 from shardwright.sharding.timestamps import pack_timestamp
 from shardwright.wire.message import op_msg, with_checksum

@@ -1,0 +1,63 @@
+"""Where the documents of one collection are."""
+
+from shardwright.router.placement.database_routing import DatabaseRouting
+from shardwright.sharding.clock import config_time_element
+from shardwright.sharding.routing_table import RoutingTable
+
+
+class CollectionRouting:
+    """Where the documents of one collection are.
+
+    Attributes:
+        namespace: ``db.collection``.
+        database: the routing of its database.
+        table: its routing table, None when it is not sharded.
+        primary: the primary shard of the database.
+    """
+
+    __slots__ = ("_config_time", "_elements", "database", "namespace", "primary", "table")
+
+    def __init__(
+        self, namespace: str, database: DatabaseRouting, table: RoutingTable | None, config_time: int = 0
+    ) -> None:
+        """Make it.
+
+        Args:
+            namespace: see above.
+            database: see above.
+            table: see above.
+            config_time: by which the placement was in the catalog, packed; 0 if unknown.
+        """
+        self._config_time = config_time_element(config_time) if config_time else b""
+        self._elements: dict[str, bytes] = {}
+        self.namespace = namespace
+        self.database = database
+        self.table = table
+        self.primary = database.primary
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether there is a routing table."""
+        return self.table is not None
+
+    @property
+    def shards(self) -> frozenset[str]:
+        """The shards that own a part of the collection."""
+        return frozenset({self.primary}) if self.table is None else self.table.shards
+
+    def versions_for(self, shard_id: str) -> bytes:
+        """The version elements of a command on the collection that is sent to ``shard_id``.
+
+        With them goes the config time, so that a shard that knows of an older placement reads on up to there. The
+        versions come last, where a shard cuts them off.
+        """
+        elements = self._elements.get(shard_id)
+        if elements is None:
+            versions = self._bare_versions_for(shard_id)
+            elements = self._elements[shard_id] = self._config_time + versions if versions else b""
+        return elements
+
+    def _bare_versions_for(self, shard_id: str) -> bytes:
+        if self.table is None:
+            return self.database.unsharded_elements
+        return self.table.shard_version_element(shard_id)

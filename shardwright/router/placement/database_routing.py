@@ -1,0 +1,44 @@
+"""Where the unsharded collections of a database are."""
+
+from typing import Final
+
+from shardwright.sharding.clock import config_time_element
+from shardwright.sharding.versions import UNSHARDED, DatabaseVersion, database_version_element, shard_version_element
+
+CONFIG_SHARD: Final = "config"
+"""The name by which the config servers are addressed as if they were a shard."""
+
+_UNSHARDED_ELEMENT: Final = shard_version_element(UNSHARDED)
+
+
+class DatabaseRouting:
+    """Where the unsharded collections of a database are.
+
+    Attributes:
+        name: the database.
+        primary: its primary shard.
+        version: None for the databases whose placement is fixed.
+        element: the ``databaseVersion`` element of commands to the primary shard, ready for `rawbson.append`. Before it
+            goes the config time, so that a shard that knows of an older entry reads on up to there.
+        unsharded_elements: the version elements of commands on an unsharded collection.
+    """
+
+    __slots__ = ("element", "name", "primary", "unsharded_elements", "version")
+
+    def __init__(self, name: str, primary: str, version: DatabaseVersion | None, config_time: int = 0) -> None:
+        """Make it.
+
+        Args:
+            name: see above.
+            primary: see above.
+            version: see above.
+            config_time: by which the entry was in the catalog, packed; 0 if unknown.
+        """
+        self.name = name
+        self.primary = primary
+        self.version = version
+        self.element = self.unsharded_elements = b""
+        if version is not None:
+            bare = database_version_element(version)
+            self.element = config_time_element(config_time) + bare if config_time else bare
+            self.unsharded_elements = _UNSHARDED_ELEMENT + bare

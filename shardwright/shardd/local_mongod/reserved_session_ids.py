@@ -1,0 +1,11 @@
+"""The sessions in whose transactions documents are moved: change streams leave out the events that have their ids."""
+
+from typing import Final
+from uuid import UUID
+
+from shardwright.daemon.reserved_session_ids import RESERVED_ID_START
+
+RESERVED_SESSION_IDS: Final = tuple(
+    UUID(bytes=RESERVED_ID_START + b"\0\0\0\0" + bytes((number,))) for number in range(8)
+)
+"""The ids of the reserved sessions, the same on all shards: the product's name and a number."""
