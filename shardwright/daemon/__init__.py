@@ -1,1 +1,1 @@
-"""Plumbing for every daemon that knows no sharding: running, logs, metrics, options, sidecars of a mongod."""
+"""Infrastructure for all daemons, without any sharding: running, logs, metrics, options, sidecars of a mongod."""

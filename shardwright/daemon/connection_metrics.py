@@ -1,4 +1,4 @@
-"""The connections of a daemon, to it and from it, as its metrics show them."""
+"""Metrics of a daemon's connections, incoming and outgoing."""
 
 from shardwright.daemon.metrics import Metrics
 from shardwright.wire.transport.pools import ConnectionPools
@@ -7,12 +7,12 @@ from shardwright.wire.transport.unread import UNREAD_REPLIES
 
 
 def measure_connections(metrics: Metrics, server: Server, pools: ConnectionPools) -> None:
-    """Show how many clients are connected, and what the pools of connections to other hosts are doing.
+    """Add metrics of the connected clients and of the pools of connections to other hosts.
 
     Args:
-        metrics: of the daemon.
-        server: serves its clients.
-        pools: lend its connections to others.
+        metrics: the daemon's metrics.
+        server: the server for its clients.
+        pools: its connections to other hosts.
     """
     metrics.gauge("open_connections", "Open client connections", lambda: len(server.clients))
     metrics.observed_counter(
@@ -62,7 +62,7 @@ def measure_connections(metrics: Metrics, server: Server, pools: ConnectionPools
 
 
 def _totals(pools: ConnectionPools) -> dict[str, float]:
-    # By state and not by host: hosts come and go, and label values have to be few and known.
+    # By state, not by host: hosts come and go, and label values must be few and known.
     statistics = pools.statistics().values()
     return {
         "available": sum(pool.available for pool in statistics),

@@ -1,8 +1,8 @@
-"""Fail points: named places in a daemon at which tests make it wait or fail.
+"""Fail points: named points in a daemon at which tests make it wait or fail.
 
 Their commands and modes are MongoDB's (``configureFailPoint``, ``waitForFailPoint``; wiki page "The failCommand fail
-point" and ``src/mongo/util/fail_point.h``). A place asks `FailPoints.should_fail`, or waits in `FailPoints.hang_while`;
-one that is off, as all are outside of tests, costs a look-up in an empty dictionary.
+point" and ``src/mongo/util/fail_point.h``). Code asks `FailPoints.should_fail`, or waits in `FailPoints.hang_while`.
+Outside tests all are off, and asking costs a look-up in an empty dictionary.
 """
 
 import random
@@ -18,7 +18,7 @@ Matches = Callable[[Mapping[str, Any]], bool]
 
 
 class _Switch:
-    """One fail point: how it is configured, and who waits for what of it."""
+    """The configuration of one fail point, and the tasks that wait for it to change."""
 
     def __init__(self) -> None:
         self.entered = 0
@@ -36,7 +36,7 @@ class _Switch:
         self._changes.unpark_all()
 
     def enter(self) -> bool:
-        """Whether a place that comes by now is affected; counted if it is."""
+        """Whether the fail point fires for the caller; if so, it is counted as entered."""
         if self._fires is None or not self._fires():
             return False
         self.entered += 1
@@ -51,7 +51,7 @@ class FailPoints:
     """The fail points of one daemon.
 
     Args:
-        names: all that the daemon has.
+        names: all fail points of the daemon.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -63,12 +63,12 @@ class FailPoints:
         """Turn a fail point on or off; returns how often it has been entered so far.
 
         Args:
-            name: which.
+            name: the fail point.
             mode: ``"off"``, ``"alwaysOn"``, ``{times: n}``, ``{skip: n}`` or ``{activationProbability: p}``.
-            data: what the place is to know, and the ``errorCode`` of those that fail.
+            data: parameters for the code at the fail point, such as the ``errorCode`` to fail with.
 
         Raises:
-            CommandError: FailPointSetFailed, there is none of that name; BadValue, the mode is none.
+            CommandError: FailPointSetFailed, there is none of that name; BadValue, the mode is invalid.
         """
         switch = self._switch(name)
         fires = _parse_mode(mode, lambda: self._turn_off(name))
@@ -80,11 +80,11 @@ class FailPoints:
         return switch.entered
 
     def should_fail(self, name: str, matches: Matches | None = None) -> Mapping[str, Any] | None:
-        """The fail point's data if it is on for this caller, else None.
+        """The fail point's data if it fires for this caller, otherwise None.
 
         Args:
-            name: which.
-            matches: whether the data means the one who asks; only then it is counted as entered.
+            name: the fail point.
+            matches: whether the data applies to the caller; only then is the fail point counted as entered.
         """
         assert name in self.names, name
         switch = self._active.get(name)
@@ -94,7 +94,7 @@ class FailPoints:
         return data if switch.enter() else None
 
     def fail_if_on(self, name: str, default: ErrorCode = ErrorCode.InternalError) -> None:
-        """Fail as the fail point's ``errorCode`` says, if it is on.
+        """Fail with the fail point's ``errorCode`` if it is on.
 
         Raises:
             CommandError: it is on.
@@ -112,7 +112,7 @@ class FailPoints:
             await switch.wait_for_change()
 
     async def wait_entered(self, name: str, times: int) -> None:
-        """Return once the fail point has been entered so often since the daemon began.
+        """Wait until the fail point has been entered ``times`` times since the daemon started.
 
         Raises:
             CommandError: FailPointSetFailed, there is none of that name.
@@ -132,7 +132,7 @@ class FailPoints:
 
 
 def _parse_mode(mode: object, turn_off: Callable[[], None]) -> Callable[[], bool] | None:
-    """What decides, each time a place comes by, whether it is affected; None for ``off``."""
+    """The function that decides each time whether the fail point fires; None for ``off``."""
     match mode:
         case "off":
             return None

@@ -1,4 +1,4 @@
-"""Holding back signals: all of them while a daemon starts, and those that concern the log while it is being written."""
+"""Blocking signals: all that a daemon handles while it starts, and those for the log while it is being written."""
 
 import signal
 from collections.abc import Iterator
@@ -10,9 +10,9 @@ ENDING_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def hold_back_signals() -> None:
-    """Have every signal that a daemon obeys wait until it can.
+    """Block all signals that a daemon handles until its handlers are installed.
 
-    Called before anything slow is imported. `daemon.signals` lets them through: `obey_log_signals` the first ones,
+    Called before slow imports. `daemon.signals` unblocks them: `obey_log_signals` the signals for the log,
     `obey_ending_signals` the others.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, (*LOG_SIGNALS, *ENDING_SIGNALS))
@@ -20,11 +20,11 @@ def hold_back_signals() -> None:
 
 @contextmanager
 def log_signals_held_back() -> Iterator[None]:
-    """In the block neither signal is acted upon; one that came meanwhile is, once, after it.
+    """Block SIGUSR1 and SIGUSR2 in the block; one that arrives meanwhile is handled once, afterwards.
 
-    Python runs the handler of a signal between any two steps of the program: in the middle of a rotation, or of a write
-    that waits for the reader of a pipe. The handler would then rotate or write as well, and in a burst of signals each
-    handler would be interrupted by the next one. A process that is started in the block obeys neither before it calls
+    Python runs signal handlers between any two bytecodes, for example during a rotation, or during a write that waits
+    for the reader of a pipe. The handler would then rotate or write too, and in a burst of signals each handler would
+    be interrupted by the next one. In a process started in the block both signals stay blocked until it calls
     `daemon.signals.obey_log_signals`.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, LOG_SIGNALS)

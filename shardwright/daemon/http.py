@@ -1,10 +1,10 @@
-"""The small HTTP server beside every daemon, for Prometheus and for supervisors and load balancers.
+"""The small HTTP server of every daemon, for Prometheus, supervisors and load balancers.
 
 * ``/metrics``: Prometheus's text format.
 * ``/healthz``: 200 while the process can answer at all.
-* ``/readyz``: 200 when the daemon can serve clients, otherwise 503 with the reason.
+* ``/readyz``: 200 if the daemon can serve clients, otherwise 503 with the reason.
 
-HTTP/1.1 by h11; connections are kept alive but not for long. It is not meant for the open internet.
+It speaks HTTP/1.1 through h11, and closes idle connections soon. It is not meant for the public internet.
 """
 
 import json
@@ -31,7 +31,7 @@ logger = get_logger("daemon.http")
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What a path answers."""
+    """The response of a path."""
 
     status: HTTPStatus
     body: bytes
@@ -39,11 +39,11 @@ class Response:
 
 
 class HealthServer:
-    """Answers the paths above.
+    """Serves the paths above.
 
     Args:
-        metrics: what ``/metrics`` shows.
-        not_ready_reason: asked for every ``/readyz``: None when the daemon is ready, else why it is not.
+        metrics: shown by ``/metrics``.
+        not_ready_reason: called for every ``/readyz``: None if the daemon is ready, otherwise why it is not.
     """
 
     def __init__(self, metrics: Metrics, not_ready_reason: Callable[[], str | None]) -> None:
@@ -51,7 +51,7 @@ class HealthServer:
         self._not_ready_reason = not_ready_reason
 
     def respond(self, method: bytes, target: bytes) -> Response:
-        """The answer to one request, without any I/O."""
+        """The response to one request, without any I/O."""
         if method not in (b"GET", b"HEAD"):
             return _json(HTTPStatus.METHOD_NOT_ALLOWED, error="only GET and HEAD")
         match target.partition(b"?")[0]:
@@ -68,7 +68,7 @@ class HealthServer:
                 return _json(HTTPStatus.NOT_FOUND, error="no such path")
 
     async def serve_stream(self, stream: trio.abc.Stream) -> None:
-        """Talk HTTP on one connection until it ends, breaks the protocol or idles too long."""
+        """Serve HTTP on one connection until it is closed, violates the protocol or is idle for too long."""
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_BYTES_MAX)
         async with stream:
             try:
@@ -81,7 +81,7 @@ class HealthServer:
                 logger.debug("An HTTP connection broke")
 
     def _respond_safely(self, request: h11.Request) -> Response:
-        """The answer, or 500: a fault in a gauge must not take the daemon down with it."""
+        """The response, or 500: a faulty gauge must not bring the daemon down."""
         try:
             return self.respond(request.method, request.target)
         except Exception:
@@ -89,7 +89,7 @@ class HealthServer:
             return _json(HTTPStatus.INTERNAL_SERVER_ERROR, error="internal error")
 
     async def _serve_request(self, connection: h11.Connection, stream: trio.abc.Stream) -> bool:
-        """Read and answer one request; whether another may follow on this connection."""
+        """Read and answer one request; returns whether another may follow on this connection."""
         try:
             request = await _read_request(connection, stream)
             if request is None:
@@ -109,14 +109,14 @@ class HealthServer:
 
 
 async def serve_http(server: HealthServer, listeners: Iterable[socket.socket]) -> None:
-    """Answer on sockets that are listening already, until cancelled."""
+    """Serve HTTP on listening sockets until cancelled."""
     await trio.serve_listeners(
         server.serve_stream, [trio.SocketListener(trio.socket.from_stdlib_socket(listener)) for listener in listeners]
     )
 
 
 async def _read_request(connection: h11.Connection, stream: trio.abc.Stream) -> h11.Request | None:
-    """The next request with its body read to the end, or None when the client is done."""
+    """The next request, with its body consumed, or None if the client has finished."""
     request: h11.Request | None = None
     while True:
         event = connection.next_event()

@@ -1,4 +1,4 @@
-"""The file that a daemon's log is appended to, and its rotation."""
+"""A daemon's log file and its rotation."""
 
 import errno
 import fcntl
@@ -14,21 +14,21 @@ _STANDARD_STREAMS: Final = (1, 2)
 
 
 class LogRotation(StrEnum):
-    """What a rotation does with the file, as mongod's ``--logRotate`` names it."""
+    """What a rotation does with the file, with the names of mongod's ``--logRotate``."""
 
     RENAME = "rename"
-    """The file gets the time as a suffix, and a new one takes its place."""
+    """The file is renamed with the time as a suffix, and a new one is created."""
     REOPEN = "reopen"
-    """The file is closed and opened again: another program has moved it."""
+    """The file is closed and opened again, after another program has moved it."""
 
 
 class LogFile:
-    """A file that is appended to, one whole line per system call.
+    """A file to which each line is appended with a single system call.
 
-    Several processes may write to the same file, and another program may move it or cut it to nothing at any time.
+    Several processes may write to the same file, and another program may move or truncate it at any time.
 
     Args:
-        path: which file; it is opened at once.
+        path: the file, which is opened at once.
         rotation: what `rotate` does.
 
     Raises:
@@ -51,13 +51,13 @@ class LogFile:
             left = left[os.write(self._descriptor, left) :]
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: lines are not buffered."""
 
     def rotate(self, suffix: str) -> None:
-        """Begin a new file, or go on in the one that another program or process has put in its place.
+        """Start a new file, or continue in the one that another program or process has created in its place.
 
         Args:
-            suffix: follows the name of the file that is finished, after a dot.
+            suffix: appended to the name of the finished file, after a dot.
 
         Raises:
             OSError: the file cannot be renamed, or a new one cannot be opened; the old one remains in use.
@@ -65,13 +65,13 @@ class LogFile:
         with self._locked():
             if self._rotation is LogRotation.RENAME and self.is_in_place():
                 finished = self._path.with_name(f"{self._path.name}.{suffix}")
-                if finished.exists():  # of a rotation within the same second
+                if finished.exists():  # from a rotation within the same second
                     raise FileExistsError(errno.EEXIST, f"cannot rename the log: {finished} exists already")
                 self._path.rename(finished)
         self.reopen()
 
     def reopen(self) -> None:
-        """Go on in the file that has the log's name now.
+        """Continue in the file that now has the log's name.
 
         Raises:
             OSError: it cannot be opened; the old one remains in use.
@@ -79,8 +79,8 @@ class LogFile:
         opened = self._open()
         for stream in _STANDARD_STREAMS:
             if _is_same_file(stream, self._descriptor):
-                os.dup2(opened, stream)  # or the finished file would take up space for as long as this process runs
-        # The number stays the same: a signal may have interrupted a write that is about to use it.
+                os.dup2(opened, stream)  # otherwise the finished file would occupy space until this process ends
+        # The descriptor's number stays the same: a signal may have interrupted a write that is about to use it.
         os.dup2(opened, self._descriptor, inheritable=False)
         os.close(opened)
 
@@ -97,7 +97,7 @@ class LogFile:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Keep the other processes that write to the same file from renaming it at the same time."""
+        """Prevent other processes that write to the same file from renaming it at the same time."""
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
         try:
             yield

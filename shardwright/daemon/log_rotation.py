@@ -1,4 +1,4 @@
-"""The error of the ``logRotate`` command, which all daemons have."""
+"""Log rotation for the ``logRotate`` command, which all daemons have."""
 
 from typing import Final
 
@@ -10,10 +10,10 @@ FAILED: Final = "Log rotation failed due to one or more errors"
 
 
 def rotate_logs_for_client() -> None:
-    """Rotate the log because a client asks for it.
+    """Rotate the log at the request of a client.
 
     Raises:
-        CommandError: FileRenameFailed, it failed; what went wrong is in the log.
+        CommandError: FileRenameFailed, it failed; the reason is in the log.
     """
     try:
         rotate_logs()

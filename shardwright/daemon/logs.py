@@ -1,8 +1,8 @@
-"""Structured logs: one JSON object a line, on standard error or in a file.
+"""Structured logs: one JSON object per line, on standard error or in a file.
 
-Every line has ``t`` (ISO 8601, UTC, milliseconds), ``level``, ``component`` and ``msg`` (one short sentence), then the
-fields that the line is about, in snake_case. Our own lines come from `wire.logger`; those of libraries, and Python's
-warnings, come through the standard library and get the same form.
+Every line has ``t`` (ISO 8601, UTC, milliseconds), ``level``, ``component`` and ``msg`` (one short sentence), then its
+fields in snake_case. Our own lines come from `wire.logger`; those of libraries, and Python's warnings, come through the
+standard library and get the same format.
 """
 
 import json
@@ -25,14 +25,14 @@ LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": loggin
 _RECORD_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 recent: Final = RecentLog()
-"""The lines that the ``getLog`` command of this process shows."""
+"""The lines returned by the ``getLog`` command of this process."""
 
 
 _logger: Final = get_logger("daemon.logs")
 
 
 class JSONFormatter(logging.Formatter):
-    """A log record as one line of JSON. What JSON cannot say is written as its string."""
+    """Formats a log record as one line of JSON. Values that JSON cannot represent are written as strings."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The line, without its newline."""
@@ -55,17 +55,17 @@ class JSONFormatter(logging.Formatter):
 
 
 class LineWriter(Protocol):
-    """What lines are written to: a standard stream, or a `LogFile`."""
+    """The destination of lines: a standard stream or a `LogFile`."""
 
     def write(self, text: str, /) -> object:
         """Append ``text``."""
 
     def flush(self) -> object:
-        """Let nothing be held back."""
+        """Write any buffered text."""
 
 
 class LogSink(logging.Handler):
-    """Writes each line to a stream and remembers it in a `RecentLog`; closing it closes a `LogFile`."""
+    """Writes each line to a stream and adds it to a `RecentLog`; closing it closes a `LogFile`."""
 
     def __init__(self, stream: LineWriter, recent_log: RecentLog) -> None:
         super().__init__()
@@ -86,18 +86,18 @@ class LogSink(logging.Handler):
 
     @property
     def file(self) -> LogFile | None:
-        """What is written to, if it is a file."""
+        """The destination, if it is a file."""
         return self._stream if isinstance(self._stream, LogFile) else None
 
     def close(self) -> None:
-        """Let go of the stream; called by the standard library at exit."""
+        """Release the stream; called by the standard library at exit."""
         if self.file is not None:
             self.file.close()
         super().close()
 
 
 def configure_logs(level: str = "info", file: Path | None = None, rotation: LogRotation = LogRotation.RENAME) -> None:
-    """Send the lines of all components to standard error, or append them to ``file``. Called once at start.
+    """Send the lines of all components to standard error, or append them to ``file``. Called once at startup.
 
     Raises:
         OSError: the file cannot be opened.
@@ -114,7 +114,7 @@ def configure_logs(level: str = "info", file: Path | None = None, rotation: LogR
 
 
 def log_uncaught_exceptions() -> None:
-    """Have the interpreter's reports of exceptions that nothing caught become lines of the log."""
+    """Log the interpreter's reports of uncaught exceptions."""
 
     def on_uncaught(_kind: type[BaseException], error: BaseException, _traceback: TracebackType | None) -> None:
         _logger.exception("Uncaught exception", raised=error)
@@ -127,10 +127,10 @@ def log_uncaught_exceptions() -> None:
 
 
 def rotate_logs() -> None:
-    """Begin a new log file, as the option ``--log-rotate`` says; nothing is done when the log is no file.
+    """Rotate the log file according to the option ``--log-rotate``; without a log file nothing is done.
 
     Raises:
-        OSError: it failed, and the log goes on in the old file; a line in it says so.
+        OSError: it failed; logging continues in the old file, which records the failure.
     """
     suffix = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S")
     _logger.info("Log rotation initiated", suffix=suffix)
@@ -138,7 +138,7 @@ def rotate_logs() -> None:
 
 
 def reopen_logs() -> None:
-    """Go on in the file that has the log's name now, after another process has rotated it.
+    """Continue in the file that now has the log's name, after another process has rotated it.
 
     Raises:
         OSError: as `rotate_logs`.
@@ -159,7 +159,7 @@ def _change_files(change: Callable[[LogFile], None]) -> None:
 
 
 def set_level(level: str) -> None:
-    """Change the level of all components while running."""
+    """Change the level of all components at run time."""
     logging.getLogger().setLevel(LEVELS[level])
 
 

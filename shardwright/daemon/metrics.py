@@ -1,7 +1,7 @@
-"""What a daemon measures about itself, in one registry that Prometheus reads.
+"""A daemon's metrics, in one registry that Prometheus reads.
 
-Counters are plain integers that their owner adds to; gauges are functions that are asked when someone reads. Label
-values have to be few and known: commands, outcomes, shards, never namespaces or values of users.
+Counters are plain numbers that their owner increments; gauges are functions called when metrics are read. Label values
+must be few and known: commands, outcomes, shards, never namespaces or users' values.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,7 +17,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Counter:
-    """A number that only grows."""
+    """A number that only increases."""
 
     __slots__ = ("value",)
 
@@ -25,12 +25,12 @@ class Counter:
         self.value: float = 0
 
     def add(self, amount: float = 1) -> None:
-        """Count ``amount`` more."""
+        """Add ``amount``."""
         self.value += amount
 
 
 class LabelledCounter:
-    """Counters of the same kind, told apart by one label."""
+    """Counters of the same kind, distinguished by one label."""
 
     __slots__ = ("values",)
 
@@ -38,7 +38,7 @@ class LabelledCounter:
         self.values: dict[str, int] = {}
 
     def add(self, label: str, amount: int = 1) -> None:
-        """Count ``amount`` more for a label value."""
+        """Add ``amount`` to the counter of a label value."""
         self.values[label] = self.values.get(label, 0) + amount
 
 
@@ -47,7 +47,7 @@ class Metrics(Collector):
 
     Args:
         component: ``router``, ``shardd`` or ``configd``; metric names begin with ``shardwright_<component>``.
-        commands: the commands that operations are counted by.
+        commands: the commands by which operations are counted.
     """
 
     def __init__(self, component: str, commands: Iterable[str]) -> None:
@@ -61,18 +61,18 @@ class Metrics(Collector):
         GCCollector(registry=self._registry)
 
     def counter(self, name: str, description: str) -> Counter:
-        """A new counter; Prometheus sees ``<prefix>_<name>_total``."""
+        """Create a counter, exported as ``<prefix>_<name>_total``."""
         counter = Counter()
         self.observed_counter(name, description, lambda: counter.value)
         return counter
 
     def observed_counter(self, name: str, description: str, read_value: Callable[[], float]) -> None:
-        """A counter that is kept elsewhere, and asked for when the metrics are read."""
+        """Export a counter kept elsewhere, whose value is read when metrics are read."""
         full_name = f"{self._prefix}_{name}"
         self._add(name, lambda: CounterMetricFamily(full_name, description, value=read_value()))
 
     def labelled_counter(self, name: str, description: str, label: str) -> LabelledCounter:
-        """New counters with one label; Prometheus sees ``<prefix>_<name>_total{label=…}``."""
+        """Create counters with one label, exported as ``<prefix>_<name>_total{label=…}``."""
         counter = LabelledCounter()
         full_name = f"{self._prefix}_{name}"
 
@@ -86,14 +86,14 @@ class Metrics(Collector):
         return counter
 
     def gauge(self, name: str, description: str, read_value: Callable[[], float]) -> None:
-        """A gauge whose value is asked for when the metrics are read."""
+        """Export a gauge whose value is read when metrics are read."""
         full_name = f"{self._prefix}_{name}"
         self._add(name, lambda: GaugeMetricFamily(full_name, description, value=read_value()))
 
     def labelled_gauge(
         self, name: str, description: str, label: str, read_values: Callable[[], Mapping[str, float]]
     ) -> None:
-        """Gauges by label value, all asked for at once when the metrics are read."""
+        """Export gauges by label value, all read with one call when metrics are read."""
         full_name = f"{self._prefix}_{name}"
 
         def read() -> Metric:
@@ -105,13 +105,13 @@ class Metrics(Collector):
         self._add(name, read)
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics of this daemon's own; called by the registry."""
+        """The daemon's own metrics; called by the registry."""
         yield from self.operations.collect()
         for read in self._readers.values():
             yield read()
 
     def render(self) -> bytes:
-        """Everything in Prometheus's text format, the process's own metrics included."""
+        """All metrics in Prometheus's text format, including those of the process."""
         return generate_latest(self._registry)
 
     def _add(self, name: str, read: Callable[[], Metric]) -> None:

@@ -1,4 +1,4 @@
-"""What a request is about, as logs tell it."""
+"""The namespace of a request, for logs."""
 
 from collections.abc import Container
 from typing import Final
@@ -9,17 +9,17 @@ from shardwright.wire.request import Request
 _NAME_NO_COLLECTION: Final = frozenset(
     {"clearLog", "configureFailPoint", "echo", "getLog", "getParameter", "waitForFailPoint"}
 )
-"""Commands of all daemons whose argument may be a string that names something else."""
+"""Commands of all daemons whose argument may be a string other than a collection's name."""
 
 
 def namespace_of(request: Request, *, in_full: Container[str] = (), without: Container[str] = ()) -> str:
-    """The namespace that a request is about; the database for one that names no collection.
+    """The namespace of a request; only the database if it names no collection.
 
     Args:
         request: any command.
         in_full: commands whose argument is ``db.collection``, or a database, rather than a collection of the request's
             database.
-        without: commands of the daemon whose argument names something else, such as a shard.
+        without: commands of the daemon whose argument is another name, such as that of a shard.
     """
     if request.name in without or request.name in _NAME_NO_COLLECTION:
         return request.db
@@ -32,7 +32,7 @@ def namespace_of(request: Request, *, in_full: Container[str] = (), without: Con
 
 
 def _string(body: bytes, span: Span) -> str | None:
-    """The string there, or that of the command inside (of ``explain``)."""
+    """The string value, or that of the nested command (in ``explain``)."""
     if span[0] == OBJECT:
         try:
             span = next((inner for _, inner in spans(body, span[2])), span)

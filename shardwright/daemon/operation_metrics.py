@@ -1,7 +1,7 @@
-"""How many operations there were, how they ended and how long they took, by command.
+"""Numbers, outcomes and durations of operations, by command.
 
-Plain integers in lists: `OperationMetrics.observe` is called once for every operation and has to cost well under a
-microsecond. Prometheus's own metric objects come in only when someone reads.
+They are plain numbers in lists: `OperationMetrics.observe` is called for every operation and has to cost well under a
+microsecond. Prometheus's metric objects are created only when metrics are read.
 """
 
 from bisect import bisect_left
@@ -18,7 +18,7 @@ UNKNOWN_COMMAND: Final = "unknown"
 OTHER_OUTCOME: Final = "other"
 
 OUTCOMES_MAX: Final = 50
-"""Different outcomes of one command that are counted apart, so that error codes cannot grow the metrics for ever."""
+"""The maximum number of outcomes counted separately for one command, so that error codes cannot bloat the metrics."""
 
 BUCKET_BOUNDS_SECONDS: Final = (
     0.0001,
@@ -44,13 +44,13 @@ _BUCKET_LABELS: Final = (*(str(bound) for bound in BUCKET_BOUNDS_SECONDS), "+Inf
 
 @dataclass(frozen=True, slots=True)
 class CommandStatistics:
-    """One command so far.
+    """The numbers for one command.
 
     Attributes:
-        outcomes: how many operations ended in which way.
-        seconds: their durations added up.
-        buckets: how many took at most each bound of `BUCKET_BOUNDS_SECONDS` but more than the one before; the last
-            counts those above all bounds.
+        outcomes: how many operations had each outcome.
+        seconds: the sum of their durations.
+        buckets: for each bound of `BUCKET_BOUNDS_SECONDS`, how many took at most that long but longer than the bound
+            before it; the last one counts those above all bounds.
     """
 
     outcomes: dict[str, int]
@@ -59,7 +59,7 @@ class CommandStatistics:
 
     @property
     def count(self) -> int:
-        """All operations of the command."""
+        """The number of operations of the command."""
         return sum(self.buckets)
 
 
@@ -76,8 +76,8 @@ class OperationMetrics:
     """Counters and latency histograms by command.
 
     Args:
-        prefix: what the metric names begin with, for example ``shardwright_router``.
-        commands: the commands that have a label of their own; every other name is counted as ``unknown``.
+        prefix: the prefix of the metric names, for example ``shardwright_router``.
+        commands: the commands that are counted by name; any other is counted as ``unknown``.
     """
 
     def __init__(self, prefix: str, commands: Iterable[str]) -> None:
@@ -106,7 +106,7 @@ class OperationMetrics:
         }
 
     def collect(self) -> Iterator[Metric]:
-        """The numbers as Prometheus's metrics."""
+        """The numbers as Prometheus metrics."""
         operations = CounterMetricFamily(
             f"{self._prefix}_operations", "Operations ended, by command and outcome", labels=("command", "outcome")
         )

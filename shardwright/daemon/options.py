@@ -1,4 +1,4 @@
-"""The command line options that all daemons have, and the forms in which addresses are written in them."""
+"""The command line options that all daemons have, and the formats of addresses in them."""
 
 import argparse
 import math
@@ -16,7 +16,7 @@ from shardwright.wire.transport.unread_total import UnreadBounds
 Value = TypeVar("Value")
 
 _NUMBER_MAX: Final = 1_000_000_000
-"""Numbers in options are below; what counts bytes or time with them cannot overflow."""
+"""The limit of numbers in options, so that calculations of bytes or times cannot overflow."""
 
 SLOW_MS: Final = 100
 """MongoDB's ``slowOpThresholdMs``."""
@@ -24,7 +24,7 @@ SLOW_MS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class HostAndPort:
-    """Where a process listens. An IPv6 address is kept without its brackets."""
+    """An address at which a process listens. An IPv6 address is stored without brackets."""
 
     host: str
     port: int
@@ -42,12 +42,12 @@ class HostList:
     hosts: tuple[HostAndPort, ...]
 
     def __str__(self) -> str:
-        """The form it is parsed from."""
+        """The format that `parse_host_list` accepts."""
         return f"{self.set_name}/{','.join(map(str, self.hosts))}"
 
 
 def parse_host_and_port(text: str, *, default_port: int | None = None) -> HostAndPort:
-    """Read ``host:port``, ``[ipv6]:port``, or with a default port the host alone.
+    """Parse ``host:port``, ``[ipv6]:port``, or, if there is a default port, only the host.
 
     Raises:
         ValueError: anything else, with a message for the user.
@@ -72,7 +72,7 @@ def parse_host_and_port(text: str, *, default_port: int | None = None) -> HostAn
 
 
 def parse_host_list(text: str, *, default_port: int | None = None) -> HostList:
-    """Read ``set/host:port,host:port``.
+    """Parse ``set/host:port,host:port``.
 
     Raises:
         ValueError: anything else, with a message for the user.
@@ -87,7 +87,7 @@ def parse_host_list(text: str, *, default_port: int | None = None) -> HostList:
 
 
 def parse_port(text: str, *, port_min: int = 0) -> int:
-    """Read a TCP port.
+    """Parse a TCP port.
 
     Raises:
         ValueError: not a number from ``port_min`` to 65535.
@@ -98,7 +98,7 @@ def parse_port(text: str, *, port_min: int = 0) -> int:
 
 
 def add_daemon_options(parser: argparse.ArgumentParser, *, default_port: int) -> None:
-    """Add ``--bind-ip``, ``--port``, ``--unix-socket-directory``, ``--max-connections`` and what a log needs."""
+    """Add ``--bind-ip``, ``--port``, ``--unix-socket-directory``, ``--max-connections`` and the options for logs."""
     parser.add_argument(
         "--bind-ip",
         type=argument(_parse_addresses),
@@ -113,13 +113,13 @@ def add_daemon_options(parser: argparse.ArgumentParser, *, default_port: int) ->
         "--unix-socket-directory",
         type=Path,
         metavar="PATH",
-        help="where the daemons of this machine have UNIX sockets to reach each other (default: TCP only)",
+        help="directory of UNIX sockets through which daemons on this machine reach each other (default: TCP only)",
     )
     parser.add_argument(
         "--max-connections",
         type=argument(_parse_count),
         metavar="N",
-        help="clients served at once; more are refused (default: what the limit on open files allows)",
+        help="maximum number of clients; more are refused (default: as many as the limit on open files allows)",
     )
     parser.add_argument(
         "--metrics-port",
@@ -145,44 +145,44 @@ def add_daemon_options(parser: argparse.ArgumentParser, *, default_port: int) ->
         type=argument(_parse_milliseconds),
         default=SLOW_MS,
         metavar="MILLISECONDS",
-        help="log operations that take longer (default: %(default)s)",
+        help="log operations that take longer than this (default: %(default)s)",
     )
 
 
 def add_timeout_options(parser: argparse.ArgumentParser) -> None:
-    """Add the bounds of `wire.transport.timeouts`, and that of the shutdown."""
+    """Add the limits of `wire.transport.timeouts`, and the one for shutdown."""
     parser.add_argument(
         "--shutdown-seconds",
         type=argument(parse_seconds),
         metavar="SECONDS",
-        help="how long operations may go on after the signal to end (default: 15 for a router, else 5)",
+        help="how long operations may continue after the signal to shut down (default: 15 for a router, else 5)",
     )
     parser.add_argument(
         "--hello-seconds",
         type=argument(parse_seconds),
         default=TIMEOUTS.hello_seconds,
         metavar="SECONDS",
-        help="after how long without an answer a host is taken for gone (default: %(default)g)",
+        help="how long a host may be silent before it is considered down (default: %(default)g)",
     )
     parser.add_argument(
         "--selection-seconds",
         type=argument(parse_seconds),
         default=TIMEOUTS.selection_seconds,
         metavar="SECONDS",
-        help="how long operations wait for a member that may serve them (default: %(default)g)",
+        help="how long operations wait for a suitable replica set member (default: %(default)g)",
     )
 
 
 def use_timeouts(parsed: argparse.Namespace) -> None:
-    """Have this process use the bounds that the options name."""
+    """Apply the limits in the options to this process."""
     TIMEOUTS.hello_seconds, TIMEOUTS.selection_seconds = parsed.hello_seconds, parsed.selection_seconds
 
 
 def parse_seconds(text: str) -> float:
-    """Read a time.
+    """Parse a time in seconds.
 
     Raises:
-        ValueError: not a number of seconds above 0, or far too many.
+        ValueError: it is not a number above 0, or it is far too large.
     """
     try:
         seconds = float(text)
@@ -196,47 +196,47 @@ def parse_seconds(text: str) -> float:
 
 
 def add_unread_options(parser: argparse.ArgumentParser) -> None:
-    """Add the bounds of `wire.transport.unread`."""
+    """Add the limits of `wire.transport.unread`."""
     default = UnreadBounds()
     parser.add_argument(
         "--unread-reply-mb",
         type=argument(_parse_count),
         default=default.total_bytes >> 20,
         metavar="MB",
-        help="memory for replies that clients do not read (default: %(default)s)",
+        help="memory for replies that clients have not read (default: %(default)s)",
     )
     parser.add_argument(
         "--unread-reply-mb-per-client",
         type=argument(_parse_count),
         default=default.client_bytes >> 20,
         metavar="MB",
-        help="the same for one client, if it reads nothing at all (default: %(default)s)",
+        help="the same for one client that reads nothing at all (default: %(default)s)",
     )
     parser.add_argument(
         "--unread-reply-seconds",
         type=argument(_parse_count),
         default=int(default.patience_seconds),
         metavar="SECONDS",
-        help="how long such a client is waited for (default: %(default)s)",
+        help="how long such a client may read nothing (default: %(default)s)",
     )
 
 
 def unread_bounds(parsed: argparse.Namespace) -> UnreadBounds:
-    """The bounds that the options name."""
+    """The limits in the options."""
     return UnreadBounds(
         parsed.unread_reply_mb << 20, parsed.unread_reply_mb_per_client << 20, float(parsed.unread_reply_seconds)
     )
 
 
 def known_address(parsed: argparse.Namespace) -> str:
-    """``host:port`` at which others reach the daemon: under the host's own name when it listens on all addresses."""
+    """``host:port`` at which others reach the daemon: with the machine's host name if it listens on all addresses."""
     first = parsed.bind_ip[0]
     host = socket.gethostname() if first in ("0.0.0.0", "::") else first
     return str(HostAndPort(host, parsed.port))
 
 
 def argument(parse: Callable[[str], Value]) -> Callable[[str], Value]:
-    """``parse`` as an argparse ``type`` whose ValueError the user gets to read."""
+    """``parse`` as an argparse ``type`` that shows the message of a ValueError to the user."""
 
     def parse_argument(text: str) -> Value:
         try:

@@ -1,7 +1,7 @@
-"""How an operation ended, as metrics and the log of slow operations call it: ``ok`` or the name of an error code.
+"""The outcome of an operation for metrics and the log of slow operations: ``ok`` or the name of an error code.
 
-What does not end in a `CommandError` gets the name of MongoDB's code that says the same, so that an alert on outcomes
-other than ``ok`` sees every way to fail.
+Failures other than a `CommandError` get the name of the corresponding MongoDB code, so that an alert on outcomes other
+than ``ok`` covers every kind of failure.
 """
 
 from typing import Final
@@ -26,11 +26,11 @@ def outcome_of_failure(failure: BaseException, client: ClientConnection) -> str:
     """The outcome of an operation that ended in an exception.
 
     Args:
-        failure: what its handler raised.
-        client: who had asked for it.
+        failure: the exception raised by its handler.
+        client: the client that sent it.
     """
     if isinstance(failure, BaseExceptionGroup):
-        # What failed first in a nursery has cancelled the rest.
+        # The first failure in a nursery has cancelled everything else.
         first, _ = failure.split(lambda each: not isinstance(each, trio.Cancelled | BaseExceptionGroup))
         return outcome_of_failure(_first_leaf(first or failure), client)
     if isinstance(failure, CommandError):
@@ -42,12 +42,12 @@ def outcome_of_failure(failure: BaseException, client: ClientConnection) -> str:
     if isinstance(failure, RemoteProtocolError):
         return PROTOCOL_ERROR
     if isinstance(failure, OSError):
-        return CLIENT_DISCONNECT  # errors of other connections are backend errors
+        return CLIENT_DISCONNECT  # errors of other connections are BackendErrors
     return INTERNAL_ERROR
 
 
 def outcome_of_success(client: ClientConnection, request: Request) -> str:
-    """The outcome of an operation that was carried out; that its client left before the reply is one of its own."""
+    """The outcome of an operation that succeeded: ``ok``, or ClientDisconnect if the client left before the reply."""
     if client.is_disconnected and not request.message.flags & MORE_TO_COME:
         return CLIENT_DISCONNECT
     return OK

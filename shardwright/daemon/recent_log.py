@@ -1,4 +1,4 @@
-"""The last lines of the log kept in memory, for the ``getLog`` command."""
+"""The newest lines of the log, kept in memory for the ``getLog`` command."""
 
 import json
 from collections import deque
@@ -10,19 +10,19 @@ from shardwright.wire.errors import CommandError
 
 LINES_MAX: Final = 1024
 LOG_NAMES: Final = ("global", "startupWarnings")
-"""What ``getLog: "*"`` lists."""
+"""The names listed by ``getLog: "*"``."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogExcerpt:
-    """What ``getLog`` answers: how many lines there have been in all, and the last of them, oldest first."""
+    """The answer to ``getLog``: the total number of lines so far, and the newest ones, oldest first."""
 
     total_lines_written: int
     lines: tuple[str, ...]
 
 
 class RecentLog:
-    """Two rings of lines: everything, and what was wrong at start."""
+    """Two ring buffers of lines: all lines, and startup warnings."""
 
     __slots__ = ("_lines", "_startup_warnings", "_total")
 
@@ -32,12 +32,12 @@ class RecentLog:
         self._total = 0
 
     def add(self, line: str) -> None:
-        """Remember a line of the log."""
+        """Add a line of the log."""
         self._total += 1
         self._lines.append(line)
 
     def add_startup_warning(self, timestamp: str, sentence: str) -> None:
-        """Remember a startup warning, in mongod's form of a log line: shells read ``t.$date`` and ``msg`` from it."""
+        """Add a startup warning in mongod's log format, since shells read ``t.$date`` and ``msg`` from it."""
         line = {
             "t": {"$date": timestamp},
             "s": "W",
@@ -52,7 +52,7 @@ class RecentLog:
         """The log of one of the `LOG_NAMES`.
 
         Raises:
-            CommandError: OperationFailed (96), as mongod answers to another name.
+            CommandError: OperationFailed (96), the name is another one, as in mongod.
         """
         if name == "global":
             return LogExcerpt(self._total, tuple(self._lines))

@@ -1,4 +1,4 @@
-"""The life of a daemon process: logs, listening sockets, serving, metrics, and an orderly end at a signal."""
+"""The lifecycle of a daemon process: logs, listening sockets, serving, metrics, and orderly shutdown at a signal."""
 
 import argparse
 import gc
@@ -28,28 +28,28 @@ logger = get_logger("daemon.run")
 
 _BACKLOG: Final = 4096
 _GARBAGE_THRESHOLDS: Final = (50_000, 20, 50)
-"""Requests leave no cycles behind, so that the collector's default of looking every 700 objects is work for nothing."""
+"""Requests leave no reference cycles, so the collector's default of a run every 700 objects would be wasted work."""
 
 
 class Daemon(Handler, Protocol):
-    """What a daemon's `start` function makes."""
+    """The object that a daemon's `start` function returns."""
 
     @property
     def metrics(self) -> Metrics:
-        """What ``/metrics`` shows."""
+        """The metrics shown by ``/metrics``."""
 
     @property
     def shutdown_seconds(self) -> float:
-        """How long running operations may go on after the signal to end."""
+        """How long running operations may continue after the signal to shut down."""
 
     def not_ready_reason(self) -> str | None:
-        """Why clients cannot be served at the moment, None when they can."""
+        """Why clients cannot be served at the moment; None if they can."""
 
     def serving(self, server: Server) -> None:
         """Called before the first client is served."""
 
     def begin_shutdown(self) -> None:
-        """Called when the signal to end has come, before connections are closed."""
+        """Called after the signal to shut down, before connections are closed."""
 
 
 Start = Callable[[trio.Nursery], Awaitable[Daemon]]
@@ -64,15 +64,15 @@ def run_daemon(
     unix_socket: str | None = None,
     on_log_signal: LogAction = rotate_logs,
 ) -> int:
-    """Run a daemon until it is asked to end; returns the exit code of the process.
+    """Run a daemon until it is told to shut down; returns the exit code of the process.
 
     Args:
         component: its name in the log.
-        arguments: parsed options, those of `daemon.options.add_daemon_options` among them.
-        start: makes the daemon; its background tasks belong into the nursery given, which is cancelled at the end.
-        reuse_port: several processes share the port, and the kernel spreads connections over them.
-        unix_socket: path of a UNIX socket to serve clients on as well.
-        on_log_signal: what is done at SIGUSR1.
+        arguments: parsed options, including those of `daemon.options.add_daemon_options`.
+        start: creates the daemon; its background tasks run in the given nursery, which is cancelled at the end.
+        reuse_port: whether several processes share the port, over which the kernel distributes connections.
+        unix_socket: path of an additional UNIX socket on which to serve clients.
+        on_log_signal: called at SIGUSR1.
     """
     UNREAD_REPLIES.bounds = unread_bounds(arguments)
     use_timeouts(arguments)
@@ -101,21 +101,21 @@ def run_daemon(
 
 
 def explain_start_error(component: str, error: OSError) -> int:
-    """Say in one line why a daemon does not start; returns its exit code."""
+    """Print in one line why a daemon does not start; returns its exit code."""
     reason = error.strerror or str(error)
     print(f"{component}: {f'{error.filename}: {reason}' if error.filename else reason}", file=sys.stderr)
     return 1
 
 
 def _schedule_as_batch() -> None:
-    """Have the process woken without pushing aside what runs at the moment, where the system can do so.
+    """Where possible, let the kernel wake this process without preempting the one that is running.
 
-    Under load that is the mongod, or another daemon, that has just sent a message and is about to send more. They are
-    then served in one turn, with fewer changes from process to process: some 6 % more operations. When there is a
-    processor to spare nothing changes.
+    Under load the running process is the mongod, or another daemon, that has just sent a message and is about to send
+    more. All its messages are then processed at once, with fewer context switches: about 6 % more operations. If a
+    processor is idle nothing changes.
     """
     if sys.platform != "linux" or os.sched_getscheduler(0) != os.SCHED_OTHER:
-        return  # it is for who started it to say, if they did
+        return  # the scheduling policy was chosen by whoever started the process
     try:
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     except OSError as error:
@@ -123,9 +123,9 @@ def _schedule_as_batch() -> None:
 
 
 def connections_allowed() -> int:
-    """How many clients the limit on open files allows, which is raised as far as it may be.
+    """Raise the limit on open files as far as possible, and return how many clients it allows.
 
-    As in MongoDB a fifth is kept for other uses, and each client is reckoned to need two descriptors: its own
+    As in MongoDB a fifth is reserved for other uses, and each client is assumed to need two descriptors: its own
     connection and one to a mongod or a shard.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -146,7 +146,7 @@ def open_listeners(addresses: Sequence[str], port: int, *, reuse_port: bool = Fa
     """Listening sockets on every address.
 
     Raises:
-        OSError: an address cannot be listened on; none is left open.
+        OSError: it is not possible to listen on an address; no socket is left open.
     """
     listeners: list[socket.socket] = []
     try:
@@ -156,12 +156,12 @@ def open_listeners(addresses: Sequence[str], port: int, *, reuse_port: bool = Fa
             listeners.append(listener)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6 and any(":" not in each for each in addresses):
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # or "::" would take IPv4's port too
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # or "::" would use IPv4's port too
             if reuse_port:
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             try:
                 listener.bind((address, port))
-            except (OSError, UnicodeError) as error:  # the latter for a name that no host can have
+            except (OSError, UnicodeError) as error:  # the latter for an impossible host name
                 number, reason = (error.errno, error.strerror) if isinstance(error, OSError) else (None, error)
                 raise OSError(number, f"cannot listen on {HostAndPort(address, port)}: {reason}") from error
             listener.listen(_BACKLOG)
@@ -173,12 +173,12 @@ def open_listeners(addresses: Sequence[str], port: int, *, reuse_port: bool = Fa
 
 
 def _open_unix_listener(path: Path) -> socket.socket:
-    """A listening UNIX socket that only this user can connect to, as the TCP port of a private network is meant to be.
+    """A listening UNIX socket to which only this user can connect.
 
     Raises:
-        OSError: it cannot be made; the path may be too long, for example.
+        OSError: it cannot be created, for example because the path is too long.
     """
-    path.unlink(missing_ok=True)  # of a process that was killed
+    path.unlink(missing_ok=True)  # left by a process that was killed
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(str(path))

@@ -1,6 +1,6 @@
-"""The signals that a daemon obeys: those of mongod, with mongod's meanings.
+"""The signals that a daemon handles, the same as mongod's and with the same meanings.
 
-SIGTERM, SIGINT and SIGHUP end it in order, SIGUSR1 rotates its log, SIGUSR2 writes stack traces to the log.
+SIGTERM, SIGINT and SIGHUP shut it down, SIGUSR1 rotates its log, SIGUSR2 writes stack traces to the log.
 """
 
 import signal
@@ -15,14 +15,14 @@ from shardwright.daemon.held_back import ENDING_SIGNALS, LOG_SIGNALS, log_signal
 from shardwright.daemon.stack_traces import log_stack_traces
 
 LogAction: TypeAlias = Callable[[], None]
-"""`daemon.logs.rotate_logs`, for example."""
+"""For example `daemon.logs.rotate_logs`."""
 
 
 def obey_log_signals(on_log_signal: LogAction) -> None:
-    """Obey SIGUSR1 and SIGUSR2 from here on, whatever the tasks of the process are doing.
+    """Handle SIGUSR1 and SIGUSR2 from now on, whatever the tasks of the process are doing.
 
     Args:
-        on_log_signal: what is done at SIGUSR1.
+        on_log_signal: called at SIGUSR1.
     """
     signal.signal(signal.SIGUSR1, lambda _, frame: run_log_action(on_log_signal))
     signal.signal(signal.SIGUSR2, lambda _, frame: run_log_action(partial(log_stack_traces, frame)))
@@ -30,18 +30,18 @@ def obey_log_signals(on_log_signal: LogAction) -> None:
 
 
 def ending_signals() -> list[signal.Signals]:
-    """Those that end a daemon. SIGHUP is not, where the process was started to survive its terminal, as by nohup."""
+    """The signals that shut a daemon down; not SIGHUP if the process should survive its terminal, as under nohup."""
     is_hangup_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return [number for number in ENDING_SIGNALS if number != signal.SIGHUP or not is_hangup_ignored]
 
 
 def obey_ending_signals() -> None:
-    """Let the signals that end the process through, if it was started with `hold_back_signals`; they have handlers."""
+    """Unblock the signals that shut the process down, which have handlers now (see `hold_back_signals`)."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
 
 
 async def wait_for_end(stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-    """Set ``stop`` at the first signal to end; runs until cancelled, so that further ones change nothing."""
+    """Set ``stop`` at the first signal to shut down; runs until cancelled, so that further ones have no effect."""
     with trio.open_signal_receiver(*ending_signals()) as signals:
         obey_ending_signals()
         task_status.started()
@@ -50,9 +50,9 @@ async def wait_for_end(stop: trio.Event, *, task_status: trio.TaskStatus[None] =
 
 
 def run_log_action(action: LogAction) -> None:
-    """Rotate or reopen the log, or write to it, undisturbed by further signals of this kind.
+    """Rotate or reopen the log, or write to it, with further signals of this kind blocked.
 
-    A failure is logged; the sender of the signal hears nothing either way.
+    A failure is logged, because there is no way to report it to the signal's sender.
     """
     with log_signals_held_back(), suppress(OSError):
         action()

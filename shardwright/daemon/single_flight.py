@@ -1,4 +1,4 @@
-"""One run of a piece of work for all who ask for it at the same time."""
+"""Running a piece of work once for all concurrent callers."""
 
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Final, Generic, TypeVar
@@ -20,14 +20,14 @@ _CANCELLED_TEXT: Final = {
 
 
 class SingleFlight(Generic[Key, Value]):
-    """Runs work by key, in a nursery of its owner, so that a caller who gives up does not take it from the others."""
+    """Runs work by key in its owner's nursery, so that a caller that gives up does not cancel it for the others."""
 
     def __init__(self, nursery: trio.Nursery, *, cancelled: ErrorCode = ErrorCode.ShutdownInProgress) -> None:
-        """Nothing is under way yet.
+        """Create it without any work.
 
         Args:
-            nursery: where work runs.
-            cancelled: what callers get when it is cancelled: for a nursery of a term InterruptedDueToReplStateChange.
+            nursery: runs the work.
+            cancelled: the error for callers if it is cancelled; InterruptedDueToReplStateChange for a term's nursery.
         """
         self._nursery = nursery
         self._cancelled = cancelled
@@ -35,12 +35,12 @@ class SingleFlight(Generic[Key, Value]):
 
     @may_run_in_reactor
     async def run(self, key: Key, work: Callable[[], Awaitable[Value]]) -> Value:
-        """The result of ``work()``, or of the run for ``key`` that is already under way; its error is raised to all.
+        """The result of ``work()``, or of the run for ``key`` already in progress; all callers get its error.
 
         Raises:
             CommandError: the owner's nursery was cancelled before the work was done.
         """
-        # Before anything is waited for: what a caller just looked for in vain may be there once it is in its own task.
+        # Before any await: the result that a caller has just failed to find may be there once it is in its own task.
         flight = self._flights.get(key)
         if flight is None:
             flight = self._flights[key] = _Flight()
@@ -53,7 +53,7 @@ class SingleFlight(Generic[Key, Value]):
 
     @may_run_in_reactor
     async def run_after_now(self, key: Key, work: Callable[[], Awaitable[Value]]) -> Value:
-        """As `run`, but with work that begins after this call, so that it sees everything done before.
+        """As `run`, but with work that starts after this call, so that it sees everything done before.
 
         Raises:
             CommandError: as `run`.
@@ -65,7 +65,7 @@ class SingleFlight(Generic[Key, Value]):
         return await self.run(key, work)
 
     async def _fly(self, key: Key, flight: "_Flight[Value]", work: Callable[[], Awaitable[Value]]) -> None:
-        SERVED_CLIENT.set(None)  # what many wait for does not wait until there is room for one of them
+        SERVED_CLIENT.set(None)  # shared work must not wait for memory on behalf of one of its callers
         try:
             flight.values.append(await work())
         except Exception as error:
@@ -79,7 +79,7 @@ class SingleFlight(Generic[Key, Value]):
 
 
 class _Flight(Generic[Value]):
-    """Work under way: ``values`` holds its result once it has one, since None is a result too."""
+    """Work in progress: ``values`` contains the result once there is one, since None is a result too."""
 
     def __init__(self) -> None:
         self.landed = trio.Event()

@@ -1,6 +1,6 @@
-"""What every thread and every task of the process is doing, written to the log for diagnosis.
+"""Writing the stacks of all threads and tasks of the process to the log, as mongod does at SIGUSR2.
 
-As mongod does at SIGUSR2. Thousands of tasks tend to wait in the same few places, so that equal stacks are one line.
+Thousands of tasks tend to wait at the same few points, so equal stacks share one line.
 """
 
 import sys
@@ -21,14 +21,14 @@ Stack: TypeAlias = tuple[str, ...]
 """The frames of one thread or task, outermost first: ``file:line function``."""
 
 STACKS_MAX: Final = 200
-"""Different stacks of tasks that are written, the most frequent first."""
+"""The maximum number of different stacks of tasks to write; the most frequent come first."""
 
 
 def log_stack_traces(interrupted: FrameType | None) -> None:
-    """Write a line for each thread, and one for each different stack of trio's tasks.
+    """Write a line for each thread, and one for each different stack of trio tasks.
 
     Args:
-        interrupted: where the thread that calls this was when the signal came; None leaves that thread out.
+        interrupted: the calling thread's frame when the signal arrived; None omits that thread.
     """
     for name, stack in _thread_stacks(interrupted):
         logger.info("Stack trace of a thread", thread=name, stack=stack)

@@ -1,4 +1,4 @@
-"""What the handlers of all sidecars do around each request: the mongod connection, the metrics, the log."""
+"""The request handling common to all sidecars: the connection to the mongod, metrics and logging."""
 
 from abc import ABC, abstractmethod
 from time import perf_counter
@@ -23,7 +23,7 @@ _FAILED: Final = b"\x01ok\0" + bytes(8)
 _BODY_ELEMENTS_AT: Final = 25
 
 _WAITING: Final = frozenset({*HELLO_NAMES, "getMore"})
-"""Commands that take long because their client wants them to."""
+"""Commands that may wait because their client asked them to."""
 
 
 class SidecarHandler(ABC):
@@ -33,7 +33,7 @@ class SidecarHandler(ABC):
         sidecar: opens the connections to the mongod.
         metrics: counts the operations.
         slow_ms: operations that take longer are logged.
-        logger: where.
+        logger: logs them.
     """
 
     def __init__(self, sidecar: Sidecar, metrics: Metrics, slow_ms: float, logger: Logger) -> None:
@@ -47,7 +47,7 @@ class SidecarHandler(ABC):
         client.state = self._sidecar.open_upstream(client)
 
     def connection_closed(self, client: ClientConnection) -> None:
-        """A client has gone, and its connection to the mongod goes with it."""
+        """A client has disconnected; close its connection to the mongod too."""
         client.state.close()
 
     @may_run_in_reactor
@@ -55,7 +55,7 @@ class SidecarHandler(ABC):
         """Answer one request.
 
         Raises:
-            CommandError: it failed before it came to the mongod.
+            CommandError: it failed before it was sent to the mongod.
         """
         started = perf_counter()
         outcome = OK
@@ -68,7 +68,7 @@ class SidecarHandler(ABC):
                 outcome = outcome_of_success(client, request)
             return reply
         except BackendError:
-            # The client is to find its connection broken, as it would if the mongod itself had gone.
+            # The client must see its connection broken, as if the mongod itself were gone.
             outcome = HOST_UNREACHABLE
             client.is_finished = True
             return None
@@ -90,16 +90,16 @@ class SidecarHandler(ABC):
     @abstractmethod
     @may_run_in_reactor
     async def dispatch(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
-        """Find out what a request is and answer it.
+        """Determine the kind of a request and answer it.
 
         Raises:
-            CommandError: it failed before it came to the mongod.
-            BackendError: the mongod has gone.
+            CommandError: it failed before it was sent to the mongod.
+            BackendError: the mongod is gone.
         """
 
     @abstractmethod
     def namespace_of(self, request: Request) -> str:
-        """What a request is about, for the log."""
+        """The namespace of a request, for the log."""
 
     def _log_slow(self, client: ClientConnection, request: Request, outcome: str, seconds: float) -> None:
         self._logger.info(

@@ -1,7 +1,7 @@
-"""The newest hello of the local mongod, as clients of the daemon may see it, and the wait for the next.
+"""The newest hello of the local mongod, as shown to the daemon's clients, and waiting for the next one.
 
-The mirror counts its own topology versions. A change of mongod's topology is one, and so is a daemon that registered
-or moved, since both change what clients see.
+The mirror counts its own topology versions. A change of mongod's topology increments the counter, and so does a daemon
+that registers or moves, since both change what clients see.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,17 +16,17 @@ from shardwright.wire.hello import TopologyVersion
 
 
 class HelloMirror:
-    """What is known of the local mongod's place in its replica set.
+    """The state of the local mongod and its replica set.
 
     Args:
         mongod_address: address of the local mongod.
         sidecar_address: address of this daemon.
-        extensions: fields of requests beyond MongoDB's that the daemon understands; routers learn it from hello.
+        extensions: the extensions of MongoDB's protocol that the daemon understands, announced to routers in hello.
 
     Attributes:
-        hello: the newest reply of mongod, None while it can't be reached.
+        hello: mongod's newest reply; None while mongod can't be reached.
         version: counts the changes that clients can see.
-        term: in which the mongod is primary, None when it is not.
+        term: the term in which the mongod is primary; None if it is not.
     """
 
     def __init__(self, mongod_address: str, sidecar_address: str, extensions: Sequence[str] = ()) -> None:
@@ -41,47 +41,48 @@ class HelloMirror:
 
     @property
     def sidecars(self) -> Mapping[str, str]:
-        """Address of each daemon by that of its mongod."""
+        """The address of each daemon, by the address of its mongod."""
         return self._sidecars
 
     @property
     def unmapped_members(self) -> set[str]:
-        """Mongods of the set whose daemon is not known."""
+        """The mongods of the set whose daemons are not known."""
         return unmapped_members(self.hello, self._sidecars) if self.hello else set()
 
     def observe(self, hello: Mapping[str, Any]) -> None:
-        """Take a reply of mongod; one that is older than what is known (replies race) is passed over.
+        """Process a hello of mongod; one that is older than the known one is ignored, since replies may race.
 
-        So is one of another mongod process, which may be one that has ended: its reply may have waited in a socket.
+        A hello of another mongod process is ignored too, since it may be from one that has ended and have waited in a
+        socket.
         """
         known = self.hello
         if known is not None and known["topologyVersion"]["processId"] == hello["topologyVersion"]["processId"]:
             self.meet(hello)
 
     def meet(self, hello: Mapping[str, Any]) -> None:
-        """As `observe`, for a hello that the mongod has been asked just now: it is that of the process that runs."""
+        """As `observe`, for a hello that was requested just now, and so comes from the running mongod process."""
         if not _is_older(hello, self.hello):
             self._know(hello)
 
     def lose(self) -> None:
-        """Mongod can't be reached."""
+        """Record that mongod can't be reached."""
         if self.hello is not None:
             self._know(None)
 
     def learn_sidecars(self, sidecars: Mapping[str, str]) -> None:
-        """Take the registered addresses."""
+        """Adopt the registered addresses."""
         merged = {**sidecars, **self._own}
         if merged != self._sidecars:
             self._sidecars = merged
             self._publish()
 
     def present(self, hello: Mapping[str, Any]) -> dict[str, Any]:
-        """A reply of mongod as a client gets it."""
+        """A hello of mongod as a client sees it."""
         seen = _without_version(rewrite_hello(hello, self._sidecars))
         return {"topologyVersion": self.version.document(), **seen, **self._own_fields}
 
     def current_reply(self, connection_id: int) -> dict[str, Any] | None:
-        """The newest hello for a client that has not asked mongod itself; None while mongod can't be reached."""
+        """The newest hello for a client whose request was not sent to mongod; None while mongod can't be reached."""
         if self.hello is None:
             return None
         reply = self.present(self.hello)
@@ -90,7 +91,7 @@ class HelloMirror:
         return reply
 
     async def wait_for_change(self) -> None:
-        """Return when what clients see changes, or mongod is lost or found."""
+        """Wait until what clients see changes, or mongod is lost or found."""
         await self._changed.wait()
 
     def _know(self, hello: Mapping[str, Any] | None) -> None:

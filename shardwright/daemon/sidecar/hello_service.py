@@ -1,7 +1,7 @@
-"""Answering hello for the mongod behind: as mongod would, under the addresses of the daemons.
+"""Answering hello in place of the mongod: with mongod's reply, but with the addresses of the daemons.
 
-A plain hello goes to the mongod on the client's own connection, which so learns the client's metadata and checks the
-request. A hello that waits for news is served from the mirror.
+A plain hello is sent to the mongod on the client's own connection, so that mongod sees the client's metadata and checks
+the request. An awaitable hello is served from the mirror.
 """
 
 import bson
@@ -24,7 +24,7 @@ __all__ = ["HELLO_NAMES", "answer_hello"]
 async def answer_hello(
     mirror: HelloMirror, upstream: Upstream, client: ClientConnection, request: Request
 ) -> bytes | None:
-    """The reply frame to a hello in any spelling; None when mongod is gone, and with it what could be said.
+    """The reply frame to a hello in any spelling; None if mongod is gone, because then there is nothing to report.
 
     Raises:
         CommandError: the request is malformed.
@@ -54,7 +54,7 @@ async def answer_hello(
 
 
 async def _wait_for_news(mirror: HelloMirror, hello: HelloRequest) -> None:
-    """Wait as long as the client allows for a topology it does not know."""
+    """Wait for a topology that the client does not know, as long as the client allows."""
     milliseconds = await_budget_ms(hello, mirror.version)
     if milliseconds is not None and mirror.hello is not None:
         with trio.move_on_after(milliseconds / 1000):
@@ -64,7 +64,7 @@ async def _wait_for_news(mirror: HelloMirror, hello: HelloRequest) -> None:
 async def _ask_mongod(
     mirror: HelloMirror, upstream: Upstream, client: ClientConnection, request: Request, hello: HelloRequest
 ) -> bytes:
-    # Compression is agreed on between client and daemon; the UNIX socket behind has no use for it.
+    # Compression is negotiated between client and daemon; it is useless on the UNIX socket.
     body = without(request.body, {b"compression"})
     frame = await upstream.forward(op_msg(body, request_id=request.message.request_id), 0)
     assert frame is not None

@@ -1,4 +1,4 @@
-"""How a mongod's hello looks from outside: each member's address being that of its daemon. Pure functions."""
+"""Rewriting a mongod's hello for clients: each member has the address of its daemon. Pure functions."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -6,7 +6,7 @@ from typing import Any, Final
 _ADDRESS_FIELDS: Final = ("primary", "me")
 _ADDRESS_LIST_FIELDS: Final = ("hosts", "passives", "arbiters")
 
-# What changes from one reply to the next although the topology is the same.
+# Fields that change from one reply to the next although the topology is the same.
 _VOLATILE_FIELDS: Final = frozenset(
     {"topologyVersion", "localTime", "lastWrite", "connectionId", "ok", "$clusterTime", "operationTime"}
 )
@@ -19,7 +19,7 @@ def rewrite_hello(hello: Mapping[str, Any], sidecars: Mapping[str, str]) -> dict
 
     Args:
         hello: a mongod's reply to hello or isMaster.
-        sidecars: address of the daemon by that of its mongod.
+        sidecars: the address of each daemon, by the address of its mongod.
     """
     seen: dict[str, Any] = {}
     for field, value in hello.items():
@@ -41,7 +41,7 @@ def topology_of(hello: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unmapped_members(hello: Mapping[str, Any], sidecars: Mapping[str, str]) -> set[str]:
-    """The members of the set whose daemon is not known."""
+    """The mongods of the set whose daemons are not known."""
     return {address for field in _ADDRESS_LIST_FIELDS for address in hello.get(field, ()) if address not in sidecars}
 
 

@@ -1,4 +1,4 @@
-"""``logRotate`` in front of a mongod: to a client the two are one server, so that both rotate their logs."""
+"""``logRotate`` for a sidecar: clients see it and its mongod as one server, so both rotate their logs."""
 
 from typing import Final
 
@@ -12,11 +12,11 @@ LOG_ROTATE: Final = "logRotate"
 
 
 async def rotate_both_logs(upstream: Upstream, request: Request) -> bytes | None:
-    """Have the mongod check the command and rotate its log; then rotate the daemon's. Returns the mongod's reply.
+    """Let the mongod check the command and rotate its log, then rotate the daemon's. Returns the mongod's reply.
 
     Raises:
         CommandError: FileRenameFailed, the daemon's log could not be rotated; the mongod's was.
-        BackendError: the mongod has gone.
+        BackendError: the mongod is gone.
     """
     reply = await upstream.forward(request.message.frame, request.message.flags)
     if reply is None or decode_document(OpMsg(reply).body)["ok"]:

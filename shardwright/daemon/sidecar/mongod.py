@@ -1,4 +1,4 @@
-"""The mongod that the sidecar stands in front of."""
+"""The mongod behind a sidecar, and the daemon's own commands to it."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
@@ -19,20 +19,20 @@ REPLICATION_DATA: Final = "$replData"
 
 
 class LocalMongod:
-    """Where the local mongod is, and a pool of connections for what the daemon itself asks of it.
+    """The local mongod's addresses, and a pool of connections for the daemon's own commands.
 
     Args:
         pools: the daemon's connection pools.
         socket_path: see below.
         address: see below.
-        present_term: finds out in which term the mongod is primary now; None where no task works for a term.
+        present_term: returns the term in which the mongod is primary now; None if no task works for a term.
 
     Attributes:
         socket_path: its UNIX socket.
-        address: ``host:port`` under which its replica set's configuration knows it.
+        address: its ``host:port`` in its replica set's configuration.
         pool: the daemon's own connections; clients have theirs (`daemon.sidecar.upstream`).
-        fence: makes mongod refuse what was sent in an earlier term, where the daemon begins its terms with it.
-        unanswered: commands of terms that mongod may still have to execute.
+        fence: makes mongod refuse writes sent in an earlier term, if the daemon uses one.
+        unanswered: commands of terms that mongod may still execute.
     """
 
     def __init__(
@@ -50,15 +50,15 @@ class LocalMongod:
         self.unanswered = UnansweredCommands(self.pool)
 
     def number_writes_by(self, fence: TermFence) -> None:
-        """From now on writes of a term are numbered by a fence, and refused by mongod in any later term."""
+        """Number the writes of a term by a fence from now on, so that mongod refuses them in any later term."""
         self.fence = fence
 
     @may_run_in_reactor
     async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
         """Run a command and return its decoded reply.
 
-        A task that works for a term (`daemon.sidecar.term_scope`) has it run in no other one: a command is not sent
-        when the term is over, and one that turns out to have run in another term has failed.
+        For a task that works for a term (`daemon.sidecar.term_scope`), the command runs in that term only: it is not
+        sent if the term is over, and fails if its reply shows that it ran in another term.
 
         Raises:
             CommandError: the reply says ``ok: 0``; InterruptedDueToReplStateChange, the term is over.
@@ -75,7 +75,7 @@ class LocalMongod:
 
     @may_run_in_reactor
     async def _command_of(self, term: int, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
-        """Send a command once nothing has to be waited for any more: the daemon may sleep in every wait."""
+        """Check the term after all waiting is done, since the daemon may be paused during any wait; then send."""
         frame = op_msg(encode({**command, REPLICATION_DATA: 1, "$db": db}), request_id=next_request_id())
         connection = await self.pool.borrow()
         try:
@@ -91,12 +91,12 @@ class LocalMongod:
 
     @may_run_in_reactor
     async def check_term_before(self) -> None:
-        """Find out whether the term that this task works for, if it works for one, is the present one.
+        """Check that the term for which this task works, if any, is the current one.
 
-        It was so when this returns: nothing is waited for after the last look at the clock.
+        Nothing is awaited between the last reading of the clock and the return.
 
         Raises:
-            CommandError: InterruptedDueToReplStateChange, it is not.
+            CommandError: InterruptedDueToReplStateChange, the term is over.
             BackendError: mongod does not answer.
         """
         term = term_of_task()
@@ -106,7 +106,7 @@ class LocalMongod:
             check_term(term, await self._present_term())
 
     async def write(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
-        """Run a write command; returns its reply. Mongod refuses it in another term if there is a fence.
+        """Run a write command; returns its reply. If there is a fence, mongod refuses the write in another term.
 
         Raises:
             CommandError: the command failed, one of its items did, or its write concern could not be satisfied; as
@@ -116,7 +116,7 @@ class LocalMongod:
         return await (self.execute_write(db, command) if self.fence is None else self.fence.write(db, command))
 
     async def execute_write(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
-        """As `write`, just as the command is.
+        """As `write`, but without a fence's number.
 
         Raises:
             CommandError: as `write`.

@@ -1,8 +1,8 @@
-"""Letting operations that wait for a cluster time (``afterClusterTime``, ``atClusterTime``) go on at once.
+"""Writing no-ops so that operations that wait for a cluster time (``afterClusterTime``, ``atClusterTime``) continue.
 
-A mongod answers such an operation when its oplog has come to that time. The time is often another shard's, and on a set
-to which nobody writes the oplog grows only with the periodic no-op, every ten seconds. A genuine shard or config server
-therefore writes a no-op of its own first, which a mongod that is told of no sharding does not: its sidecar does.
+A mongod answers such an operation once its oplog has reached that time. The time is often another shard's, and on an
+idle set the oplog only grows by a periodic no-op every ten seconds. A genuine shard or config server therefore first
+writes a no-op itself. A plain replica set member does not, so its sidecar does.
 """
 
 from typing import Any, Final
@@ -23,7 +23,7 @@ logger = get_logger("daemon.sidecar.noop_writer")
 
 READ_CONCERN: Final = b"readConcern"
 _AWAITED: Final = (b"afterClusterTime", b"atClusterTime")
-"""Of these two, a read concern has one."""
+"""A read concern has at most one of these."""
 
 _CLUSTER_TIME: Final = b"$clusterTime"
 
@@ -34,7 +34,7 @@ class NoopWriter:
     Args:
         mongod: the local mongod.
         mirror: knows which member is primary.
-        pools: for the way to the primary mongod.
+        pools: connections to the primary mongod.
     """
 
     def __init__(self, mongod: LocalMongod, mirror: HelloMirror, pools: ConnectionPools) -> None:
@@ -45,9 +45,9 @@ class NoopWriter:
         self._writing = trio.Lock()
 
     async def reach(self, request: Request) -> None:
-        """Have the oplog come to the time that a request waits for, if it waits for one.
+        """Advance the oplog to the time that a request waits for, if any.
 
-        When that fails, the request waits for itself, as it would on a genuine server.
+        If that fails, the request simply waits, as it would on a genuine server.
         """
         awaited = awaited_time(request)
         if awaited is None or awaited <= self._reached:
@@ -69,20 +69,20 @@ class NoopWriter:
         note: dict[str, Any] = {"noop write for afterClusterTime read concern": 1}
         command: dict[str, Any] = {"appendOplogNote": 1, "maxClusterTime": awaited, "data": note}
         if cluster_time is not None:
-            # A mongod gives its no-op the next time that it knows of, and this one it may not have heard of.
+            # A mongod gives its no-op the next time after those it knows, and it may not know this one.
             command["$clusterTime"] = cluster_time
         try:
             written: Timestamp = (await pool.command("admin", command))["operationTime"]
         except CommandError as error:
-            if error.code != ErrorCode.StaleClusterTime:  # the oplog has come that far already
+            if error.code != ErrorCode.StaleClusterTime:  # the oplog has already reached that time
                 raise
             written = awaited
-        # A time in the future is not reached by this, and must not keep others from being reached.
+        # This does not reach a time in the future, which must not prevent other times from being reached.
         self._reached = max(self._reached, min(awaited, written))
 
 
 def awaited_time(request: Request) -> Timestamp | None:
-    """The cluster time that a request waits for before it reads, None if it waits for none."""
+    """The cluster time that a request waits for before it reads; None if there is none."""
     span = request.fields.get(READ_CONCERN)
     if span is None or span[0] != OBJECT:
         return None

@@ -1,4 +1,4 @@
-"""How the sidecar of a mongod was started."""
+"""The command line options of all sidecars."""
 
 import argparse
 import os
@@ -8,7 +8,7 @@ from typing import Final
 from shardwright.daemon.options import argument, known_address, parse_host_and_port
 
 SOCKET_PATH_BYTES_MAX: Final = 107
-"""``sockaddr_un`` holds 108 bytes, the last one being the terminating null."""
+"""``sockaddr_un`` holds 108 bytes, including the terminating null."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class SidecarOptions:
 
     @classmethod
     def of(cls, parsed: argparse.Namespace) -> "SidecarOptions":
-        """The options as they were parsed."""
+        """The options from the parsed command line."""
         return cls(known_address(parsed), parsed.mongod_socket, str(parsed.mongod_address), parsed.slow_ms)
 
 
@@ -47,7 +47,7 @@ def add_sidecar_options(parser: argparse.ArgumentParser) -> None:
         required=True,
         type=argument(parse_host_and_port),
         metavar="HOST:PORT",
-        help="the mongod as the configuration of its replica set names it",
+        help="the mongod's address in the configuration of its replica set",
     )
 
 
@@ -55,9 +55,9 @@ def _parse_socket_path(text: str) -> str:
     """The absolute path, which cannot be mistaken for an address.
 
     Raises:
-        ValueError: there is no path, or none that a socket can have.
+        ValueError: it is empty or too long for a socket.
     """
     path = os.path.abspath(text)
     if not text or len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:
-        raise ValueError(f"{text!r} is no path of a socket, which has at most {SOCKET_PATH_BYTES_MAX} bytes")
+        raise ValueError(f"{text!r} is not a socket path of at most {SOCKET_PATH_BYTES_MAX} bytes")
     return path

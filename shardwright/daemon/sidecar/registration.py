@@ -1,7 +1,7 @@
-"""Which daemon stands in front of which mongod: the replicated collection ``config.sidecars`` of each set.
+"""The mapping of mongods to daemons in the replicated collection ``config.sidecars`` of each set.
 
 Documents are ``{_id: "<mongod host:port>", sidecar: "<daemon host:port>"}``. Each daemon writes its own, through the
-primary mongod of its set, and reads those of the others from its own mongod.
+primary mongod of its set, and reads the others from its own mongod.
 """
 
 from typing import Any, Final
@@ -18,8 +18,8 @@ logger = get_logger("daemon.sidecar.registration")
 
 COLLECTION: Final = "sidecars"
 
-# A secondary is not notified when a document has been replicated, so the collection is read again: quickly while a
-# member of the set is unaccounted for, else now and then, for a daemon that moved to another address.
+# A secondary is not notified when a document has been replicated, so the collection is polled: frequently while the
+# daemon of a member is unknown, otherwise occasionally, in case a daemon has moved to another address.
 _INCOMPLETE_SECONDS: Final = 0.2
 _COMPLETE_SECONDS: Final = 10.0
 
@@ -29,9 +29,9 @@ class Registration:
 
     Args:
         mongod: the local mongod.
-        mirror: gets the addresses, and knows which member is primary.
-        pools: for the way to the primary mongod.
-        address: of this daemon, as clients reach it.
+        mirror: receives the addresses, and knows which member is primary.
+        pools: connections to the primary mongod.
+        address: this daemon's address for clients.
     """
 
     def __init__(self, mongod: LocalMongod, mirror: HelloMirror, pools: ConnectionPools, address: str) -> None:
@@ -48,13 +48,13 @@ class Registration:
                 try:
                     is_complete = await self._synchronise()
                 except (BackendError, CommandError) as error:
-                    # Before the set is initiated and during elections; the next hello brings another try.
+                    # Before the set is initiated and during elections; the next hello triggers another attempt.
                     logger.debug("Could not read or write the registrations", error=str(error))
             with trio.move_on_after(_COMPLETE_SECONDS if is_complete else _INCOMPLETE_SECONDS):
                 await self._mirror.wait_for_change()
 
     async def _synchronise(self) -> bool:
-        """Whether all members are known after reading, and if necessary writing, the collection."""
+        """Read, and if necessary write, the collection; returns whether the daemons of all members are known."""
         registered = await self._read()
         self._mirror.learn_sidecars(registered)
         if registered.get(self._mongod.address) != self._address:

@@ -1,8 +1,8 @@
-"""In which term a mongod has answered: asked for with each request, read from its reply and cut off again.
+"""The term in which a mongod has answered: requested with each command, and stripped from its reply.
 
-``$replData: 1`` in a request makes mongod add what it knows of its replica set to the reply, also to an error: its term
-comes first, as of the end of the command. Members of a replica set use it among themselves. It costs mongod nothing
-that can be measured, and the reply some 250 bytes at its end, which are found without reading what comes before.
+``$replData: 1`` in a request makes mongod append the state of its replica set to the reply, even to an error; its term
+at the end of the command comes first. Members of a replica set use it among themselves. It costs mongod nothing
+measurable, and adds about 250 bytes at the end of the reply, which are found without reading what precedes them.
 """
 
 from struct import Struct
@@ -20,16 +20,16 @@ _METADATA: Final = b"\x03" + _NAME + b"\0"
 _TERM: Final = b"\x12term\0"
 _TERM_AT: Final = len(_METADATA) + 4 + len(_TERM)
 _TAIL_BYTES: Final = 1024
-"""More than what comes after the elements of the command itself."""
+"""More than the size of what follows the command's own elements."""
 
 _PREFIX: Final = Struct("<iiiiIBi")
 """The header of an OP_MSG, its flags, the kind of its first section, and the length of its body."""
 
 
 def take_term(frame: bytes) -> tuple[bytes, int | None]:
-    """A reply less what was added to it, and the term in it; None where nothing was added.
+    """A reply without the added elements, and the term in them; None if nothing was added.
 
-    Mongod adds nothing to a reply that refuses a command before it looks at it, as an unknown one.
+    Mongod adds nothing if it refuses a command before processing it, for example an unknown one.
     """
     start = frame.rfind(_METADATA, -_TAIL_BYTES)
     if start < 0:
@@ -48,7 +48,7 @@ def take_term(frame: bytes) -> tuple[bytes, int | None]:
 
 
 def term_of_body(body: bytes) -> int | None:
-    """The term in the body of a reply, None if there is none."""
+    """The term in the body of a reply; None if there is none."""
     metadata = find(body, _NAME)
     term = None if metadata is None else find(body, b"term", metadata[2])
     return None if term is None or term[0] != INT64 else int.from_bytes(body[term[2] : term[3]], "little")

@@ -1,10 +1,10 @@
-"""Whether what is remembered of the mongod's role may be acted on at this moment.
+"""Whether the daemon may rely on what it knows of the mongod's role at this moment.
 
-A daemon that was stopped for a while (SIGSTOP, a virtual machine that was paused, a host out of memory) wakes up with
-what it knew before. Meanwhile its mongod may have stepped down, another primary may have changed what is on this shard,
-and the mongod may have been elected again. So after a pause nothing is believed until the mongod has answered a hello
-that was sent after it. The pause is found at the moment of use, by a clock that also runs while the machine sleeps: the
-task that watches for it may itself run later than the first operation.
+A daemon that was paused for a while (SIGSTOP, a suspended virtual machine, a host out of memory) resumes with outdated
+state. Meanwhile its mongod may have stepped down, another primary may have changed the data of this shard, and the
+mongod may have been elected again. So after a pause the daemon trusts nothing until the mongod has answered a hello
+that was sent afterwards. The pause is detected at the time of use, by a clock that also runs while the machine is
+suspended: a task that watches the clock might itself run only after the first operation.
 """
 
 import time
@@ -17,23 +17,23 @@ import trio
 from shardwright.daemon.sidecar.hello_mirror import HelloMirror
 
 PAUSE_SECONDS_MAX: Final = 1.0
-"""A process that did not run for longer than this cannot know what happened."""
+"""A process that was paused for longer than this may have missed an election."""
 
 _TICK_SECONDS: Final = 0.25
 
 
 def seconds_since_boot() -> float:
-    """A clock that never goes back and counts the time in which the machine sleeps."""
+    """A monotonic clock that also runs while the machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class RoleCertainty:
-    """Tells whether the role that the mirror shows is that of now, and what is remembered belongs to it.
+    """Knows whether the role in the mirror is current, and whether the daemon's state belongs to it.
 
     Args:
-        mirror: shows the newest hello.
-        ask_hello: asks the mongod for a hello.
-        clock: in seconds.
+        mirror: has the newest hello.
+        ask_hello: requests a hello from the mongod.
+        clock: returns seconds.
     """
 
     def __init__(
@@ -55,18 +55,18 @@ class RoleCertainty:
 
     @property
     def is_certain(self) -> bool:
-        """Whether the process has run without a pause since the last hello, and is prepared for the role it shows."""
+        """Whether the process has not been paused since the last hello, and is settled in the role it shows."""
         return not self._is_in_doubt() and self._mirror.term == self._settled
 
     def settle(self, term: int | None) -> None:
-        """Nothing is remembered any more that belongs to another role than this one: a term as primary, or none."""
+        """Record that no state of another role is left; the role is a term as primary, or None."""
         self._settled = term
         self._change.set()
         self._change = trio.Event()
 
     @contextmanager
     def while_role_lasts(self) -> Iterator[trio.CancelScope]:
-        """Cancel what waits in the block when the role changes: what it waits for may not come in another one."""
+        """Cancel the block when the role changes, since what it waits for may never happen in another role."""
         with trio.CancelScope() as scope:
             self._scopes.add(scope)
             try:
@@ -75,12 +75,12 @@ class RoleCertainty:
                 self._scopes.discard(scope)
 
     def end_role(self) -> None:
-        """The role is another one: nobody is to wait any longer for what was to happen in the last one."""
+        """The role has changed: cancel everything that waits for events of the previous one."""
         for scope in tuple(self._scopes):
             scope.cancel()
 
     async def wait_certain(self) -> None:
-        """Return when `is_certain`, asking the mongod if there was a pause.
+        """Wait until `is_certain`; requests a hello from the mongod after a pause.
 
         Raises:
             BackendError: the mongod does not answer.
@@ -92,7 +92,7 @@ class RoleCertainty:
                 await self._change.wait()
 
     async def present_term(self) -> int | None:
-        """The term in which the mongod is primary, asking it if there was a pause; None when it is not.
+        """The term in which the mongod is primary, None if it is not; requests a hello from it after a pause.
 
         Raises:
             BackendError: the mongod does not answer.
@@ -102,7 +102,7 @@ class RoleCertainty:
         return self._mirror.term
 
     async def run(self) -> None:
-        """Look at the clock until cancelled."""
+        """Check the clock until cancelled."""
         while True:
             await trio.sleep(_TICK_SECONDS)
             self._is_in_doubt()
@@ -118,7 +118,7 @@ class RoleCertainty:
 
     async def _ask(self) -> None:
         async with self._asking:
-            if not self._is_doubted:  # those who asked before have found out
+            if not self._is_doubted:  # an earlier caller has already asked
                 return
             pauses = self._pauses
             hello = await self._ask_hello()

@@ -1,7 +1,7 @@
-"""A sidecar: everything that makes a daemon look like the mongod behind it, put together.
+"""A sidecar: combines everything that makes a daemon look like the mongod behind it.
 
-A daemon makes one `Sidecar`, runs it in its main nursery, and calls it from its request handler for ``hello`` and for
-whatever it passes on.
+A daemon creates one `Sidecar`, runs it in its main nursery, and calls it from its request handler for ``hello`` and for
+requests that it passes on.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -39,8 +39,8 @@ class Sidecar:
         mongod_socket: path of the mongod's UNIX socket.
         mongod_address: ``host:port`` of the mongod in its set's configuration.
         address: ``host:port`` at which clients reach this daemon.
-        handshake: makes the hello with which the daemon's own connections introduce themselves.
-        on_mongod_lost: called when the mongod has gone; the clients have to be closed, as it would have closed them.
+        handshake: builds the hello for the handshake of the daemon's own connections.
+        on_mongod_lost: called when the mongod is gone; must close the clients, as the mongod would have done.
         extensions: see `HelloMirror`.
     """
 
@@ -71,7 +71,7 @@ class Sidecar:
 
     @property
     def term(self) -> int | None:
-        """The term in which the local mongod is primary, None when it is not."""
+        """The term in which the local mongod is primary; None if it is not."""
         return self.mirror.term
 
     @property
@@ -85,7 +85,7 @@ class Sidecar:
         return Upstream(self.mongod, client)
 
     async def answer_hello(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
-        """The reply to a hello, see `daemon.sidecar.hello_service`.
+        """Answer a hello, see `daemon.sidecar.hello_service`.
 
         Raises:
             CommandError: the request is malformed.
@@ -119,7 +119,7 @@ class Sidecar:
         return await self.mongod.pool.command("admin", {"hello": 1})
 
     async def _follow_mongod(self) -> None:
-        """Keep the mirror current with a hello that is always waiting at the mongod."""
+        """Keep the mirror current with an awaitable hello that is always pending at the mongod."""
         while True:
             try:
                 await self._follow_connection()
@@ -129,7 +129,7 @@ class Sidecar:
                     self.mirror.lose()
                     self.mongod.pool.close_idle()
                     self._on_mongod_lost()
-            # A mongod that is down gives no sign when it comes back; its socket is tried.
+            # There is no notification when a mongod comes back, so its socket is polled.
             await trio.sleep(_POLL_SECONDS)
 
     async def _follow_connection(self) -> None:

@@ -1,11 +1,11 @@
-"""A fence between terms in the mongod itself: what was sent in an earlier term is not executed in a later one.
+"""A fence between terms in the mongod itself: writes sent in an earlier term are not executed in a later one.
 
-To look at the term before a write is sent, and in its reply, leaves a gap: a daemon that is stopped between the look
-and the sending may send the write when its mongod is primary again, in another term. So writes to ``config`` are
-retryable writes of one session, whose number belongs to the term. Each term begins with such a write of its own, which
-is replicated. From then on mongod refuses all lower numbers (TransactionTooOld), on every member that has this write.
+Checking the term before a write is sent, and in its reply, leaves a gap: a daemon that is paused between check and
+sending may send the write when its mongod is primary again, in another term. So writes to ``config`` are retryable
+writes of one session, and their transaction number includes the term. Each term begins with such a write, which is
+replicated. From then on mongod refuses all lower numbers (TransactionTooOld), on every member that has this write.
 
-A number belongs to one process, too: what a daemon that was killed has left in mongod's socket is refused likewise.
+The number also identifies the process, so that writes left in mongod's socket by a killed daemon are refused too.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,16 +29,16 @@ FENCE_SESSION_ID: Final = UUID(bytes=RESERVED_ID_START + b"\0\0\0\0\xff")
 """The id of the session, the same on all members."""
 
 KEEP_ALIVE_SECONDS: Final = 600.0
-"""Mongod forgets sessions that were not used for 30 minutes."""
+"""Shorter than the 30 idle minutes after which mongod discards a session."""
 
 _CONFIG: Final = "config"
 _FENCE: Final = "term_fence"
 _TERM_SHIFT: Final = 40
 _BLOCK_SHIFT: Final = 20
-"""A number is the term, then which beginning of that term it is, then a counter."""
+"""A number consists of the term, the count of this fence's starts in that term, and a counter."""
 
 _STATEMENTS_PER_NUMBER: Final = 1_000
-"""Mongod remembers each statement of the last number, in memory."""
+"""mongod keeps the statements of the last number in memory."""
 
 _STATEMENTS: Final = {"insert": "documents", "update": "updates", "delete": "deletes", "findAndModify": None}
 
@@ -60,7 +60,7 @@ class TermFence:
     """Makes the writes of a term fail in any later one.
 
     Args:
-        mongod: where the writes go.
+        mongod: executes the writes.
     """
 
     def __init__(self, mongod: FencedMongod) -> None:
@@ -72,10 +72,10 @@ class TermFence:
         self._begun = trio.Event()
 
     async def begin(self, term: int) -> None:
-        """From now on what was sent in earlier terms, or by earlier processes, is refused; in the same term, go on.
+        """Start a term: from now on mongod refuses what was sent in earlier terms, or by earlier processes.
 
-        The write need not wait for a majority. What the term writes afterwards comes after it in the oplog; so a member
-        that has anything of this term has the fence.
+        The write need not wait for a majority. Later writes of the term follow it in the oplog, so a member that has
+        any of them has the fence.
 
         Raises:
             CommandError: mongod is not primary in this term.
@@ -93,13 +93,13 @@ class TermFence:
         self._begun.set()
 
     def end(self) -> None:
-        """The term is over: writes of the next one wait until it has begun."""
+        """End the term: writes of the next one wait until it has begun."""
         self._term = None
         waiting, self._begun = self._begun, trio.Event()
         waiting.set()
 
     async def keep(self) -> None:
-        """Write from time to time until cancelled, so that mongod does not forget the number."""
+        """Write periodically until cancelled, so that mongod does not discard the number."""
         await self._begun.wait()
         while True:
             await trio.sleep(KEEP_ALIVE_SECONDS)
@@ -117,7 +117,7 @@ class TermFence:
     async def write(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
         """Run a write command in this term or not at all; returns its reply.
 
-        Statements that mongod cannot run as retryable writes, those of many documents, are run as they are.
+        Statements that mongod cannot run as retryable writes, because they affect many documents, run without a number.
 
         Raises:
             CommandError: as `LocalMongod.write`; InterruptedDueToReplStateChange, the term is over.
@@ -156,7 +156,7 @@ def _session() -> dict[str, Any]:
 
 
 def _statement_count(command: Mapping[str, Any]) -> int:
-    """How many statements of a retryable write a command has; 0 if it cannot be one, or is one already."""
+    """How many statements a command has as a retryable write; 0 if it cannot be one, or already is one."""
     name = next(iter(command))
     if name not in _STATEMENTS or "lsid" in command:
         return 0

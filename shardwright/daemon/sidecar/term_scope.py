@@ -1,8 +1,8 @@
-"""Which term a task works for, so that what it asks of the mongod is not done for another one.
+"""The term for which a task works, so that its commands to the mongod are not executed in another term.
 
-A task that began in one term may go on in a later one for a moment, until it is cancelled: the process may have been
-stopped. What it knows belongs to its own term, and so must its writes. `daemon.sidecar.mongod` checks that for every
-task that has said for which term it works; tasks that it starts work for the same one.
+A task that was started in one term may continue for a moment in a later one, until it is cancelled, because the process
+may have been paused. Its state belongs to its own term, and so must its writes. `daemon.sidecar.mongod` checks that for
+every task that has declared its term; child tasks inherit it.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ _TERM: Final[ContextVar[int | None]] = ContextVar("term", default=None)
 
 @contextmanager
 def working_for(term: int | None) -> Iterator[None]:
-    """In the block, this task works for a term; with None, for no term in particular."""
+    """In the block, this task works for a term; None means for no particular term."""
     token = _TERM.set(term)
     try:
         yield
@@ -27,12 +27,12 @@ def working_for(term: int | None) -> Iterator[None]:
 
 
 def term_of_task() -> int | None:
-    """The term that this task works for, None for no term in particular."""
+    """The term for which this task works; None for no particular term."""
     return _TERM.get()
 
 
 def check_term(expected: int | None, found: int | None) -> None:
-    """Refuse to go on in another term than the expected one.
+    """Check that the expected term is still the current one.
 
     Raises:
         CommandError: InterruptedDueToReplStateChange.

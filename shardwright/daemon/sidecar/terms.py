@@ -1,7 +1,7 @@
-"""Being primary: what runs from step-up to step-down of the local mongod.
+"""Running a daemon's work as primary from step-up to step-down of the local mongod.
 
-A term is a stretch of time in which mongod is primary without interruption. Work of a term lives in a nursery that is
-cancelled when the term ends, so nothing a former primary was doing survives into the time of the next.
+A term is a period in which mongod is primary without interruption. The work of a term runs in a nursery that is
+cancelled when the term ends, so nothing that a former primary was doing survives into the next term.
 """
 
 from typing import Protocol
@@ -20,21 +20,21 @@ class RoleHooks(Protocol):
     """What a daemon does when its mongod's role changes."""
 
     async def on_step_up(self, term: int, nursery: trio.Nursery) -> None:
-        """Mongod became primary: recover what its set had persisted.
+        """Mongod became primary: recover the state persisted in its set.
 
-        Who remembers anything of the time before forgets it first, and says so (`RoleCertainty.settle`).
+        State from before must be discarded first, which is reported with `RoleCertainty.settle`.
 
         Args:
             term: the election's number.
-            nursery: for work that is to end with the term; it is cancelled at step-down, this call included.
+            nursery: runs work that ends with the term; at step-down it is cancelled together with this call.
         """
 
     def on_step_down(self) -> None:
-        """Mongod is not primary any more, or can't be reached; the work of the term has ended."""
+        """Mongod is no longer primary or can't be reached; the work of the term has ended."""
 
 
 async def follow_role(mirror: HelloMirror, certainty: RoleCertainty, hooks: RoleHooks) -> None:
-    """Call the hooks at every change of role, until cancelled."""
+    """Call the hooks at every change of role until cancelled."""
     while True:
         term = mirror.term
         if term is None:

@@ -1,9 +1,9 @@
-"""What the daemon has sent in one term and mongod has not answered: it must be over before a later term begins.
+"""Commands that the daemon sent in one term and mongod has not answered; they must end before a later term begins.
 
-A task that is cancelled at the end of its term leaves its command behind, and closes the connection. But mongod reads
-what has arrived on a connection before it finds that it was closed. So a term waits until mongod has given up every
-connection on which a command of an earlier one was left unanswered: then it has read, and executed or refused, all
-that had been sent there.
+A task that is cancelled at the end of its term abandons its command and closes the connection. But mongod reads what
+has arrived on a connection before it notices that it was closed. So a term waits until mongod has closed every
+connection on which a command of an earlier term was left unanswered: then mongod has read, and executed or refused,
+everything sent there.
 """
 
 from collections.abc import Iterator
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 logger = get_logger("daemon.sidecar.terms")
 
 _POLL_SECONDS: Final = 0.02
-"""How often mongod is asked, which gives no sign when a connection has gone."""
+"""The polling interval; mongod does not report when it has closed a connection."""
 
 
 class UnansweredCommands:
-    """The connections on which a command of a term waits for its answer, or has been left without one.
+    """The connections on which a command of a term waits for its reply, or was left unanswered.
 
     Args:
-        pool: of connections to the mongod.
+        pool: connections to the mongod.
     """
 
     def __init__(self, pool: "Pool") -> None:
@@ -37,17 +37,17 @@ class UnansweredCommands:
 
     @contextmanager
     def noted(self, connection: Connection, term: int) -> Iterator[None]:
-        """In the block a command is sent and answered. It counts as unanswered if the block ends with an error."""
+        """Record a command that is sent and answered in the block; if the block fails, it counts as unanswered."""
         key = _process_of(connection), connection.hello["connectionId"]
         self._terms[key] = term
         yield
         del self._terms[key]
 
     async def wait_earlier_over(self, term: int) -> None:
-        """Return when mongod has nothing to execute any more that was sent in an earlier term. What it does is killed.
+        """Kill commands of earlier terms, and wait until mongod cannot execute any more of them.
 
         Raises:
-            CommandError: mongod refuses to tell.
+            CommandError: mongod refuses to list its operations.
             BackendError: it does not answer.
         """
         while earlier := {key for key, sent_in in self._terms.items() if sent_in < term}:
@@ -68,12 +68,12 @@ class UnansweredCommands:
 
 
 def _process_of(connection: Connection) -> str:
-    """Which process of mongod it leads to: numbers of connections begin again with each."""
+    """Identifies the mongod process of a connection, since connection numbers start again with each process."""
     return str(connection.hello["topologyVersion"]["processId"])
 
 
 async def _connections(connection: Connection, numbers: list[int]) -> dict[int, Any]:
-    """Which connections mongod still has, each with the id of its operation, None if it has none."""
+    """The connections that mongod still has, each with the id of its operation or None."""
     everything = {"$currentOp": {"allUsers": True, "idleConnections": True, "localOps": True}}
     pipeline = [everything, {"$match": {"connectionId": {"$in": numbers}}}]
     reply = await connection.command("admin", {"aggregate": 1, "pipeline": pipeline, "cursor": {"batchSize": 10_000}})

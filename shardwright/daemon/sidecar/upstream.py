@@ -1,8 +1,7 @@
-"""The relay: one connection to the mongod for each client, on which the client's own bytes travel.
+"""A separate connection to the mongod for each client, over which the client's bytes are passed on.
 
-Sessions, cursors, transactions, exhaust replies and, where it is on, authentication belong to a connection, so they
-keep their meaning when every client has a connection of its own. Nothing is rewritten on the way: a request keeps its
-id, and its reply already names it.
+Sessions, cursors, transactions, exhaust replies and, if enabled, authentication belong to a connection, so they keep
+their meaning if every client has its own. Nothing is rewritten: a request keeps its id, to which the reply refers.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +18,7 @@ from shardwright.wire.transport.stream import FrameStream
 
 
 class _AnswerRelay(Relay):
-    """Passes a long answer on unless something speaks against it when it begins."""
+    """Forwards a long reply unless ``may_begin`` objects when the reply starts to arrive."""
 
     def __init__(self, receiver: FrameStream, may_begin: Callable[[], bool] | None) -> None:
         super().__init__(receiver)
@@ -36,7 +35,7 @@ class Upstream:
     """A client's connection to the mongod, opened when first needed.
 
     Attributes:
-        connection_id: what mongod calls the connection, once a ``hello`` told.
+        connection_id: mongod's number of the connection, once known from a ``hello``.
     """
 
     __slots__ = ("_client", "_connection", "_mongod", "connection_id")
@@ -49,12 +48,12 @@ class Upstream:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a connection yet."""
+        """Whether there is a connection."""
         return self._connection is not None
 
     @may_run_in_reactor
     async def open(self) -> None:
-        """Connect now, so that nothing has to be waited for when a request is sent.
+        """Connect now, so that sending a request need not wait.
 
         Raises:
             BackendError: mongod could not be reached.
@@ -63,12 +62,13 @@ class Upstream:
 
     @may_run_in_reactor
     async def pass_on(self, frame: bytes, flags: int, may_begin: Callable[[], bool] | None = None) -> bytes | None:
-        """As `forward`; but a long answer goes to the client while it is still coming, and None is returned for it.
+        """As `forward`, but a long reply goes to the client while it is still arriving, and None is returned.
 
         Args:
             frame: as `forward`.
             flags: as `forward`.
-            may_begin: asked when a long answer has begun to come; it is received as a whole and returned if not.
+            may_begin: called when a long reply starts to arrive; if it returns False, the reply is received whole and
+                returned.
 
         Raises:
             BackendError: as `forward`.
@@ -81,20 +81,20 @@ class Upstream:
         try:
             return await connection.exchange_for(frame, _AnswerRelay(client.stream, may_begin))
         except CommandError:
-            client.is_finished = True  # no room for the answer: the connection that is the client's alone was closed
+            client.is_finished = True  # no room for the reply: the client's connection to the mongod was closed
             raise
 
     @may_run_in_reactor
     async def forward(self, frame: bytes, flags: int) -> bytes | None:
-        """Send a client's request to the mongod; returns the frame to answer with, None for a request without answer.
+        """Send a client's request to the mongod; returns the reply's frame, or None if the request gets no reply.
 
         Args:
             frame: the whole OP_MSG.
             flags: its flag bits.
 
         Raises:
-            BackendError: mongod could not be reached or broke the connection; the client's connection has to go too.
-            CommandError: there is no room for a long answer; the client's connection ends with this reply.
+            BackendError: mongod could not be reached or broke the connection; the client must be disconnected too.
+            CommandError: there is no room for a long reply; the client is disconnected after this error.
         """
         connection = self._connection or await self._open()
         if not flags & (MORE_TO_COME | EXHAUST_ALLOWED):
@@ -110,7 +110,7 @@ class Upstream:
 
     @may_run_in_reactor
     async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
-        """Run a command of the daemon's own on the client's connection, so that it acts as the client.
+        """Run one of the daemon's own commands on the client's connection, so that it acts as the client.
 
         Raises:
             CommandError: the reply says ``ok: 0``.
@@ -120,7 +120,7 @@ class Upstream:
         return await connection.command(db, command)
 
     def close(self) -> None:
-        """Close the connection; mongod ends what runs on it as if the client itself had left."""
+        """Close the connection; mongod ends its operations as if the client itself had disconnected."""
         if self._connection is not None:
             self._connection.close()
 
@@ -131,14 +131,14 @@ class Upstream:
 
     @may_run_in_reactor
     async def _stream(self, connection: Connection, frame: bytes) -> bytes:
-        """Pass on exhaust replies until the one that says it is the last, which is returned."""
+        """Pass on exhaust replies except the last one, which is returned."""
         reply = await connection.exchange(frame)
         try:
             while reply[16] & MORE_TO_COME:
                 await self._client.send(reply)
                 reply = await connection.receive()
         except BaseException:
-            connection.close()  # mongod would go on sending to the next borrower
+            connection.close()  # otherwise mongod would keep sending
             self._client.is_finished = True
             raise
         return reply
