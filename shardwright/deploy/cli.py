@@ -28,7 +28,7 @@ from shardwright.deploy.up_options import (
 
 DEFAULT_DIRECTORY = Path(".shardwright")
 
-# What a shell reports for a command that SIGINT ended.
+# The exit status that a shell reports for a command ended by SIGINT.
 EXIT_INTERRUPTED = 130
 
 
@@ -131,7 +131,7 @@ def _signal(text: str) -> signal.Signals:
 
 
 def argument_parser() -> argparse.ArgumentParser:
-    """The command line, as argparse reads it."""
+    """The parser of the command line."""
     parser = argparse.ArgumentParser(prog="shardwright", description="A sharded MongoDB cluster on this machine.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
@@ -146,7 +146,7 @@ def argument_parser() -> argparse.ArgumentParser:
         )
         return subparser
 
-    up = command("up", _up, "Start a cluster, or bring back the one that the directory holds.")
+    up = command("up", _up, "Start a cluster, or restart the one in the directory.")
     _add_size(up)
     up.add_argument(
         "--port", type=_port, help=f"port of the first router, 0 for any free one (default: {DEFAULT_PORT})"
@@ -158,24 +158,24 @@ def argument_parser() -> argparse.ArgumentParser:
     up.add_argument(
         "--log-rotate",
         choices=("rename", "reopen"),
-        help="what logRotate and SIGUSR1 do with the log files; kept until it is given again (default: rename)",
+        help="what logRotate and SIGUSR1 do with the log files; kept until changed (default: rename)",
     )
     _add_parameters(up)
     _add_daemon_options(up)
     up.add_argument(
         "--separate-sockets",
         action="store_true",
-        help="give each daemon of a new cluster a directory of UNIX sockets of its own: they reach each other by TCP, "
-        "or through what a test puts there",
+        help="give each daemon of a new cluster its own directory of UNIX sockets, so that daemons reach each other "
+        "through TCP, or through proxies that a test puts there",
     )
-    up.add_argument("--detach", action="store_true", help="leave the cluster running and return")
+    up.add_argument("--detach", action="store_true", help="return and leave the cluster running")
     up.add_argument(
-        "--json", action="store_true", help="print one JSON line on standard output, all else on standard error"
+        "--json", action="store_true", help="print one JSON line on standard output, everything else on standard error"
     )
     _add_timeout(up)
 
     status = command(
-        "status", _status, "Show processes and migrations; the exit status is 1 when a process is not running."
+        "status", _status, "Show processes and migrations; the exit status is 1 if a process is not running."
     )
     status.add_argument("--json", action="store_true", help="print the JSON line of `up --json`, and migrations")
 
@@ -185,7 +185,7 @@ def argument_parser() -> argparse.ArgumentParser:
     kill.add_argument("name", help="as `status` shows it, for example shard0.0.mongod")
     kill.add_argument("--signal", type=_signal, default=signal.SIGKILL, help="name or number (default: KILL)")
 
-    restart = command("restart", _restart, "Stop one process if it runs, start it again and wait until it serves.")
+    restart = command("restart", _restart, "Stop one process, start it again and wait until it is ready.")
     restart.add_argument("name", help="as `status` shows it, for example router.0")
     _add_timeout(restart)
     return parser
@@ -218,7 +218,7 @@ def _add_timeout(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_parameters(parser: argparse.ArgumentParser) -> None:
-    """The general option, and what has an option of its own: all of them end up in ``parameters``."""
+    """Add ``--set-parameter`` and the options for single parameters; all of them are collected in ``parameters``."""
     parser.add_argument(
         "--set-parameter",
         dest="parameters",
@@ -226,7 +226,7 @@ def _add_parameters(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="start the shards with this server parameter; kept until it is given another value",
+        help="start the shards with this server parameter; kept until changed",
     )
     parser.add_argument(
         "--orphan-cleanup-delay",
@@ -234,14 +234,14 @@ def _add_parameters(parser: argparse.ArgumentParser) -> None:
         type=_orphan_cleanup_delay,
         action="append",
         metavar="SECONDS",
-        help=f"after which a shard deletes what it has given away, {ORPHAN_CLEANUP_DELAY} (default: 900)",
+        help=f"delay before a shard deletes documents it has given away, {ORPHAN_CLEANUP_DELAY} (default: 900)",
     )
     parser.add_argument(
         "--verify-migrations",
         dest="parameters",
         action="append_const",
         const=(VERIFY_MIGRATIONS, "true"),
-        help="compare what donor and recipient have before each migration is committed",
+        help="compare the documents of donor and recipient before each migration is committed",
     )
 
 
@@ -254,7 +254,7 @@ def _add_daemon_options(parser: argparse.ArgumentParser) -> None:
             action="append",
             default=[],
             metavar="NAME=VALUE",
-            help=f"start each {role} with its option --NAME; kept until it is given another value, or none (NAME=)",
+            help=f"start each {role} with its option --NAME; kept until changed, or removed with NAME=",
         )
 
 

@@ -1,4 +1,4 @@
-"""One local cluster from beginning to end: what `up`, `down`, `status`, `kill` and `restart` do, step by step."""
+"""One local cluster: the commands `up`, `down`, `status`, `kill` and `restart`, step by step."""
 
 import json
 import signal
@@ -24,7 +24,7 @@ from shardwright.deploy.topology import ProcessPlan, Role
 from shardwright.deploy.up_options import UpOptions
 
 WATCH_INTERVAL: Final = 1.0
-"""Seconds between looks for processes that another command has started or ended."""
+"""Seconds between checks for processes that another command has started or stopped."""
 
 
 class LocalCluster:
@@ -35,7 +35,7 @@ class LocalCluster:
         self._steps = steps
 
     def up(self, options: UpOptions) -> None:
-        """Start the cluster, a new one or the one that the directory holds; returns when a client can write.
+        """Start a new cluster, or the one in the directory; returns when a client can write.
 
         Raises:
             DeployError: it cannot be started. Nothing is left running.
@@ -56,10 +56,10 @@ class LocalCluster:
                 raise
 
     def down(self) -> None:
-        """End all processes in order. A cluster that is down already is fine.
+        """Stop all processes in order; does nothing if the cluster is already down.
 
         Raises:
-            DeployError: the directory holds no cluster.
+            DeployError: there is no cluster in the directory.
         """
         try:
             state = self._layout.require()
@@ -70,19 +70,19 @@ class LocalCluster:
             self._stop(state, self._supervisor(state))
 
     def kill(self, name: str, number: signal.Signals) -> None:
-        """Send a signal to one process, and wait for its end if the signal is one that ends it.
+        """Send a signal to one process, and wait until it has ended if the signal is one that ends it.
 
         Raises:
-            DeployError: no such process, or it is not running.
+            DeployError: there is no such process, or it is not running.
         """
         state = self._layout.require()
         self._supervisor(state).signal(state.topology.named(name), number)
 
     def restart(self, name: str, timeout: float) -> None:
-        """End one process if it runs, start it again, and wait until it serves.
+        """Stop one process if it is running, start it again, and wait until it is ready.
 
         Raises:
-            DeployError: no such process, or it does not come up.
+            DeployError: there is no such process, or it does not become ready.
         """
         state = self._layout.require()
         plan = state.topology.named(name)
@@ -90,10 +90,10 @@ class LocalCluster:
             self._supervisor(state).restart(plan, time.monotonic() + timeout)
 
     def describe(self) -> dict[str, Any]:
-        """The document that ``--json`` prints; a process that does not run has the pid ``None``.
+        """The document that ``--json`` prints; a process that is not running has the pid ``None``.
 
         Raises:
-            DeployError: the directory holds no cluster.
+            DeployError: there is no cluster in the directory.
         """
         state = self._layout.require()
         supervisor = self._supervisor(state)
@@ -118,10 +118,10 @@ class LocalCluster:
         }
 
     def migrations(self) -> list[dict[str, Any]]:
-        """The migrations under way, from the shard daemons that run (see `deploy.migrations`).
+        """The active migrations, from the running shard daemons (see `deploy.migrations`).
 
         Raises:
-            DeployError: the directory holds no cluster.
+            DeployError: there is no cluster in the directory.
         """
         state = self._layout.require()
         supervisor = Supervisor(self._layout, state)
@@ -129,7 +129,7 @@ class LocalCluster:
         return migrations_under_way(plan for plan in state.topology.of_role(Role.SHARDD) if supervisor.running(plan))
 
     def watch(self) -> None:
-        """Report every process that ends unasked; returns when all have been stopped by another command."""
+        """Report every process that ends unexpectedly; returns when another command has stopped all of them."""
         state = self._layout.require()
         supervisor = Supervisor(self._layout, state)
         reported = set()
@@ -151,7 +151,7 @@ class LocalCluster:
             wait_any_ended(alive, WATCH_INTERVAL)
 
     def _supervisor(self, state: ClusterState) -> Supervisor:
-        """What controls the processes; says first what is odd about the directory."""
+        """The object that controls the processes; first reports problems with the directory."""
         supervisor = Supervisor(self._layout, state)
         for complaint in supervisor.find_unrecorded():
             self._steps.say(f"shardwright: {complaint}")
@@ -162,7 +162,7 @@ class LocalCluster:
         return supervisor
 
     def _plan(self, options: UpOptions, mongod: str, ports: PortReservation) -> ClusterState:
-        """The cluster that is to be started."""
+        """The cluster to start."""
         state = self._layout.load()
         if state is None:
             planned = new_cluster(self._layout, options, mongod, ports)
@@ -170,22 +170,22 @@ class LocalCluster:
             return planned
         self._check_stopped(state)
         planned = existing_cluster(self._layout, state, options, mongod, ports)
-        self._steps.say(f"bringing back the cluster in {self._layout.root}")
+        self._steps.say(f"restarting the cluster in {self._layout.root}")
         return planned
 
     def _check_stopped(self, state: ClusterState) -> None:
-        """Refuse to start what runs, as a whole or in part."""
+        """Refuse to start a cluster that is running, completely or partly."""
         supervisor = self._supervisor(state)
         running = [plan.name for plan in state.topology.processes if supervisor.running(plan)]
         if len(running) == len(state.topology.processes):
             raise DeployError(
                 f"the cluster in {self._layout.root} is running; "
-                "see `shardwright status`, or end it with `shardwright down`"
+                "see `shardwright status`, or stop it with `shardwright down`"
             )
         if running:
             raise DeployError(
-                f"a part of the cluster in {self._layout.root} is running ({', '.join(running)}); "
-                "see `shardwright status`, or end it with `shardwright down` and start it again"
+                f"part of the cluster in {self._layout.root} is running ({', '.join(running)}); "
+                "see `shardwright status`, or stop it with `shardwright down` and start it again"
             )
 
     def _stop(self, state: ClusterState, supervisor: Supervisor) -> None:
@@ -202,5 +202,5 @@ class LocalCluster:
 
 
 def json_line(document: dict[str, Any]) -> str:
-    """``document`` on one line; shard keys in it as MongoDB's extended JSON."""
+    """``document`` on one line; shard keys are written as MongoDB extended JSON."""
     return json.dumps(document, separators=(",", ":"), default=json_util.default)

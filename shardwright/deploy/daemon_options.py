@@ -1,7 +1,7 @@
-"""Options of the daemons that a cluster is started with, such as limits and timeouts: ``--router-option NAME=VALUE``.
+"""Additional options for a cluster's daemons, such as limits and timeouts: ``--router-option NAME=VALUE``.
 
-The launcher knows no option of a daemon but those that it gives itself. Whether there is one of that name, and whether
-the value makes sense, the daemon's own command line says before anything is started or written down.
+The launcher knows only those options of daemons that it sets itself. The daemon's own command line parser checks
+whether other options exist and have valid values, before anything is started or saved.
 """
 
 import subprocess
@@ -13,7 +13,7 @@ from shardwright.deploy.errors import DeployError
 from shardwright.deploy.topology import Role
 
 DaemonOptions = Mapping[Role, Mapping[str, str]]
-"""By role, the options by their names without dashes. An empty value takes the option back."""
+"""By role, the options by their names without dashes. An empty value removes the option."""
 
 DAEMONS: Final = (Role.ROUTER, Role.SHARDD, Role.CONFIGD)
 
@@ -28,30 +28,30 @@ _HELP_SECONDS_MAX: Final = 60.0
 
 
 def parse_option(text: str) -> tuple[str, str]:
-    """Name and value of ``NAME=VALUE``, which may begin with the dashes of the option.
+    """Name and value from ``NAME=VALUE``, which may begin with dashes.
 
     Raises:
-        ValueError: it is not of that form, or the launcher gives this option itself.
+        ValueError: it is not of that form, or the launcher sets this option itself.
     """
     name, equals, value = text.removeprefix("--").partition("=")
     if not equals or not name.replace("-", "").isalnum() or name.startswith("-"):
         raise ValueError(f"{text!r} is not of the form NAME=VALUE")
     if name in _GIVEN_BY_LAUNCHER:
-        raise ValueError(f"{name} is an option that `up` gives itself")
+        raise ValueError(f"{name} is an option that `up` sets itself")
     return name, value
 
 
 def combined(before: DaemonOptions, changes: DaemonOptions) -> dict[Role, dict[str, str]]:
-    """The options of a cluster after some were given other values."""
+    """A cluster's options after some of them were changed."""
     merged = {role: {**before.get(role, {}), **changes.get(role, {})} for role in DAEMONS}
     return {role: {name: value for name, value in options.items() if value} for role, options in merged.items()}
 
 
 def check_options(options: DaemonOptions) -> None:
-    """Have each daemon read the options that it would be started with.
+    """Let each daemon parse the options with which it would be started.
 
     Raises:
-        DeployError: it does not take one of them.
+        DeployError: it does not accept one of them.
     """
     for role, of_role in options.items():
         given = {name: value for name, value in of_role.items() if value}
@@ -60,7 +60,7 @@ def check_options(options: DaemonOptions) -> None:
 
 
 def option_words(options: Mapping[str, str]) -> list[str]:
-    """The options as a daemon's command line has them."""
+    """The options as words of a daemon's command line."""
     return [f"--{name}={value}" for name, value in options.items()]
 
 

@@ -10,7 +10,7 @@ from shardwright.deploy.topology import ProcessPlan, Role
 
 
 def daemon_arguments(layout: Layout, state: ClusterState, plan: ProcessPlan) -> list[str]:
-    """How to start a configd, shardd or router, with the interpreter and packages that run this launcher."""
+    """The command line of a configd, shardd or router, with the interpreter and packages that run this launcher."""
     assert plan.metrics_port is not None
     common = [
         # -P: a folder named like one of our packages in the current directory must not be imported instead.

@@ -92,14 +92,14 @@ def _show(client: Client, uri: str, shards: list[str], steps: Steps) -> None:
         print(draw(ChunkMap.fetch(client, namespace), shards), end="\n\n")
     _title("Queries")
     _query(client)
-    _title("A chunk moves while it is written")
+    _title("A chunk moves while clients write to it")
     _move(client, shards)
     _title("sh.status() in mongosh")
     _show_status(uri)
 
 
 def _shard_by_range(client: Client, countries: list[str], shards: list[str]) -> None:
-    """Shard `RANGED`, split it at ``countries`` and deal the empty chunks to the shards in turn."""
+    """Shard `RANGED`, split it at ``countries`` and distribute the empty chunks to the shards in turn."""
     admin = client.admin
     admin.command("enableSharding", RANGED.partition(".")[0], primaryShard=shards[0])
     admin.command("shardCollection", RANGED, key={"country": 1, "_id": 1})
@@ -125,12 +125,12 @@ def _query(client: Client) -> None:
     print("  the largest cities of Iceland, from the one shard that has them:")
     print("   ", ", ".join(f"{city['name']} {city['population']:,}" for city in largest))
     print("    shards asked:", _shards_asked(client, {"country": "IS"}))
-    print("  the largest of the world, merged from all shards:")
+    print("  the largest in the world, merged from all shards:")
     largest = cities.find({}, {"name": 1, "population": 1}).sort("population", -1).limit(5)
     print("   ", ", ".join(f"{city['name']} {city['population']:,}" for city in largest))
     print("    shards asked:", _shards_asked(client, {}))
     millions = client["demo"].command("count", "cities", query={"population": {"$gt": 10**6}})["n"]
-    print(f"  cities above a million: {millions}")
+    print(f"  cities with more than a million inhabitants: {millions}")
     print(f"  time zones of Brazil: {len(cities.distinct('timezone', {'country': 'BR'}))}")
     regions = cities.aggregate(
         [
@@ -140,8 +140,8 @@ def _query(client: Client) -> None:
             {"$limit": 3},
         ]
     )
-    print("  Swiss cantons with most cities:", ", ".join(f"{each['_id']} {each['cities']}" for each in regions))
-    # findAndModify goes to one shard: it names the whole shard key.
+    print("  Swiss cantons with the most cities:", ", ".join(f"{each['_id']} {each['cities']}" for each in regions))
+    # findAndModify goes to one shard, because the filter contains the whole shard key.
     visited = cities.find_one_and_update(
         {"country": "IS", "_id": REYKJAVIK}, {"$inc": {"visits": 1}}, return_document=ReturnDocument.AFTER
     )
@@ -159,7 +159,7 @@ def _move(client: Client, shards: list[str]) -> None:
     assert country is not None
     move = move_while_writing(client, RANGED, chunk, to, {"country": country["country"]})
     if move.counted != move.writes:
-        raise DeployError(f"{move.writes} writes were acknowledged, {move.counted} are there")
+        raise DeployError(f"{move.writes} writes were acknowledged, but {move.counted} are there")
     print(f"  the first chunk moved from {chunk.shard} to {to} in {move.seconds:.1f} s")
     print(f"  {move.writes:,} writes to it were acknowledged meanwhile, and all of them are there")
     print(f"  the longest took {move.longest_write * 1000:.0f} ms\n")
@@ -185,7 +185,7 @@ def _title(text: str) -> None:
 
 def _remove(cluster: LocalCluster, directory: Path) -> None:
     print()
-    # A start that failed at its first check has left no cluster to stop.
+    # If the start failed at its first check, there is no cluster to stop.
     if (directory / "cluster.json").exists():
         cluster.down()
     shutil.rmtree(directory)

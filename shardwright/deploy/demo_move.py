@@ -1,4 +1,4 @@
-"""The demo's live migration: a chunk moves with its documents while a client goes on writing to it."""
+"""The demo's live migration: a chunk moves while a client keeps writing to it."""
 
 import threading
 import time
@@ -15,13 +15,13 @@ Client = MongoClient[dict[str, Any]]
 
 @dataclass
 class LiveMove:
-    """What a client noticed of a move.
+    """A move as seen by a client.
 
     Attributes:
-        seconds: how long the move took.
+        seconds: the duration of the move.
         writes: how many writes were acknowledged meanwhile.
-        longest_write: seconds that the longest of them took.
-        counted: the sum of all counters after the move, which is ``writes`` if none was lost or made twice.
+        longest_write: the duration of the longest of them, in seconds.
+        counted: the sum of all counters after the move, which is ``writes`` if none was lost or executed twice.
     """
 
     seconds: float
@@ -31,7 +31,7 @@ class LiveMove:
 
 
 class _Writer(threading.Thread):
-    """Raises the counter of one document after the other until told to stop."""
+    """Increments the counter of one document after another until stopped."""
 
     def __init__(self, collection: Collection[dict[str, Any]], keys: list[dict[str, Any]]) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class _Writer(threading.Thread):
             self.error = error
 
     def stop(self) -> None:
-        """Let the write under way end; raises what ended the writing before."""
+        """Stop after the current write; raises the error if writing has already failed."""
         self._is_stopped.set()
         self.join()
         if self.error is not None:
@@ -61,7 +61,7 @@ class _Writer(threading.Thread):
 
 
 def move_while_writing(client: Client, namespace: str, chunk: Chunk, to: str, query: dict[str, Any]) -> LiveMove:
-    """Move a chunk to another shard while the documents that match ``query``, which lie in it, are written.
+    """Move a chunk to another shard while writing to those of its documents that match ``query``.
 
     Raises:
         PyMongoError: the move or a write failed.

@@ -1,4 +1,4 @@
-"""Small JSON files that survive a crash: a reader, now or after a power cut, sees the old file or the new one."""
+"""Small JSON files that survive a crash: even after a power cut a reader sees either the old file or the new one."""
 
 import json
 import os
@@ -11,10 +11,10 @@ UNFINISHED_SUFFIX = ".new"
 
 
 def write_json(path: Path, document: dict[str, Any]) -> None:
-    """Write ``document`` to ``path``, all of it or nothing.
+    """Write ``document`` to ``path`` atomically.
 
     Raises:
-        DeployError: it cannot be written, for example because the disk is full; the old file is still there.
+        DeployError: it cannot be written, for example because the disk is full; the old file is kept.
     """
     unfinished = path.with_name(path.name + UNFINISHED_SUFFIX)
     try:
@@ -23,14 +23,14 @@ def write_json(path: Path, document: dict[str, Any]) -> None:
         _sync_directory(path.parent)
     except OSError as error:
         unfinished.unlink(missing_ok=True)
-        raise DeployError(f"cannot write {path}: {error.strerror}; mend that, then repeat the command") from error
+        raise DeployError(f"cannot write {path}: {error.strerror}; fix this and run the command again") from error
 
 
 def _write_through(path: Path, text: str) -> None:
     with path.open("w") as file:
         file.write(text)
         file.flush()
-        # Without it a power cut may leave the new name with nothing in it.
+        # Without this, a power cut may leave an empty file under the new name.
         os.fsync(file.fileno())
 
 

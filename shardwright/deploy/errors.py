@@ -1,10 +1,10 @@
-"""The one error of the launcher."""
+"""The launcher's error."""
 
 from pymongo.errors import OperationFailure, PyMongoError
 
 
 class DeployError(Exception):
-    """Something the person at the terminal can act on; the message is one clear sentence, shown without a traceback."""
+    """A problem that the user can act on; the message is one clear sentence, shown without a traceback."""
 
 
 def reason(error: PyMongoError) -> str:

@@ -1,4 +1,4 @@
-"""Ending a command in order when a signal asks for it."""
+"""Ending a command cleanly at a signal."""
 
 import signal
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from typing import NoReturn
 
 @contextmanager
 def signals_interrupt() -> Iterator[None]:
-    """Raise KeyboardInterrupt on the first SIGINT, SIGTERM or SIGHUP; further ones do not disturb an orderly end."""
+    """Raise KeyboardInterrupt at the first SIGINT, SIGTERM or SIGHUP; ignore further ones during the clean-up."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def interrupt(number: int, frame: FrameType | None) -> NoReturn:

@@ -1,4 +1,4 @@
-"""The directory of one cluster: where everything lies, and the state file that says what the cluster is.
+"""The directory of one cluster: the paths in it, and the state file that describes the cluster.
 
 ::
 
@@ -6,10 +6,10 @@
     DIR/lock                 held by the command that is changing the cluster
     DIR/data/NAME/           dbpath of a mongod
     DIR/logs/NAME.log        log of a process
-    DIR/logs/NAME.out        what a mongod prints before it has opened its log
-    DIR/pids/NAME.json       who is running (see `deploy.pid_files`)
+    DIR/logs/NAME.out        output of a mongod before it has opened its log
+    DIR/pids/NAME.json       which process is running (see `deploy.pid_files`)
     DIR/sockets/             UNIX sockets of all processes, or in NAME/ those that only the daemon NAME finds; if DIR is
-                             too long for that, a directory under the system's temporary one, which the state file names
+                             too long, a directory in the system's temporary one instead, recorded in the state file
 """
 
 import fcntl
@@ -32,28 +32,28 @@ from shardwright.deploy.topology import Role, Topology
 
 FORMAT = 1
 
-# What older state files do not say.
+# Defaults for fields that older state files lack.
 DEFAULT_CACHE_GB = 0.25
 DEFAULT_WORKERS = 1
 DEFAULT_LOG_ROTATE = "rename"
 
-# sockaddr_un holds 108 bytes, the last one being the terminating null.
+# sockaddr_un holds 108 bytes, including the terminating null.
 SOCKET_PATH_BYTES_MAX = 107
 
 
 @dataclass(frozen=True)
 class ClusterState:
-    """What ``cluster.json`` says.
+    """The contents of ``cluster.json``.
 
     Attributes:
         mongod: path of the mongod binary.
         cache_gb: WiredTiger cache of each mongod, in GiB.
         workers: processes per router.
         sockets: directory of the processes' UNIX sockets.
-        parameters: what the shards are started with (see `deploy.parameters`).
-        separate_sockets: whether each daemon has a socket directory of its own.
+        parameters: server parameters of the shards (see `deploy.parameters`).
+        separate_sockets: whether each daemon has its own socket directory.
         log_rotate: what a rotation does with a log file, ``rename`` or ``reopen``.
-        daemon_options: further options that the daemons are started with.
+        daemon_options: additional options for the daemons.
     """
 
     topology: Topology
@@ -67,12 +67,12 @@ class ClusterState:
     daemon_options: DaemonOptions = field(default_factory=dict)
 
     def sockets_of(self, name: str) -> Path:
-        """Directory of the UNIX sockets that the daemon ``name`` finds."""
+        """The directory in which the daemon ``name`` looks for UNIX sockets."""
         return self.sockets / name if self.separate_sockets else self.sockets
 
 
 class DamagedStateError(DeployError):
-    """The state file is there and cannot be understood."""
+    """The state file exists but cannot be understood."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Layout:
 
     @property
     def state_file(self) -> Path:
-        """Says what the cluster is; a directory without it holds no cluster."""
+        """The file that describes the cluster; a directory without it contains no cluster."""
         return self.root / "cluster.json"
 
     def data(self, name: str) -> Path:
@@ -95,15 +95,15 @@ class Layout:
         return self.root / "logs" / f"{name}.log"
 
     def pid_file(self, name: str) -> Path:
-        """Says which process is, or was last, the process ``name``."""
+        """The file that identifies the current or last process ``name``."""
         return self.root / "pids" / f"{name}.json"
 
     def output(self, name: str) -> Path:
-        """What the mongod ``name`` prints; it is not the log, which is renamed when it is rotated."""
+        """Output of the mongod ``name``, separate from its log, which is renamed at rotation."""
         return self.root / "logs" / f"{name}.out"
 
     def identity(self) -> str:
-        """Which directory this is, wherever it is moved.
+        """The identity of the directory, which stays the same when it is moved.
 
         Raises:
             DeployError: it does not exist.
@@ -114,31 +114,31 @@ class Layout:
             raise DeployError(f"cannot use the directory {self.root}: {error}") from error
 
     def choose_sockets(self) -> Path:
-        """A directory for UNIX sockets, short enough for any port's socket path, also in a daemon's own one."""
+        """A directory for UNIX sockets whose path is short enough for all of them, even in a daemon's own directory."""
         inside = self.root / "sockets"
         if _fits(inside):
             return inside
         digest = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
         try:
             temporary = tempfile.gettempdir()
-        except OSError:  # it tries to write there, and the disk may be full: what is made there will say so
+        except OSError:  # gettempdir tries to write, and the disk may be full: creating files will report that later
             temporary = "/tmp"
         outside = [Path(parent) / f"shardwright-{digest}" for parent in (temporary, "/tmp")]
         return next(filter(_fits, outside))
 
     def create(self, state: ClusterState) -> None:
-        """Make every directory that the processes need.
+        """Create every directory that the processes need.
 
         Raises:
-            DeployError: a directory cannot be made, or the socket directory belongs to somebody else.
+            DeployError: a directory cannot be created, or the socket directory belongs to another user.
         """
         sockets, processes = state.sockets, state.topology.processes
         data = (self.data(process.name) for process in processes if process.role is Role.MONGOD)
         try:
             for directory in (self.root / "logs", self.root / "pids", *data):
                 directory.mkdir(parents=True, exist_ok=True)
-            # Whoever reaches a mongod's socket reaches its data: no other user may enter, not even by having made the
-            # directory first.
+            # Access to a mongod's socket is access to its data, so no other user may enter the directory, nor have
+            # created it.
             sockets.mkdir(mode=0o700, exist_ok=True)
             for process in processes:
                 state.sockets_of(process.name).mkdir(mode=0o700, exist_ok=True)
@@ -148,7 +148,7 @@ class Layout:
             raise DeployError(f"the socket directory {sockets} belongs to another user")
 
     def save(self, state: ClusterState) -> None:
-        """Write the state file, all of it or nothing.
+        """Write the state file atomically.
 
         Raises:
             DeployError: it cannot be written.
@@ -169,11 +169,11 @@ class Layout:
         write_json(self.state_file, document)
 
     def load(self) -> ClusterState | None:
-        """The cluster in this directory, ``None`` when there is none.
+        """The cluster in this directory; ``None`` if there is none.
 
         Raises:
             DamagedStateError: the state file cannot be read.
-            DeployError: the directory was written by another version, or holds other files.
+            DeployError: the directory was written by another version, or contains other files.
         """
         document = self._read()
         if document is None:
@@ -213,7 +213,7 @@ class Layout:
         return state
 
     def _read(self) -> dict[str, Any] | None:
-        """The state file, ``None`` when there is none."""
+        """The state file; ``None`` if there is none."""
         try:
             document = json.loads(self.state_file.read_bytes())
         except FileNotFoundError:
@@ -231,17 +231,17 @@ class Layout:
         )
 
     def _sockets(self, document: dict[str, Any]) -> Path:
-        """Where the sockets are. A copy of the directory has its own."""
+        """The directory of the sockets. A copy of the cluster's directory has its own."""
         if "sockets" in document and document.get("directory") == self.identity():
             return Path(document["sockets"])
         return self.choose_sockets()
 
     @contextmanager
     def lock(self, *, wait: bool = False) -> Iterator[None]:
-        """Keep other commands from changing this cluster meanwhile.
+        """Prevent other commands from changing this cluster meanwhile.
 
         Args:
-            wait: until another command that is changing it has finished, instead of failing.
+            wait: wait until another command that is changing it has finished, instead of failing.
 
         Raises:
             DeployError: another command is changing it.
@@ -279,9 +279,9 @@ def _fits(sockets: Path) -> bool:
 
 
 def remove_sockets(directory: Path) -> None:
-    """Remove a directory of sockets, which no other place would: it may lie outside of the cluster's own.
+    """Remove a directory of sockets, which may be outside the cluster's directory.
 
-    What does not look like one of ours is left alone, should the state file have been changed by hand.
+    A directory that does not look like one of ours is left alone, in case the state file was edited.
     """
     if directory.name == "sockets" or directory.name.startswith("shardwright-"):
         shutil.rmtree(directory, ignore_errors=True)

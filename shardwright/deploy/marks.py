@@ -1,7 +1,7 @@
-"""The mark that each process of a cluster has in its environment: the directory it belongs to, and its name there.
+"""The mark in the environment of each process of a cluster: the directory it belongs to, and its name there.
 
-A directory is meant by its inode, so that a copy is another directory and one that was renamed is still the same. By
-their marks processes are found whose pid file was lost, damaged or never written.
+A directory is identified by its inode, so that a copy is another directory, while a renamed directory is still the
+same. Marks identify processes whose pid file was lost, damaged or never written.
 """
 
 import os
@@ -14,24 +14,24 @@ _VARIABLE = "SHARDWRIGHT_PROCESS"
 
 
 def directory_identity(directory: Path) -> str:
-    """Which directory ``directory`` is, as text.
+    """The identity of a directory, as text.
 
     Raises:
-        OSError: it does not exist, or is out of reach.
+        OSError: it does not exist or is inaccessible.
     """
     found = directory.stat()
     return f"{found.st_dev}:{found.st_ino}"
 
 
 def mark(directory: str, name: str) -> dict[str, str]:
-    """What marks the process ``name`` of the cluster in the directory of this identity."""
+    """The environment variable that marks the process ``name`` of the cluster in the directory with this identity."""
     return {_VARIABLE: f"{directory}/{name}"}
 
 
 def marked_processes(directory: str) -> dict[str, ProcessIdentity]:
-    """The running processes of the cluster in the directory of this identity, by name.
+    """The running processes of the cluster in the directory with this identity, by name.
 
-    Those that they have started themselves, such as the workers of a router, carry the mark too and are left out.
+    Their child processes, such as the workers of a router, carry the mark too and are omitted.
     """
     beginning = f"{_VARIABLE}={directory}/".encode()
     found = {}
@@ -45,7 +45,7 @@ def marked_processes(directory: str) -> dict[str, ProcessIdentity]:
 
 
 def _session_leaders() -> Iterator[int]:
-    """Every process of a cluster is started in a session of its own, and what it starts itself stays in that one."""
+    """The pids of session leaders; each process of a cluster has its own session, in which its children stay."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             pid = int(entry.name)
@@ -60,4 +60,4 @@ def _environment(pid: int) -> list[bytes]:
     try:
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
-        return []  # it has ended, or is another user's
+        return []  # it has ended, or belongs to another user

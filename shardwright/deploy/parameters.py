@@ -1,6 +1,6 @@
-"""Parameters that a cluster's shards are started with, and which process of a shard has each of them.
+"""Server parameters of a cluster's shards, and which process of a shard has each of them.
 
-Most are parameters of a mongod, which has those of its sharding in every role; shard daemons have a few of their own.
+Most belong to a mongod, which has the parameters for sharding in every role; shard daemons have a few of their own.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ _OF_SHARD_DAEMONS: Final = frozenset({VERIFY_MIGRATIONS, "migrationCatchUpTimeou
 
 
 def parse_parameter(text: str) -> tuple[str, str]:
-    """Name and value of ``NAME=VALUE``.
+    """Name and value from ``NAME=VALUE``.
 
     Raises:
         ValueError: it is not of that form.
@@ -25,10 +25,10 @@ def parse_parameter(text: str) -> tuple[str, str]:
 
 
 def parameters_of_daemon(parameters: Mapping[str, str]) -> dict[str, str]:
-    """Those that a shard daemon has."""
+    """The parameters for shard daemons."""
     return {name: value for name, value in parameters.items() if name in _OF_SHARD_DAEMONS}
 
 
 def parameters_of_mongod(parameters: Mapping[str, str]) -> dict[str, str]:
-    """Those that its mongod has."""
+    """The parameters for their mongods."""
     return {name: value for name, value in parameters.items() if name not in _OF_SHARD_DAEMONS}

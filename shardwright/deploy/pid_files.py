@@ -1,7 +1,7 @@
-"""The pid files of a cluster: which process is, or was last, each of its processes.
+"""The pid files of a cluster, which identify the current or last process of each name.
 
-A pid file is bound to the directory that the process was started from, so that a copy of a running cluster's directory
-controls nothing of the original.
+A pid file is tied to the directory from which the process was started, so that a copy of a running cluster's directory
+does not control the original's processes.
 """
 
 import json
@@ -15,11 +15,11 @@ from shardwright.deploy.processes import ProcessIdentity, command_line
 
 @dataclass(frozen=True)
 class PidFile:
-    """What a pid file says. At most one of ``identity``, ``original`` and ``damage`` is not None.
+    """The contents of a pid file. At most one of ``identity``, ``original`` and ``damage`` is not None.
 
     Attributes:
         identity: the process, running or not.
-        original: the path of the other directory from which the process, which runs, was started; this file is a copy.
+        original: if this file is a copy and the process is running, the directory from which it was started.
         damage: why the file cannot be read.
     """
 
@@ -29,13 +29,13 @@ class PidFile:
 
 
 def save_pid_file(path: Path, identity: ProcessIdentity, root: Path, directory: str) -> None:
-    """Remember a process.
+    """Record a process.
 
     Args:
         path: the pid file.
         identity: the process.
-        root: path of the cluster's directory.
-        directory: its identity (see `deploy.marks`).
+        root: the path of the cluster's directory.
+        directory: the directory's identity (see `deploy.marks`).
 
     Raises:
         DeployError: the file cannot be written.
@@ -45,12 +45,12 @@ def save_pid_file(path: Path, identity: ProcessIdentity, root: Path, directory: 
 
 
 def load_pid_file(path: Path, log: Path, directory: str) -> PidFile:
-    """Read a pid file; one that does not exist says nothing.
+    """Read a pid file; the result is empty if it does not exist.
 
     Args:
         path: the pid file.
-        log: the log file of the process, by which those are recognised whose pid file names no directory yet.
-        directory: identity of the cluster's directory.
+        log: the process's log file, which identifies the process if an old pid file names no directory.
+        directory: the identity of the cluster's directory.
     """
     try:
         document = json.loads(path.read_bytes())
@@ -62,7 +62,7 @@ def load_pid_file(path: Path, log: Path, directory: str) -> PidFile:
     named = document.get("directory")
     is_ours = named == directory if named is not None else str(log) in command_line(identity.pid)
     if is_ours or not identity.is_running():
-        # A directory may have another number after the machine was started again, and nothing of then still runs.
+        # A directory's inode may change when the machine reboots, but then none of its processes is still running.
         return PidFile(identity=identity)
     return PidFile(original=_path_of(document))
 

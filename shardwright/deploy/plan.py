@@ -1,4 +1,4 @@
-"""What ``up`` is to start: the cluster that the directory holds, or a new one."""
+"""What ``up`` starts: the cluster in the directory, or a new one."""
 
 from shardwright.deploy.daemon_options import combined
 from shardwright.deploy.errors import DeployError
@@ -18,14 +18,14 @@ from shardwright.deploy.up_options import DEFAULT_PORT, UpOptions
 def existing_cluster(
     layout: Layout, state: ClusterState, options: UpOptions, mongod: str, ports: PortReservation
 ) -> ClusterState:
-    """The cluster that the directory holds, ready to be started on the ports it had, which are reserved.
+    """The cluster in the directory, ready to be started on its previous ports, which are reserved.
 
     Args:
-        layout: of its directory.
-        state: how it ran before.
-        options: what is changed.
-        mongod: path of the binary.
-        ports: where its ports are reserved.
+        layout: the layout of the directory.
+        state: the cluster's previous state.
+        options: the requested changes.
+        mongod: the path of the binary.
+        ports: reserves its ports.
 
     Raises:
         DeployError: the options contradict it, or a port is taken.
@@ -33,7 +33,7 @@ def existing_cluster(
     _check_same(layout, options, state)
     sockets = layout.choose_sockets()
     if sockets != state.sockets:
-        remove_sockets(state.sockets)  # of a session with another TMPDIR
+        remove_sockets(state.sockets)  # from a run with another TMPDIR
     workers = options.workers or state.workers
     for plan in state.topology.processes:
         for port in plan.ports(workers):
@@ -52,7 +52,7 @@ def existing_cluster(
 
 
 def new_cluster(layout: Layout, options: UpOptions, mongod: str, ports: PortReservation) -> ClusterState:
-    """A cluster of the size that the options ask for, on free ports, which are reserved.
+    """A cluster of the requested size, on free ports, which are reserved.
 
     Raises:
         DeployError: a port is taken.
@@ -95,6 +95,4 @@ def _check_same(layout: Layout, options: UpOptions, state: ClusterState) -> None
     }
     for option, (wanted, found) in has.items():
         if wanted is not None and wanted != found:
-            raise DeployError(
-                f"the cluster in {layout.root} was made with {option} {found}; leave out {option} {wanted}"
-            )
+            raise DeployError(f"the cluster in {layout.root} was created with {option} {found}; omit {option} {wanted}")

@@ -1,7 +1,7 @@
-"""Choosing TCP ports that are free, and keeping them while a cluster starts.
+"""Choosing free TCP ports, and reserving them while a cluster starts.
 
-A chosen port stays bound (and not listening) in this process until the process it is meant for is about to start, so
-that two clusters that start at the same time never pick the same port.
+A chosen port stays bound (but not listening) in this process until the process that will use it is about to start, so
+that two clusters that start at the same time never choose the same port.
 """
 
 import random
@@ -13,13 +13,13 @@ from typing import Self
 from shardwright.deploy.errors import DeployError
 from shardwright.deploy.topology import LOOPBACK
 
-# Below the range that Linux hands to outgoing connections (32768-60999), so that a stopped cluster finds its ports free
-# when it comes back.
+# Below the range that Linux uses for outgoing connections (32768-60999), so that a stopped cluster finds its ports free
+# when it is restarted.
 FREE_PORTS = range(20_000, 32_000)
 
 
 class PortReservation:
-    """A set of ports that this process holds; use as a context manager, leaving it releases every port."""
+    """A set of ports held by this process; a context manager that releases every port at the end."""
 
     def __init__(self) -> None:
         self._held: dict[int, socket.socket] = {}
@@ -37,16 +37,16 @@ class PortReservation:
         """Reserve exactly ``port``.
 
         Raises:
-            DeployError: another process has it.
+            DeployError: another process uses it.
         """
-        # A port whose last connections are in TIME_WAIT is free for a server: all of ours set this option too.
+        # A port with connections in TIME_WAIT is free for a server, since all our servers set this option too.
         held = _bind(port, reuse=True)
         if held is None:
             raise DeployError(f"port {port} on {LOOPBACK} is in use")
         self._held[port] = held
 
     def hold_free(self, preferred: Iterable[int] = ()) -> int:
-        """Reserve and return the first free port of ``preferred``, or else a random one of `FREE_PORTS`.
+        """Reserve and return the first free port of ``preferred``, otherwise a random one of `FREE_PORTS`.
 
         Raises:
             DeployError: every port is in use.
@@ -59,10 +59,10 @@ class PortReservation:
         raise DeployError(f"every port from {FREE_PORTS.start} to {FREE_PORTS.stop - 1} on {LOOPBACK} is in use")
 
     def hold_free_run(self, count: int) -> int:
-        """Reserve ``count`` consecutive free ports of `FREE_PORTS`, somewhere, and return the first.
+        """Reserve ``count`` consecutive free ports of `FREE_PORTS` and return the first.
 
         Raises:
-            DeployError: there are no so many in a row.
+            DeployError: there are not enough consecutive free ports.
         """
         for first in random.sample(FREE_PORTS, len(FREE_PORTS)):
             run: dict[int, socket.socket] = {}
@@ -79,12 +79,12 @@ class PortReservation:
         raise DeployError(f"no {count} ports in a row are free from {FREE_PORTS.start} to {FREE_PORTS.stop - 1}")
 
     def release(self, port: int) -> None:
-        """Give ``port`` up, to the process that is about to listen on it."""
+        """Release ``port`` for the process that is about to listen on it."""
         self._held.pop(port).close()
 
 
 def _bind(port: int, *, reuse: bool) -> socket.socket | None:
-    """A socket bound to ``port``, ``None`` when the port is taken."""
+    """A socket bound to ``port``; ``None`` if the port is in use."""
     candidate = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         if reuse:

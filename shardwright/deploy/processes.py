@@ -1,7 +1,7 @@
-"""Starting, recognising and ending operating-system processes.
+"""Starting, identifying and ending operating system processes.
 
-A process is known by its pid *and* the moment it started: a pid that the kernel has given to somebody else since is
-never signalled. Linux only (``/proc``, pidfds).
+A process is identified by its pid *and* its start time, so that a pid reused by the kernel is never signalled. Linux
+only (``/proc``, pidfds).
 """
 
 import os
@@ -27,16 +27,16 @@ class ProcessIdentity:
 
     @classmethod
     def of(cls, pid: int) -> "ProcessIdentity | None":
-        """Who ``pid`` is now; ``None`` when nobody, or a process that has ended and was not yet waited for."""
+        """The process that now has ``pid``; ``None`` if there is none, or it is a zombie."""
         found = _look_up(pid)
         return None if found is None or found.state in "ZX" else cls(pid, found.started)
 
     def is_running(self) -> bool:
-        """Whether this very process still runs."""
+        """Whether exactly this process is still running."""
         return ProcessIdentity.of(self.pid) == self
 
     def send(self, number: signal.Signals) -> bool:
-        """Send a signal; false when the process has already ended."""
+        """Send a signal; returns False if the process has already ended."""
         with self._pidfd() as descriptor:
             if descriptor is None:
                 return False
@@ -47,10 +47,10 @@ class ProcessIdentity:
             return True
 
     def wait_ended(self, timeout: float) -> bool:
-        """Wait until it has ended with all its threads; false when it still runs after ``timeout`` seconds.
+        """Wait until it has ended with all its threads; returns False if it is still running after ``timeout`` seconds.
 
-        A process whose first thread has ended looks like a zombie while others still hold its files and ports. Its
-        pidfd knows better.
+        A process whose first thread has ended looks like a zombie while other threads still hold its files and ports;
+        its pidfd becomes readable only when all have ended.
         """
         try:
             descriptor = os.pidfd_open(self.pid)
@@ -64,14 +64,14 @@ class ProcessIdentity:
 
     @contextmanager
     def _pidfd(self) -> Iterator[int | None]:
-        """A descriptor that means this process and no later owner of its pid; ``None`` when it has ended."""
+        """A descriptor of this process, never of a later one with the same pid; ``None`` if it has ended."""
         try:
             descriptor = os.pidfd_open(self.pid)
         except ProcessLookupError:
             yield None
             return
         try:
-            # Checked after opening: from here on the descriptor cannot come to mean another process.
+            # Checked after opening: from here on the descriptor cannot refer to another process.
             yield descriptor if self.is_running() else None
         finally:
             os.close(descriptor)
@@ -84,13 +84,13 @@ def spawn(
     *,
     held_back: Iterable[signal.Signals] = (),
 ) -> ProcessIdentity:
-    """Start a program in a session of its own.
+    """Start a program in its own session.
 
     Args:
         arguments: its command line.
         output: the file to which its standard output and error are appended.
-        environment: variables on top of those of this process.
-        held_back: signals that wait until the program asks for them.
+        environment: variables to add to those of this process.
+        held_back: signals that are blocked until the program unblocks them.
 
     Raises:
         OSError: the program cannot be started.
@@ -106,17 +106,17 @@ def spawn(
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ],
         setsid=True,
-        # A launcher that runs under nohup, or behind a shell's "&", ignores signals that the program must obey.
+        # A launcher under nohup, or in the background of a shell, ignores signals that the program must handle.
         setsigdef=[signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP],
         setsigmask=held_back,
     )
     identity = ProcessIdentity.of(pid)
-    # It may have failed at once: then the pid is still ours (nobody has waited for it), and no process runs under it.
+    # If it has failed at once, the pid is still a zombie of ours, so no other process can have it.
     return identity or ProcessIdentity(pid, "ended")
 
 
 def wait_any_ended(identities: list[ProcessIdentity], timeout: float) -> None:
-    """Return as soon as one of the processes has ended, or after ``timeout`` seconds."""
+    """Wait until one of the processes has ended, at most ``timeout`` seconds."""
     descriptors = []
     try:
         for identity in identities:
@@ -133,7 +133,7 @@ def wait_any_ended(identities: list[ProcessIdentity], timeout: float) -> None:
 
 
 def exit_description(identity: ProcessIdentity) -> str:
-    """How a process ended, as far as can be known: only its own parent learns the exit status."""
+    """How a process ended, as far as known: only its own parent can read the exit status."""
     try:
         _, status = os.waitpid(identity.pid, os.WNOHANG)
     except ChildProcessError:
@@ -143,7 +143,7 @@ def exit_description(identity: ProcessIdentity) -> str:
 
 
 def command_line(pid: int) -> list[str]:
-    """The words of a process's command line; none when it has ended."""
+    """The words of a process's command line; empty if it has ended."""
     try:
         return os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes()).split("\0")
     except OSError:
@@ -151,7 +151,7 @@ def command_line(pid: int) -> list[str]:
 
 
 class _Found(NamedTuple):
-    """A process in ``/proc``: the letter of its state, and when it started as `ProcessIdentity` has it."""
+    """A process in ``/proc``: the letter of its state, and its start time as in `ProcessIdentity`."""
 
     state: str
     started: str
@@ -159,7 +159,7 @@ class _Found(NamedTuple):
 
 def _look_up(pid: int) -> _Found | None:
     try:
-        # The command name, in parentheses, may itself hold spaces and parentheses.
+        # The command name, in parentheses, may itself contain spaces and parentheses.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None

@@ -13,7 +13,7 @@ REDRAW_INTERVAL = 0.1
 
 
 class ProgressBar:
-    """Counts towards ``total`` and shows it; `deploy.progress.progress_bar` makes and finishes one."""
+    """Counts towards ``total`` and shows it; created and finished by `progress_bar`."""
 
     def __init__(self, label: str, total: int, stream: TextIO) -> None:
         self._label = label
@@ -24,7 +24,7 @@ class ProgressBar:
         self._drawn = float("-inf")
 
     def advance(self, count: int) -> None:
-        """Record that ``count`` more are done."""
+        """Record ``count`` more as done."""
         self._done += count
         now = time.monotonic()
         if self._stream.isatty() and now - self._drawn >= REDRAW_INTERVAL:
@@ -39,7 +39,7 @@ class ProgressBar:
         self._stream.flush()
 
     def line(self) -> str:
-        """The bar as it is now."""
+        """The bar in its current state."""
         filled = WIDTH * self._done // max(1, self._total)
         elapsed = max(time.monotonic() - self._started, 1e-9)
         bar = "█" * filled + "░" * (WIDTH - filled)

@@ -1,6 +1,6 @@
-"""Asking a process that was just started whether it serves already.
+"""Checking whether a process that was just started is ready.
 
-Nothing announces readiness, so these look at short intervals; `deploy.start` bounds how long.
+Processes do not announce readiness, so callers poll these functions at short intervals; `deploy.start` limits how long.
 """
 
 import http.client
@@ -8,12 +8,12 @@ import socket
 
 from shardwright.deploy.topology import ProcessPlan, Role
 
-# Seconds one look may take.
+# Seconds that one check may take.
 LOOK_TIMEOUT = 2.0
 
 
 def is_ready(plan: ProcessPlan) -> bool:
-    """Whether clients can use the process: a mongod listens, a daemon says so at ``/readyz``."""
+    """Whether clients can use the process: a mongod listens, or a daemon's ``/readyz`` says so."""
     if plan.role is Role.MONGOD:
         return _is_listening(plan.port)
     assert plan.metrics_port is not None

@@ -1,4 +1,4 @@
-"""What can be known of a running cluster whose state file is damaged: enough to end it."""
+"""Recovering enough about a running cluster whose state file is damaged to stop it."""
 
 from shardwright.deploy.layout import DEFAULT_CACHE_GB, DEFAULT_WORKERS, ClusterState, Layout
 from shardwright.deploy.marks import marked_processes
@@ -6,7 +6,7 @@ from shardwright.deploy.topology import ProcessPlan, Role, Size, Topology
 
 
 def recovered_state(layout: Layout) -> ClusterState:
-    """A state that has the running processes by their names and roles, and nothing else.
+    """A state with only the names and roles of the running processes.
 
     Raises:
         DeployError: the directory does not exist.
@@ -16,6 +16,6 @@ def recovered_state(layout: Layout) -> ClusterState:
 
 
 def _role(name: str) -> Role:
-    """``shard0.1.mongod`` says its role at its end, ``router.0`` at its beginning."""
+    """The role in a name: at the end of ``shard0.1.mongod``, at the beginning of ``router.0``."""
     first, last = name.partition(".")[0], name.rpartition(".")[2]
     return Role.ROUTER if first == Role.ROUTER else Role(last)

@@ -1,4 +1,4 @@
-"""Starting the processes of a cluster in order: mongods, replica sets, daemons, and last the shards are added."""
+"""Starting a cluster in order: mongods, replica sets, daemons, and finally adding the shards."""
 
 import time
 from typing import Any, Final
@@ -15,7 +15,7 @@ from shardwright.deploy.supervisor import Supervisor
 from shardwright.deploy.topology import Role, Topology
 
 PROBE_DATABASE: Final = "shardwright_probe"
-"""The database that the proof of writing uses and drops again."""
+"""The database used, and dropped again, by the test write."""
 
 
 def start_cluster(
@@ -25,13 +25,13 @@ def start_cluster(
 
     Args:
         state: the cluster.
-        supervisor: of its processes.
+        supervisor: starts its processes.
         ports: holds the ports of the processes until they are started.
-        steps: where progress is printed.
+        steps: prints progress.
         deadline: on the monotonic clock.
 
     Raises:
-        DeployError: something did not start in time. What has been started is left running.
+        DeployError: something did not start in time. Processes already started are left running.
     """
     topology = state.topology
 

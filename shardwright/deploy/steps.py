@@ -1,4 +1,4 @@
-"""Telling the person at the terminal what is being done, and how long it took."""
+"""Showing the user what is being done, and how long it took."""
 
 import sys
 import time
@@ -11,7 +11,7 @@ class Steps:
     """Prints one line per step, with its duration.
 
     Args:
-        stream: where to; by default standard error, so that ``--json`` has standard output for itself.
+        stream: the output; by default standard error, because ``--json`` uses standard output.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -20,7 +20,7 @@ class Steps:
 
     @contextmanager
     def step(self, text: str) -> Iterator[None]:
-        """Print ``text``, do the step, then complete the line with the time it took."""
+        """Print ``text``, run the block, then complete the line with its duration."""
         started = time.monotonic()
         self._write(f"  {text:<52} ")
         try:
@@ -35,7 +35,7 @@ class Steps:
         self._write(f"{text}\n")
 
     def total(self) -> float:
-        """Seconds since the first step could begin."""
+        """Seconds since this object was created."""
         return time.monotonic() - self._started
 
     def _write(self, text: str) -> None:

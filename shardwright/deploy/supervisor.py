@@ -1,4 +1,4 @@
-"""The processes of one cluster as processes: starting, ending and watching them by name."""
+"""Starting, stopping and watching the processes of one cluster by name."""
 
 import os
 import signal
@@ -17,10 +17,10 @@ from shardwright.deploy.processes import ProcessIdentity, exit_description, spaw
 from shardwright.deploy.readiness import is_ready
 from shardwright.deploy.topology import CONFIG_SET, ProcessPlan, Role
 
-# Seconds a process gets to end by itself: longer than a router lets running operations finish.
+# Seconds that a process may take to end by itself, longer than a router waits for running operations.
 STOP_TIMEOUT = 30.0
 
-# Clients first, data last: each process still finds what it depends on while it stops.
+# Clients first, data last, so that each process still has what it depends on while it stops.
 STOP_ORDER = (Role.ROUTER, Role.SHARDD, Role.CONFIGD, Role.MONGOD)
 
 ENDING_SIGNALS = (
@@ -28,14 +28,14 @@ ENDING_SIGNALS = (
     *(signal.SIGQUIT, signal.SIGABRT),
 )
 
-# They would end a daemon that is still importing its modules; once it has a log, it acts on those that came.
+# These would kill a daemon that is still importing its modules; it handles them once it has opened its log.
 LOG_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 
 LOG_LINES_SHOWN = 5
 
 
 class Supervisor:
-    """Starts and ends the processes of the cluster that ``state`` describes, remembering them in their pid files."""
+    """Starts and stops the processes of the cluster described by ``state``, and records them in pid files."""
 
     def __init__(self, layout: Layout, state: ClusterState) -> None:
         self._layout = layout
@@ -44,10 +44,10 @@ class Supervisor:
         self._unrecorded: dict[str, ProcessIdentity] = {}
 
     def find_unrecorded(self) -> list[str]:
-        """Take note of running processes that no pid file names: an ``up`` was killed, or a file was damaged.
+        """Find running processes without a pid file, because ``up`` was killed or a file was damaged.
 
         Returns:
-            What is wrong with pid files, in sentences.
+            Sentences that describe the problems with pid files.
         """
         marked = marked_processes(self._directory)
         complaints = []
@@ -56,26 +56,26 @@ class Supervisor:
             if plan.name in marked and (found.identity is None or not found.identity.is_running()):
                 self._unrecorded[plan.name] = marked[plan.name]
             if found.damage is not None:
-                known = "it runs, and is known by its mark" if plan.name in marked else "it does not run"
+                known = "its process is running" if plan.name in marked else "its process is not running"
                 complaints.append(f"{self._layout.pid_file(plan.name)} is damaged ({found.damage}); {known}")
         return complaints
 
     def originals(self) -> list[str]:
-        """The directories whose processes the pid files tell, if they were copied from there."""
+        """The directories from which the pid files were copied and whose processes are running."""
         found = (self._pid_file(plan).original for plan in self._state.topology.processes)
         return sorted({path for path in found if path is not None})
 
     def identity(self, plan: ProcessPlan) -> ProcessIdentity | None:
-        """The process that is, or was last, ``plan``; ``None`` when it was never started or was ended on purpose."""
+        """The current or last process for ``plan``; ``None`` if it was never started or was stopped deliberately."""
         return self._unrecorded.get(plan.name) or self._pid_file(plan).identity
 
     def running(self, plan: ProcessPlan) -> ProcessIdentity | None:
-        """The process that is ``plan`` now."""
+        """The process now running for ``plan``, or ``None``."""
         identity = self.identity(plan)
         return identity if identity is not None and identity.is_running() else None
 
     def start(self, plan: ProcessPlan) -> None:
-        """Start a process, without waiting until it serves.
+        """Start a process, without waiting until it is ready.
 
         Raises:
             DeployError: it cannot be started.
@@ -90,25 +90,25 @@ class Supervisor:
             )
         except OSError as error:
             raise DeployError(f"{plan.name} cannot be started: {error}") from error
-        self._unrecorded[plan.name] = identity  # to be ended, should it be impossible to record it
+        self._unrecorded[plan.name] = identity  # so that it is stopped if it cannot be recorded
         save_pid_file(self._layout.pid_file(plan.name), identity, self._layout.root, self._directory)
         del self._unrecorded[plan.name]
 
     def wait_ready(self, plans: Iterable[ProcessPlan], deadline: float) -> None:
-        """Wait until every process serves.
+        """Wait until every process is ready.
 
         Raises:
-            DeployError: one ended instead, or does not serve when ``time.monotonic()`` reaches ``deadline``.
+            DeployError: one has ended, or is not ready when ``time.monotonic()`` reaches ``deadline``.
         """
         for plan in plans:
             while not is_ready(plan):
                 self._check_still_starting(plan, deadline)
                 time.sleep(POLL_INTERVAL)
-            # Whatever answered, it must not be a stranger on the same port.
+            # The answer might have come from an unrelated process on the same port.
             self._check_still_starting(plan, deadline)
 
     def signal(self, plan: ProcessPlan, number: signal.Signals) -> None:
-        """Send a signal, and wait for the end of the process if the signal is one that ends it.
+        """Send a signal, and wait until the process has ended if the signal is one that ends it.
 
         Raises:
             DeployError: it is not running, or survived the signal.
@@ -117,10 +117,10 @@ class Supervisor:
         if identity is None or not identity.send(number):
             raise DeployError(f"{plan.name} is not running")
         if number in ENDING_SIGNALS and not identity.wait_ended(STOP_TIMEOUT):
-            raise DeployError(f"{plan.name} still runs {STOP_TIMEOUT:.0f} s after {number.name}")
+            raise DeployError(f"{plan.name} is still running {STOP_TIMEOUT:.0f} s after {number.name}")
 
     def stop(self, plans: Iterable[ProcessPlan]) -> list[str]:
-        """End processes together.
+        """Stop processes at the same time.
 
         Returns:
             The names of those that had to be killed.
@@ -129,7 +129,7 @@ class Supervisor:
         ending = [(plan, identity) for plan in plans if (identity := self.running(plan)) is not None]
         for _, identity in ending:
             identity.send(signal.SIGTERM)
-            # A stopped process obeys only after it continues.
+            # A paused process handles signals only after it continues.
             identity.send(signal.SIGCONT)
         deadline = time.monotonic() + STOP_TIMEOUT
         killed = []
@@ -142,13 +142,13 @@ class Supervisor:
         return killed
 
     def forget(self, plans: Iterable[ProcessPlan]) -> None:
-        """Remove the pid files of processes that have ended, whatever is in them."""
+        """Remove the pid files of processes that have ended, even damaged ones."""
         for plan in plans:
             self._unrecorded.pop(plan.name, None)
             self._layout.pid_file(plan.name).unlink(missing_ok=True)
 
     def restart(self, plan: ProcessPlan, deadline: float) -> None:
-        """End a process if it runs, start it again and wait until it serves.
+        """Stop a process if it is running, start it again and wait until it is ready.
 
         Raises:
             DeployError: as `start` and `wait_ready`.
@@ -175,7 +175,7 @@ class Supervisor:
         return load_pid_file(self._layout.pid_file(plan.name), self._layout.log(plan.name), self._directory)
 
     def _output(self, plan: ProcessPlan) -> Path:
-        """Where a process prints to: a daemon into its log, also after a rotation; a mongod keeps to the old file."""
+        """The file for a process's output: for a daemon its log; not for a mongod, whose log may be renamed."""
         return self._layout.output(plan.name) if plan.role is Role.MONGOD else self._layout.log(plan.name)
 
     def _check_still_starting(self, plan: ProcessPlan, deadline: float) -> None:
@@ -185,7 +185,7 @@ class Supervisor:
         if not identity.is_running():
             raise DeployError(f"{plan.name} {exit_description(identity)} while starting; {self._last_words(plan)}")
         if time.monotonic() > deadline:
-            raise DeployError(f"{plan.name} does not serve in time; {self._last_words(plan)}")
+            raise DeployError(f"{plan.name} was not ready in time; {self._last_words(plan)}")
 
     def _last_words(self, plan: ProcessPlan) -> str:
         log = self._layout.log(plan.name)

@@ -1,7 +1,7 @@
 """What a local cluster consists of: its processes, their names, ports and replica sets. Pure data, no I/O.
 
-A mongod and the daemon in front of it share a position: ``shard0.1.mongod`` is served by ``shard0.1.shardd``. Names are
-what ``shardwright status`` shows and ``kill`` and ``restart`` take.
+A mongod and the daemon in front of it have the same position: ``shard0.1.shardd`` serves ``shard0.1.mongod``. The names
+are shown by ``shardwright status`` and accepted by ``kill`` and ``restart``.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ LOOPBACK = "127.0.0.1"
 
 
 class Role(StrEnum):
-    """What a process does; also how ``--json`` calls it."""
+    """The role of a process, with its name in ``--json``."""
 
     MONGOD = "mongod"
     CONFIGD = "configd"
@@ -30,8 +30,8 @@ class ProcessPlan:
 
     Attributes:
         replica_set: the set it belongs to, a shard's id or ``config``; ``None`` for routers.
-        metrics_port: where a daemon serves ``/metrics`` and ``/readyz``; ``None`` for mongods. The further workers of a
-            router have the ports after it.
+        metrics_port: the port of a daemon's ``/metrics`` and ``/readyz``; ``None`` for mongods. Further workers of a
+            router have the following ports.
     """
 
     name: str
@@ -42,7 +42,7 @@ class ProcessPlan:
 
     @property
     def address(self) -> str:
-        """``host:port`` of its server for clients."""
+        """``host:port`` for clients."""
         return f"{LOOPBACK}:{self.port}"
 
     @property
@@ -51,7 +51,7 @@ class ProcessPlan:
         return None if self.metrics_port is None else f"{LOOPBACK}:{self.metrics_port}"
 
     def ports(self, workers: int) -> list[int]:
-        """All the ports it listens on, if routers have so many workers."""
+        """All ports it listens on, given the number of workers per router."""
         if self.metrics_port is None:
             return [self.port]
         return [self.port, *(self.metrics_port + index for index in range(workers if self.role is Role.ROUTER else 1))]
@@ -59,7 +59,7 @@ class ProcessPlan:
 
 @dataclass(frozen=True)
 class Size:
-    """How many of everything. Every number is at least 1."""
+    """The numbers of shards, members and routers, each at least 1."""
 
     shards: int = 2
     members: int = 1
@@ -74,7 +74,7 @@ class Size:
         config_members: int | None = None,
         routers: int | None = None,
     ) -> Self:
-        """The size with these numbers, and the default where a number is ``None``."""
+        """The size with these numbers; ``None`` means the default."""
         given = {"shards": shards, "members": members, "config_members": config_members, "routers": routers}
         return cls(**{name: number for name, number in given.items() if number is not None})
 
@@ -98,8 +98,8 @@ class Topology:
         """Lay out a new cluster.
 
         Args:
-            router_port: the port of the router with this index.
-            free_ports: the first of so many consecutive ports that nobody uses, new ones on every call.
+            router_port: returns the port of the router with a given index.
+            free_ports: returns the first of a given number of consecutive free ports, different ones on every call.
             workers: processes per router.
         """
         sets = {CONFIG_SET: size.config_members} | {f"shard{i}": size.members for i in range(size.shards)}
@@ -142,29 +142,29 @@ class Topology:
             yield name, [mongod for mongod in mongods if mongod.replica_set == name]
 
     def daemon_sets(self, role: Role) -> Iterator[list[str]]:
-        """The addresses of the daemons of each replica set that has daemons of this role; none for routers."""
+        """For each replica set with daemons of this role, their addresses; empty for routers."""
         daemons = [daemon for daemon in self.of_role(role) if daemon.replica_set]
         for name in dict.fromkeys(daemon.replica_set for daemon in daemons):
             yield [daemon.address for daemon in daemons if daemon.replica_set == name]
 
     def mongod_behind(self, daemon: ProcessPlan) -> ProcessPlan:
-        """The mongod that a configd or shardd stands in front of."""
+        """The mongod behind a configd or shardd."""
         return self.named(daemon.name.removesuffix(daemon.role) + Role.MONGOD)
 
     @property
     def shards(self) -> list[dict[str, str]]:
-        """Each shard's ``_id`` and ``host``, a connection string that names its shardds."""
+        """Each shard's ``_id`` and ``host``, a connection string with its shardds."""
         names = dict.fromkeys(shardd.replica_set for shardd in self.of_role(Role.SHARDD) if shardd.replica_set)
         return [{"_id": name, "host": self._set_address(name, Role.SHARDD)} for name in names]
 
     @property
     def config_string(self) -> str:
-        """The config servers as routers take them: ``config/host:port,…``."""
+        """The config servers in the format of the router's ``--configdb``: ``config/host:port,…``."""
         return self._set_address(CONFIG_SET, Role.CONFIGD)
 
     @property
     def uri(self) -> str:
-        """What clients connect to: all routers."""
+        """The connection string for clients, with all routers."""
         return f"mongodb://{','.join(router.address for router in self.of_role(Role.ROUTER))}/"
 
     def _set_address(self, replica_set: str, role: Role) -> str:
@@ -172,7 +172,7 @@ class Topology:
         return f"{replica_set}/{','.join(daemon.address for daemon in daemons)}"
 
     def to_document(self) -> dict[str, Any]:
-        """The form in which the state file keeps it."""
+        """The document for the state file."""
         return {"size": asdict(self.size), "processes": [asdict(process) for process in self.processes]}
 
     @classmethod
@@ -180,7 +180,7 @@ class Topology:
         """The inverse of `to_document`.
 
         Raises:
-            KeyError, TypeError, ValueError: the document is of another version.
+            KeyError, TypeError, ValueError: the document is from another version.
         """
         processes = [ProcessPlan(**{**process, "role": Role(process["role"])}) for process in document["processes"]]
         if not all(process.metrics_port for process in processes if process.role is not Role.MONGOD):

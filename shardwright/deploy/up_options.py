@@ -14,22 +14,22 @@ DEFAULT_START_TIMEOUT: Final = 120.0
 SHARDS_MAX: Final = 100
 ROUTERS_MAX: Final = 100
 MEMBERS_MAX: Final = 7
-"""So many members of a MongoDB replica set can vote."""
+"""The maximum number of voting members of a MongoDB replica set."""
 WORKERS_MAX: Final = 64
-"""So many workers can be told apart by the id of a cursor."""
+"""The maximum number of workers that a cursor id can identify."""
 
 
 @dataclass(frozen=True)
 class UpOptions:
-    """What ``shardwright up`` was asked for; ``None`` where nothing was said.
+    """The options given to ``shardwright up``; ``None`` for those that were omitted.
 
     Attributes:
-        port: of the first router; 0 chooses a free one.
+        port: the port of the first router; 0 chooses a free one.
         log_rotate: what a rotation does with a log file, ``rename`` or ``reopen``.
-        parameters: what the shards are to be started with, on top of what they had before.
-        daemon_options: what the daemons are to be started with, on top of what they had before.
-        separate_sockets: give each daemon of a new cluster a socket directory of its own, where others find nothing.
-        start_timeout: seconds that the whole start may take.
+        parameters: additional or changed server parameters of the shards.
+        daemon_options: additional or changed options of the daemons.
+        separate_sockets: whether each daemon of a new cluster gets its own socket directory.
+        start_timeout: the maximum duration of the start, in seconds.
     """
 
     shards: int | None = None

@@ -25,7 +25,7 @@ def test_malformed_options_are_refused(text: str) -> None:
 
 @pytest.mark.parametrize("name", ["port", "configdb", "workers", "mongod-socket", "log-file"])
 def test_options_that_the_launcher_gives_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="gives itself"):
+    with pytest.raises(ValueError, match="sets itself"):
         parse_option(f"{name}=1")
 
 

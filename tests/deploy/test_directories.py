@@ -112,7 +112,7 @@ def test_up_that_was_killed_can_be_undone(tmp_path: Path) -> None:
     pid_file.unlink()
     again = shardwright("up", "--detach", "--dir", str(tmp_path))
     assert again.returncode == 1
-    assert re.search(r"a part of the cluster in \S+ is running \(config\.0\.mongod.*`shardwright down`", again.stderr)
+    assert re.search(r"part of the cluster in \S+ is running \(config\.0\.mongod.*`shardwright down`", again.stderr)
     assert shardwright("down", "--dir", str(tmp_path)).returncode == 0
     assert marked_processes(directory_identity(tmp_path)) == {}
 
@@ -130,7 +130,7 @@ def test_up_that_cannot_write_leaves_the_directory_usable(tmp_path: Path) -> Non
     )
     assert completed.returncode == 1
     error = completed.stderr.splitlines()[-1]
-    assert error.startswith(f"shardwright: cannot write {directory / 'cluster.json'}: File too large; mend that")
+    assert error.startswith(f"shardwright: cannot write {directory / 'cluster.json'}: File too large; fix this")
     assert "Traceback" not in completed.stderr
     assert f"there is no cluster in {directory}" in shardwright("status", "--dir", str(directory)).stderr
     assert marked_processes(directory_identity(directory)) == {}

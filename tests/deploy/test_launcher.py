@@ -125,7 +125,7 @@ def test_contradicting_options_are_refused(tmp_path: Path, own: RunningCluster) 
     own.down()
     completed = shardwright("up", "--dir", str(own.directory), "--detach", "--shards", "2")
     assert completed.returncode == 1
-    assert "was made with --shards 1; leave out --shards 2" in completed.stderr
+    assert "was created with --shards 1; omit --shards 2" in completed.stderr
     assert shardwright("up", "--detach", "--dir", str(own.directory)).returncode == 0
 
 

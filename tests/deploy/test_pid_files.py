@@ -107,7 +107,7 @@ def test_failed_write_leaves_the_old_file_and_nothing_else(directory: Path, monk
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("shardwright.deploy.durable_files.os.fsync", fail)
-    with pytest.raises(DeployError, match=r"cannot write .*/pid: No space left on device; mend that, then repeat"):
+    with pytest.raises(DeployError, match=r"cannot write .*/pid: No space left on device; fix this and run"):
         write_json(directory / "pid", {})
     assert [path.name for path in directory.iterdir()] == ["pid"]
     assert load(directory) == PidFile(identity=IDENTITY)
