@@ -1,1 +1,1 @@
-"""The router: what mongos is. It sends each operation to the shards that own the data and makes one reply of theirs."""
+"""The router: what mongos is. It sends each operation to the shards that own the data and merges their replies."""

@@ -39,7 +39,7 @@ _NAMED_IN_FULL: Final = frozenset(
         "updateZoneKeyRange",
     }
 )
-"""Commands whose argument is ``db.collection``, or a database, whatever database they are run on."""
+"""Commands whose argument is ``db.collection``, or a database, independently of the command's database."""
 
 _NAME_SHARDS: Final = frozenset({"addShard", "addShardToZone", "addshard", "removeShardFromZone"})
 
@@ -107,7 +107,7 @@ class Dispatcher:
 
 
 def _checked_max_time_ms(entry: Command, request: Request) -> int:
-    """How long a command may take, 0 for as long as it needs; first it is seen that the command may be run at all.
+    """Check that a command may be run, and return how long it may take; 0 for no limit.
 
     Raises:
         CommandError: it may not, or its ``maxTimeMS`` is wrong.
@@ -161,7 +161,7 @@ def _max_time_ms(request: Request) -> int:
 
 
 def _label(operation: Operation, error: CommandError) -> None:
-    """Tell drivers which failed writes they may send again (the retryable writes specification)."""
+    """Label failed writes that drivers may retry (the retryable writes specification)."""
     if (
         operation.is_retryable_write
         and RETRYABLE_WRITE_ERROR not in error.labels
@@ -171,7 +171,7 @@ def _label(operation: Operation, error: CommandError) -> None:
 
 
 def _waits(entry: Command) -> bool:
-    """Whether a command is slow because its client wants it to be."""
+    """Whether a command may be slow because its client asked to wait."""
     return entry.name in ("hello", "isMaster", "getMore")
 
 

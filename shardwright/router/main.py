@@ -8,7 +8,8 @@ from shardwright.daemon.held_back import hold_back_signals
 def main() -> int:
     """Run a router until it is asked to end; returns the exit code."""
     hold_back_signals()
-    from shardwright.router.command_line import run  # takes up to a second, in which a signal would kill the process
+    # Takes up to a second, during which a signal would kill the process.
+    from shardwright.router.command_line import run
 
     return run()
 

@@ -1,4 +1,4 @@
-"""The router's entry in ``config.mongos``, by which administrators see which routers there are."""
+"""The router's entry in ``config.mongos``, which shows administrators the routers of a cluster."""
 
 from datetime import UTC, datetime
 from typing import Final

@@ -1,4 +1,4 @@
-"""The router as a daemon: the dispatcher with the life cycle and the metrics around it."""
+"""The router as a daemon: the dispatcher with its life cycle and metrics."""
 
 import trio
 
@@ -30,7 +30,7 @@ class RouterService:
 
     @classmethod
     async def start(cls, options: RouterOptions, nursery: trio.Nursery) -> "RouterService":
-        """Make the router and begin its background work."""
+        """Create the router and start its background tasks."""
         service = cls(options, nursery)
         service._start()
         if options.worker_sockets:
@@ -53,14 +53,14 @@ class RouterService:
 
     @property
     def shutdown_seconds(self) -> float:
-        """How long running operations may go on after the signal to end."""
+        """How long running operations may continue after the signal to shut down."""
         return self._context.shutdown_seconds
 
     def not_ready_reason(self) -> str | None:
         """The router can serve once it knows the shards, until it shuts down.
 
-        It does not matter whether the config servers have a primary: what is known goes on being routed without them,
-        and a load balancer that took all routers away would make an outage out of it. That has a metric of its own.
+        It is ready even if the config servers have no primary: operations are still routed by the cache, and a load
+        balancer that removed all routers would cause an outage. There is a metric for it.
         """
         if self._context.quiesce.has_begun:
             return "shutting down"
@@ -95,7 +95,7 @@ class RouterService:
         )
 
     def begin_shutdown(self) -> None:
-        """Tell clients that wait on hello, before their connections are closed."""
+        """Notify clients waiting on hello, before their connections are closed."""
         self._context.quiesce.begin(self.shutdown_seconds)
 
     def connection_opened(self, client: ClientConnection) -> None:

@@ -62,11 +62,11 @@ async def aggregate(operation: Operation) -> Reply:
 
 @may_run_in_reactor
 async def aggregate_view(operation: Operation, error: ShardedViewError) -> Reply:
-    """The reply to a read of a view, as that to an aggregation on the collection that the view stands on.
+    """Answer a read of a view by an aggregation on the collection beneath the view.
 
     Args:
         operation: the read.
-        error: what the shard said that could not run it.
+        error: the answer of the shard that could not run it alone.
 
     Raises:
         CommandError: the read cannot be an aggregation, or it failed.
@@ -79,7 +79,7 @@ async def aggregate_view(operation: Operation, error: ShardedViewError) -> Reply
         try:
             return await run_aggregate(expanded, operation.namespace)
         except ShardedViewError as again:
-            error = again  # its collection has become a view meanwhile
+            error = again  # its collection has become a view in the meantime
         finally:
             operation.targeted = expanded.targeted
             operation.retries += expanded.retries
@@ -91,10 +91,10 @@ async def run_aggregate(operation: Operation, cursor_namespace: str) -> Reply:
 
     Args:
         operation: the aggregation.
-        cursor_namespace: by which the client is to name the cursor: the collection, or the view that it stands for.
+        cursor_namespace: the name of the cursor for the client: the collection's, or the view's.
 
     Raises:
-        ShardedViewError: it is no collection, but a view that no shard can run alone.
+        ShardedViewError: it is not a collection but a view that no shard can run alone.
         CommandError: it failed.
     """
     request = operation.request
@@ -106,7 +106,7 @@ async def run_aggregate(operation: Operation, cursor_namespace: str) -> Reply:
         shards = shards_for_pipeline(routing, pipeline, collation, time)
         mergeable = MergeablePipeline.of(pipeline) if len(shards) > 1 else None
         if len(shards) > 1 and mergeable is None:
-            routing = await operation.context.routing.latest(routing)  # no shard checks that this still holds
+            routing = await operation.context.routing.latest(routing)  # no shard checks that this is still so
             shards = shards_for_pipeline(routing, pipeline, collation, time)
         versions = {shard: routing.versions_for(shard) for shard in shards}
         if len(shards) == 1:
@@ -168,13 +168,13 @@ async def _on_one_shard(
         pipeline: its pipeline.
         shard: the shard.
         versions: the version elements.
-        cursor_namespace: of the cursor; None for that which the shard gives it.
-        time: of a snapshot.
+        cursor_namespace: of the cursor; None to keep the shard's.
+        time: of the snapshot, None outside snapshots.
 
     Raises:
         StaleRoutingError: the shard refused the versions.
-        CommandError: CommandNotSupported, the pipeline needs a collection that is elsewhere; or the shard is out of
-            reach.
+        CommandError: CommandNotSupported, the pipeline needs a collection on another shard; or the shard cannot be
+            reached.
     """
     request = operation.request
     is_writing = not WRITING_STAGES.isdisjoint(pipeline.names)
@@ -199,7 +199,7 @@ async def _on_one_shard(
 async def _renamed(
     operation: Operation, shard: str, frame: bytes, cursor_namespace: str, time: Timestamp | None
 ) -> Reply:
-    """Open a cursor on one shard that the client gets under another namespace.
+    """Open a cursor on one shard and give it to the client under another namespace.
 
     Raises:
         StaleRoutingError: the shard refused the versions.
@@ -226,7 +226,7 @@ async def _on_shards(
         mergeable: its pipeline.
         namespace: of the cursor.
         versions: the version elements for each shard.
-        time: of a snapshot.
+        time: of the snapshot, None outside snapshots.
 
     Raises:
         StaleRoutingError: some shard refused the versions.
@@ -256,5 +256,5 @@ async def _on_shards(
 
 
 def _counted(field: str, documents: Sequence[bytes]) -> int:
-    """The number in a shard's result, 0 if it has none since nothing was there to be counted."""
+    """The number in a shard's result, 0 if there is no result because nothing matched."""
     return int(decode_document(documents[0])[field]) if documents else 0

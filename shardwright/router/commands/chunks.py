@@ -45,7 +45,7 @@ async def split(operation: Operation) -> Reply:
 
 @command("mergeChunks", admin_only=True)
 async def merge_chunks(operation: Operation) -> Reply:
-    """Makes one chunk of all chunks between two bounds, which lie on one shard."""
+    """Merges all chunks between two bounds, which must be on one shard."""
     bounds = Arguments.of(operation.request).maybe_raw_documents(b"bounds")
     if not bounds:
         raise PlainError("no bounds were specified")
@@ -85,7 +85,7 @@ async def fresh_table(operation: Operation) -> RoutingTable:
 
 
 def _split_arguments(request: Request) -> tuple[bytes | None, list[bytes] | None, bytes | None]:
-    """``find``, ``bounds`` and ``middle``, just one of them given.
+    """``find``, ``bounds`` and ``middle``, of which exactly one is given.
 
     Raises:
         PlainError: none, or more than one.
@@ -112,7 +112,7 @@ def given(document: bytes | None) -> bytes | None:
 
 
 def two_bounds(bounds: list[bytes]) -> list[bytes]:
-    """The lower and the upper bound that a command was given.
+    """The lower and the upper bound in a command's argument.
 
     Raises:
         PlainError: one is missing.
@@ -125,7 +125,7 @@ def two_bounds(bounds: list[bytes]) -> list[bytes]:
 
 
 async def _median_key(operation: Operation, table: RoutingTable, chunk: RoutedChunk) -> bytes:
-    """The key in the middle of a chunk's documents, found by the shard that has them.
+    """The key in the middle of a chunk's documents, determined by the shard that owns it.
 
     Raises:
         CommandError: CannotSplit, there is none; StaleConfig.

@@ -1,4 +1,4 @@
-"""Commands on the cluster as a whole: shards, zones, the balancer's switch, and what the router knows."""
+"""Commands about the whole cluster: shards, zones, switching the balancer, and the router's cache."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ async def add_shard(operation: Operation) -> Reply:
 
 @command("listShards", admin_only=True, reads=True)
 async def list_shards(operation: Operation) -> Reply:
-    """The shards of this cluster, as the catalog has them."""
+    """The shards of this cluster according to the catalog."""
     reading = {"find": "shards", "readConcern": {"level": "majority"}}
     documents = await operation.context.catalog.client.find_raw("config", reading)
     return {"shards": [raw_document(document) for document in documents]}
@@ -127,7 +127,7 @@ async def get_shard_version(operation: Operation) -> Reply:
 
 @command("flushRouterConfig", aliases=("flushrouterconfig",), admin_only=True)
 async def flush_router_config(operation: Operation) -> Reply:
-    """Has this router read again what it knows of everything, a database or a collection."""
+    """Makes this router reload everything, one database or one collection from the catalog."""
     request = operation.request
     target = operation.argument(request.name.encode())
     routing_cache = operation.context.routing

@@ -53,13 +53,13 @@ async def build_info(operation: Operation) -> Reply:
 
 @command("features")
 async def features(operation: Operation) -> Reply:
-    """A relic that old shells ask for."""
+    """A relic, requested by old shells."""
     return {"js": {"utf8": True}, "oidMachine": int.from_bytes(ObjectId().binary[4:7])}
 
 
 @command("connectionStatus", api_versions=("1",))
 async def connection_status(operation: Operation) -> Reply:
-    """Who is authenticated on this connection."""
+    """The users authenticated on this connection."""
     status: dict[str, Any] = {"authenticatedUsers": [], "authenticatedUserRoles": []}
     if operation.argument(b"showPrivileges"):
         status["authenticatedUserPrivileges"] = []
@@ -80,7 +80,7 @@ async def echo(operation: Operation) -> Reply:
 
 @command("hostInfo")
 async def host_info(operation: Operation) -> Reply:
-    """The machine and the operating system under this router."""
+    """The machine and the operating system that this router runs on."""
     pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     memory_mb = pages * page_bytes >> 20
     cores = os.cpu_count() or 1

@@ -15,7 +15,7 @@ async def convert_to_capped(operation: Operation) -> Reply:
     """Makes an unsharded collection capped."""
 
     async def attempt(routing: CollectionRouting) -> Reply:
-        # Were it sharded since this was last read, its shard would refuse the version of an unsharded collection.
+        # If it has been sharded since this was read, its shard refuses the version of an unsharded collection.
         if routing.is_sharded:
             message = f"You can't convertToCapped a sharded collection: {routing.namespace}"
             raise CommandError(ErrorCode.IllegalOperation, message)

@@ -20,7 +20,7 @@ from shardwright.wire.rawbson import decode_document
 
 @command("count", reads=True, api_versions=("1",))
 async def count(operation: Operation) -> Reply:
-    """Counts the documents that match a filter, on each shard and in all."""
+    """Counts the documents that match a filter."""
     arguments = CountArguments.parse(operation.request)
     collation = collation_of(operation.request)
     body = arguments.body_for_shards(operation.request.body)

@@ -31,7 +31,7 @@ async def create(operation: Operation) -> Reply:
 
 
 async def _check_same(operation: Operation, error: CommandError) -> None:
-    """Let it pass that the collection exists if it has the options that the client asks for.
+    """Accept an existing collection if it has the options that the client asks for.
 
     Raises:
         CommandError: NamespaceExists, it has others.

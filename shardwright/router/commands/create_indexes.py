@@ -1,8 +1,8 @@
-"""``createIndexes``: on all shards that own a part of the collection, or as far as possible on none.
+"""``createIndexes``: on all shards that own a part of the collection, or, as far as possible, on none.
 
-Shards judge by the indexes that they have, and build from the documents that they have. So those that may refuse a
-specification are asked first; and where a build fails on one shard, what was built for the command on others is dropped
-again. MongoDB 6.0 leaves it.
+Each shard validates a specification against its own indexes, and builds from its own documents. So shards that may
+refuse a specification are asked first; and if a build fails on one shard, the indexes that the command built on others
+are dropped again. MongoDB 6.0 leaves them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,20 +45,20 @@ async def create_indexes(operation: Operation) -> Reply:
 
 
 class _Creation:
-    """One ``createIndexes`` under way."""
+    """One ``createIndexes`` in progress."""
 
     def __init__(self, operation: Operation) -> None:
         self._operation = operation
         self._requested = requested_indexes(operation.request)
-        # What shards had before anything was built; another attempt finds what this one has built.
+        # The indexes before anything was built; another attempt finds what this one has built.
         self._existing: dict[str, Sequence[Mapping[str, Any]]] = {}
 
     async def attempt(self, routing: CollectionRouting) -> Sequence[ShardReply]:
-        """The replies of all shards by name, or of those that may refuse, if some does.
+        """The replies of all shards by name, or, if one refuses in advance, of those that may refuse.
 
         Raises:
             StaleRoutingError: some shard refused the versions.
-            CommandError: some shard does not tell which indexes it has.
+            CommandError: some shard does not list its indexes.
         """
         shards = sorted(routing.shards)
         if len(shards) == 1 or not self._requested:
@@ -82,9 +82,9 @@ class _Creation:
         return replies
 
     async def _confirm(self, routing: CollectionRouting, replies: Sequence[ShardReply]) -> list[ShardReply]:
-        """Ask once more where nothing had to be built, if something had to be elsewhere.
+        """Ask shards where nothing had to be built once more, if something was built elsewhere.
 
-        Another client's command for the same index may have failed meanwhile, and what it built may be gone.
+        Another client's command for the same index may have failed in the meantime, and its index may be gone.
         """
         idle = [each.shard_id for each in replies if has_built_nothing(each)]
         again = await self._create(routing, idle) if len(idle) < len(replies) else []
@@ -99,9 +99,9 @@ class _Creation:
             self._existing[reply.shard_id] = () if reply in missing else reply.document["cursor"]["firstBatch"]
 
     async def _undo(self, routing: CollectionRouting, replies: Sequence[ShardReply]) -> None:
-        """Drop what was built for this command, if it can't be built everywhere. If that fails, it stays."""
+        """Drop the indexes built for this command if they can't be built everywhere. If that fails, they stay."""
         if not all(reply.error is None or is_for_good(reply.error) for reply in replies):
-            return  # the client is going to try again
+            return  # the client will retry
         names = {each.shard_id: built_names(each, self._requested, self._existing[each.shard_id]) for each in replies}
         collection, concern = self._operation.request.collection, {"w": "majority", "wtimeout": 60_000}
         drops = {
@@ -119,7 +119,7 @@ class _Creation:
                 )
 
     async def _ask(self, routing: CollectionRouting, commands: Mapping[str, Mapping[str, Any]]) -> list[ShardReply]:
-        """The replies of shards to commands of the router's own, with the versions of the collection."""
+        """The shards' replies to the router's own commands, which carry the versions of the collection."""
         db = self._operation.request.db
         frames = {
             shard: op_msg(

@@ -1,4 +1,4 @@
-"""``currentOp`` and ``killOp``: operations under way on the shards."""
+"""``currentOp`` and ``killOp``: operations in progress on the shards."""
 
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ _MALFORMED_OPID: Final = 28625
 
 @command("currentOp", admin_only=True, reads=True)
 async def current_op(operation: Operation) -> Reply:
-    """The operations that run on the shards; their opids name the shard."""
+    """The operations running on the shards; their opids include the shard."""
     arguments = operation.request.document
     stage = {"allUsers": not arguments.get("$ownOps"), "idleConnections": bool(arguments.get("$all"))}
     conditions = {
@@ -47,7 +47,7 @@ async def current_op(operation: Operation) -> Reply:
 
 @command("killOp", admin_only=True)
 async def kill_op(operation: Operation) -> Reply:
-    """Ends an operation on a shard, given its opid as ``currentOp`` shows it."""
+    """Kills an operation on a shard, given its opid from ``currentOp``."""
     opid = operation.argument(b"op")
     if not isinstance(opid, str):
         raise CommandError(ErrorCode.NoSuchKey, 'Did not provide "op" field')

@@ -64,7 +64,7 @@ async def _merge_on(operation: Operation, shard: str, arrays: Sequence[bytes], c
     """The raw array of all values, merged under a collation by a mongod of one of the shards.
 
     Raises:
-        CommandError: the shard failed, or the values are too large together.
+        CommandError: the shard failed, or all values together are too large.
     """
     command_body = merging_aggregate(arrays, collation, operation.request.db)
     frame = op_msg(command_body, request_id=next_request_id())
@@ -78,7 +78,7 @@ async def _merge_on(operation: Operation, shard: str, arrays: Sequence[bytes], c
 
 
 def _gathered(documents: Sequence[bytes]) -> bytes:
-    """The raw array of values that an aggregation has gathered, empty if there was nothing."""
+    """The raw array of values that an aggregation collected, empty if there were none."""
     if not documents:
         return EMPTY_DOCUMENT
     values = index(documents[0])[DISTINCT.encode()]

@@ -31,12 +31,12 @@ from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import append, decode_document, encode_elements
 
 _OUTER_FIELDS: Final = (b"lsid", b"$readPreference", b"readConcern", b"comment", b"maxTimeMS", b"$clusterTime", b"$db")
-"""What a shard's ``explain`` takes over from the client's command."""
+"""The fields of the client's command that are copied to a shard's ``explain``."""
 
 
 @command("explain", reads=True, api_versions=("1",))
 async def explain(operation: Operation) -> Reply:
-    """Tells how another command would be executed."""
+    """Explains how another command would be executed."""
     return await explain_command(operation, ExplainedCommand.parse(operation.request, COMMANDS.__contains__))
 
 
@@ -48,7 +48,7 @@ async def explain_command(
     Args:
         operation: the ``explain``.
         explained: the command inside.
-        rounds_left: how often it may still turn out to be about a view.
+        rounds_left: how often the namespace may still turn out to be a view.
 
     Raises:
         CommandError: the command is wrong, or some shard failed.
@@ -60,7 +60,7 @@ async def explain_command(
     async def attempt(routing: CollectionRouting) -> Reply:
         shards = _target(routing, explained)
         if explained.name == "aggregate" and len(shards) > 1 and not _is_mergeable(explained):
-            routing = await operation.context.routing.latest(routing)  # no shard checks that this still holds
+            routing = await operation.context.routing.latest(routing)  # no shard checks that this is still so
             shards = _target(routing, explained)
         if explained.name == "aggregate":
             return await _explain_aggregate(operation, routing, explained, shards)
@@ -128,14 +128,14 @@ async def _ask(
     shards: Sequence[str],
     elements: bytes = b"",
 ) -> list[ShardExplain]:
-    """What the shards say of a command.
+    """The shards' explanations of a command.
 
     Args:
         operation: the ``explain``.
         routing: of the inner command's collection.
         inner: the inner command.
-        verbosity: how much to tell.
-        shards: who is asked.
+        verbosity: the level of detail.
+        shards: the shards to ask.
         elements: raw elements for all of them.
 
     Raises:
@@ -160,7 +160,7 @@ async def _ask(
 
 
 def _about_server(operation: Operation, explained: ExplainedCommand, shards: Sequence[ShardExplain]) -> dict[str, Any]:
-    """The fields about the router itself. The parameters shown bound the shards' stages, so they are the shards'."""
+    """The fields about the router itself. The parameters limit the shards' stages, so they are the shards'."""
     host, _, port = operation.context.options.address.rpartition(":")
     return {
         "serverInfo": {

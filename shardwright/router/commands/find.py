@@ -67,7 +67,8 @@ async def find(operation: Operation) -> Reply:
 async def _find_on_shards(
     operation: Operation, routing: CollectionRouting, shards: tuple[str, ...], time: Timestamp | None
 ) -> Reply:
-    """Open the cursor on several shards, or on those of them that can be, and answer with the first batch of it all.
+    """Open the cursor on several shards, or on those that can be reached if partial results are allowed, and answer
+    with the first merged batch.
 
     Raises:
         StaleRoutingError: some shard refused the versions.

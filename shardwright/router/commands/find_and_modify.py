@@ -53,7 +53,7 @@ def _shard_of_query(request: Request, table: RoutingTable) -> str:
 
 
 def _optional_object(request: Request, name: bytes) -> bytes | None:
-    """The bytes of an argument that may also be null, which is as good as none.
+    """The bytes of an argument, None if it is absent or null.
 
     Raises:
         CommandError: TypeMismatch, it is something else.

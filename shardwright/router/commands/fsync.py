@@ -12,7 +12,7 @@ from shardwright.wire.read_preference import PRIMARY
 
 @command("fsync", admin_only=True)
 async def fsync(operation: Operation) -> Reply:
-    """Has the primaries of all shards write their data to disk."""
+    """Makes the primaries of all shards write their data to disk."""
     if operation.argument(b"lock"):
         raise PlainError("can't do lock through mongos")
     replies = await read_all_shards(operation, preference=PRIMARY)

@@ -1,4 +1,4 @@
-"""``hello`` and its older names: how clients learn what they talk to, and that it is about to go away."""
+"""``hello`` and its older names: how clients learn what server this is, and that it is shutting down."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -34,7 +34,7 @@ from shardwright.wire.rawbson import decode_document
 
 @command("hello", aliases=("isMaster", "ismaster"), deadline_from_max_time=False, api_versions=("1",))
 async def hello(operation: Operation) -> Reply:
-    """Tells that this is a router, its limits, and, when asked to wait, when it begins to shut down."""
+    """Identifies this server as a router with its limits and, when asked to wait, reports its shutdown."""
     request, client = operation.request, operation.client
     _take_metadata(operation)
     wanted = parse_hello(
@@ -59,15 +59,15 @@ async def hello(operation: Operation) -> Reply:
 
 @command("isdbgrid")
 async def isdbgrid(operation: Operation) -> Reply:
-    """Tells that this is a router."""
+    """Identifies this server as a router."""
     return {"isdbgrid": 1, "hostname": operation.context.options.address}
 
 
 def _take_metadata(operation: Operation) -> None:
-    """Keep what the client says of itself in its first hello.
+    """Keep the client metadata of the first hello.
 
     Raises:
-        CommandError: ClientMetadataCannotBeMutated, it said so before.
+        CommandError: ClientMetadataCannotBeMutated, it was sent before.
     """
     request, client = operation.request, operation.client
     span = request.fields.get(b"client")
@@ -82,7 +82,7 @@ def _take_metadata(operation: Operation) -> None:
 
 
 async def _answer(operation: Operation, wanted: HelloRequest) -> dict[str, Any]:
-    """The reply, after the wait that the client allows.
+    """The reply, after the wait that the client asked for.
 
     Raises:
         CommandError: ShutdownInProgress, the router is shutting down.

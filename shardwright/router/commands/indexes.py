@@ -1,4 +1,4 @@
-"""Commands on the indexes that a collection has."""
+"""Commands on the existing indexes of a collection."""
 
 from shardwright.router.commands.command_registry import command
 from shardwright.router.ddl.coordinated import coordinated_command
@@ -30,7 +30,7 @@ async def drop_indexes(operation: Operation) -> Reply:
             ErrorCode.IllegalOperation, f"Cannot drop indexes in '{request.db}' database in sharded cluster"
         )
     if b"index" not in request.fields:
-        # Said here because the shard would name its own command.
+        # Raised here because the shard's error would name its own command.
         raise missing_field("dropIndexes.index")
     reply = await send_to_primary_shard(operation, request.db, coordinated_command(request, "_shardsvrDropIndexes"))
     return reply.for_client()
@@ -38,7 +38,7 @@ async def drop_indexes(operation: Operation) -> Reply:
 
 @command("listIndexes", reads=True, api_versions=("1",))
 async def list_indexes(operation: Operation) -> Reply:
-    """The indexes of a collection, as the shard that owns its lowest chunk has them."""
+    """The indexes of a collection on the shard that owns its lowest chunk."""
     namespace = operation.namespace
 
     async def attempt(routing: CollectionRouting) -> bytes:

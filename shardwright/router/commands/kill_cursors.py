@@ -1,4 +1,4 @@
-"""``killCursors``: ends cursors that their client needs no longer."""
+"""``killCursors``: kills cursors that their client no longer needs."""
 
 from typing import Final
 
@@ -20,7 +20,7 @@ _STRUCT: Final = "killCursors"
 
 @command("killCursors", api_versions=("1",))
 async def kill_cursors(operation: Operation) -> Reply:
-    """Ends cursors by their ids."""
+    """Kills cursors by their ids."""
     context, db = operation.context, operation.request.db
     cursor_ids = _cursor_ids(operation.request)
     killed: set[int] = set()
@@ -42,7 +42,7 @@ async def kill_cursors(operation: Operation) -> Reply:
 
 
 async def _killed_by_sibling(operation: Operation, socket: str, cursor_ids: list[bson.Int64]) -> list[int]:
-    """Those of the cursors that another worker of this router had and has ended."""
+    """The cursors that were killed by the worker of this router that held them."""
     killing = {"killCursors": operation.argument(operation.request.name.encode()), "cursors": cursor_ids}
     try:
         reply = await operation.context.pools[socket].command(operation.request.db, killing)
@@ -56,7 +56,7 @@ def _cursor_ids(request: Request) -> list[int]:
     """The ids to kill.
 
     Raises:
-        CommandError: BadValue for a collection name that is no string; 40414; TypeMismatch.
+        CommandError: BadValue for a collection name that is not a string; 40414; TypeMismatch.
     """
     kind = next(iter(request.fields.values()))[0]
     if kind != STRING:

@@ -1,4 +1,4 @@
-"""``listCommands``, and the commands that answer why they are not for a router."""
+"""``listCommands``, and commands that routers refuse."""
 
 from shardwright.router.commands.command_registry import COMMANDS, command
 from shardwright.router.operations.operation import Operation
@@ -28,7 +28,7 @@ async def list_commands(operation: Operation) -> Reply:
 
 @command("replSetGetStatus", admin_only=True)
 async def repl_set_get_status(operation: Operation) -> Reply:
-    """Not for routers; shells ask to find out what they talk to."""
+    """Refused by routers; shells use the error to recognize one."""
     raise _ForMongodError("replSetGetStatus is not supported through mongos")
 
 
@@ -45,7 +45,7 @@ async def set_free_monitoring(operation: Operation) -> Reply:
 
 
 class _ForMongodError(PlainError):
-    """Carries ``info: "mongos"``, by which clients tell that they talk to a router."""
+    """Carries ``info: "mongos"``, by which clients recognize a router."""
 
     def reply(self) -> dict[str, object]:
         """The body of the reply."""

@@ -17,7 +17,7 @@ from shardwright.wire.type_names import type_name
 _NAME: Final = b"logRotate"
 _KINDS: Final = frozenset({BOOL, INT32, INT64, DOUBLE, DECIMAL128, STRING})
 _SERVER: Final = "server"
-"""The one log that there is; a genuine server may have one for audits too."""
+"""The only log; a genuine server may have an audit log too."""
 
 _GENERIC: Final = frozenset(
     {

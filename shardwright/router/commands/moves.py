@@ -1,7 +1,7 @@
 """Commands that move chunks: ``moveChunk``, ``moveRange``, and ``setAllowMigrations``, which forbids them.
 
-The router finds out what is meant and the config server has the owning shard do it. A migration goes on whatever
-becomes of the client or of this router; the same command sent again joins it.
+The router works out the range, and the config server makes the owning shard move it. A migration continues even if the
+client or this router goes away; the same command sent again joins it.
 """
 
 from time import perf_counter
@@ -29,7 +29,7 @@ from shardwright.wire.rawbson import BOOL, decode_document, raw_document
 from shardwright.wire.request import Request
 
 _FORCE_MANUAL: Final = 1
-"""Among servers ``forceJumbo`` is a number, this one standing for a person who insists (2 would be the balancer)."""
+"""Between servers ``forceJumbo`` is a number; this one stands for a user's explicit request (2 is the balancer's)."""
 
 
 @command("moveChunk", aliases=("movechunk",), admin_only=True)
@@ -70,7 +70,7 @@ async def move_range(operation: Operation) -> Reply:
 
 @command("setAllowMigrations", admin_only=True)
 async def set_allow_migrations(operation: Operation) -> Reply:
-    """Forbids chunks of a collection to move, or allows it again."""
+    """Forbids or allows migrations of a collection's chunks."""
     request = operation.request
     namespace = full_namespace(request)
     allow = Arguments.of(request).required_boolean(b"allowMigrations")
@@ -101,10 +101,10 @@ async def _destination(operation: Operation) -> str:
 
 
 async def _lower_bound(operation: Operation, high: bytes) -> bytes:
-    """Where a range begins that ends at ``high`` and is as big as may be moved at once, within one chunk.
+    """The lower bound of the largest range within one chunk that ends at ``high`` and may be moved at once.
 
     Raises:
-        CommandError: NamespaceNotSharded; InvalidOptions, ``high`` is no key; what the shard answers.
+        CommandError: NamespaceNotSharded; InvalidOptions, ``high`` is not a key; what the shard answers.
     """
     table = await fresh_table(operation)
     last = table.key_pattern.normalize(high)
@@ -123,13 +123,13 @@ async def _chunk_bytes_max(operation: Operation, table: RoutingTable) -> int:
 
 
 async def _move(operation: Operation, namespace: str, move: dict[str, Any], waits: tuple[bytes, ...]) -> None:
-    """Have the config server see to a move.
+    """Ask the config server for a move.
 
     Args:
-        operation: the client's command, whose options it has.
+        operation: the client's command, whose options apply.
         namespace: the collection.
-        move: what moves where.
-        waits: the options by which a client asks to wait for the donor's deletions.
+        move: the fields that describe the range and its destination.
+        waits: the options that make a move wait for the donor's range deletion.
     """
     request = operation.request
     order = {
@@ -147,9 +147,9 @@ async def _move(operation: Operation, namespace: str, move: dict[str, Any], wait
 
 
 def _throttle(request: Request) -> dict[str, Any]:
-    """How the recipient is to wait for its secondaries, as servers tell each other.
+    """How the recipient is to wait for its secondaries, in the servers' internal form.
 
-    The command's own write concern is meant for that alone, and only if ``secondaryThrottle`` is on.
+    The command's own write concern applies to nothing else, and only if ``secondaryThrottle`` is on.
 
     Raises:
         CommandError: TypeMismatch.

@@ -1,4 +1,4 @@
-"""How the router was started and what can be changed while it runs: parameters, options, log."""
+"""The router's configuration and log: parameters, command line options, recent log lines."""
 
 from typing import Any, Final
 
@@ -67,7 +67,7 @@ async def get_log(operation: Operation) -> Reply:
 
 
 def _named(operation: Operation) -> list[str]:
-    """The parameters that a command names."""
+    """The names of the parameters in a command."""
     names = [name.decode(errors="replace") for name in operation.request.fields]
     return [name for name in names if name not in _NOT_PARAMETERS and not name.startswith("$")]
 

@@ -1,4 +1,4 @@
-"""Commands on plan caches and index filters, which every mongod has its own of."""
+"""Commands on plan caches and index filters, of which every mongod has its own."""
 
 from shardwright.router.commands.command_registry import command
 from shardwright.router.ddl.promoted_reply import merge_promoted

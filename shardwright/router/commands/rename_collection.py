@@ -36,7 +36,7 @@ async def rename_collection(operation: Operation) -> Reply:
 
 
 async def _have_database(operation: Operation, db: str, *, like: str) -> None:
-    """Create a database, unless it exists, on the primary shard of another: only there it can be renamed to.
+    """Create a database, unless it exists, on the primary shard of another one, since renames only work within a shard.
 
     Raises:
         CommandError: NamespaceNotFound, the other one does not exist.

@@ -1,4 +1,4 @@
-"""``serverStatus``: what this router process has done and is doing."""
+"""``serverStatus``: counters and state of this router process."""
 
 import os
 import resource
@@ -40,7 +40,7 @@ async def server_status(operation: Operation) -> Reply:
         "metrics": {"cursor": _cursors(context)},
     }
     uptime = time() - context.started
-    # A section is left out with {<name>: 0} and cannot be asked for alone, as on a mongod.
+    # As on a mongod, {<name>: 0} leaves a section out, but no section can be requested alone.
     wanted = {
         name: value for name, value in sections.items() if operation.argument(name.encode(), True) not in (0, False)
     }

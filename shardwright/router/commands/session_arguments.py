@@ -1,4 +1,4 @@
-"""The sessions that a command names, read with the errors of MongoDB's own parser of these commands."""
+"""The sessions that a command names, parsed with the errors of MongoDB's own parser."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -33,10 +33,10 @@ def sessions(request: Request) -> set[bytes]:
     """The UUIDs of the sessions in the array that is the command's argument, as raw bytes.
 
     Raises:
-        CommandError: TypeMismatch; 40414, a session has no id; 40415, it has a field of another meaning.
+        CommandError: TypeMismatch; 40414, a session has no id; 40415, it has another field.
     """
     name = request.name
-    # As MongoDB's definitions of these commands call themselves and the elements of the array.
+    # The names of MongoDB's definitions of these commands, and of the elements of the array.
     array, elements = (
         (f"KillSessionsCmd.{name}", f"KillSessionsCmd.{name}")
         if name == "killSessions"
@@ -64,7 +64,7 @@ def users(request: Request) -> int:
 
 
 def patterns(request: Request) -> set[bytes] | None:
-    """The sessions that the patterns of ``killAllSessionsByPattern`` name, by id; None if they may match others.
+    """The ids of the sessions that the patterns of ``killAllSessionsByPattern`` name; None if they may match others.
 
     Raises:
         CommandError: TypeMismatch, 40414 or 40415.

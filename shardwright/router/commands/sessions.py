@@ -1,7 +1,7 @@
 """Logical sessions: ``startSession``, ``refreshSessions``, ``endSessions``, and the commands that kill them.
 
-The router keeps no table of sessions. Each mongod that an operation of a session reached knows the session, so what
-keeps a session alive, or ends it, is passed on to all shards.
+The router keeps no table of sessions. Each mongod that an operation of a session reached knows the session, so commands
+that keep sessions alive, or end them, are forwarded to all shards.
 """
 
 from collections.abc import Collection
@@ -59,7 +59,7 @@ async def kill_sessions(operation: Operation) -> Reply:
 @command("killAllSessions")
 async def kill_all_sessions(operation: Operation) -> Reply:
     """Ends the sessions of the users named, or all."""
-    # No session here is a user's, since nobody is authenticated.
+    # No session belongs to a user, since nobody is authenticated.
     _kill_cursors(operation, () if session_arguments.users(operation.request) else None)
     await _on_all_shards(operation)
     return {}
@@ -82,7 +82,7 @@ def _kill_cursors(operation: Operation, sessions: Collection[bytes] | None) -> N
 
 
 async def _on_all_shards(operation: Operation) -> None:
-    """Pass the request on to the primaries of all shards.
+    """Forward the request to the primaries of all shards.
 
     Raises:
         CommandError: a shard failed.
@@ -91,10 +91,10 @@ async def _on_all_shards(operation: Operation) -> None:
 
 
 async def _tell_all_shards(operation: Operation) -> None:
-    """Pass the request on to the shards that can be reached now.
+    """Forward the request to the shards that can be reached now.
 
-    A client that closes its connections must not wait for a shard that is gone, and is told no error by a genuine
-    router either: what a shard does not hear of, it finds out when the session expires there.
+    A client that closes its connections must not wait for a shard that is gone, and gets no error from a genuine router
+    either: a shard that could not be reached ends the session when it expires there.
     """
     with trio.move_on_after(_TELLING_SECONDS_MAX):
         await _replies_of_all_shards(operation)

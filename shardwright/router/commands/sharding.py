@@ -19,7 +19,7 @@ from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import append, raw_document
 
 MAJORITY: Final = {"w": "majority", "wtimeout": 60_000}
-"""The write concern of whatever changes the catalog."""
+"""The write concern of changes to the catalog."""
 
 _SHARDING_OPTIONS: Final = (
     b"unique",

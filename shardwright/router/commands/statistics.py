@@ -1,4 +1,4 @@
-"""Commands that tell how large something is: ``collStats``, ``dataSize``, ``dbStats``."""
+"""Commands that report sizes: ``collStats``, ``dataSize``, ``dbStats``."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ from shardwright.wire.rawbson import append, encode_elements, without
 
 @command("collStats", aliases=("collstats",), reads=True)
 async def coll_stats(operation: Operation) -> Reply:
-    """Sizes, indexes and storage of a collection, of each shard and in all."""
+    """Sizes, indexes and storage of a collection, per shard and in total."""
     namespace = operation.namespace
     scale = scale_of(operation.argument(b"scale"))
     try:
@@ -48,10 +48,10 @@ async def coll_stats(operation: Operation) -> Reply:
 
 @command("dataSize", aliases=("datasize",), reads=True)
 async def data_size(operation: Operation) -> Reply:
-    """How large the documents of a collection, or of a range of it, are."""
+    """The size of the documents in a collection, or in a range of it."""
     request = operation.request
     namespace = full_namespace(request)
-    # The database of the command may be any; the versions are checked for that of the collection.
+    # The command may run on any database; the versions are checked for the collection's.
     body = append(without(request.body, (b"$db",)), encode_elements({"$db": namespace.db}))
     _, replies = await send_to_owning_shards(
         operation, str(namespace), body, preference=operation.read_preference, may_repeat=True
@@ -66,7 +66,7 @@ async def data_size(operation: Operation) -> Reply:
 
 @command("dbStats", aliases=("dbstats",), reads=True)
 async def db_stats(operation: Operation) -> Reply:
-    """Sizes and numbers of what is in a database, of each shard and in all."""
+    """Sizes and object counts of a database, per shard and in total."""
     request = operation.request
     scale = operation.argument(b"scale", 1)
     if isinstance(scale, bool) or not isinstance(scale, int | float) or clamp_int64(scale) < 1:

@@ -12,7 +12,7 @@ from shardwright.router.replies.worst_error import raise_worst
 
 @command("validate", reads=True)
 async def validate(operation: Operation) -> Reply:
-    """Checks that data and indexes of a collection are in order on all shards that own a part of it."""
+    """Validates data and indexes of a collection on all shards that own a part of it."""
     _, replies = await send_to_owning_shards(
         operation, operation.namespace, preference=operation.read_preference, may_repeat=True
     )
@@ -21,7 +21,7 @@ async def validate(operation: Operation) -> Reply:
 
 @command("validateDBMetadata", reads=True)
 async def validate_db_metadata(operation: Operation) -> Reply:
-    """Tells which collections and views of all shards use what a version of the Stable API does not include."""
+    """Reports collections and views that use features outside a version of the Stable API."""
     replies = await read_all_shards(operation)
     raise_worst(replies)
     reply: dict[str, Any] = {"apiVersionErrors": [error for each in replies for error in each.get(b"apiVersionErrors")]}

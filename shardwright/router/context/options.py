@@ -18,8 +18,8 @@ class RouterOptions:
         worker_sockets: paths of the UNIX sockets of all of them by index; empty for a single process.
         supervisor: pid of the process that started it, if it is one of several.
         slow_ms: operations that take longer are logged.
-        shutdown_seconds: how long operations may go on after the signal to end, None for what the parameter
-            ``mongosShutdownTimeoutMillisForSignaledShutdown`` says.
+        shutdown_seconds: how long operations may continue after the signal to shut down, None for the parameter
+            ``mongosShutdownTimeoutMillisForSignaledShutdown``.
         config_seconds: how long a read of the catalog may take.
         pool: bounds of the connection pools to shards.
     """

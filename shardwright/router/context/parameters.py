@@ -15,7 +15,7 @@ class Parameter:
 
     Attributes:
         default: its value at start.
-        check: returns the value to keep for one that a client gave; None for a parameter that is fixed at start.
+        check: converts a client's value to the one to keep; None for a parameter that is fixed at start.
         on_change: called with the new value.
     """
 

@@ -67,7 +67,7 @@ class RouterContext:
 
     @property
     def shutdown_seconds(self) -> float:
-        """How long running operations may go on once the shutdown has begun."""
+        """How long running operations may continue once the shutdown has begun."""
         if self.options.shutdown_seconds is not None:
             return self.options.shutdown_seconds
         return float(self.parameters["mongosShutdownTimeoutMillisForSignaledShutdown"]) / 1000

@@ -1,11 +1,11 @@
-"""A long batch of one shard goes to the client while it is still coming, under the router's cursor id.
+"""Relays a long batch of one shard to the client while it is being received, under the router's cursor id.
 
-A mongod writes the batch first and the id behind it. So all but the last bytes pass through unseen: where the batch
-ends is known from its beginning, and what comes after it is short. Of the reply there remains a digest, the same reply
-with an empty batch, which is read as any other.
+A mongod writes the batch first and the id after it. So all but the last bytes pass through unread: the batch begins
+with its length, and what follows it is short. What remains of the reply is a digest, the same reply with an empty
+batch, which is read like any other.
 
-What clients are not to see cannot be taken out on the way, as the length of the reply comes first. That concerns
-genuine shards alone; whether a member is one is known from the reply that opened the cursor.
+Fields hidden from clients cannot be removed on the way, since the length of the reply comes first. Only genuine shards
+send such fields; the reply that opened the cursor tells whether a member is one.
 """
 
 from struct import Struct
@@ -27,7 +27,7 @@ _INT64: Final = Struct("<q")
 _PLAIN: Final = OP_MSG.to_bytes(4, "little") + bytes(5)
 _PLAIN_AT: Final = 12
 
-# How a mongod begins the reply to a getMore; between these, and at the end, is a length.
+# The beginning of a mongod's reply to a getMore; between these, and at the end, is a length.
 _BODY_AT: Final = 21
 _CURSOR: Final = element(b"cursor", OBJECT, b"")
 _CURSOR_AT: Final = _BODY_AT + 4 + len(_CURSOR)
@@ -52,13 +52,13 @@ def relay_for(get_more: GetMore, *, is_last: bool) -> "BatchRelay | None":
 
 
 class BatchRelay(DigestRelay):
-    """Passes the reply to one ``getMore`` on.
+    """Relays the reply to one ``getMore``.
 
     Args:
         receiver: the client.
         response_to: id of the client's request.
         cursor_id: the router's id for the cursor.
-        is_last: no results will come from elsewhere: when the shard has no more, there are no more.
+        is_last: there are no other sources: the cursor is exhausted when the shard's is.
     """
 
     def __init__(self, receiver: FrameStream, *, response_to: int, cursor_id: int, is_last: bool) -> None:
@@ -101,7 +101,7 @@ class BatchRelay(DigestRelay):
         """See `Relay.end`.
 
         Raises:
-            RemoteProtocolError: there is no cursor id behind the batch.
+            RemoteProtocolError: there is no cursor id after the batch.
         """
         cursor_bytes = 4 + len(_BATCH) + len(EMPTY_DOCUMENT) + self._cursor_bytes_after_batch
         cursor = _INT32.pack(cursor_bytes) + _BATCH + EMPTY_DOCUMENT + rest

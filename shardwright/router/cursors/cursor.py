@@ -1,4 +1,4 @@
-"""What every open cursor of the router can do, whatever it is made of."""
+"""What all kinds of open cursors have in common."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -8,15 +8,15 @@ from shardwright.router.cursors.remote import RemoteCursor
 
 
 class Cursor(Protocol):
-    """The results of one command, as far as they were not returned yet."""
+    """The results of one command that were not returned yet."""
 
     @property
     def namespace(self) -> str:
-        """``db.collection`` by which ``getMore`` has to name it."""
+        """The ``db.collection`` that ``getMore`` has to name."""
 
     @property
     def remotes(self) -> Sequence[RemoteCursor]:
-        """The cursors on shards that it is made of, those that are exhausted too."""
+        """The cursors on shards that it reads, including exhausted ones."""
 
     @property
     def is_exhausted(self) -> bool:
@@ -24,11 +24,11 @@ class Cursor(Protocol):
 
     @property
     def held_bytes(self) -> int:
-        """Memory of what shards have returned and clients have not got yet."""
+        """Memory used by documents that shards have returned and clients have not received yet."""
 
     async def next_batch(self, get_more: GetMore) -> bytes | None:
-        """The frame that answers a ``getMore``; None when the client has got it already.
+        """The frame that answers a ``getMore``; None if the answer has already been relayed to the client.
 
         Raises:
-            CommandError: a shard failed; the cursor is of no more use, unless the error is about the arguments.
+            CommandError: a shard failed; the cursor is no longer usable, unless the error is about the arguments.
         """

@@ -18,7 +18,7 @@ ARGUMENT_ERRORS: Final = frozenset(
         VALUE_TOO_SMALL,
     }
 )
-"""Errors of a ``getMore`` that say that it was asked for wrongly: the cursor is as it was before."""
+"""Errors about the arguments of a ``getMore``, which leave the cursor unchanged."""
 
 
 @dataclass(frozen=True, slots=True)

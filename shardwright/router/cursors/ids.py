@@ -1,6 +1,6 @@
-"""Cursor ids of the router: random, positive, and telling which worker process holds the cursor.
+"""Cursor ids of the router: random, positive, and containing the index of the worker process.
 
-The six bits below the sign are the worker's index, so a worker that is asked for a cursor of another knows whom to ask.
+The six bits below the sign are the worker's index, so a worker knows which other worker holds a cursor.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ _WORKER_BITS: Final = 6
 _RANDOM_BITS: Final = 63 - _WORKER_BITS
 
 WORKERS_MAX: Final = 1 << _WORKER_BITS
-"""How many worker processes the ids can tell apart."""
+"""How many worker processes the ids can distinguish."""
 
 
 def new_cursor_id(worker: int, random_bits: Callable[[int], int]) -> int:
@@ -18,7 +18,7 @@ def new_cursor_id(worker: int, random_bits: Callable[[int], int]) -> int:
 
     Args:
         worker: index of the process that holds the cursor.
-        random_bits: gives so many random bits as an integer, as ``random.SystemRandom().getrandbits``.
+        random_bits: returns that many random bits as an integer, as ``random.SystemRandom().getrandbits``.
     """
     assert 0 <= worker < WORKERS_MAX
     return worker << _RANDOM_BITS | max(random_bits(_RANDOM_BITS), 1)

@@ -1,9 +1,9 @@
 """All cursors that clients have open on this router process.
 
-A cursor is *checked out* while a ``getMore`` reads it (MongoDB says pinned), and nobody else can read it then. It ends
-when it is exhausted, fails, is killed, or nobody has read it for too long, which is sooner if others need the memory
-that it takes (`wire.transport.holdings`). Cursors on shards that are left over when a cursor ends are killed in the
-background, since nobody waits for that.
+A cursor is *checked out* (MongoDB: pinned) while a ``getMore`` reads it, and nobody else can read it then. It ends when
+it is exhausted, fails, is killed, or has been idle for too long, or sooner if others need its memory
+(`wire.transport.holdings`). The cursors on shards that remain when a cursor ends are killed in the background, since
+nobody waits for that.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -43,7 +43,7 @@ _random_bits: Final = SystemRandom().getrandbits
 
 @dataclass(frozen=True, slots=True)
 class CursorStatistics:
-    """What ``serverStatus`` (``metrics.cursor``) and the metrics tell: cursors open now, and ended by idling so far."""
+    """The numbers in ``serverStatus`` (``metrics.cursor``) and the metrics: cursors open now, and timed out so far."""
 
     open_total: int
     open_pinned: int
@@ -56,14 +56,14 @@ class CursorStatistics:
 
 
 class OpenCursor(Holding):
-    """One cursor in the manager; what it has fetched and not returned takes memory between two requests.
+    """A cursor in the manager; the documents it holds use memory between two requests.
 
     Attributes:
-        id: by which the client knows it.
+        id: the client's id for it.
         cursor: what reads the results.
-        owner: session and transaction that opened it.
-        client: the connection on which it was last read, if that is known.
-        is_immortal: it does not end by idling.
+        owner: the session and transaction that opened it.
+        client: the connection that last read it, if known.
+        is_immortal: it has no idle timeout.
         is_checked_out: a ``getMore`` is reading it.
         is_killed: it was killed while it was checked out.
         last_used: on trio's clock.
@@ -105,7 +105,7 @@ class OpenCursor(Holding):
         self.scope = trio.CancelScope()
 
     def end(self) -> None:
-        """See `Holding`; who reads it again meets CursorNotFound."""
+        """See `Holding`; later reads fail with CursorNotFound."""
         self._manager.end_for_room(self)
 
 
@@ -119,12 +119,12 @@ class CursorManager:
         idle_milliseconds_max: Callable[[], float] = lambda: IDLE_MILLISECONDS_MAX,
         random_bits: Callable[[int], int] = _random_bits,
     ) -> None:
-        """Begin without cursors.
+        """Start without cursors.
 
         Args:
             worker_index: which worker process this is; it is part of the ids.
-            idle_milliseconds_max: gives the time after which an unread cursor ends.
-            random_bits: gives so many random bits.
+            idle_milliseconds_max: returns the present idle timeout.
+            random_bits: returns that many random bits.
         """
         self._worker_index = worker_index
         self._idle_milliseconds_max = idle_milliseconds_max
@@ -135,7 +135,7 @@ class CursorManager:
         self._timed_out = 0
 
     async def run(self) -> None:
-        """End cursors that nobody reads, and kill what is left on shards, until cancelled."""
+        """End idle cursors, and kill those left on shards, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._reap_repeatedly)
             async for remote in self._killing:
@@ -162,13 +162,13 @@ class CursorManager:
     def checked_out(
         self, cursor_id: int, namespace: str, reader: CursorOwner, client: "ClientConnection | None" = None
     ) -> Iterator[OpenCursor]:
-        """Have a cursor alone for a ``getMore``.
+        """Check a cursor out for a ``getMore``.
 
-        What the block raises ends the cursor, unless it is an error about arguments. A kill in the meantime cancels the
-        block and becomes CursorKilled.
+        An error in the block ends the cursor, unless it is about arguments. A kill in the meantime cancels the block
+        and becomes CursorKilled.
 
         Raises:
-            CommandError: CursorNotFound; CursorInUse; Unauthorized, it reads another namespace; 50799 to 50804, it
+            CommandError: CursorNotFound; CursorInUse; Unauthorized, it is on another namespace; 50799 to 50804, it
                 belongs to another session or transaction; CursorKilled.
         """
         entry = self._cursors.get(cursor_id)
@@ -206,10 +206,10 @@ class CursorManager:
                 UNREAD_REPLIES.holdings.keep(entry, entry.cursor.held_bytes, client)
 
     def kill(self, cursor_id: int, db: str | None = None) -> bool:
-        """End a cursor, interrupting who reads it.
+        """End a cursor, interrupting its reader.
 
         Args:
-            cursor_id: of which cursor.
+            cursor_id: the cursor.
             db: the database it has to belong to, None for any.
 
         Returns:
@@ -237,14 +237,14 @@ class CursorManager:
         return sum(self.kill(cursor_id) for cursor_id in list(self._cursors))
 
     def kill_remotes(self, remotes: Iterable[RemoteCursor]) -> None:
-        """Have cursors on shards killed that no cursor of ours needs (any more)."""
+        """Kill cursors on shards that no cursor of ours needs any longer, in the background."""
         for remote in remotes:
             remote.give_up()
             if not remote.is_exhausted:
                 self._to_kill.send_nowait(remote)
 
     def reap(self, now: float) -> int:
-        """End the cursors that nobody has read for too long; returns how many.
+        """End the cursors that have been idle for too long; returns how many.
 
         Args:
             now: on trio's clock.
@@ -262,7 +262,7 @@ class CursorManager:
         return len(expired)
 
     def end_for_room(self, entry: OpenCursor) -> None:
-        """End a cursor that nobody is reading, for the sake of others."""
+        """End an idle cursor to free its memory."""
         logger.info(
             "Killed an idle cursor to free memory for other replies",
             cursor_id=entry.id,
@@ -271,7 +271,7 @@ class CursorManager:
         self._end(entry)
 
     def statistics(self) -> CursorStatistics:
-        """The numbers of this moment."""
+        """The current numbers."""
         entries = self._cursors.values()
         multiple = sum(len(entry.cursor.remotes) > 1 for entry in entries)
         return CursorStatistics(
@@ -298,7 +298,7 @@ class CursorManager:
             self.reap(trio.current_time())
 
     async def _kill_remote(self, remote: RemoteCursor) -> None:
-        """Kill a cursor on a shard; one that cannot be killed now ends by idling there."""
+        """Kill a cursor on a shard; one that cannot be killed now times out there."""
         try:
             with trio.fail_after(_KILL_SECONDS_MAX):
                 await remote.kill()

@@ -21,14 +21,14 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.transport.unread import UNREAD_REPLIES
 
 _PASSED_ON: Final = (b"lsid", b"txnNumber", b"autocommit", b"comment", b"$clusterTime")
-"""What a ``getMore`` to a shard takes over from the client's."""
+"""The fields of the client's ``getMore`` that are copied to a shard's."""
 
 
 class MergedCursor:
     """Merges the cursors of several shards.
 
-    When nothing has to be sorted, skipped or counted off, a shard's whole reply answers the client; not so for a view,
-    since the shards' cursors are on the collection that it stands on.
+    If nothing has to be sorted, skipped or limited, a shard's whole reply answers the client, except for a view, whose
+    shards' cursors are on the collection beneath it.
     """
 
     __slots__ = (
@@ -52,14 +52,14 @@ class MergedCursor:
         is_partial: bool = False,
         at_cluster_time: Any = None,  # noqa: ANN401 - a BSON timestamp or nothing
     ) -> None:
-        """Take over the cursors that shards have opened.
+        """Adopt the cursors that shards have opened.
 
         Args:
             sender: sends requests to the shards.
             namespace: ``db.collection`` for replies and ``getMore``.
             replies: the successful replies that opened the cursors, as many as ``merger`` has sources.
             merger: merges them.
-            allows_partial_results: a shard that cannot be reached any more is left out instead of failing the cursor.
+            allows_partial_results: a shard that can no longer be reached is left out rather than failing the cursor.
             is_partial: some shard has been left out already.
             at_cluster_time: the time that all shards read at, if one was chosen.
 
@@ -81,12 +81,12 @@ class MergedCursor:
 
     @property
     def namespace(self) -> str:
-        """``db.collection`` by which ``getMore`` has to name it."""
+        """The ``db.collection`` that ``getMore`` has to name."""
         return self._namespace
 
     @property
     def remotes(self) -> Sequence[RemoteCursor]:
-        """The cursors on shards that it is made of."""
+        """The cursors on shards that it reads."""
         return self._remotes
 
     @property
@@ -96,7 +96,7 @@ class MergedCursor:
 
     @property
     def held_bytes(self) -> int:
-        """Memory of what shards have returned and clients have not got yet."""
+        """Memory used by documents that shards have returned and clients have not received yet."""
         return self._merger.held_bytes
 
     async def first_batch(self, opening: GetMore) -> list[bytes]:
@@ -113,11 +113,12 @@ class MergedCursor:
         return batch.documents
 
     def first_reply(self, opening: GetMore, documents: list[bytes], cursor_id: int) -> bytes:
-        """The reply to the command that opens the cursor, or returns all it has if ``cursor_id`` is 0."""
+        """The reply to the command that opened the cursor; ``cursor_id`` is 0 if it is exhausted."""
         return self._reply(opening, FIRST_BATCH, documents, cursor_id)
 
     async def next_batch(self, get_more: GetMore) -> bytes | None:
-        """Answer a ``getMore``: with as many documents as it asks for, or with what is ready if it does not say.
+        """Answer a ``getMore``: with as many documents as it asks for, or with those that are ready if it gives no
+        number.
 
         Raises:
             CommandError: BadValue for ``maxTimeMS``, which is for cursors that await data; or a shard failed.
@@ -131,7 +132,7 @@ class MergedCursor:
         return self._reply(get_more, NEXT_BATCH, batch.documents, self._remaining_id(get_more))
 
     async def _next_ready(self, get_more: GetMore) -> bytes | None:
-        """Answer with what is here first: what is left of batches that were begun, or else a shard's batch as it is."""
+        """Answer with what is ready first: the rest of batches read in part, or else a shard's whole batch."""
         batch = Batch(None)
         self._merger.fill(batch)
         while not batch.documents and (starving := self._merger.starving()):
@@ -156,7 +157,7 @@ class MergedCursor:
         return 0 if self.is_exhausted else get_more.cursor_id
 
     async def _ask_ahead(self, get_more: GetMore, number: int) -> None:
-        """Have a shard make ready a batch that will be wanted soon; errors are raised when it is read."""
+        """Make a shard prepare a batch that will be needed soon; errors are raised when it is read."""
         remote = self._remotes[number]
         if not remote.may_ask_ahead():
             return
@@ -171,7 +172,7 @@ class MergedCursor:
         return relay_for(get_more, is_last=others_are_exhausted)
 
     async def _fill(self, get_more: GetMore, batch: Batch) -> None:
-        """Move documents into the batch until it is full or there are no more, asking shards for those not here yet."""
+        """Move documents into the batch until it is full or there are no more, fetching from shards as needed."""
         while True:
             self._merger.fill(batch)
             if get_more.client is not None and get_more.client.reserved_bytes:
@@ -180,7 +181,7 @@ class MergedCursor:
                 return
             starving = self._merger.starving()
             if not starving:
-                return  # the next document is here, but there is no room for it
+                return  # the next document is known, but there is no room for it
             for number, cursor in await self._fetch(get_more, starving, batch.documents_missing):
                 self._merger.feed(number, cursor.documents(), is_exhausted=self._remotes[number].is_exhausted)
 
@@ -191,10 +192,10 @@ class MergedCursor:
         batch_size: int | None,
         relay: BatchRelay | None = None,
     ) -> list[tuple[int, CursorReply]]:
-        """The next batches of some sources, all asked at once; ``relay``, if given, passes on that of the only one.
+        """Fetch the next batches of some sources concurrently; ``relay``, if given, relays that of a single source.
 
         Raises:
-            CommandError: a shard failed, and it is not to be left out.
+            CommandError: a shard failed and must not be left out.
         """
         elements = raw_elements(get_more.request, _PASSED_ON)
         replies: dict[int, CursorReply] = {}

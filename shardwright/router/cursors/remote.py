@@ -1,4 +1,4 @@
-"""One cursor on a shard, of which a router cursor is made."""
+"""A cursor on a shard, read by a cursor of the router."""
 
 from dataclasses import dataclass, field
 from struct import Struct
@@ -25,10 +25,10 @@ class RemoteCursor:
     Attributes:
         sender: sends requests to that member.
         shard_id: the shard.
-        address: the member that has the cursor, to which every ``getMore`` has to go.
+        address: the member that has the cursor and gets every ``getMore``.
         namespace: ``db.collection`` by which ``getMore`` names it.
         id: its id there; 0 once it is exhausted, or gone.
-        is_plain: its replies hold nothing that clients do not see, so that they can be passed on while they come.
+        is_plain: its replies have no hidden fields, so they can be relayed while they are received.
     """
 
     sender: ShardSender = field(repr=False, compare=False)
@@ -46,7 +46,7 @@ class RemoteCursor:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether it has nothing more to give."""
+        """Whether it has no more results."""
         return self.id == 0
 
     def get_more_frame(self, batch_size: int | None, elements: bytes) -> bytes:
@@ -67,13 +67,13 @@ class RemoteCursor:
         return op_msg(from_elements(b"".join(parts)), request_id=next_request_id())
 
     async def exchange(self, frame: bytes, relay: DigestRelay | None = None) -> ShardReply:
-        """Send a request to the member that has the cursor, unless it has been asked ahead, and wait for the answer.
+        """Send a request to the member that has the cursor, unless it was asked ahead, and wait for the reply.
 
-        Whatever fails here, the cursor is taken for lost: nobody knows how far it was read.
+        After any failure the cursor counts as lost, since its position is unknown.
 
         Args:
             frame: the request.
-            relay: passes a long reply on; if it did, it has a digest, which is what is returned here.
+            relay: relays a long reply; its digest is then returned.
 
         Raises:
             CommandError: HostUnreachable; ShardNotFound, the shard was removed.
@@ -84,11 +84,11 @@ class RemoteCursor:
         return await pending.receive(relay)
 
     def may_ask_ahead(self) -> bool:
-        """Whether the answer may keep a connection until it is wanted, which may be long."""
+        """Whether the reply may occupy a connection until it is read, which can take long."""
         return self.sender.may_ask_ahead(self.shard_id, self.address)
 
     async def ask_ahead(self, frame: bytes) -> None:
-        """Send the request of the next `exchange` already, so that the shard works on it meanwhile.
+        """Send the request of the next `exchange` in advance, so that the shard works on it in the meantime.
 
         Raises:
             CommandError: as `exchange`.
@@ -97,7 +97,7 @@ class RemoteCursor:
             self._pending = await self.sender.ask(self.shard_id, self.address, frame)
 
     def give_up(self) -> None:
-        """Nobody waits any more for what the shard has been asked ahead."""
+        """Abandon the request that was sent in advance."""
         if self._pending is not None:
             self._pending.give_up()
             self._pending = None

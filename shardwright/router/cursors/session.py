@@ -1,4 +1,4 @@
-"""To which session and transaction a cursor belongs, and who may go on reading it."""
+"""The session and transaction that a cursor belongs to, and who may read it."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -9,7 +9,7 @@ from shardwright.wire.rawbson import BINARY, index
 from shardwright.wire.request import Request
 
 NO_USER_DIGEST: Final = "47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU="
-"""The SHA-256 of nothing: how MongoDB writes the user of a session where nobody has logged in."""
+"""The SHA-256 of nothing: MongoDB's user digest of sessions without authentication."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class CursorOwner:
             return NOBODY
         identifier = index(lsid).get(b"id")
         session = lsid[identifier[2] + 5 : identifier[3]] if identifier and identifier[0] == BINARY else lsid
-        # A txnNumber without autocommit is that of a retryable write, which opens no cursor.
+        # A txnNumber without autocommit belongs to a retryable write, which opens no cursor.
         transaction = request.get(b"txnNumber") if b"autocommit" in request.fields else None
         return cls(session, transaction)
 

@@ -1,4 +1,4 @@
-"""A cursor whose results all come from one shard: every reply is that shard's, but for the cursor id."""
+"""A cursor whose results all come from one shard: its replies are forwarded with another cursor id."""
 
 from collections.abc import Sequence
 from struct import Struct
@@ -16,7 +16,7 @@ _INT64: Final = Struct("<q")
 
 
 class SingleShardCursor:
-    """Passes ``getMore`` on to one shard."""
+    """Forwards ``getMore`` to one shard."""
 
     __slots__ = ("_remote",)
 
@@ -25,12 +25,12 @@ class SingleShardCursor:
 
     @property
     def namespace(self) -> str:
-        """``db.collection`` by which ``getMore`` has to name it."""
+        """The ``db.collection`` that ``getMore`` has to name."""
         return self._remote.namespace
 
     @property
     def remotes(self) -> Sequence[RemoteCursor]:
-        """The one cursor on a shard."""
+        """The only cursor on a shard."""
         return (self._remote,)
 
     @property
@@ -40,14 +40,14 @@ class SingleShardCursor:
 
     @property
     def held_bytes(self) -> int:
-        """Nothing: what the shard returns goes to the client."""
+        """Nothing: the shard's batches are forwarded at once."""
         return 0
 
     async def next_batch(self, get_more: GetMore) -> bytes | None:
-        """The shard's answer, under the router's cursor id.
+        """The shard's reply, with the router's cursor id.
 
         Raises:
-            CommandError: the shard could not be reached, or does not know the cursor any more.
+            CommandError: the shard could not be reached, or no longer knows the cursor.
         """
         request, remote, cursor_id = get_more.request, self._remote, get_more.cursor_id
         at = request.fields[b"getMore"][2]

@@ -1,7 +1,7 @@
-"""Whether a collection that exists is the very one that ``create`` asks for.
+"""Whether an existing collection is the one that ``create`` asks for.
 
-Mongod refuses to create what exists, mongos lets it pass if the options are the same. What mongod fills in for options
-that are left out, as seen in ``listCollections`` of 6.0.5, is filled in before they are compared.
+A mongod refuses to create an existing collection; mongos accepts it if the options are the same. Before they are
+compared, omitted options get mongod's defaults, as ``listCollections`` of 6.0.5 shows them.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Opening cursors: on one shard, whose reply is passed on, or on several, whose results are merged."""
+"""Opening cursors: on one shard, whose reply is forwarded, or on several, whose results are merged."""
 
 import math
 from collections.abc import Mapping
@@ -40,21 +40,21 @@ async def open_on_one_shard(
     Args:
         operation: the client's command.
         shard_id: the shard.
-        frame: what it is sent.
+        frame: the request for it.
         preference: which member may answer.
-        is_immortal: the cursor does not end by idling.
-        may_repeat: the command only reads, and is sent again when a member breaks off.
+        is_immortal: the cursor has no idle timeout.
+        may_repeat: the command only reads, and is resent when a connection breaks.
 
     Raises:
         StaleRoutingError: the shard refused the versions.
-        CommandError: the shard could not be talked to.
+        CommandError: the shard could not be reached.
     """
     reply = await send_to_one(operation, shard_id, frame, preference=preference, may_repeat=may_repeat)
     return reply.for_client() if reply.error is not None else adopt(operation, reply, is_immortal=is_immortal)
 
 
 def adopt(operation: Operation, reply: ShardReply, *, is_immortal: bool = False) -> bytes:
-    """Take over the cursor that one shard has opened; returns the frame for the client.
+    """Adopt the cursor that one shard has opened; returns the frame for the client.
 
     Raises:
         RemoteProtocolError: the reply has no cursor.
@@ -81,14 +81,14 @@ async def open_on_shards(
 ) -> list[ShardReply]:
     """Send commands that open cursors to several shards at once; returns their replies, all of them successful.
 
-    Unless all could be opened, those that were are killed again, also when the client leaves meanwhile.
+    Unless all could be opened, those that were are killed again, even if the client disconnects.
 
     Args:
         operation: the client's command.
-        frames: what each shard is sent.
+        frames: the request for each shard.
         preference: which member may answer.
-        allows_partial_results: shards that cannot be talked to are left out of the result.
-        patience_seconds: a shard that has not answered by then cannot be talked to.
+        allows_partial_results: shards that cannot be reached are left out of the result.
+        patience_seconds: shards that have not answered by then count as unreachable.
 
     Raises:
         StaleRoutingError: some shard refused the versions.
@@ -130,14 +130,14 @@ async def answer_first_batch(
     is_single_batch: bool = False,
     is_immortal: bool = False,
 ) -> bytes:
-    """Answer the command that opened a merged cursor, and keep the cursor if there is more to come.
+    """Answer the command that opened a merged cursor, and keep the cursor unless it is exhausted.
 
     Args:
         operation: the command.
-        cursor: what it opened.
+        cursor: the merged cursor.
         batch_size: documents to return now, None for the default number.
-        is_single_batch: return no more than these.
-        is_immortal: the cursor does not end by idling.
+        is_single_batch: close the cursor after this batch.
+        is_immortal: the cursor has no idle timeout.
 
     Raises:
         CommandError: a shard failed.
@@ -157,7 +157,7 @@ async def answer_first_batch(
 
 
 def _is_out_of_reach(reply: ShardReply) -> bool:
-    """Whether a shard is missing as a whole, rather than refusing the command."""
+    """Whether the shard is unreachable, rather than refusing the command."""
     if reply.error is None:
         return False
     code = reply.error.code

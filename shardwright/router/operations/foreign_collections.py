@@ -1,4 +1,4 @@
-"""Other collections that a pipeline reads or writes: the one shard that runs it must have them whole."""
+"""Other collections that a pipeline reads or writes: the shard that runs it must have all of each."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,11 +20,11 @@ OUT_TO_SHARDED: Final = 28769
 
 @dataclass(frozen=True, slots=True)
 class ForeignCollections:
-    """What a pipeline names besides its own collection.
+    """The collections that a pipeline names besides its own.
 
     Attributes:
-        routings: how they are routed: all unsharded, and on the shard that runs the pipeline.
-        version_elements: the elements that tell it so; none for a genuine shard.
+        routings: their routing: all are unsharded, and on the shard that runs the pipeline.
+        version_elements: the version elements for that shard; empty for a genuine shard.
     """
 
     routings: tuple[CollectionRouting, ...] = ()
@@ -32,7 +32,7 @@ class ForeignCollections:
 
     @contextmanager
     def blamed(self) -> Iterator[None]:
-        """Have a `StaleRoutingError` of the block say that these routings were used."""
+        """Add these routings to a `StaleRoutingError` raised in the block."""
         try:
             yield
         except StaleRoutingError as stale:
@@ -53,18 +53,18 @@ async def foreign_collections(
 ) -> ForeignCollections:
     """The other collections that a pipeline names.
 
-    A genuine shard would not know the field with their versions. It routes what it reads by itself; what it writes is
-    read from the catalog first.
+    A genuine shard does not know the field for their versions. It routes its reads itself; collections that are written
+    are looked up in the catalog first.
 
     Args:
-        operation: on whose behalf.
+        operation: the client's operation.
         pipeline: the stages.
-        shard: which is to run them.
-        preference: by which of its members.
-        create_databases: create those of the collections that are written, on ``shard``.
+        shard: the shard that will run them.
+        preference: selects one of its members.
+        create_databases: create missing databases of collections that are written, on ``shard``.
 
     Raises:
-        CommandError: CommandNotSupported, ``shard`` has not everything of some collection; 28769, the target of
+        CommandError: CommandNotSupported, ``shard`` does not have all of some collection; 28769, the target of
             ``$out`` is sharded; the shard can't be reached.
     """
     named = pipeline.involved_namespaces(operation.request.db)
@@ -79,10 +79,10 @@ async def foreign_collections(
             routing = await routing_cache.collection(namespace, create_database=create, primary=shard)
         except CommandError as error:
             if error.code == ErrorCode.NamespaceNotFound:
-                continue  # nothing is there to be read
+                continue  # there is nothing to read
             raise
         if not _is_on(routing, shard) or (is_written and not is_checked_by_shard):
-            routing = await routing_cache.latest(routing)  # no shard checks that this still holds
+            routing = await routing_cache.latest(routing)  # no shard checks that this is still so
         if not _is_on(routing, shard):
             raise _refusal(routing, shard, is_out=is_written and "$out" in pipeline.names)
         found.append(routing)

@@ -1,4 +1,4 @@
-"""Reading what does not exist: MongoDB answers with nothing rather than an error."""
+"""Reads of missing databases: MongoDB returns an empty result rather than an error."""
 
 from collections.abc import Awaitable
 
@@ -10,10 +10,10 @@ from shardwright.wire.errors import CommandError
 
 
 async def unless_missing(operation: Operation, reading: Awaitable[Reply], nothing: Reply) -> Reply:
-    """What a read gives, or ``nothing`` if the database of its collection does not exist.
+    """The result of a read, or ``nothing`` if the database of its collection does not exist.
 
     Raises:
-        CommandError: the read failed in another way; InvalidNamespace, no shard could have said that the name is wrong.
+        CommandError: the read failed in another way; InvalidNamespace, which no shard had the chance to report.
     """
     try:
         return await reading

@@ -1,4 +1,4 @@
-"""One request under way in the router."""
+"""A request being executed by the router."""
 
 from typing import Any
 
@@ -18,9 +18,9 @@ class Operation:
         context: what all operations share.
         client: who sent it.
         request: what is to be done.
-        targeted: the shards that it was sent to so far, for the log.
-        retries: how often it was started again because a routing table was stale, for the log.
-        response_to: the message that the next reply answers: the request, in an exhaust stream the reply before.
+        targeted: the shards it has been sent to so far, for the log.
+        retries: how often it was restarted because of stale routing, for the log.
+        response_to: the message that the next reply answers: the request, or in an exhaust stream the previous reply.
     """
 
     __slots__ = ("_namespace", "client", "context", "request", "response_to", "retries", "targeted")
@@ -64,7 +64,7 @@ class Operation:
 
     @property
     def is_retryable_write(self) -> bool:
-        """Whether the request is a write that a shard recognises when it is sent again."""
+        """Whether the request is a write that shards recognize when it is resent."""
         return b"txnNumber" in self.request.fields
 
     def argument(self, name: bytes, default: Any = None) -> Any:  # noqa: ANN401 - a BSON value can be anything
@@ -72,9 +72,9 @@ class Operation:
         return self.request.get(name, default)
 
     def gossip(self) -> dict[str, Any]:
-        """The fields that replies made by the router itself end with."""
+        """The last fields of replies made by the router itself."""
         return own_reply.gossip(self.context.clock)
 
     def raw_reply(self, elements: bytes) -> bytes:
-        """The frame of a successful reply whose content is raw BSON already: its elements before ``ok``."""
+        """The frame of a successful reply, given the raw elements before ``ok``."""
         return own_reply.raw_reply(self.request.message.request_id, elements, self.context.clock)

@@ -28,7 +28,7 @@ async def with_routing(
     """The result of ``attempt``, done with the routing of a collection, again with a fresh one while shards refuse it.
 
     Args:
-        operation: on whose behalf.
+        operation: the client's operation.
         namespace: the collection.
         attempt: does it; raises `StaleRoutingError` when a shard refused the versions.
         create_database: make the database if it does not exist.

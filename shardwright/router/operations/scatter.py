@@ -16,12 +16,12 @@ from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reac
 def forwarded(operation: Operation, elements: bytes, body: bytes | None = None) -> bytes:
     """The frame of a request to a shard: the client's message with elements added to its body.
 
-    It keeps the client's request id, so that the shard's reply answers the client's request as it is, and the client's
-    document sequences.
+    It keeps the client's request id, so that the shard's reply can be forwarded as it is, and the client's document
+    sequences.
 
     Args:
         operation: whose request it is.
-        elements: what to add, for example the version elements.
+        elements: the elements to add, for example versions.
         body: in place of the client's own body.
     """
     message = operation.request.message
@@ -45,8 +45,8 @@ async def send_to_one(
 
     Raises:
         StaleRoutingError: the shard refused the versions.
-        ShardedViewError: it was asked to read a view that it cannot run alone.
-        CommandError: the shard could not be talked to.
+        ShardedViewError: it cannot run a read of a view alone.
+        CommandError: the shard could not be reached.
     """
     operation.targeted = (shard_id,)
     reply = await operation.context.sender.send(shard_id, frame, preference=preference, may_repeat=may_repeat)
@@ -66,8 +66,8 @@ async def scatter(
 ) -> list[ShardReply]:
     """Send requests to several shards at once and wait for all of them.
 
-    Every shard's outcome is in the result, an error in place of a reply where there was none, so that no failure hides
-    another. In the order of ``requests``.
+    The result has an entry for every shard, in the order of ``requests``, with an error where there was no reply, so
+    that no failure hides another.
     """
     await in_own_task()
     operation.targeted = tuple(requests)

@@ -1,4 +1,4 @@
-"""Keys at which a range of a collection could be split, found by the shard that has its documents."""
+"""Keys at which a range of a collection could be split, determined by the shard that owns it."""
 
 from typing import Any
 
@@ -24,8 +24,8 @@ async def split_vector(
     """What the shard's ``splitVector`` finds between two bounds: shard keys in order.
 
     Args:
-        operation: on whose behalf.
-        table: the routing table by which the shard was chosen.
+        operation: the client's operation.
+        table: the routing table that the shard was chosen by.
         shard_id: it owns the range.
         low, high: bounds of the range, shard key documents.
         how: ``force: True`` for one key in the middle, or ``maxChunkSizeBytes`` for keys half that size apart.
@@ -46,7 +46,7 @@ async def split_vector(
     frame = op_msg(append(question, table.shard_version_element(shard_id)), request_id=next_request_id())
     try:
         reply = await send_to_one(operation, shard_id, frame, may_repeat=True)
-    except StaleRoutingError as stale:  # the chunk was changed at this very moment
+    except StaleRoutingError as stale:  # the chunk has just changed
         raise stale.error from stale
     reply.raise_for_error()
     keys: list[dict[str, Any]] = reply.get(b"splitKeys", [])

@@ -1,4 +1,4 @@
-"""Executing a batch: routing it, sending it, and sending again what shards refused because the routing was stale."""
+"""Executing a batch: routing it, sending it, and resending what shards refused because of stale routing."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from shardwright.sharding.routing_table import RoutingTable
 
 HIDDEN_FIELDS: Final = INTERNAL_REPLY_FIELDS | CLIENT_HIDDEN_FIELDS
-"""What is taken out of a shard's reply to a write before the client gets it."""
+"""Fields that are removed from a shard's reply to a write before it is forwarded."""
 
 
 @may_run_in_reactor
 async def execute(operation: Operation, kind: WriteKind) -> Reply:
     """Run an insert, update or delete command and return the reply.
 
-    A batch whose statements all go to one shard is passed on in the client's own bytes, and the shard's reply in its.
+    If all statements go to one shard, the client's message and the shard's reply are forwarded as they are.
 
     Raises:
-        CommandError: the command is malformed; the database cannot be created; all shards that it went to first, or,
-            if it can be sent again, any shard, failed as a whole. Other failures are reported for each statement.
+        CommandError: the command is malformed; the database cannot be created; every shard of the first round, or,
+            if it can be retried, any shard, failed as a whole. Other failures are reported for each statement.
     """
     try:
         return await _Execution(operation, WriteBatch(kind, operation.request)).run()
@@ -44,7 +44,7 @@ async def execute(operation: Operation, kind: WriteKind) -> Reply:
 
 
 class _Execution:
-    """One batch under way."""
+    """A batch in progress."""
 
     def __init__(self, operation: Operation, batch: WriteBatch) -> None:
         self._operation = operation
@@ -81,7 +81,7 @@ class _Execution:
 
     @may_run_in_reactor
     async def _finish(self, run: WriteRun, routing: CollectionRouting) -> Reply:
-        """Do rounds until every statement has succeeded or failed."""
+        """Run rounds until every statement has succeeded or failed."""
         while not run.is_finished:
             if run.refusals:
                 self._invalidate(routing, run.refusals)
@@ -97,7 +97,7 @@ class _Execution:
 
     @may_run_in_reactor
     async def _round(self, run: WriteRun, routing: CollectionRouting) -> CollectionRouting:
-        """Send what can be sent now, and draw the conclusions; returns the routing to go on with."""
+        """Send what can be sent now and record the replies; returns the routing to continue with."""
         destinations = self._targets(routing)
         was_broadcast = run.has_broadcasts
         try:
@@ -119,7 +119,8 @@ class _Execution:
         for reply in replies:
             self._record(run, parts[reply.shard_id], reply)
         if any(part.is_broadcast for part in parts.values()):
-            # A shard that was added meanwhile may have got documents which were not changed where they came from.
+            # A shard added in the meantime may have received documents that had not been changed yet where they came
+            # from.
             try:
                 all_shards = await self._shards.ids_as_told()
             except CommandError as error:
@@ -130,7 +131,7 @@ class _Execution:
         return routing
 
     def _elements_for(self, part: ShardBatch, routing: CollectionRouting) -> bytes:
-        """What goes with the statements for a shard: its versions, or what takes their place."""
+        """The version elements for a shard's statements, or the elements of broadcasts in their place."""
         if part.is_broadcast:
             return broadcast_elements(self._shards.topology_time, self._clock.time.config_time)
         return routing.versions_for(part.shard)
@@ -139,7 +140,7 @@ class _Execution:
     async def _send(self, messages: Mapping[str, bytes]) -> list[ShardReply]:
         """The replies to the messages of a round.
 
-        A single one, as of ordered batches, takes no task: it costs what a write of one document costs.
+        A single message, typical of ordered batches, needs no task: it costs as much as a write of one document.
         """
         may_repeat = self._batch.is_retryable
         if len(messages) != 1:
@@ -153,7 +154,7 @@ class _Execution:
 
     @may_run_in_reactor
     async def _repeat_if_placement_changed(self, run: WriteRun, routing: CollectionRouting) -> CollectionRouting:
-        """Have broadcasts sent again if their documents may have moved since; returns the routing as it is now."""
+        """Resend broadcasts if documents may have moved since; returns the present routing."""
         fresh = await self._routing.latest_if_readable(routing)
         if fresh.table is not self._placement:
             run.repeat_broadcasts()
@@ -164,11 +165,11 @@ class _Execution:
         return fresh
 
     def _record(self, run: WriteRun, part: ShardBatch, reply: ShardReply) -> None:
-        """Take note of what came from a shard.
+        """Record a shard's reply.
 
         Raises:
-            CommandError: the shard cannot be reached or its primary stepped down, and the client will send the batch
-                again. Drivers look for that at the top of a reply only, where a mongod that steps down reports it as
+            CommandError: the shard cannot be reached or its primary stepped down, and the client will retry the
+                batch. Drivers look for that at the top of a reply only, where a mongod that steps down reports it as
                 the error of one statement; statements that were executed are not executed twice.
         """
         if reply.error is not None:
@@ -186,7 +187,7 @@ class _Execution:
             raise error
 
     def _only_shard(self, routing: CollectionRouting) -> str | None:
-        """The shard that can be sent the client's message as it is, if there is one."""
+        """The shard that the client's message can be forwarded to as it is, if there is one."""
         if not self._batch.fits_with_versions:
             return None
         if routing.table is None:
@@ -199,10 +200,10 @@ class _Execution:
 
     @may_run_in_reactor
     async def _route(self) -> CollectionRouting:
-        """The routing of the collection, made again once if statements cannot be targeted with what is known.
+        """The routing of the collection, refreshed once if statements cannot be targeted with the cached one.
 
-        Such a statement may be right for the collection as it is now: it may have been dropped and sharded by another
-        key since this router last looked.
+        Such a statement may be valid for the present collection: it may have been dropped and sharded by another key
+        since the last refresh.
         """
         routing = await self._read_routing()
         self._destinations = None
@@ -232,7 +233,7 @@ class _Execution:
 
 
 def _can_pass(reply: ShardReply) -> bool:
-    """Whether a shard's reply to the whole batch is what the client has to be told."""
+    """Whether a shard's reply to the whole batch can be forwarded to the client."""
     if reply.error is not None:
         return not _is_for_router(reply.error.code)
     if b"writeConcernError" in reply.fields:
@@ -244,7 +245,7 @@ def _can_pass(reply: ShardReply) -> bool:
 
 
 def _raise_if_refused_as_a_whole(replies: list[ShardReply]) -> None:
-    """Let the command fail as it would on one server, if all that it was sent to refused it, as for a wrong argument.
+    """Fail the command as a single server would, if every shard refused it as a whole, as for a wrong argument.
 
     Raises:
         CommandError: the first refusal.

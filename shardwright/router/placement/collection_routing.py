@@ -20,13 +20,13 @@ class CollectionRouting:
     def __init__(
         self, namespace: str, database: DatabaseRouting, table: RoutingTable | None, config_time: int = 0
     ) -> None:
-        """Make it.
+        """Create it.
 
         Args:
             namespace: see above.
             database: see above.
             table: see above.
-            config_time: by which the placement was in the catalog, packed; 0 if unknown.
+            config_time: the config time as of which it was in the catalog, packed; 0 if unknown.
         """
         self._config_time = config_time_element(config_time) if config_time else b""
         self._elements: dict[str, bytes] = {}
@@ -48,8 +48,8 @@ class CollectionRouting:
     def versions_for(self, shard_id: str) -> bytes:
         """The version elements of a command on the collection that is sent to ``shard_id``.
 
-        With them goes the config time, so that a shard that knows of an older placement reads on up to there. The
-        versions come last, where a shard cuts them off.
+        They include the config time, so that a shard with an older placement refreshes at least up to it. The versions
+        come last, where a shard can cut them off.
         """
         elements = self._elements.get(shard_id)
         if elements is None:

@@ -6,7 +6,7 @@ from shardwright.sharding.clock import config_time_element
 from shardwright.sharding.versions import UNSHARDED, DatabaseVersion, database_version_element, shard_version_element
 
 CONFIG_SHARD: Final = "config"
-"""The name by which the config servers are addressed as if they were a shard."""
+"""The shard name of the config servers, which are addressed like a shard."""
 
 _UNSHARDED_ELEMENT: Final = shard_version_element(UNSHARDED)
 
@@ -26,13 +26,13 @@ class DatabaseRouting:
     __slots__ = ("element", "name", "primary", "unsharded_elements", "version")
 
     def __init__(self, name: str, primary: str, version: DatabaseVersion | None, config_time: int = 0) -> None:
-        """Make it.
+        """Create it.
 
         Args:
             name: see above.
             primary: see above.
             version: see above.
-            config_time: by which the entry was in the catalog, packed; 0 if unknown.
+            config_time: the config time as of which the entry was in the catalog, packed; 0 if unknown.
         """
         self.name = name
         self.primary = primary

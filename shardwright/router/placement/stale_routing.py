@@ -9,11 +9,11 @@ if TYPE_CHECKING:
 
 
 class StaleRoutingError(Exception):
-    """A shard refused an operation because the router's knowledge of where data is was out of date (or its own).
+    """A shard refused an operation because the router's routing, or its own metadata, was stale.
 
     Attributes:
         error: the shard's StaleConfig, StaleDbVersion, StaleEpoch or the like.
-        involved: the routings of further collections that were used.
+        involved: the routings of other collections involved.
     """
 
     def __init__(self, error: CommandError) -> None:

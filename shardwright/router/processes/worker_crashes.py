@@ -1,4 +1,4 @@
-"""How often workers may crash before their supervisor takes it for something that a restart will not mend."""
+"""How often workers may crash before their supervisor concludes that restarts do not help."""
 
 from collections import deque
 from typing import Final
@@ -10,8 +10,8 @@ WINDOW_SECONDS: Final = 60.0
 class CrashRate:
     """The crashes of the last minute, of all workers of a router.
 
-    A router lives for years, and each worker may crash now and then; it is many crashes in a short time that tell of a
-    fault in the machine or in the configuration.
+    A router lives for years, and each worker may crash now and then; but many crashes in a short time indicate a fault
+    in the machine or the configuration.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Several router processes behind one port: the kernel spreads connections over them.
 
-The process that was started keeps the workers running and passes signals on. A cursor lives in one worker, which its id
-tells; each worker listens on a UNIX socket of its own as well, where its siblings pass on what they are asked about its
+The process that was started keeps the workers running and passes signals on. A cursor lives in one worker, which its
+id identifies; each worker also listens on a UNIX socket of its own, where its siblings forward requests about its
 cursors (`forward_to_holder`).
 """
 

@@ -1,4 +1,4 @@
-"""The read side: arguments, what is sent to the shards, and how their answers become one.
+"""The read side: arguments, commands for the shards, and merging of their replies.
 
 Without I/O. Owns which shards a read goes to, pipelines, views, and the merging of results.
 May import `placement`.

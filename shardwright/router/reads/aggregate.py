@@ -1,4 +1,4 @@
-"""What ``aggregate`` does to a command before shards get it, and which pipelines they must not get."""
+"""How ``aggregate`` is rewritten for the shards, and which pipelines are refused."""
 
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ from shardwright.wire.request import Request
 
 PIPELINE: Final = b"pipeline"
 
-# From mongos's own list of what only one mongod may say to another.
+# From mongos's list of internal fields.
 _INTERNAL_FIELDS: Final = {b"needsMerge": 51089, b"fromMongos": 51089, b"exchange": 51028, b"runtimeConstants": 51143}
 
 _NOT_EXPLAINED: Final = frozenset(
@@ -37,7 +37,7 @@ WRITING_STAGES: Final = frozenset({"$out", "$merge"})
 
 
 def check_fields(request: Request) -> None:
-    """Refuse what a client must not send, since routers say it to shards.
+    """Refuse fields that only routers may send to shards.
 
     Raises:
         CommandError: 51089, 51028, 51143.
@@ -87,9 +87,9 @@ def with_stages(body: bytes, stages: tuple[bytes, ...]) -> bytes:
 
 
 def with_shard_name(stages: tuple[bytes, ...], shard: str) -> tuple[bytes, ...]:
-    """The stages for one shard; after a source that tells of the shard, one that says its name.
+    """The stages for one shard; a source that describes the shard is followed by a stage that adds the shard's name.
 
-    A mongod that was started as a shard server adds the name by itself, at the same place. The ids of operations get
+    A mongod started as a shard server adds the name itself, at the same place. The ids of operations get
     the form ``shard:id`` that ``killOp`` takes.
     """
     first = next(iter(index(stages[0]))).decode(errors="replace") if stages else ""
@@ -103,7 +103,7 @@ def with_shard_name(stages: tuple[bytes, ...], shard: str) -> tuple[bytes, ...]:
 
 
 def not_supported(pipeline: Pipeline, shards: tuple[str, ...]) -> CommandError:
-    """The error for a pipeline that would need merging that the router cannot do."""
+    """The error for a pipeline whose results the router cannot merge."""
     return CommandError(
         ErrorCode.CommandNotSupported,
         f"This aggregation targets {len(shards)} shards ({', '.join(shards)}), and merging the results of "

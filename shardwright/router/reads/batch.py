@@ -1,4 +1,4 @@
-"""One batch of a cursor reply, while it fills."""
+"""A batch of a cursor reply while it is being filled."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ FIRST_BATCH_DOCUMENTS: Final = 101
 """How many documents the first batch of ``find`` holds when no ``batchSize`` is given."""
 
 _ELEMENT_BYTES: Final = 9
-"""What a document costs in the array besides itself: type byte, index of up to seven digits, NUL."""
+"""Overhead of a document in the array: type byte, index of up to seven digits, NUL."""
 
 
 class Batch:
@@ -16,7 +16,7 @@ class Batch:
 
     Attributes:
         documents: the raw documents, in order.
-        documents_max: how many it takes, None for as many as there is room for.
+        documents_max: the limit on their number, None for as many as there is room for.
         size: bytes of the documents in the reply.
     """
 
@@ -34,7 +34,7 @@ class Batch:
 
     @property
     def documents_missing(self) -> int | None:
-        """How many documents it still takes, None for as many as there is room for."""
+        """How many more documents it accepts, None for as many as there is room for."""
         return None if self.documents_max is None else self.documents_max - len(self.documents)
 
     def has_room_for(self, document: bytes) -> bool:
@@ -44,6 +44,6 @@ class Batch:
         return not self.documents or self.size + len(document) + _ELEMENT_BYTES <= BSON_OBJECT_BYTES_MAX
 
     def add(self, document: bytes) -> None:
-        """Take a document that there is room for."""
+        """Add a document that there is room for."""
         self.documents.append(document)
         self.size += len(document) + _ELEMENT_BYTES

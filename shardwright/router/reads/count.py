@@ -1,4 +1,4 @@
-"""The arithmetic of ``count``: what shards are asked for, and what their numbers mean together."""
+"""The arithmetic of ``count``: the commands for the shards and the total of their results."""
 
 from dataclasses import dataclass
 from decimal import Decimal
@@ -23,8 +23,8 @@ class CountArguments:
 
     Attributes:
         query: the raw filter.
-        limit: the most it counts, 0 for no bound.
-        skip: how many it leaves out first.
+        limit: the largest result, 0 for no limit.
+        skip: how many matches are not counted.
     """
 
     query: bytes
@@ -55,7 +55,7 @@ class CountArguments:
         return arguments
 
     def body_for_shards(self, body: bytes) -> bytes:
-        """The command for each shard, made from the client's: whatever is skipped has to be counted there first."""
+        """The command for each shard, made from the client's: skipped documents have to be counted there as well."""
         if not self.limit and not self.skip:
             return body
         limit = encode_elements({"limit": bson.Int64(self.limit + self.skip)}) if self.limit else b""

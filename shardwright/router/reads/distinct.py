@@ -33,9 +33,9 @@ def merge_values(arrays: Iterable[bytes]) -> bytes:
 
 
 def merging_aggregate(arrays: Iterable[bytes], collation: Mapping[str, Any], db: str) -> bytes:
-    """The aggregation by which a mongod, who knows how to collate, merges the values for us.
+    """The aggregation by which a mongod, which can collate, merges the values for us.
 
-    Its one result, if there are any values, has the array ``values``.
+    Its only result, absent if there are no values, contains the array ``values``.
 
     Args:
         arrays: the values.

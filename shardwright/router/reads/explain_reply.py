@@ -1,4 +1,4 @@
-"""The reply to ``explain`` in mongos's form: what the router does, with what each shard says inside."""
+"""The reply to ``explain`` in mongos's form: the router's stage, containing each shard's explanation."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ _TOTALS: Final = ("nReturned", "executionTimeMillis", "totalKeysExamined", "tota
 
 @dataclass(frozen=True, slots=True)
 class ShardExplain:
-    """What one shard said.
+    """The explanation of one shard.
 
     Attributes:
         shard_id: the shard.
         connection_string: ``set/host:port,…``.
-        address: the member that said it.
+        address: the member that answered.
         reply: its reply, decoded.
     """
 
@@ -29,13 +29,13 @@ class ShardExplain:
 def explain_reply(
     stage: str, verbosity: str, shards: Sequence[ShardExplain], milliseconds: int, server: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The reply for everything but ``aggregate``.
+    """The reply for all commands but ``aggregate``.
 
     Args:
         stage: what the router does with the results.
         verbosity: how much was asked for.
-        shards: what the shards said.
-        milliseconds: how long it took the router.
+        shards: their explanations.
+        milliseconds: the router's execution time.
         server: the fields about the router that follow: ``serverInfo``, ``serverParameters``, ``command``.
     """
     reply: dict[str, Any] = {"queryPlanner": _query_planner(stage, shards)}
@@ -50,7 +50,7 @@ def explain_aggregate_reply(
     """The reply for ``aggregate``.
 
     Args:
-        shards: what the shards said.
+        shards: their explanations.
         split: ``shardsPart`` and ``mergerPart`` if the router merges, None if one shard does all.
         server: as in `explain_reply`.
     """
@@ -121,7 +121,7 @@ def _stats_of(reply: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _section(reply: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A section of a shard's reply; of a view it is inside the first stage of the pipeline that the view became."""
+    """A section of a shard's reply; for a view it is inside the first stage of the view's pipeline."""
     if name in reply:
         return dict(reply[name])
     for stage in reply.get("stages", ()):

@@ -1,4 +1,4 @@
-"""The command inside an ``explain``: which it is, where it goes, and how each shard is asked to explain it."""
+"""The command inside an ``explain``: its target, and the ``explain`` for each shard."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,11 +38,11 @@ class ExplainedCommand:
     """The command to explain.
 
     Attributes:
-        request: it, as if the client had sent it by itself.
-        body: it, as the client wrote it.
+        request: the command as if the client had sent it directly.
+        body: the command as the client wrote it.
         name: its name, as MongoDB spells it.
-        verbosity: how much to tell.
-        filter: the raw filter that decides where it goes.
+        verbosity: the level of detail.
+        filter: the raw filter that determines its target.
         collation: the raw collation that applies to the filter, None if it names none.
     """
 
@@ -55,7 +55,7 @@ class ExplainedCommand:
 
     @classmethod
     def parse(cls, explain: Request, is_known: Callable[[str], bool]) -> "ExplainedCommand":
-        """Take an ``explain`` command apart.
+        """Parse an ``explain`` command.
 
         Args:
             explain: the command.
@@ -88,7 +88,7 @@ class ExplainedCommand:
 
     @classmethod
     def of(cls, request: Request, body: bytes, name: str, verbosity: str) -> "ExplainedCommand":
-        """A command to explain, of those that can be.
+        """Parse a command that can be explained.
 
         Raises:
             CommandError: what is wrong with it.
@@ -105,10 +105,10 @@ class ExplainedCommand:
         return cls(request, body, name, verbosity, found, collation)
 
     def on_view(self, view: ResolvedView) -> "ExplainedCommand":
-        """The aggregation that does what this read of a view does.
+        """The aggregation equivalent to this read of a view.
 
         Raises:
-            CommandError: it cannot be one.
+            CommandError: there is none.
         """
         request = view.expand(self.request)
         return self.of(request, without(request.body, {b"$db"}), "aggregate", self.verbosity)
@@ -131,7 +131,7 @@ class ExplainedCommand:
         return self.body
 
     def stage(self, shard_count: int) -> str:
-        """The name of what the router does with the shards' results."""
+        """The name of the router's stage."""
         if self.is_write:
             return "SHARD_WRITE"
         if shard_count == 1:
@@ -145,7 +145,7 @@ def wrapped(inner: bytes, verbosity: str, others: bytes) -> bytes:
 
     Args:
         inner: the raw inner command.
-        verbosity: how much to tell.
+        verbosity: the level of detail.
         others: raw elements that follow, such as ``$db``.
     """
     length = len(verbosity) + 1

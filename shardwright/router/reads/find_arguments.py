@@ -1,4 +1,4 @@
-"""The arguments of ``find`` that matter to the router, and what each of several shards is sent."""
+"""The arguments of ``find`` that matter to the router, and the command for each of several shards."""
 
 import math
 from dataclasses import dataclass
@@ -27,12 +27,12 @@ from shardwright.wire.request import Request
 
 _STRUCT: Final = "FindCommandRequest"
 _SPARE_SECONDS_MAX: Final = 0.1
-"""As in mongos: of the time that a ``find`` may take, a quarter and no more than this is kept for the answer."""
+"""As in mongos: a quarter of the time that a ``find`` may take, but no more than this, is reserved for the reply."""
 
 _NEAR_OPERATORS: Final = (b"$near", b"$nearSphere", b"$geoNear")
 _LOGICAL_OPERATORS: Final = (b"$and",)
 
-# What the router takes out of the command for several shards, some of it to put it in again changed.
+# Fields that the router removes from the command for several shards; some are added again with other values.
 _REWRITTEN: Final = frozenset({b"skip", b"limit", b"singleBatch", b"projection"})
 
 
@@ -41,7 +41,7 @@ class FindArguments:
     """The arguments of a ``find`` that goes to several shards.
 
     Attributes:
-        order: how results of several shards are merged, None for as they come.
+        order: the order in which results are merged, None for any.
         projection: the raw projection, None if there is none.
         skip: documents to skip.
         limit: documents to return in all, 0 for no limit.
@@ -94,7 +94,7 @@ class FindArguments:
     def body_for_shards(self, body: bytes) -> bytes:
         """The command for each of several shards, made from the client's.
 
-        Every shard returns what may be among the first ``skip + limit`` results of all, with its sort key.
+        Every shard returns its candidates for the first ``skip + limit`` results, with their sort keys.
         """
         changed: dict[str, Any] = {}
         if self.limit:
@@ -119,13 +119,13 @@ def allows_partial_results(request: Request) -> bool:
 
 
 def patience_seconds(request: Request) -> float:
-    """How long to wait for shards that may be left out: less than ``maxTimeMS``, so that there is time to answer."""
+    """How long to wait for shards that may be left out: less than ``maxTimeMS``, to leave time for the reply."""
     seconds = float(request.get(b"maxTimeMS", 0)) / 1000
     return seconds - min(seconds / 4, _SPARE_SECONDS_MAX) if seconds else math.inf
 
 
 def is_immortal(request: Request) -> bool:
-    """Whether the cursor of a ``find`` is to stay open however long nobody reads it.
+    """Whether the cursor of a ``find`` has no idle timeout.
 
     Raises:
         CommandError: TypeMismatch.
@@ -148,7 +148,7 @@ def filter_of(request: Request) -> bytes:
 
 
 def collation_of(request: Request) -> dict[str, Any] | None:
-    """The collation that the command names, None if it names none.
+    """The command's collation, None if it has none.
 
     Raises:
         CommandError: TypeMismatch.
@@ -165,7 +165,7 @@ def _order(request: Request) -> SortOrder | None:
 
 
 def is_near(filter_document: bytes, start: int = 0) -> bool:
-    """Whether a filter has a ``$near`` or the like, whose results come by distance."""
+    """Whether a filter has a ``$near`` or similar operator, whose results are sorted by distance."""
     if b"$near" not in filter_document and b"$geoNear" not in filter_document:
         return False
     for name, (kind, _, value_start, _) in spans(filter_document, start):

@@ -38,8 +38,8 @@ class GetMoreArguments:
     """What a ``getMore`` asks for.
 
     Attributes:
-        cursor_id: of which cursor.
-        namespace: ``db.collection`` that it names.
+        cursor_id: the cursor.
+        namespace: the ``db.collection`` named.
         batch_size: how many documents at most, None for as many as fit.
         max_time_ms: how long an awaiting cursor may wait, None if not given.
     """

@@ -1,8 +1,8 @@
-"""Merging what several shards return: sans I/O, documents in, documents out.
+"""Merging the results of several shards, without I/O: documents in, documents out.
 
 Each shard's cursor is a *source* with a number. Documents are fed to a source as they come; `ResultMerger.fill` moves
-into a batch what can be said to come next. When it stops, `starving` names the sources whose next documents are needed
-to go on.
+the documents that are known to come next into a batch. When it stops, `starving` names the sources whose next documents
+are needed to go on.
 """
 
 from collections import deque
@@ -14,7 +14,7 @@ from shardwright.router.reads.batch import Batch
 from shardwright.router.reads.sort_order import SortOrder, sort_key_span, without_span
 
 _OBJECT_BYTES: Final = 48
-"""What a document takes in memory besides itself."""
+"""Memory overhead of a document."""
 
 
 class _Source:
@@ -44,7 +44,7 @@ class ResultMerger:
     """
 
     def __init__(self, source_count: int, *, order: SortOrder | None = None, skip: int = 0, limit: int = 0) -> None:
-        """Begin with empty sources.
+        """Start with empty sources.
 
         Args:
             source_count: how many there are.
@@ -60,12 +60,12 @@ class ResultMerger:
         self._heads: list[tuple[bytes, int, bytes]] = []
 
     def feed(self, source: int, documents: Sequence[bytes], *, is_exhausted: bool) -> None:
-        """Take the next documents of a source that was starving (or is new).
+        """Add the next documents of a source that was starving (or is new).
 
         Args:
             source: its number.
             documents: its next documents, possibly none.
-            is_exhausted: there will be no more.
+            is_exhausted: whether these are its last.
 
         Raises:
             RemoteProtocolError: a document lacks its ``$sortKey``.
@@ -78,7 +78,7 @@ class ResultMerger:
             heappush(self._heads, self._head(self._order, source))
 
     def starving(self) -> list[int]:
-        """The sources that must be fed before more can be said: all the empty ones, as soon as one is needed."""
+        """The sources that must be fed to continue: all empty ones, as soon as one of them is needed."""
         if self.is_done or (self._order is None and any(source.documents for source in self._sources)):
             return []
         return [
@@ -86,7 +86,7 @@ class ResultMerger:
         ]
 
     def fill(self, batch: Batch) -> None:
-        """Move documents into the batch until it is full, or it is not known what comes next.
+        """Move documents into the batch until it is full, or the next document is not known.
 
         Raises:
             RemoteProtocolError: a document lacks its ``$sortKey``.
@@ -98,20 +98,20 @@ class ResultMerger:
 
     @property
     def is_done(self) -> bool:
-        """Whether no document will come any more."""
+        """Whether the result is complete."""
         if self._remaining == 0:
             return True
         return all(source.is_exhausted and not source.documents for source in self._sources)
 
     @property
     def held_bytes(self) -> int:
-        """Memory of the documents that were fed and not moved into a batch yet."""
+        """Memory used by documents that were fed but not yet moved into a batch."""
         keys = sum(len(key) + _OBJECT_BYTES for key, _, _ in self._heads)
         return keys + sum(source.held_bytes for source in self._sources)
 
     @property
     def is_unbounded(self) -> bool:
-        """Whether neither order, skip nor limit stand between the sources and the result from here on."""
+        """Whether no order, skip or limit applies to the rest of the result."""
         return self._order is None and not self._skip and self._remaining is None
 
     def _fill_unordered(self, batch: Batch) -> None:

@@ -1,4 +1,4 @@
-"""An aggregation pipeline, read as far as routing has to know it."""
+"""An aggregation pipeline, parsed as far as routing needs it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Stage:
 
     @property
     def specification(self) -> Any:  # noqa: ANN401 - each stage has its own
-        """What the stage is to do, decoded."""
+        """The specification of the stage, decoded."""
         return decode_value(self.raw, self.span)
 
 
@@ -45,7 +45,7 @@ class Pipeline:
         """Read the pipeline of a request.
 
         Raises:
-            CommandError: 40414 when there is none, TypeMismatch, 40323 for a stage that has not exactly one field.
+            CommandError: 40414 when there is none, TypeMismatch, 40323 for a stage without exactly one field.
         """
         span = request.fields.get(b"pipeline")
         if span is None:
@@ -66,17 +66,17 @@ class Pipeline:
 
     @property
     def filter(self) -> bytes:
-        """The raw filter of a leading ``$match``, empty if there is none: what decides where the pipeline goes."""
+        """The raw filter of a leading ``$match``, empty if there is none; it determines the pipeline's targets."""
         if self.first != "$match":
             return EMPTY_DOCUMENT
         kind, _, start, end = self.stages[0].span
         return self.stages[0].raw[start:end] if kind == OBJECT else EMPTY_DOCUMENT
 
     def involved_namespaces(self, db: str) -> dict[str, bool]:
-        """The other collections that stages name, those of nested pipelines too, and whether they are written.
+        """The other collections that stages name, in nested pipelines too, and whether they are written.
 
         Args:
-            db: the database of the aggregation, where collections without a database are.
+            db: the database of the aggregation, the default for collections named without one.
 
         Raises:
             CommandError: InvalidBSON, or Overflow for pipelines nested too deep.

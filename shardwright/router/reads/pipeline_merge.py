@@ -1,12 +1,12 @@
-"""Pipelines whose results several shards can give and the router can put together by itself.
+"""Pipelines that several shards can run and whose results the router can merge itself.
 
 These are the ones that look like a ``find`` or a count::
 
     [stages on single documents]* [$sort]? [$skip]? [$limit]? [stages that turn one document into one]*
     [stages on single documents]* [$skip]? [$limit]? [$count, or a $group that counts all documents]
 
-The first merge like the results of ``find``: by ``$sortKey``, then skip and limit. In the second the shards' numbers
-are added up. This is what drivers send for ``count_documents``.
+Results of the first form are merged like those of ``find``: by ``$sortKey``, then skip and limit. For the second form,
+which drivers send for ``count_documents``, the shards' counts are added up.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from shardwright.router.reads.sort_order import SortOrder
 from shardwright.wire.rawbson import OBJECT
 
 PER_SHARD_SOURCES: Final = frozenset({"$collStats", "$indexStats", "$planCacheStats", "$currentOp"})
-"""First stages that tell of a shard: their documents say of which, in ``shard``."""
+"""First stages that describe a shard: their documents name it in ``shard``."""
 
 _ONE_TO_ONE: Final = frozenset({"$project", "$addFields", "$set", "$unset", "$replaceRoot", "$replaceWith"})
 _SINGLE_DOCUMENT: Final = _ONE_TO_ONE | {"$match", "$redact", "$unwind"}
@@ -29,15 +29,15 @@ _WHOLE_NUMBER_MAX: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class MergeablePipeline:
-    """A pipeline taken apart.
+    """The parts of such a pipeline.
 
     Attributes:
         shard_stages: raw stages for each shard.
         order: the order of the results, None for none.
         skip: results to skip after merging.
         limit: results to return in all, 0 for no bound.
-        count_field: name of the field with the number when the results are counts, else None.
-        count_prefix: what stands before that field in the result.
+        count_field: name of the field with the count, None if the pipeline does not count.
+        count_prefix: the fields before it in the result.
     """
 
     shard_stages: tuple[bytes, ...]
@@ -49,7 +49,7 @@ class MergeablePipeline:
 
     @property
     def merger_stages(self) -> list[dict[str, Any]]:
-        """What is left for the router, written as stages, for ``explain``."""
+        """The router's part as stages, for ``explain``."""
         if self.count_field is not None:
             return [{"$group": {"_id": None, self.count_field: {"$sum": f"${self.count_field}"}}}]
         stages: list[dict[str, Any]] = []
@@ -90,7 +90,7 @@ class MergeablePipeline:
         return cls((*shard_stages, *(stage.raw for stage in tail)), order, skip, limit)
 
     def total(self, counts: list[int]) -> dict[str, Any] | None:
-        """The one result of counting, given the shards' numbers; None when nothing was there to be counted."""
+        """The single result, given the shards' counts; None if nothing matched."""
         assert self.count_field is not None
         total = max(sum(counts) - self.skip, 0)
         if self.limit:
@@ -111,7 +111,7 @@ def _sort_order(stage: Stage) -> SortOrder | None:
 
 
 def _whole_number(stage: Stage) -> int | None:
-    """The argument of ``$skip`` or ``$limit``; None if mongod would not take it, which it then says itself."""
+    """The argument of ``$skip`` or ``$limit``; None if it is invalid, which is left for mongod to report."""
     value = stage.specification
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
         return None
@@ -121,9 +121,9 @@ def _whole_number(stage: Stage) -> int | None:
 
 
 def _counting(stage: Stage) -> tuple[str, Mapping[str, Any]] | None:
-    """The field that counts, and what stands before it in the result, of a stage that counts all documents.
+    """The field with the count, and the fields before it, in the result of a stage that counts all documents.
 
-    That is ``{$count: <field>}`` or ``{$group: {_id: <constant>, <field>: {$sum: 1}}}``, whatever the constant.
+    That is ``{$count: <field>}`` or ``{$group: {_id: <constant>, <field>: {$sum: 1}}}`` with any constant.
     """
     specification = stage.specification
     if stage.name == "$count" and isinstance(specification, str):

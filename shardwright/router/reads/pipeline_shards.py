@@ -1,4 +1,4 @@
-"""To which shards an aggregation goes."""
+"""The shards that an aggregation targets."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ def shards_for_pipeline(
     collation: Mapping[str, Any] | None,
     time: Timestamp | None = None,
 ) -> tuple[str, ...]:
-    """The shards that have what a pipeline reads: those its leading ``$match`` leaves, or all for their statistics."""
+    """The shards that a pipeline reads: those its leading ``$match`` targets, or all for statistics of each shard."""
     if pipeline.first in PER_SHARD_SOURCES:
         return tuple(sorted(routing.shards))
     return shards_for_read(routing, pipeline.filter, collation, time)

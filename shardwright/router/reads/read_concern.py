@@ -1,4 +1,4 @@
-"""``readConcern`` of reads of sharded collections: snapshots, whose one time the router chooses for all shards."""
+"""``readConcern`` of reads of sharded collections: the router chooses one time for a snapshot on all shards."""
 
 import time as wall_clock
 from typing import Any, Final
@@ -24,9 +24,9 @@ def is_snapshot(request: Request) -> bool:
 def snapshot_time(request: Request, table: RoutingTable | None, clock: int) -> Timestamp | None:
     """The cluster time at which a read of a sharded collection reads, if its level is snapshot; None for any other.
 
-    It is ``atClusterTime`` if the client names it. If not, it is the newest time that the router knows, which is not
-    before the client's ``afterClusterTime``, nor before a move that the routing table shows: the recipient may have
-    taken writes since that a snapshot from before would miss.
+    It is ``atClusterTime`` if the client gives it. Otherwise it is the newest time that the router knows, which is
+    never before the client's ``afterClusterTime`` or a move in the routing table: the recipient may have accepted
+    writes since the move, which an earlier snapshot would miss.
 
     Args:
         request: the client's command.
@@ -39,7 +39,7 @@ def snapshot_time(request: Request, table: RoutingTable | None, clock: int) -> T
     if concern is None:
         return None
     if "atClusterTime" in concern:
-        # What is no time, or comes with another time, is for the shard to refuse.
+        # Anything but a time, or two times, is left for the shard to refuse.
         time = concern["atClusterTime"]
         return time if isinstance(time, Timestamp) and "afterClusterTime" not in concern else None
     newest = unpack_timestamp(max(clock, table.newest_valid_after))
@@ -52,12 +52,12 @@ def at_time(body: bytes, time: Timestamp | None, clock: int) -> bytes:
 
     Args:
         body: of the command.
-        time: as `snapshot_time` says.
+        time: from `snapshot_time`.
         clock: the newest cluster time known, packed.
     """
     if time is None:
         return body
-    # A mongod refuses to read at a time that it has not heard of, so it is told of one that is not before.
+    # A mongod refuses to read at a time later than any it has seen, so the command gossips a time that is not earlier.
     told = time if _may_be_told(body, time) else Timestamp(0, 0)
     elements = {
         "readConcern": {"level": "snapshot", "atClusterTime": time},
@@ -67,10 +67,10 @@ def at_time(body: bytes, time: Timestamp | None, clock: int) -> bytes:
 
 
 def _may_be_told(body: bytes, time: Timestamp) -> bool:
-    """Whether it is certain that a cluster time is not in the future.
+    """Whether a cluster time is certain not to be in the future.
 
-    The time that a client names may be, and a cluster that was told of it would never come back from there. One that is
-    not may be unknown here only because it was learnt from another router.
+    A time given by a client may be, and gossiping it would advance the whole cluster's clock for good. A valid time may
+    be unknown here because the client got it from another router.
     """
     concern = rawbson.find(body, READ_CONCERN)
     names_time = concern is not None and any(rawbson.find(body, name, concern[2]) for name in _TIMES_OF_CLIENTS)

@@ -1,4 +1,4 @@
-"""What a view stands for, as a shard says it that cannot run a read of the view alone."""
+"""The definition of a view, as reported by a shard that cannot run a read of the view alone."""
 
 from dataclasses import dataclass
 
@@ -27,12 +27,12 @@ _NOT_ON_VIEWS = b"$collStats"
 
 @dataclass(frozen=True, slots=True)
 class ResolvedView:
-    """The collection at the bottom of a view, and the aggregation that makes the view of it.
+    """The collection beneath a view, and the aggregation that defines the view.
 
     Attributes:
         namespace: the collection.
         stages: raw.
-        collation: raw; the view's own, which no read of it may change.
+        collation: raw; the view's own, which reads cannot override.
     """
 
     namespace: Namespace
@@ -41,22 +41,22 @@ class ResolvedView:
 
     @classmethod
     def of(cls, reply: bytes) -> "ResolvedView":
-        """What the body of a CommandOnShardedViewNotSupportedOnMongod says.
+        """Read the body of a CommandOnShardedViewNotSupportedOnMongod.
 
         Raises:
-            RemoteProtocolError: it says nothing of a view.
+            RemoteProtocolError: it does not describe a view.
         """
         resolved = index(reply).get(b"resolvedView")
         fields = index(reply, resolved[2]) if resolved is not None and resolved[0] == OBJECT else {}
         name, pipeline, collation = (fields.get(each) for each in (b"ns", b"pipeline", b"collation"))
         if name is None or name[0] != STRING or pipeline is None or pipeline[0] != ARRAY:
-            raise RemoteProtocolError("an error about a view that does not say what the view stands for")
+            raise RemoteProtocolError("an error about a view without the view's definition")
         stages = tuple(array_documents(reply, pipeline))
         raw_collation = b"" if collation is None or collation[0] != OBJECT else reply[collation[2] : collation[3]]
         return cls(Namespace.parse(str(decode_value(reply, name))), stages, raw_collation)
 
     def expand(self, request: Request) -> Request:
-        """The aggregation on the collection that does what a read of the view does.
+        """The aggregation on the collection that is equivalent to a read of the view.
 
         Raises:
             CommandError: an argument of the read is wrong, or has no counterpart in an aggregation.
@@ -77,5 +77,5 @@ class ResolvedView:
 
 
 def not_on_view(namespace: Namespace) -> CommandError:
-    """The error for what only collections have or take."""
+    """The error for operations that only collections support."""
     return CommandError(ErrorCode.CommandNotSupportedOnView, f"Namespace {namespace} is a view, not a collection")

@@ -41,7 +41,7 @@ class SortOrder:
     def parse(cls, sort: bytes) -> "SortOrder | None":
         """The order that a ``sort`` document asks for; None if results may come in any order.
 
-        A ``$natural`` anywhere is a hint rather than a sort, and ``$meta`` components descend. What is malformed is
+        A ``$natural`` anywhere is a hint rather than a sort, and ``$meta`` components descend. Malformed sorts are
         left for the shards to refuse.
         """
         descending: list[bool] = []
@@ -60,7 +60,7 @@ class SortOrder:
         if self.is_whole_key:
             return encode_value(document, span)
         if span[0] != ARRAY:
-            raise RemoteProtocolError("a $sortKey that is no array")
+            raise RemoteProtocolError("a $sortKey that is not an array")
         parts = [encode_value(document, each) for _, each in spans(document, span[2])]
         if len(parts) != len(self.descending):
             raise RemoteProtocolError(f"a $sortKey of {len(parts)} components for a sort of {len(self.descending)}")
@@ -107,6 +107,6 @@ def sort_key_span(document: bytes) -> Span:
 
 
 def without_span(document: bytes, span: Span) -> bytes:
-    """The document less the element at ``span``."""
+    """The document without the element at ``span``."""
     _, start, _, end = span
     return (len(document) - end + start).to_bytes(4, "little") + document[4:start] + document[end:]

@@ -1,4 +1,4 @@
-"""To which shards a read goes."""
+"""The shards that a read targets."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,16 +20,16 @@ def shards_for_read(
     collation: Mapping[str, Any] | None,
     time: Timestamp | None = None,
 ) -> tuple[str, ...]:
-    """The shards that may hold matches of a filter, in order; the primary shard for what is not sharded.
+    """The shards that may hold matches of a filter, in order; the primary shard for an unsharded collection.
 
     Args:
         routing: where the collection is.
         filter_document: the raw filter.
-        collation: what the command names, None for the collection's own.
-        time: of a snapshot, whose documents are where they were then.
+        collation: the command's, None for the collection's default.
+        time: of a snapshot, which targets the owners at that time.
 
     Raises:
-        CommandError: InvalidBSON; StaleChunkHistory, nobody knows any more where they were.
+        CommandError: InvalidBSON; StaleChunkHistory, the owners at that time are no longer known.
     """
     table = routing.table
     if table is None:

@@ -1,4 +1,4 @@
-"""Reads of views as the aggregations that mongod makes of them: ``find``, ``count`` and ``distinct``."""
+"""Reads of views, ``find``, ``count`` and ``distinct``, rewritten as aggregations the way mongod does it."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -57,22 +57,22 @@ _DISTINCT_ONLY: Final = frozenset({b"distinct", b"key", b"query"})
 
 
 def as_aggregate(request: Request) -> Request:
-    """The aggregation that does what a read of a view does; an ``aggregate`` as it is.
+    """The aggregation equivalent to a read of a view; an ``aggregate`` is returned unchanged.
 
     Raises:
-        CommandError: an argument is wrong; InvalidPipelineOperator, it has no counterpart in an aggregation.
+        CommandError: an argument is invalid; InvalidPipelineOperator, it has no equivalent in an aggregation.
     """
     body = _CONVERTED[request.name](request) if request.name in _CONVERTED else request.body
     return with_body(request, body)
 
 
 def with_body(request: Request, body: bytes) -> Request:
-    """A request with another body; its reply answers the same request of the client."""
+    """The same request with another body, keeping its request id."""
     return Request(OpMsg(op_msg(body, request_id=request.message.request_id)))
 
 
 def distinct_stages(key: str) -> list[dict[str, Any]]:
-    """The stages that gather the values of a field, as mongod writes them."""
+    """The stages that collect the values of a field, as mongod writes them."""
     values = {_UNWOUND: {"$_internalFindAllValuesAtPath": {"$literal": key}}}
     return [
         {"$replaceRoot": {"newRoot": values}},
@@ -151,12 +151,12 @@ def _stage(name: bytes, specification: bytes) -> bytes:
 
 
 def _aggregate(request: Request, stages: list[bytes], rest: bytes, *, cursor: Mapping[str, Any] | None = None) -> bytes:
-    """An ``aggregate`` on what a request reads.
+    """An ``aggregate`` on the collection that a request reads.
 
     Args:
         request: the read.
         stages: raw.
-        rest: the fields that it takes over, a raw document.
+        rest: a raw document with the fields to copy.
         cursor: its argument ``cursor``.
     """
     name = request.collection.encode() + b"\0"

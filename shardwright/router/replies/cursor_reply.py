@@ -1,6 +1,6 @@
-"""Cursor replies: where batch, id and namespace are in one that came, and how one of our own is built.
+"""Cursor replies: locating batch, id and namespace in a received one, and building our own.
 
-Positions are those in the frame, so that the reply of a single shard is passed on as it came but for eight bytes.
+Positions are offsets into the frame, so that a single shard's reply is forwarded with only eight bytes changed.
 """
 
 from struct import Struct
@@ -30,12 +30,12 @@ FIRST_BATCH: Final = b"firstBatch"
 NEXT_BATCH: Final = b"nextBatch"
 
 _BODY_START: Final = 21
-"""Where the body of an OP_MSG begins that has it as its first section."""
+"""Offset of the body in an OP_MSG whose first section it is."""
 
 _INT64: Final = Struct("<q")
 _INT32: Final = Struct("<i")
 
-# How mongod begins a reply with a cursor, and the cursor of a first reply. Between the two is a length.
+# The beginning of mongod's replies with a cursor, and of the cursor in a first reply. A length is in between.
 _FIRST_ELEMENT_AT: Final = _BODY_START + 4
 _CURSOR: Final = element(b"cursor", OBJECT, b"")
 _CURSOR_AT: Final = _FIRST_ELEMENT_AT + len(_CURSOR)
@@ -62,7 +62,7 @@ class CursorReply:
             cursor_start: where in it the document ``cursor`` is.
 
         Raises:
-            RemoteProtocolError: it is no cursor.
+            RemoteProtocolError: it is not a cursor.
         """
         self.frame = frame
         try:
@@ -80,7 +80,7 @@ class CursorReply:
 
     @classmethod
     def of(cls, reply: ShardReply) -> "CursorReply":
-        """The cursor in a successful reply of a shard, less what clients do not see.
+        """The cursor in a successful reply of a shard, without fields hidden from clients.
 
         Raises:
             RemoteProtocolError: there is none.
@@ -95,7 +95,7 @@ class CursorReply:
 
     @property
     def namespace(self) -> str:
-        """``db.collection`` of the cursor, by which ``getMore`` has to name it."""
+        """``db.collection`` of the cursor, which ``getMore`` has to name."""
         return str(decode_value(self.frame, self._fields[b"ns"]))
 
     @property
@@ -112,7 +112,7 @@ class CursorReply:
         """The documents of the batch, each as its own bytes.
 
         Raises:
-            RemoteProtocolError: the batch is no array of documents.
+            RemoteProtocolError: the batch is not an array of documents.
         """
         try:
             return array_documents(self.frame, self._batch)
@@ -122,7 +122,7 @@ class CursorReply:
     def with_cursor_id(self, cursor_id: int, response_to: int | None = None) -> bytes:
         """The same frame with another cursor id and, if given, as the answer to another request."""
         at = self._id_start
-        frame = memoryview(self.frame)  # its parts are copied once, however long the reply is
+        frame = memoryview(self.frame)  # its parts are copied once, even if the reply is long
         parts: list[bytes | memoryview] = [frame[:at], _INT64.pack(cursor_id), frame[at + 8 :]]
         if response_to is not None:
             parts[:1] = frame[:8], _INT32.pack(response_to), frame[12:at]
@@ -130,9 +130,9 @@ class CursorReply:
 
 
 def is_whole_result(reply: ShardReply) -> bool:
-    """Whether a successful reply plainly holds all there is: its cursor begins with the first batch and then id 0.
+    """Whether a successful reply clearly contains the whole result: its cursor begins with the first batch, then id 0.
 
-    That is how mongod writes it. It is looked for before anything else is, since most replies are of that kind.
+    This is how mongod writes it. It is checked first, since most replies are of this kind.
     """
     frame = reply.frame
     if not frame.startswith(_WITH_FIRST_BATCH, _FIRST_BATCH_AT) or not frame.startswith(_CURSOR, _FIRST_ELEMENT_AT):
@@ -165,7 +165,7 @@ def first_batch(reply: bytes | dict[str, Any] | None) -> list[bytes]:
     """The documents of the first batch in a successful reply of the router's own.
 
     Args:
-        reply: its frame; or the document, which only a reply without documents is given as.
+        reply: its frame, or a dict for a reply without documents.
     """
     if not isinstance(reply, bytes):
         return []
@@ -174,5 +174,5 @@ def first_batch(reply: bytes | dict[str, Any] | None) -> list[bytes]:
 
 
 def empty_cursor(namespace: str) -> dict[str, Any]:
-    """The reply to a read of what does not exist, in the order of fields that MongoDB has for that."""
+    """The reply to a read of a missing collection, with MongoDB's order of fields."""
     return {"cursor": {"id": bson.Int64(0), "ns": namespace, "firstBatch": []}}

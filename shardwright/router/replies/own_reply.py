@@ -21,7 +21,7 @@ def gossip(clock: VectorClock) -> dict[str, Any]:
 
 
 def raw_reply(request_id: int, elements: bytes, clock: VectorClock) -> bytes:
-    """The frame of a successful reply whose content is raw BSON already.
+    """The frame of a successful reply whose content is already raw BSON.
 
     Args:
         request_id: of the request that it answers.

@@ -1,4 +1,4 @@
-"""What came back from one shard: a reply, or the reason why there is none."""
+"""The outcome of one request to a shard: a reply, or the reason why there is none."""
 
 from typing import Any, Final
 
@@ -23,14 +23,14 @@ INTERNAL_REPLY_FIELDS: Final = frozenset(
         b"readOnly",
     }
 )
-"""What shards and config servers tell each other in replies and clients never see."""
+"""Fields of replies between servers, hidden from clients."""
 
 
 class ShardedViewError(Exception):
-    """A shard cannot run a read of a view alone; it says what the view stands for (see `router.reads.resolved_view`).
+    """A shard cannot run a read of a view alone; its error defines the view (see `router.reads.resolved_view`).
 
     Attributes:
-        error: what it answered.
+        error: its error.
         body: the raw reply.
     """
 
@@ -56,7 +56,7 @@ class ShardReply:
         """Read the top level of a reply.
 
         Raises:
-            RemoteProtocolError: the frame is no reply.
+            RemoteProtocolError: the frame is not a reply.
         """
         self.shard_id = shard_id
         self.address = address
@@ -72,7 +72,7 @@ class ShardReply:
 
     @classmethod
     def failed(cls, shard_id: str, error: CommandError) -> "ShardReply":
-        """Stands for the reply that a shard did not give."""
+        """The outcome of a request that a shard did not answer."""
         reply = object.__new__(cls)
         reply.shard_id = shard_id
         reply.address = ""
@@ -101,7 +101,7 @@ class ShardReply:
 
     @property
     def is_usual(self) -> bool:
-        """Whether the reply ends as those of mongods do, and so holds nothing that clients do not see."""
+        """Whether the reply ends like those of mongods, and so has no fields hidden from clients."""
         return bool(self._usual_cluster_time)
 
     def tell(self, clock: VectorClock) -> None:
@@ -136,7 +136,7 @@ class ShardReply:
             raise StaleRoutingError(self.error)
 
     def raise_if_view(self) -> None:
-        """Raise `ShardedViewError` if the shard was asked to read a view that it cannot run alone."""
+        """Raise `ShardedViewError` if the shard cannot run a read of a view alone."""
         if self.error is not None and self.error.code == ErrorCode.CommandOnShardedViewNotSupportedOnMongod:
             raise ShardedViewError(self.error, self.body)
 
@@ -147,10 +147,10 @@ class ShardReply:
             raise self.error
 
     def for_client(self, hidden: frozenset[bytes] = INTERNAL_REPLY_FIELDS) -> bytes:
-        """The frame of this reply, less what clients do not see; the very bytes that came if there is nothing to hide.
+        """The frame of this reply without fields hidden from clients; the received bytes if there are none.
 
         Args:
-            hidden: the fields to take out.
+            hidden: the fields to remove.
         """
         if self._usual_cluster_time and hidden is INTERNAL_REPLY_FIELDS:
             return self.frame

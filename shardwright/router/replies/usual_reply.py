@@ -1,8 +1,8 @@
 """Nearly every reply of a mongod ends in the same way: ``ok: 1``, ``$clusterTime``, ``operationTime``.
 
-All three have a fixed length, so a few comparisons tell such a reply, and where its cluster time is, without a walk
-over its fields. It says three things at once: the command succeeded, there is no field that clients must not see (a
-genuine shard puts those between ``ok`` and ``$clusterTime``), and the body is the only section.
+All three have a fixed length, so a few comparisons recognize such a reply and locate its cluster time without walking
+over its fields. Such an ending implies that the command succeeded, that there is no field hidden from clients (a
+genuine shard puts those between ``ok`` and ``$clusterTime``), and that the body is the only section.
 """
 
 from struct import Struct

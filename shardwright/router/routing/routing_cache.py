@@ -66,8 +66,8 @@ class RoutingCache:
 
         Args:
             name: the database.
-            create: make it if it does not exist.
-            primary: the shard on which it is made; None lets the config servers choose.
+            create: create it if it does not exist.
+            primary: the shard to create it on; None lets the config servers choose.
 
         Raises:
             CommandError: NamespaceNotFound, there is no such database; InvalidNamespace; ShardNotFound, there are no
@@ -93,7 +93,7 @@ class RoutingCache:
 
         Args:
             namespace: ``db.collection``.
-            create_database: make its database if that does not exist.
+            create_database: create its database if that does not exist.
             primary: as `database`.
 
         Raises:
@@ -108,10 +108,10 @@ class RoutingCache:
 
     @may_run_in_reactor
     async def latest(self, routing: CollectionRouting) -> CollectionRouting:
-        """The routing of a collection as the catalog has it now, for what is decided without a shard's check.
+        """The present routing of a collection in the catalog, for decisions that no shard checks.
 
         The read begins after this call. Of a collection that is not sharded, the database is read too. The routing of a
-        sharded collection has the very table that is known if nothing has changed.
+        sharded collection has the cached table itself if nothing has changed.
 
         Raises:
             CommandError: as `collection`.
@@ -134,18 +134,18 @@ class RoutingCache:
             return routing
 
     def invalidate(self, routing: CollectionRouting) -> None:
-        """A shard refused an operation that was routed by ``routing``: have it read again."""
+        """Reload ``routing`` when it is next used, since a shard refused an operation routed by it."""
         self.statistics.stale_config_errors += 1
         if self.collections.get(routing.namespace) is routing:
             self.forget_collection(routing.namespace)
 
     def invalidate_database(self, routing: DatabaseRouting) -> None:
-        """A shard refused an operation that was routed by ``routing``: have it, and its collections, read again."""
+        """Reload ``routing`` and its collections when next used, since a shard refused an operation routed by it."""
         if routing.version is not None and self.databases.get(routing.name) is routing:
             self.forget_database(routing.name)
 
     def forget_collection(self, namespace: str) -> None:
-        """Have a collection read again when it is next used; its table is kept to be brought up to date."""
+        """Reload a collection when it is next used; its table is kept for an incremental refresh."""
         routing = self.collections.pop(namespace, None)
         if routing is not None and routing.table is not None:
             self._old_tables[namespace] = routing.table
@@ -153,7 +153,7 @@ class RoutingCache:
                 del self._old_tables[next(iter(self._old_tables))]
 
     def forget_database(self, name: str) -> None:
-        """Have a database and its collections read again when they are next used."""
+        """Reload a database and its collections when they are next used."""
         if name in _FIXED_DATABASES:
             return
         self.databases.pop(name, None)
@@ -162,7 +162,7 @@ class RoutingCache:
             self.forget_collection(namespace)
 
     def forget_all(self) -> None:
-        """Have everything read again, tables from their first chunk."""
+        """Reload everything, with full refreshes of the tables."""
         for name in list(self.databases):
             self.forget_database(name)
         self._old_tables.clear()
@@ -176,7 +176,7 @@ class RoutingCache:
             await self._catalog.command(creation)
         except CommandError as error:
             if error.code == ErrorCode.NamespaceExists:
-                return  # somebody else was faster, and has chosen another shard
+                return  # another client was faster, and chose another shard
             message = f"Database {name} could not be created :: caused by :: {error.message}"
             raise CommandError(error.code, message, labels=error.labels, extra=error.extra) from error
 
@@ -204,7 +204,7 @@ class RoutingCache:
         config_time = self._catalog.clock.time.config_time
         routing = CollectionRouting(namespace, database, table, config_time)
         if current is not None and current.table is table and current.database is database:
-            routing = current  # so that those who hold it may still say that it is out of date
+            routing = current  # so that its holders can still report it as stale
         if self.databases.get(database.name) is database:
             self._keep(routing)
         return routing

@@ -1,4 +1,4 @@
-"""The shards of the cluster: their names, hosts and who is primary in each."""
+"""The shards of the cluster: their names, hosts and primaries."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -21,7 +21,7 @@ from shardwright.wire.transport.replica_set import ReplicaSetClient
 from shardwright.wire.transport.request_loop import may_run_in_reactor
 
 RELOAD_SECONDS: Final = 30.0
-"""As mongos's ``ShardRegistry``: the list is read again this often, and whenever it is seen to be out of date."""
+"""As mongos's ``ShardRegistry``: the list is reloaded this often, and whenever it turns out to be stale."""
 
 
 class Shard:
@@ -48,9 +48,9 @@ class ShardRegistry:
     """All shards by name. `run` must be running while it is used.
 
     Attributes:
-        topology_time: when a shard was last added or removed, as of the list that was read; packed, see
+        topology_time: when a shard was last added or removed, according to the loaded list; packed, see
             `pack_timestamp`.
-        is_known: whether the list was ever read.
+        is_known: whether the list has been loaded.
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class ShardRegistry:
         self.is_known = False
 
     async def run(self) -> None:
-        """Read the list at once and again from time to time, until cancelled.
+        """Load the list at once and periodically, until cancelled.
 
-        A read that fails is made up for by the next; the first one, before which nothing can be routed, by one that
-        follows soon.
+        After a failure the next periodic read has to do; but until the first success, without which nothing can be
+        routed, retries follow soon.
         """
         backoff = Backoff(first_seconds=0.5, seconds_max=2.0)
         while True:
@@ -85,7 +85,7 @@ class ShardRegistry:
 
     @may_run_in_reactor
     async def reload(self) -> None:
-        """Read the list of shards as it is now; concurrent callers share one read.
+        """Load the present list of shards; concurrent callers share one read.
 
         Raises:
             CommandError: the config servers did not answer.
@@ -94,7 +94,7 @@ class ShardRegistry:
 
     @may_run_in_reactor
     async def get(self, shard_id: str) -> Shard:
-        """The shard of a name, reading the list again if it is not known.
+        """The shard with a name, reloading the list if it is not known.
 
         Raises:
             CommandError: ShardNotFound, or the config servers did not answer.
@@ -108,7 +108,7 @@ class ShardRegistry:
         return shard
 
     async def understands(self, shard_id: str, extension: str, preference: ReadPreference) -> bool:
-        """Whether the members of a shard say in their hello that they understand a field that MongoDB does not have.
+        """Whether the members of a shard announce in their hello that they understand a field unknown to MongoDB.
 
         Raises:
             CommandError: ShardNotFound; FailedToSatisfyReadPreference, no member was suitable in time.
@@ -119,11 +119,11 @@ class ShardRegistry:
         return member is not None and extension in member.extensions
 
     def get_known(self, shard_id: str) -> Shard | None:
-        """The shard of a name, if it is known."""
+        """The shard with a name, if it is known."""
         return self._config if shard_id == CONFIG_SHARD else self._shards.get(shard_id)
 
     def find(self, identifier: str) -> Shard | None:
-        """The known shard that goes by a name, a connection string ``set/host:port,…`` or a member ``host:port``."""
+        """The known shard with a name, a connection string ``set/host:port,…`` or a member ``host:port``."""
         if identifier in self._shards:
             return self._shards[identifier]
         set_name, slash, hosts = identifier.rpartition("/")
@@ -135,12 +135,13 @@ class ShardRegistry:
         return None
 
     async def all_ids(self) -> tuple[str, ...]:
-        """The names of all shards in order, without the config servers, as the catalog has them now.
+        """The names of all shards now in the catalog, in order, without the config servers.
 
-        While there is no primary config server, or it does not answer, those that are known.
+        Without a primary config server, or if it does not answer, the known shards.
 
         Raises:
-            CommandError: none is known, or shards have told of others, and the config servers do not answer.
+            CommandError: the config servers do not answer, and no shard is known or shards have reported a later
+                change.
         """
         if self._config.client.monitor.select(PRIMARY) is not None:
             await self._catalog.attempt(self.reload)
@@ -148,19 +149,19 @@ class ShardRegistry:
 
     @may_run_in_reactor
     async def ids_as_told(self) -> tuple[str, ...]:
-        """The names of all shards in order, without the config servers, as of the latest change that shards told of.
+        """The names of all shards in order, without the config servers, as of the latest change reported by shards.
 
-        That takes no time, unless there was one since the list was read.
+        Nothing is read unless there was one since the list was loaded.
 
         Raises:
-            CommandError: there was, and the config servers do not answer.
+            CommandError: there was one, and the config servers do not answer.
         """
         if not self._shards or self._clock.time.topology_time > self.topology_time:
             await self.reload()
         return tuple(sorted(self._shards))
 
     def known(self) -> tuple[Shard, ...]:
-        """All shards that are known now, the config servers too."""
+        """All known shards, including the config servers."""
         return (self._config, *self._shards.values())
 
     async def _load(self) -> None:

@@ -19,7 +19,7 @@ from shardwright.wire.transport.pools import ConnectionPools
 from shardwright.wire.transport.request_loop import may_run_in_reactor
 
 _ATTEMPTS_MAX: Final = 3
-"""How often one request is sent to a shard in all, when it may be (MongoDB's ``kMaxNumRetries``)."""
+"""How often a repeatable request is sent to a shard in all (MongoDB's ``kMaxNumRetries``)."""
 
 
 class ShardSender:
@@ -50,8 +50,8 @@ class ShardSender:
     ) -> ShardReply:
         """Send a request to a member of a shard and read its reply.
 
-        A request that cannot have been executed, or that `may_repeat`, is sent again after an error that tells of a
-        host that went away or is not primary any more, up to three times in all.
+        A request that cannot have been executed, or that `may_repeat`, is sent again after an error that means that
+        a host is gone or is no longer primary, up to three times in all.
 
         Args:
             shard_id: the shard.
@@ -60,8 +60,8 @@ class ShardSender:
             may_repeat: executing the request twice does what executing it once does (reads, retryable writes).
 
         Raises:
-            CommandError: ShardNotFound; FailedToSatisfyReadPreference; HostUnreachable, the shard could not be talked
-                to.
+            CommandError: ShardNotFound; FailedToSatisfyReadPreference; HostUnreachable, the shard could not be
+                reached.
         """
         shard = self._shards.get_known(shard_id) or await self._shards.get(shard_id)
         client = shard.client
@@ -88,7 +88,7 @@ class ShardSender:
         """Run a command given as a dict on a shard's primary; returns the decoded reply.
 
         Raises:
-            CommandError: it failed, or the shard could not be talked to.
+            CommandError: it failed, or the shard could not be reached.
         """
         elements = {**command, **self._config_time(), "$db": db}
         frame = op_msg(bson.encode(elements), request_id=next_request_id())
@@ -123,6 +123,6 @@ class ShardSender:
         return await self._pools[address].exchange(frame)
 
     def _config_time(self) -> dict[str, Any]:
-        """The field by which shards learn up to where this router knows the catalog."""
+        """The field that tells shards this router's config time."""
         config_time = self.clock.time.config_time
         return {CONFIG_TIME.decode(): unpack_timestamp(config_time)} if config_time else {}

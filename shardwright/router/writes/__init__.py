@@ -1,7 +1,7 @@
-"""The write side: batches of inserts, updates and deletes divided over shards and put together again.
+"""The write side: batches of inserts, updates and deletes, divided among shards, and the merged outcome.
 
 Without I/O. A batch is kept as the client's bytes. `batch` reads the command, `statements` one statement, `targeting`
-says where each goes, `run` which statements are sent next and what became of them, `reply` and `merge` what the client
-is told.
+determines the shards of each, `run` decides which are sent next and keeps their outcomes, `reply` and `merge` build the
+client's reply.
 Imports no other room.
 """

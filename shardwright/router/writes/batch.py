@@ -19,7 +19,7 @@ STATEMENT_ID_BYTES_MAX: Final = 11
 """What one statement id adds to a ``stmtIds`` array: type, a name of at most five digits and a NUL, an int32."""
 
 _COMMAND_BYTES_RESERVED: Final = 1_024
-"""Room in a message for what the router adds: versions, the names and lengths of sections and of ``stmtIds``."""
+"""Room in a message for the router's additions: versions, the names and lengths of sections and of ``stmtIds``."""
 
 
 class WriteBatch:
@@ -31,8 +31,9 @@ class WriteBatch:
         is_ordered: statements are executed in turn, and the first error ends the batch.
         is_retryable: the shards remember its statements, so that it can be sent again.
         is_unacknowledged: the client asked for ``w: 0`` and does not learn the outcome.
-        body: the command as shards get it. They have to answer, if only about versions: ``w: 0`` is raised to 1.
-        has_own_statements: a statement was replaced, so that the client's message cannot be sent as it is.
+        body: the command as shards get it. ``w: 0`` is raised to 1, since shards have to answer, if only to reject
+            versions.
+        has_own_statements: a statement was replaced, so the client's message cannot be forwarded.
     """
 
     __slots__ = (
@@ -49,10 +50,10 @@ class WriteBatch:
     )
 
     def __init__(self, kind: WriteKind, request: Request) -> None:
-        """Read what concerns the batch as a whole.
+        """Read the fields that concern the whole batch.
 
         Raises:
-            CommandError: TypeMismatch, ``ordered`` is no bool.
+            CommandError: TypeMismatch, ``ordered`` is not a bool.
         """
         self.kind = kind
         self.request = request
@@ -74,7 +75,8 @@ class WriteBatch:
         """The documents to insert, or the update or delete statements, each as its own bytes.
 
         Raises:
-            CommandError: the argument is missing or no array of documents; InvalidLength, there are none or too many.
+            CommandError: the argument is missing or not an array of documents; InvalidLength, there are none or too
+                many.
         """
         if self._statements is None:
             statements = self.request.documents(self.kind.field)
@@ -88,13 +90,13 @@ class WriteBatch:
         return self._statements
 
     def replace_statements(self, statements: list[bytes]) -> None:
-        """Send these in place of what the client sent."""
+        """Replace the client's statements."""
         self._statements = statements
         self.has_own_statements = True
 
     @property
     def divided_body(self) -> bytes:
-        """The command without its statements and their ids, to go with some of them."""
+        """The command without its statements and their ids, to be sent with some of them."""
         if self._divided_body is None:
             self._divided_body = without(self.body, _STATEMENT_IDS | {self.kind.field})
         return self._divided_body
@@ -110,14 +112,14 @@ class WriteBatch:
         return MESSAGE_BYTES_MAX - len(self.divided_body) - _COMMAND_BYTES_RESERVED
 
     def size_of(self, position: int) -> int:
-        """How many bytes a statement takes of these."""
+        """How many of these bytes a statement takes."""
         return len(self.statements[position]) + STATEMENT_ID_BYTES_MAX
 
     def statement_ids(self) -> list[int]:
         """The number by which the shards remember each statement of a retryable write.
 
         Raises:
-            CommandError: InvalidOptions or InvalidLength, the client numbered them inconsistently.
+            CommandError: InvalidOptions or InvalidLength, the client's numbers are inconsistent.
         """
         if self._statement_ids is None:
             self._statement_ids = _statement_ids(self.request, len(self.statements))

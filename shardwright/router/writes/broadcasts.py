@@ -1,4 +1,4 @@
-"""The statements of a batch that all shards have to execute, and which shards have. No I/O."""
+"""The statements of a batch that all shards have to execute, and which shards have done so. No I/O."""
 
 from collections import deque
 from collections.abc import Collection
@@ -22,7 +22,7 @@ class _Broadcast:
 
 @dataclass(frozen=True, slots=True)
 class RoundConclusion:
-    """What became of the statements of one round.
+    """The outcomes of the statements of one round.
 
     Attributes:
         failed: by position, with the error of each.
@@ -34,7 +34,7 @@ class RoundConclusion:
 
 
 class Broadcasts:
-    """Keeps count of them; a statement is named by its position in the client's batch."""
+    """Tracks them; a statement is identified by its position in the client's batch."""
 
     def __init__(self, batch: WriteBatch) -> None:
         self._batch = batch
@@ -97,14 +97,14 @@ class Broadcasts:
         )
 
     def repeat(self) -> None:
-        """Have the pending statements executed again by every shard."""
+        """Execute the pending statements again on every shard."""
         self._pending.repeat()
         self._sent = sorted(self._pending.positions)
         for position in self._sent:
             self._all[position].done.clear()
 
     def conclude(self, all_shards: Collection[str]) -> RoundConclusion:
-        """End a round: which statements have failed, and which some shard refused or, being new, has not got."""
+        """End a round: which statements have failed, and which a shard refused, or, as it is new, has not received."""
         conclusion = RoundConclusion([], [])
         for position in self._sent:
             broadcast = self._all[position]

@@ -1,7 +1,7 @@
-"""Operators in filters that MongoDB does not know.
+"""Filter operators unknown to MongoDB.
 
-A filter is judged by the shards that it is sent to. One that names an unknown operator says nothing of the shard key,
-so that a statement with it may not be targetable at all: then this tells the true reason.
+Filters are validated by the shards they are sent to. One with an unknown operator does not fix the shard key, so a
+statement with it may not be targetable at all: this finds the real error.
 """
 
 from typing import Final

@@ -1,4 +1,4 @@
-"""Errors of several shards made into the ones that the client of one server would see, in MongoDB's words."""
+"""Combining errors of several shards into those that a single server would return, with MongoDB's texts."""
 
 from collections.abc import Mapping, Sequence
 from struct import Struct
@@ -13,13 +13,13 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import INT32, decode_document, raw_document
 
 ERROR_MESSAGE_BYTES_MAX: Final = 1 << 20
-"""How much text the errors of one reply may hold; later ones get an empty ``errmsg``, as mongod does it."""
+"""How much text the errors of one reply may hold; later ones get an empty ``errmsg``, as in mongod."""
 
 _pack_int32 = Struct("<i").pack
 
 
 def error_document(error: CommandError) -> bytes:
-    """The entry of ``writeErrors`` for a failure that no shard gave an entry for; its index is set by `with_index`."""
+    """A ``writeErrors`` entry for a failure without an entry from a shard; `with_index` sets its index."""
     return bson.encode({"index": 0, "code": error.code, "errmsg": error.message, **error.extra})
 
 
@@ -48,7 +48,7 @@ def with_limited_messages(documents: Sequence[bytes]) -> list[bytes]:
 
 
 def combined_error(documents: Sequence[bytes]) -> bytes:
-    """One error for a statement that failed on several shards: theirs if they agree, or one that has them as causes."""
+    """One error for a statement that failed on several shards: theirs if they agree, else one that lists them all."""
     if len(documents) == 1:
         return documents[0]
     decoded = [decode_document(document) for document in documents]

@@ -1,4 +1,4 @@
-"""The messages in which statements of a batch go to shards."""
+"""The messages that carry statements of a batch to shards."""
 
 from struct import Struct
 from typing import Final
@@ -18,7 +18,7 @@ _pack_int32 = Struct("<i").pack
 
 
 def message_with_versions(message: OpMsg, versions: bytes, body: bytes | None = None) -> bytes:
-    """A client's message with version elements added to the body; its sections are copied as they lie.
+    """A client's message with version elements added to the body; its sections are copied unchanged.
 
     Args:
         message: what the client sent.
@@ -36,12 +36,12 @@ def message_with_versions(message: OpMsg, versions: bytes, body: bytes | None = 
 
 
 def broadcast_elements(topology_time: int, config_time: int) -> bytes:
-    """What goes with statements that all shards get, in place of versions: each may own matches or not, so none checks.
+    """The elements sent with broadcast statements in place of versions, since any shard may or may not own matches.
 
     Args:
-        topology_time: of the shards that get them, packed, 0 if unknown; one that knows of a later change of that set
-            tells in its reply.
-        config_time: up to which this router knows the catalog, packed, 0 if unknown.
+        topology_time: of the set of shards, packed, 0 if unknown; a shard that knows of a later change reports it in
+            its reply.
+        config_time: the config time of this router's cache, packed, 0 if unknown.
     """
     gossip = config_time_element(config_time) if config_time else b""
     return gossip + _IGNORED_VERSION_ELEMENT + topology_time_element(topology_time)
@@ -50,8 +50,8 @@ def broadcast_elements(topology_time: int, config_time: int) -> bytes:
 def shard_message(batch: WriteBatch, part: ShardBatch, versions: bytes) -> bytes:
     """A message with some of the statements.
 
-    Those of a retryable write carry the ids that they have in the client's batch, so that a shard knows them again
-    however the batch is divided.
+    Those of a retryable write carry their ids from the client's batch, so that a shard recognizes them however the
+    batch is divided.
     """
     elements = versions
     if batch.is_retryable:

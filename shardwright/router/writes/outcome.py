@@ -13,7 +13,7 @@ from shardwright.wire.rawbson import INT32, element, from_elements, raw_document
 
 
 class BatchOutcome:
-    """The sums and lists of a batch; statements are named by their position in the client's batch.
+    """The sums and lists of a batch; statements are identified by their position in the client's batch.
 
     Attributes:
         errors: the entry of ``writeErrors`` for every statement that failed.
@@ -29,7 +29,7 @@ class BatchOutcome:
         self.errors: dict[int, bytes] = {}
 
     def add(self, shard: str, positions: list[int], reply: WriteReply) -> None:
-        """Count what a shard did with the statements at some positions. Its item errors are not looked at."""
+        """Add a shard's reply to the statements at some positions, except for its item errors."""
         self._n += reply.n
         self._modified += reply.modified
         self._retried += reply.retried_statement_ids
@@ -38,7 +38,7 @@ class BatchOutcome:
             self._concern_errors.append((shard, reply.write_concern_error))
 
     def reply(self) -> dict[str, Any]:
-        """The reply of the finished batch, less what every reply has."""
+        """The reply of the finished batch, without the fields of every reply."""
         if self._batch.is_unacknowledged:
             return {}
         reply: dict[str, Any] = {}
@@ -59,7 +59,7 @@ class BatchOutcome:
 
     @property
     def _tells_of_write_concern(self) -> bool:
-        """As in MongoDB: of an ordered batch only if all succeeded, of an unordered one if anything did."""
+        """As in MongoDB: for an ordered batch only if all succeeded, for an unordered one if anything did."""
         if self._batch.is_ordered:
             return not self.errors
         return len(self.errors) < len(self._batch.statements)

@@ -1,7 +1,7 @@
 """Updates that change a shard key value so that the document belongs to another shard.
 
-The owner of the old value answers those with WouldChangeOwningShard, having changed nothing. To move the document takes
-a transaction over both shards.
+The owner of the old value rejects these with WouldChangeOwningShard without changing anything. Moving the document
+takes a transaction on both shards.
 """
 
 from shardwright.wire.error_codes import ErrorCode
@@ -9,10 +9,10 @@ from shardwright.wire.errors import CommandError
 
 
 def move_refused(statements: int) -> CommandError:
-    """What a client gets instead of WouldChangeOwningShard.
+    """The client's error in place of WouldChangeOwningShard.
 
     Args:
-        statements: how many there are in its batch.
+        statements: how many its batch has.
     """
     if statements > 1:
         return CommandError(

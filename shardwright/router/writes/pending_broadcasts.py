@@ -1,9 +1,9 @@
-"""What shards said of statements that all of them got, kept until it is certain that no document was missed. Pure.
+"""The shards' replies to broadcast statements, kept until it is certain that no document was missed. No I/O.
 
 A document on its way from one shard to another can be missed: its new owner was asked before the move was committed and
-its old one after it. So where a statement found nothing, and the placement has changed since it was sent, it is sent
-again. A statement that found nothing has done nothing; in a retryable write the shards know the others again, and
-answer them as they did.
+its old one after it. So if a statement found nothing, and the placement has changed since it was sent, it is sent
+again. A statement that found nothing has done nothing; in a retryable write the shards recognize the others and repeat
+their replies.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,7 +16,7 @@ from shardwright.router.writes.outcome import BatchOutcome
 from shardwright.router.writes.reply import WriteReply
 
 REPEATS_MAX: Final = 4
-"""How often statements are sent again, each time because of another change of the placement."""
+"""How often statements are resent, each time because of another change of placement."""
 
 
 class PendingBroadcasts:
@@ -39,7 +39,7 @@ class PendingBroadcasts:
 
     @property
     def may_have_missed(self) -> bool:
-        """Whether a statement found nothing on any shard, and all can be sent again without harm."""
+        """Whether a statement found nothing on any shard, and all can safely be sent again."""
         if self._repeats == REPEATS_MAX or not self.positions:
             return False
         found = sum(reply.n for _, _, reply in self._replies)
@@ -68,15 +68,15 @@ class PendingBroadcasts:
     def _without_duplicates(self) -> Iterable[tuple[str, list[int], WriteReply]]:
         """The replies, each statement counted once, as each concerns one document.
 
-        Of one that was executed before a move both its executor and the shard to which the history came say so; or,
-        if that was in this very round, its executor counts it and the other says so.
+        If a statement was executed before a move, both its executor and the recipient of the session history report it;
+        if it was executed in this very round, the executor counts it and the recipient reports it as retried.
         """
         counted: set[int] = set()
         room = len({position for _, positions, _ in self._replies for position in positions})
         for shard, positions, reply in self._replies:
             ids = reply.retried_statement_ids
             again = sum(each in counted for each in ids)
-            # The client sees as executed before only what had been when it sent the batch.
+            # The client is shown as retried only the statements that had been executed when it sent the batch.
             shown = tuple(
                 each for each in ids if each not in counted and (self._known_ids is None or each in self._known_ids)
             )

@@ -1,4 +1,4 @@
-"""What one shard says of the statements it was sent, read without decoding more than is counted."""
+"""A shard's reply to the statements it was sent, decoded only as far as it is counted."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -8,7 +8,7 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.rawbson import Span, array_documents, decode_value
 
 CLIENT_HIDDEN_FIELDS: Final = frozenset({b"electionId", b"opTime"})
-"""What a mongod adds to the reply of a write and a router leaves out."""
+"""Fields that a mongod adds to the reply of a write, and a router removes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class WriteReply:
 
     Attributes:
         n: documents inserted, matched or upserted, or deleted.
-        modified: documents changed; 0 but for updates.
+        modified: documents changed; 0 except for updates.
         upserted: documents inserted by updates.
         errors: the statements that failed, in order.
         write_concern_error: the raw ``writeConcernError``.

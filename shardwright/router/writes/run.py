@@ -1,7 +1,7 @@
-"""The course of one batch over the shards: what is sent in each round, and what became of every statement.
+"""The course of one batch: what is sent to the shards in each round, and the outcome of every statement.
 
 A batch runs in rounds. A round has at most one message for each shard, all sent at once. Ordered batches send, round by
-round, the longest run of statements for one shard, and end with the first error; unordered ones send all they can. A
+round, the longest run of statements for one shard, and end at the first error; unordered ones send all they can. A
 statement that a shard refused because its version was out of date stays open for a later round. No I/O is done here.
 """
 
@@ -54,7 +54,7 @@ class WriteRun:
     def has_broadcasts(self) -> bool:
         """Whether a statement was sent to all shards.
 
-        It stays such a one: a shard that has executed it does not get it again only because it would be the only one.
+        It stays a broadcast: a shard that has executed it does not get it again even if it is now the only target.
         """
         return self._broadcasts.has_any
 
@@ -66,7 +66,7 @@ class WriteRun:
     # What to send
 
     def next_round(self, destinations: Sequence[Destination], all_shards: Collection[str]) -> list[ShardBatch]:
-        """Take the statements that can be sent now; none if those that could be were not to be targeted.
+        """Take the statements that can be sent now; none if they cannot be targeted.
 
         Args:
             destinations: where each statement of the batch goes.
@@ -81,7 +81,7 @@ class WriteRun:
         )
 
     def whole_round(self, shard: str) -> ShardBatch:
-        """Take all statements for one shard, which gets them in the client's own message."""
+        """Take all statements for one shard, to be sent in the client's own message."""
         self._rounds += 1
         batch = ShardBatch(shard, is_broadcast=False, positions=self._open)
         self._open.clear()
@@ -121,7 +121,7 @@ class WriteRun:
                     rooms[destination] = self._batch.statement_bytes_max
                 size = len(statements[position]) + STATEMENT_ID_BYTES_MAX
                 if size > rooms[destination] and batch.positions:
-                    rooms[destination] = 0  # nothing overtakes what had no room
+                    rooms[destination] = 0  # nothing overtakes a statement that had no room
                     waiting.append(position)
                 else:
                     rooms[destination] -= size
@@ -138,10 +138,10 @@ class WriteRun:
     def _destination(self, position: int, destinations: Sequence[Destination]) -> Destination:
         return ALL_SHARDS if position in self._broadcasts else destinations[position]
 
-    # What came of it
+    # The replies
 
     def record(self, batch: ShardBatch, reply: WriteReply) -> None:
-        """Take note of a shard's reply."""
+        """Record a shard's reply."""
         counts = self._broadcasts if batch.is_broadcast else self._outcome
         counts.add(batch.shard, batch.positions, reply)
         if not reply.errors and not batch.is_broadcast:
@@ -164,7 +164,7 @@ class WriteRun:
                 self._note_error(batch, position, error.code, error.document)
 
     def record_failure(self, batch: ShardBatch, error: CommandError) -> None:
-        """Take note that a shard did not execute, or may not have executed, any of what it was sent."""
+        """Record that a shard did not execute, or may not have executed, any of the statements it was sent."""
         if is_routing_refusal(error.code):
             for position in batch.positions:
                 self._note_refusal(batch, position, error.code)
@@ -174,26 +174,26 @@ class WriteRun:
             self._note_error(batch, position, error.code, document)
 
     def record_missed_shards(self, error: CommandError) -> None:
-        """Take note that the statements which all shards have just got may concern others, which are not known."""
+        """Record that the broadcasts just sent may also concern shards that are not known yet."""
         self._broadcasts.fail_all_sent(error_document(error))
 
     def may_have_missed(self, all_shards: Collection[str]) -> bool:
-        """Whether statements that all shards have executed by now found less than they might have.
+        """Whether statements executed by all shards may have missed documents.
 
-        They did if the placement has not changed since they were sent. Otherwise, see `repeat_broadcasts`.
+        They have not if the placement has not changed since they were sent. Otherwise, see `repeat_broadcasts`.
         """
         return self._broadcasts.may_have_missed(all_shards)
 
     def repeat_broadcasts(self) -> None:
-        """Have the statements that all shards have executed by now sent to them again."""
+        """Send the statements that all shards have executed to them once more."""
         self._broadcasts.repeat()
 
     def end_round(self, namespace: str, all_shards: Collection[str]) -> None:
-        """Draw the conclusions once all shards of a round have answered.
+        """Evaluate a round once all its shards have answered.
 
         Args:
             namespace: of the batch, for the error if there has been no progress for too long.
-            all_shards: every shard of the cluster as it is known now; of no concern if the round had no broadcasts.
+            all_shards: every shard of the cluster as known now; irrelevant if the round had no broadcasts.
         """
         conclusion = self._broadcasts.conclude(all_shards)
         for position, document in conclusion.failed:
@@ -216,12 +216,12 @@ class WriteRun:
             )
 
     def reply(self) -> dict[str, Any]:
-        """The reply of the finished batch, less what every reply has."""
+        """The reply of the finished batch, without the fields of every reply."""
         self._broadcasts.settle(self._outcome)
         return self._outcome.reply()
 
     def fail_rest(self, error: CommandError) -> None:
-        """Give up the statements that are still open."""
+        """Fail the statements that are still open."""
         document = error_document(error)
         while self._open and not self._is_stopped:
             self._fail(self._open.popleft(), document)
@@ -253,5 +253,5 @@ class WriteRun:
 
 
 def is_routing_refusal(code: int) -> bool:
-    """Whether an error says that the router's idea of where data is has to be renewed, and nothing was executed."""
+    """Whether an error means that the router's routing is stale and nothing was executed."""
     return code == ErrorCode.ShardNotFound or has_category(code, Category.STALE_ROUTING)

@@ -1,4 +1,4 @@
-"""What one shard is sent of a batch in one round."""
+"""A shard's part of one round of a batch."""
 
 from collections.abc import Iterable
 
@@ -8,7 +8,7 @@ class ShardBatch:
 
     Attributes:
         shard: the shard.
-        is_broadcast: its statements go to other shards too, which do not check versions then.
+        is_broadcast: its statements also go to other shards; versions are not checked.
         positions: the statements, by their position in the client's batch.
     """
 

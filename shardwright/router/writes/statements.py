@@ -1,7 +1,7 @@
-"""One statement of an update or a delete: its fields where they lie, checked as MongoDB's own parser does.
+"""One statement of an update or a delete: its fields in place, checked as MongoDB's own parser does.
 
-Only what decides where the statement goes is decoded. The whole batch is refused for one malformed statement before any
-of it is executed, as MongoDB does; what a filter or an update means is for the shards to judge.
+Only the fields that determine its targets are decoded. As in MongoDB, one malformed statement fails the whole batch
+before any of it is executed; filters and updates are validated by the shards.
 """
 
 import math
@@ -44,7 +44,7 @@ class UpdateStyle(Enum):
     REPLACEMENT = auto()
     PIPELINE = auto()
     MIXED = auto()
-    """Operators and plain fields in one document, which nothing can be done with."""
+    """Operators and plain fields in one document, which is invalid."""
 
 
 class _Statement:
@@ -54,7 +54,7 @@ class _Statement:
         document: the statement's bytes.
         fields: where its fields are.
         filter: the bytes of ``q``.
-        collation: what the statement names, decoded; None if it names none.
+        collation: the statement's, decoded; None if it has none.
     """
 
     __slots__ = ("collation", "document", "fields", "filter")
@@ -180,10 +180,11 @@ def _read_fields(document: bytes, name: str, known: tuple[bytes, ...]) -> dict[b
 
 
 def _style(document: bytes, span: Span) -> UpdateStyle:
-    """What an update is by the names of its fields; an empty document replaces.
+    """The style of an update, by the names of its fields; an empty document replaces.
 
     Raises:
-        CommandError: FailedToParse, neither object nor array; TypeMismatch, a pipeline with a stage that is no object.
+        CommandError: FailedToParse, neither object nor array; TypeMismatch, a pipeline with a stage that is not an
+            object.
     """
     if span[0] == ARRAY:
         if any(stage[0] != OBJECT for _, stage in rawbson.spans(document, span[2])):
@@ -201,7 +202,7 @@ def _style(document: bytes, span: Span) -> UpdateStyle:
 
 
 def _limit(document: bytes, span: Span) -> int:
-    """As MongoDB reads it: what is no number is 0."""
+    """As MongoDB reads it: anything but a number is 0."""
     if span[0] not in _NUMBERS:
         return 0
     value = rawbson.decode_value(document, span)
