@@ -2,6 +2,8 @@
 
 import json
 import socket
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -27,18 +29,26 @@ MALFORMED = [
 
 def error_of(*arguments: str) -> str:
     """The one line that a failing command prints."""
-    completed = shardwright(*arguments)
-    assert completed.returncode == 1, completed.stderr
-    assert completed.stdout == ""
-    line, end, rest = completed.stderr.rpartition("\n")[0].rpartition("\n")
-    assert (line, end) == ("", ""), completed.stderr
+    with redirect_stdout(StringIO()) as output, redirect_stderr(StringIO()) as errors:
+        status = main(list(arguments))
+    return error_in(status, output.getvalue(), errors.getvalue())
+
+
+def error_in(status: int, output: str, errors: str) -> str:
+    """The one line that a failing command has printed."""
+    assert status == 1, errors
+    assert output == ""
+    line, end, rest = errors.rpartition("\n")[0].rpartition("\n")
+    assert (line, end) == ("", ""), errors
     return rest.removeprefix("shardwright: ")
 
 
 def test_port_in_use(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert error_of("up", "--dir", str(tmp_path), "--port", str(port)) == f"port {port} on 127.0.0.1 is in use"
+        completed = shardwright("up", "--dir", str(tmp_path), "--port", str(port))
+        error = error_in(completed.returncode, completed.stdout, completed.stderr)
+        assert error == f"port {port} on 127.0.0.1 is in use"
     assert not (tmp_path / "cluster.json").exists()
 
 
@@ -94,10 +104,11 @@ def test_launcher_and_router_agree_on_the_number_of_workers() -> None:
 
 
 @pytest.mark.parametrize("arguments", MALFORMED)
-def test_malformed_command_lines_are_explained(arguments: list[str]) -> None:
-    completed = shardwright(*arguments)
-    assert completed.returncode == 2
-    assert "usage:" in completed.stderr
+def test_malformed_command_lines_are_explained(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert "usage:" in capsys.readouterr().err
 
 
 def test_state_file_that_cannot_be_parsed_in_depth(tmp_path: Path) -> None:
