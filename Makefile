@@ -43,7 +43,9 @@ $(SPECIFICATIONS_READY): $(PYTHON_READY)
 demo: setup
 	$(BIN)/python -m shardwright.deploy.demo
 
-test: check pytest test-pythons
+# Other versions of Python are tried beside the tests: most of it is waiting for packages and processes.
+test: check
+	@$(MAKE) --no-print-directory --jobs=2 pytest test-pythons
 
 check: $(PYTHON_READY)
 	$(BIN)/ruff check .
