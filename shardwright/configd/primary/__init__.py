@@ -1,4 +1,4 @@
-"""What there is to work with while the mongod is primary, and only then.
+"""The state that exists only while the mongod is primary.
 
 Owns the term: its locks, and the interruption of its operations when it ends.
 May import `catalog` and `shards`.

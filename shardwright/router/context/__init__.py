@@ -1,5 +1,5 @@
-"""What all operations of a router process are given: where data is, how shards are reached, how the router was started.
+"""What all operations of a router process share: routing, the sender to shards, options and metrics.
 
-Owns what is made first and knows nothing of operations and commands.
+Owns the objects that are created first and know neither operations nor commands.
 May import `cursors`, `routing` and `sending`.
 """

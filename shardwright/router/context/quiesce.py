@@ -1,4 +1,4 @@
-"""Quiesce mode: for a while before it ends, the router tells clients that wait on hello that it goes away."""
+"""Quiesce mode: for a while before it ends, the router notifies clients waiting on hello that it is shutting down."""
 
 import trio
 from bson.objectid import ObjectId
@@ -10,7 +10,7 @@ class Quiesce:
     """Whether the router is shutting down.
 
     Attributes:
-        has_begun: it is.
+        has_begun: whether it is.
         topology_version: changes when that begins.
     """
 
@@ -24,7 +24,7 @@ class Quiesce:
         """Begin the shutdown.
 
         Args:
-            seconds: how long running operations may go on.
+            seconds: how long running operations may continue.
         """
         self.has_begun = True
         self._ends = trio.current_time() + seconds

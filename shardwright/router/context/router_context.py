@@ -1,4 +1,4 @@
-"""What all operations of a router process share: where data is, how shards are reached, which cursors are open."""
+"""The state shared by all operations of a router process."""
 
 from time import time
 from typing import Any
@@ -23,11 +23,11 @@ from shardwright.wire.transport.replica_set import ReplicaSetClient
 
 
 class RouterContext:
-    """The context of one router process. It is made first, and knows neither commands nor operations.
+    """The context of one router process. It is created first, and knows neither commands nor operations.
 
     Args:
         options: how the router was started.
-        metrics: what it measures.
+        metrics: its registry of metrics.
         nursery: for tasks that live as long as the router.
 
     Attributes:
@@ -35,14 +35,14 @@ class RouterContext:
         metrics: see above.
         started: when the process began, in seconds since 1970.
         clock: the newest times seen in the cluster.
-        parameters: what ``getParameter`` and ``setParameter`` know.
+        parameters: the server parameters.
         pools: connections to other servers.
         catalog: the config servers.
         shards: the shards and their members.
-        routing: where data is.
+        routing: the cache of routing tables.
         sender: sends requests to shards.
         cursors: cursors that clients have open here.
-        clients: their connections.
+        clients: the connections of clients.
         quiesce: whether the router is shutting down.
     """
 

@@ -1,4 +1,4 @@
-"""The connections of clients, for who reports on them."""
+"""The connections of clients, for reports."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from shardwright.wire.transport.server import Server
 
 @dataclass(frozen=True, slots=True)
 class ConnectionStatistics:
-    """Connections of clients: open now, at work, and how many more may come; made and refused since the start."""
+    """Connections of clients: open, active and available now; created and refused since the start."""
 
     current: int
     active: int
@@ -23,11 +23,11 @@ class ServedClients:
         self._server: Server | None = None
 
     def begin(self, server: Server) -> None:
-        """Clients are about to be served."""
+        """Serving begins."""
         self._server = server
 
     def statistics(self) -> ConnectionStatistics | None:
-        """The numbers of this moment, None before clients are served."""
+        """The current numbers, None before clients are served."""
         server = self._server
         if server is None:
             return None

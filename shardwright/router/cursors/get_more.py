@@ -1,4 +1,4 @@
-"""What a client asks of an open cursor."""
+"""A client's request for the next batch of a cursor."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -27,7 +27,7 @@ class GetMore:
 
     Attributes:
         request: the client's command.
-        client: who sent it.
+        client: the connection that sent it.
         cursor_id: the router's id for the cursor, to appear in the reply while the cursor is not exhausted; 0 while it
             has none.
         batch_size: how many documents at most, None for as many as fit.

@@ -1,5 +1,5 @@
-"""Operations of clients under way: routed, sent to shards, and sent again when what they were routed by was stale.
+"""Operations in progress: routed, sent to shards, and retried when their routing was stale.
 
-Owns the `Operation`, and what the commands of several families do with it.
+Owns the `Operation`, and steps shared by several families of commands.
 May import `context`, `cursors`, `placement`, `reads`, `replies`, `routing` and `writes`.
 """

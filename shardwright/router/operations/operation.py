@@ -16,7 +16,7 @@ class Operation:
 
     Attributes:
         context: what all operations share.
-        client: who sent it.
+        client: the connection that sent it.
         request: what is to be done.
         targeted: the shards it has been sent to so far, for the log.
         retries: how often it was restarted because of stale routing, for the log.

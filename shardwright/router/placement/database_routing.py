@@ -18,8 +18,8 @@ class DatabaseRouting:
         name: the database.
         primary: its primary shard.
         version: None for the databases whose placement is fixed.
-        element: the ``databaseVersion`` element of commands to the primary shard, ready for `rawbson.append`. Before it
-            goes the config time, so that a shard that knows of an older entry reads on up to there.
+        element: the ``databaseVersion`` element of commands to the primary shard, ready for `rawbson.append`. It is
+            preceded by the config time, so that a shard with an older entry refreshes at least up to it.
         unsharded_elements: the version elements of commands on an unsharded collection.
     """
 

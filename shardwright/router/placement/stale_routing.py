@@ -1,4 +1,4 @@
-"""What a shard answers to an operation that was routed by old knowledge."""
+"""A shard's refusal of an operation with stale routing."""
 
 from typing import TYPE_CHECKING
 

@@ -1,5 +1,5 @@
-"""Replies as bytes: what a shard answered, what a client gets of it, and those that the router makes by itself.
+"""Replies as bytes: those of shards, what clients see of them, and the router's own.
 
-Without I/O. Owns how a reply is read without decoding more of it than is wanted.
+Without I/O. Owns the reading of replies, which decodes only what is needed.
 May import `placement`.
 """

@@ -1,4 +1,4 @@
-"""Replies that the router makes by itself: they end with the newest times that it knows."""
+"""The router's own replies, which end with the newest times that it knows."""
 
 from typing import Any, TypeAlias
 
@@ -12,7 +12,7 @@ Reply: TypeAlias = bytes | dict[str, Any] | None
 
 
 def gossip(clock: VectorClock) -> dict[str, Any]:
-    """The fields that such replies end with; none while no time is known."""
+    """The last fields of such replies; empty while no time is known."""
     cluster_time = clock.time.cluster_time
     if not cluster_time:
         return {}
@@ -24,9 +24,9 @@ def raw_reply(request_id: int, elements: bytes, clock: VectorClock) -> bytes:
     """The frame of a successful reply whose content is already raw BSON.
 
     Args:
-        request_id: of the request that it answers.
+        request_id: of the answered request.
         elements: raw elements, before ``ok`` and the times.
-        clock: has the times.
+        clock: the source of the times.
     """
     trailer = encode_elements({"ok": 1.0, **gossip(clock)})
     return reply(request_id, from_elements(elements + trailer))

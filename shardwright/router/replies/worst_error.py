@@ -1,4 +1,4 @@
-"""Which of several shards' errors an operation fails with."""
+"""Choosing the error of an operation from several shards' errors."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""A request that a member of a shard has been sent, and whose reply is read later."""
+"""A request that was sent to a member of a shard, and whose reply is read later."""
 
 from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.router.routing.shards import Shard
@@ -11,10 +11,10 @@ from shardwright.wire.transport.relay import Relay
 
 
 class DigestRelay(Relay):
-    """A relay that leaves a digest: a short reply that says of the one it passed on what the router has to know.
+    """A relay that leaves a digest: a short reply with what the router has to know of the relayed one.
 
     Attributes:
-        digest: the frame of that reply; empty while nothing has been passed on.
+        digest: the frame of that reply; empty while nothing has been relayed.
     """
 
     def __init__(self, receiver: Receiver) -> None:
@@ -34,7 +34,7 @@ class PendingReply:
         self._clock = clock
 
     async def receive(self, relay: DigestRelay | None = None) -> ShardReply:
-        """The reply, or its digest if it was long and ``relay`` has passed it on.
+        """The reply, or its digest if it was long and ``relay`` has relayed it.
 
         Raises:
             CommandError: HostUnreachable.
@@ -52,10 +52,10 @@ class PendingReply:
         return reply
 
     def give_up(self) -> None:
-        """Nobody waits for it any more."""
+        """Abandon the reply."""
         self._asked.give_up()
 
 
 def unreachable(shard_id: str, error: BackendError) -> CommandError:
-    """The error for a shard that could not be talked to."""
+    """The error for a shard that could not be reached."""
     return CommandError(ErrorCode.HostUnreachable, f"Error contacting shard {shard_id} :: caused by :: {error}")

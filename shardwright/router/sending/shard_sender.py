@@ -110,12 +110,12 @@ class ShardSender:
         return PendingReply(shard, address, asked, self.clock)
 
     def may_ask_ahead(self, shard_id: str, address: str) -> bool:
-        """Whether a reply may keep a connection to a member until it is wanted, which may be long."""
+        """Whether a reply may occupy a connection to a member until it is read, which can take long."""
         shard = self._shards.get_known(shard_id)
         return shard is not None and shard.client.has_spare_connections(address)
 
     async def exchange(self, address: str, frame: bytes) -> bytes:
-        """Send a request to a given server, known or not any more; returns the raw reply.
+        """Send a request to a given server, even if it is no longer a known member; returns the raw reply.
 
         Raises:
             BackendError: it did not answer.
