@@ -20,7 +20,7 @@ from bson.binary import Binary
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.pooled_cursor import PooledCursor
-from shardwright.shardd.session_history.images import statements_with_images
+from shardwright.shardd.session_history.images import StatementsWithImages
 from shardwright.shardd.session_history.oplog_history import HistoryEntry, HistoryReader
 from shardwright.shardd.session_history.session_chains import ENTRIES_PER_READ, OPLOG, SessionChains
 from shardwright.shardd.session_history.statement import ExecutedStatement
@@ -37,7 +37,7 @@ logger = get_logger("shardd.session_history")
 
 BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
 STATEMENTS_PER_BATCH: Final = 5_000
-"""A batch ends when it reaches one of these limits; its last statement, with one document at most, may exceed the size
+"""A batch ends when it reaches one of these limits; its last statements, which are read together, may exceed the size
 by 16 MB. It is made and read without a pause, so it must not keep donor or recipient from other work for long."""
 
 KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -91,6 +91,7 @@ class DonorHistory:
         self._kept_bytes = 0
         self._skipped: tuple[int, int] | None = None
         self._rescan: PooledCursor | None = None
+        self._statements = StatementsWithImages(mongod, ())
         self._number = -1
         self._reading = trio.Lock()
         self._is_cut_off = False
@@ -151,7 +152,8 @@ class DonorHistory:
     @property
     def _is_empty(self) -> bool:
         return (
-            self._inherited.is_exhausted
+            self._statements.is_exhausted
+            and self._inherited.is_exhausted
             and self._chains.is_exhausted
             and not self._latest
             and self._skipped is None
@@ -160,14 +162,20 @@ class DonorHistory:
 
     async def _next_statements(self) -> list[ExecutedStatement]:
         """Some statements of one source; possibly none although there are more."""
+        if not self._statements.is_exhausted:
+            return await self._statements.next_statements()
         if not self._inherited.is_exhausted:
             inherited = map(ExecutedStatement.from_bson, await self._inherited.next_batch())
             return [statement for statement in inherited if self._reader.concerns(statement)]
+        self._statements = StatementsWithImages(self._mongod, await self._next_entries())
+        return []
+
+    async def _next_entries(self) -> list[HistoryEntry]:
         if not self._chains.is_exhausted:
-            return await statements_with_images(self._mongod, await self._chains.next_entries())
+            return await self._chains.next_entries()
         if not self._latest:
             await self._read_skipped()
-        return await statements_with_images(self._mongod, self._take_kept())
+        return self._take_kept()
 
     def _keep(self, entry: HistoryEntry) -> None:
         lsid, number = entry.write.lsid, entry.write.txn_number

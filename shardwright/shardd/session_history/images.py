@@ -4,56 +4,95 @@ from collections.abc import Sequence
 from typing import Final
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.shardd.local_mongod.pooled_cursor import all_documents
+from shardwright.shardd.local_mongod.pooled_cursor import PooledCursor, all_documents
 from shardwright.shardd.session_history.oplog_history import HistoryEntry
-from shardwright.shardd.session_history.session_chains import OPLOG
-from shardwright.shardd.session_history.statement import ExecutedStatement, SessionWrite
+from shardwright.shardd.session_history.session_chains import ENTRIES_PER_READ, OPLOG
+from shardwright.shardd.session_history.statement import ExecutedStatement, SessionWrite, unpack_int64
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.timestamps import pack_timestamp, unpack_timestamp
-from shardwright.wire.rawbson import decode_document, find, index, raw_document
+from shardwright.wire.rawbson import decode_value, find, index, raw_document
 
 _IMAGES: Final = Namespace("config", "image_collection")
 _MAJORITY: Final = {"level": "majority"}
 
+_EntryKey = tuple[SessionWrite, int]
 
-async def statements_with_images(mongod: LocalMongod, entries: Sequence[HistoryEntry]) -> list[ExecutedStatement]:
-    """The statements of all entries, with their images. If an image is gone, retries of its statement will fail.
 
-    Raises:
-        CommandError: mongod refuses.
-        BackendError: mongod does not answer.
+class StatementsWithImages:
+    """The statements of some entries with their images, which are too large to be read all at once.
+
+    They come in another order than the entries. If an image is gone, retries of its statement will fail.
+
+    Args:
+        mongod: the local mongod.
+        entries: the entries.
+
+    Attributes:
+        is_exhausted: whether all statements have been returned.
     """
-    wanted = [each for each in entries if each.image is not None]
-    images = await _side_images(mongod, wanted) if wanted else {}
-    statements: list[ExecutedStatement] = []
-    for entry in entries:
-        image: bytes | None = None
-        if entry.image is not None:
-            image = await _noop_image(mongod, entry.image.time) if entry.image.time else _image_of(images, entry)
-        if entry.image is None or image is None:
-            statements += entry.statements
-        else:
-            kind = entry.image.kind
-            statements += [each._replace(image=image, image_kind=kind) for each in entry.statements]
-    return statements
 
+    def __init__(self, mongod: LocalMongod, entries: Sequence[HistoryEntry]) -> None:
+        self._mongod = mongod
+        self._without_image: list[HistoryEntry] = []
+        self._image_in_oplog: list[HistoryEntry] = []
+        self._image_aside: dict[_EntryKey, HistoryEntry] = {}
+        for entry in entries:
+            if entry.image is None:
+                self._without_image.append(entry)
+            elif entry.image.time:
+                self._image_in_oplog.append(entry)
+            else:
+                self._image_aside[entry.write, entry.time] = entry
+        self._side_images = PooledCursor.find(mongod, _IMAGES, _find_side_images(self._image_aside))
+        self.is_exhausted = not entries
 
-def _image_of(images: dict[tuple[SessionWrite, int], bytes], entry: HistoryEntry) -> bytes | None:
-    return images.get((entry.write, entry.time))
+    async def next_statements(self) -> list[ExecutedStatement]:
+        """Some of them, with images of about 16 MB in all; possibly none although there are more.
 
+        Raises:
+            CommandError: mongod refuses, or a cursor was killed.
+            BackendError: mongod does not answer.
+        """
+        statements = await self._next_statements()
+        self.is_exhausted = not (self._without_image or self._image_in_oplog or self._image_aside)
+        return statements
 
-async def _side_images(mongod: LocalMongod, entries: Sequence[HistoryEntry]) -> dict[tuple[SessionWrite, int], bytes]:
-    """The images in ``config.image_collection``, which has that of each session's last findAndModify."""
-    lsids = {each.write.lsid for each in entries}
-    query = {"_id": {"$in": [raw_document(lsid) for lsid in lsids]}, "invalidated": {"$ne": True}}
-    found: dict[tuple[SessionWrite, int], bytes] = {}
-    for raw in await all_documents(mongod, _IMAGES, {"filter": query, "readConcern": _MAJORITY}):
+    async def _next_statements(self) -> list[ExecutedStatement]:
+        if self._without_image:
+            entries, self._without_image = self._without_image, []
+            return [statement for entry in entries for statement in entry.statements]
+        if self._image_in_oplog:
+            entry = self._image_in_oplog.pop()
+            assert entry.image is not None
+            return _with_image(entry, await _noop_image(self._mongod, entry.image.time))
+        batch = await self._side_images.next_batch()
+        statements = [statement for raw in batch for statement in self._with_side_image(raw)]
+        if not batch or self._side_images.is_exhausted:
+            self._without_image, self._image_aside = [*self._image_aside.values()], {}
+        return statements
+
+    def _with_side_image(self, raw: bytes) -> list[ExecutedStatement]:
+        """The statements of the entry that a document of ``config.image_collection`` belongs to, if that is asked for.
+
+        The collection has the image of each session's last findAndModify.
+        """
         fields = index(raw)
         lsid, image = fields[b"_id"], fields[b"image"]
-        rest = decode_document(raw)
-        write = SessionWrite(raw[lsid[2] : lsid[3]], rest["txnNum"])
-        found[write, pack_timestamp(rest["ts"])] = raw[image[2] : image[3]]
-    return found
+        write = SessionWrite(raw[lsid[2] : lsid[3]], unpack_int64(raw, fields[b"txnNum"][2])[0])
+        entry = self._image_aside.pop((write, pack_timestamp(decode_value(raw, fields[b"ts"]))), None)
+        return [] if entry is None else _with_image(entry, raw[image[2] : image[3]])
+
+
+def _find_side_images(wanted: dict[_EntryKey, HistoryEntry]) -> dict[str, object]:
+    lsids = {write.lsid for write, _ in wanted}
+    query = {"_id": {"$in": [raw_document(lsid) for lsid in lsids]}, "invalidated": {"$ne": True}}
+    return {"filter": query, "readConcern": _MAJORITY, "batchSize": ENTRIES_PER_READ}
+
+
+def _with_image(entry: HistoryEntry, image: bytes | None) -> list[ExecutedStatement]:
+    if image is None or entry.image is None:
+        return [*entry.statements]
+    return [each._replace(image=image, image_kind=entry.image.kind) for each in entry.statements]
 
 
 async def _noop_image(mongod: LocalMongod, time: int) -> bytes | None:

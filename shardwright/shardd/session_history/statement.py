@@ -26,6 +26,7 @@ from bson.int64 import Int64
 from bson.max_key import MaxKey
 from bson.min_key import MinKey
 
+from shardwright.wire.limits import BSON_OBJECT_BYTES_MAX
 from shardwright.wire.rawbson import (
     BINARY,
     OBJECT,
@@ -120,7 +121,7 @@ class ExecutedStatement(NamedTuple):
         )
 
     def to_bson(self) -> bytes:
-        """The document form."""
+        """The document form. An image that makes it longer than documents may be is left out, as one that is lost."""
         document: dict[str, Any] = {
             "_id": raw_document(_id(self.write, self.statement_id)),
             "op": self.op,
@@ -132,7 +133,10 @@ class ExecutedStatement(NamedTuple):
                 document[name] = raw_document(raw)
         if self.image_kind is not None:
             document["imageKind"] = self.image_kind
-        return encode_document({**document, "lastUse": DatetimeMS(self.last_use)})
+        raw = encode_document({**document, "lastUse": DatetimeMS(self.last_use)})
+        if len(raw) > BSON_OBJECT_BYTES_MAX and self.image is not None:
+            return self._replace(image=None, image_kind=None).to_bson()
+        return raw
 
     @property
     def is_incomplete_history(self) -> bool:

@@ -10,10 +10,12 @@ from bson.timestamp import Timestamp
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.pooled_cursor import all_documents
 from shardwright.shardd.local_mongod.reserved_sessions import ReservedSessions
+from shardwright.shardd.session_history.donor_history import BATCH_BYTES_MAX
 from shardwright.shardd.session_history.session_chains import OPLOG
 from shardwright.shardd.session_history.statement import INCOMPLETE_HISTORY, ExecutedStatement
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.errors import CommandError
+from shardwright.wire.limits import BSON_OBJECT_BYTES_MAX
 from tests.shardd.lone_mongod import LoneMongod
 from tests.shardd.session_history.history_writes import Session, donor_history, drained, of_session, reply_to
 
@@ -159,6 +161,29 @@ def test_images_of_find_and_modify(lone: LoneMongod, namespace: Namespace) -> No
         for entry in await oplog_of(mongod, namespace):
             history.observe(entry)
         return history
+
+    lone.run(test)
+
+
+def test_large_images_come_in_several_batches(lone: LoneMongod, namespace: Namespace) -> None:
+    sessions = [Session() for _ in range(5)]
+
+    async def test(mongod: LocalMongod) -> None:
+        history = await donor_history(mongod, namespace, {"a": 0}, {"a": 10})
+        await drained(history)
+        for key, session in enumerate(sessions):
+            document = {"_id": key, "a": key, "text": "x" * (6 << 20)}
+            await reply_to(mongod.pool, namespace.db, {"insert": "c", "documents": [document]})
+            modify = {"findAndModify": "c", "query": {"_id": key}, "update": {"$set": {"b": 1}}}
+            await reply_to(mongod.pool, namespace.db, session.write(1, modify))
+        for entry in await oplog_of(mongod, namespace):
+            history.observe(entry)
+        batches = []
+        while not history.is_drained:
+            batches.append(await history.next_batch())
+        assert max(sum(map(len, batch)) for batch in batches) <= BATCH_BYTES_MAX + BSON_OBJECT_BYTES_MAX
+        statements = [statement for batch in batches for statement in batch]
+        assert all(of_session(statements, session)[0].image for session in sessions)
 
     lone.run(test)
 

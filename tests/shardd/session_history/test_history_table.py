@@ -21,6 +21,7 @@ from shardwright.shardd.session_history.statement import (
 )
 from shardwright.shardd.session_history.table import HISTORY, HistoryTable
 from shardwright.sharding.namespace import Namespace
+from shardwright.wire.limits import BSON_OBJECT_BYTES_MAX
 from shardwright.wire.rawbson import encode_document, index
 from tests.shardd.lone_mongod import TEST_SECONDS_MAX, LoneMongod
 from tests.shardd.session_history.history_writes import Session, collection_uuid, donor_history, drained, of_session
@@ -98,6 +99,24 @@ def test_absorbed_statements_are_found_by_the_next_primary(lone: LoneMongod) -> 
             assert await table.lookup(SessionWrite(lsid_of(session), 6)) == {}
         second.end_term()
         assert second.sessions == {}
+
+    run(lone, test)
+
+
+def test_an_image_that_is_too_long_to_be_stored_is_left_out(lone: LoneMongod) -> None:
+    write = SessionWrite(lsid_of(Session()), 1)
+    text = "x" * (BSON_OBJECT_BYTES_MAX - 100)
+    statement = ExecutedStatement(
+        *(write, 0, "i", "db.c", b"0" * 16, _NOW),
+        inserted_id=encode_document({"_id": 1}),
+        image=encode_document({"_id": 1, "text": text}),
+    )
+
+    async def test(mongod: LocalMongod, nursery: trio.Nursery) -> None:
+        table = HistoryTable(mongod)
+        await table.begin_term(1, nursery)
+        await table.absorb([statement.to_bson()])
+        assert await table.lookup(write) == {0: statement._replace(image=None)}
 
     run(lone, test)
 
