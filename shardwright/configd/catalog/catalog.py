@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, TypeVar
 
-from bson.int64 import Int64
 from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
@@ -19,6 +18,7 @@ from shardwright.daemon.metrics import Counter
 from shardwright.sharding.catalog.shard_entry import ShardEntry
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.transport.cursor import DecodedCursor
 
 T = TypeVar("T")
 
@@ -57,13 +57,7 @@ class Catalog:
         command: dict[str, Any] = {"find": collection, "filter": query, "readConcern": {"level": "majority"}}
         if sort is not None:
             command["sort"] = sort
-        cursor = (await self.mongod.command(DB, command))["cursor"]
-        documents: list[dict[str, Any]] = cursor["firstBatch"]
-        while cursor["id"]:
-            more = {"getMore": Int64(cursor["id"]), "collection": collection}
-            cursor = (await self.mongod.command(DB, more))["cursor"]
-            documents += cursor["nextBatch"]
-        return documents
+        return await DecodedCursor(self.mongod.command, DB, command).all_documents()
 
     async def find_by_id(self, collection: str, key: object) -> dict[str, Any] | None:
         """The document of the given ``_id``, None when there is none; errors as `find`."""

@@ -12,12 +12,11 @@ start, so it must not have effects outside the transaction.
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, Protocol, TypeVar
 
-from bson.int64 import Int64
-
 from shardwright.daemon.metrics import Counter
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
+from shardwright.wire.transport.cursor import DecodedCursor
 
 logger = get_logger("configd.transactions")
 
@@ -123,14 +122,11 @@ class Transaction:
         check_write_concern(reply)
 
     async def _read(self, command: Mapping[str, Any]) -> list[dict[str, Any]]:
-        cursor = (await self._mongod.command(_DB, {**command, "readConcern": self._snapshot}))["cursor"]
-        self._snapshot = {"level": "snapshot", "atClusterTime": cursor["atClusterTime"]}
-        documents: list[dict[str, Any]] = cursor["firstBatch"]
-        while cursor["id"]:
-            more = {"getMore": Int64(cursor["id"]), "collection": command["find"]}
-            cursor = (await self._mongod.command(_DB, more))["cursor"]
-            documents += cursor["nextBatch"]
-        return documents
+        in_snapshot = {**command, "readConcern": self._snapshot}
+        async with DecodedCursor(self._mongod.command, _DB, in_snapshot) as cursor:
+            first = await cursor.next_batch()
+            self._snapshot = {"level": "snapshot", "atClusterTime": first.cursor["atClusterTime"]}
+            return first.documents() + await cursor.all_documents()
 
 
 async def run_transaction(

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from bson.int64 import Int64
 from bson.timestamp import Timestamp
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.write_concern import MAJORITY
+from shardwright.wire.transport.cursor import DecodedCursor
 
 _CONFIG: Final = "config"
 
@@ -42,13 +42,7 @@ class ConfigCollection:
         )
 
     async def _read(self, command: dict[str, Any]) -> list[dict[str, Any]]:
-        documents: list[dict[str, Any]] = []
-        while True:
-            cursor = (await self._mongod.command(_CONFIG, command))["cursor"]
-            documents += cursor.get("firstBatch") or cursor.get("nextBatch") or ()
-            if not cursor["id"]:
-                return documents
-            command = {"getMore": Int64(cursor["id"]), "collection": self._name}
+        return await DecodedCursor(self._mongod.command, _CONFIG, command).all_documents()
 
     async def get(self, identity: object) -> dict[str, Any] | None:
         """The document with an ``_id``, None if there is none."""

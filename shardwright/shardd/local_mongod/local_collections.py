@@ -7,7 +7,6 @@ from uuid import UUID
 
 import bson
 from bson.binary import Binary
-from bson.int64 import Int64
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.write_concern import MAJORITY
@@ -18,6 +17,7 @@ from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import array_documents, decode_value, find, index
 from shardwright.wire.transport.client import decode_reply, response_body
+from shardwright.wire.transport.cursor import DecodedCursor
 
 _BUCKETS: Final = "system.buckets."
 """The prefix of the collections that store the documents of time-series collections."""
@@ -171,17 +171,11 @@ async def list_collections(mongod: LocalMongod, db: str) -> list[Namespace]:
     They are in an order in which mongod allows all of them to be dropped: ``system.views`` comes last, since it is kept
     as long as there are buckets of time-series collections.
     """
-    namespaces: list[Namespace] = []
-    command: dict[str, Any] = {"listCollections": 1, "filter": {"type": "collection"}}
-    while True:
-        cursor = (await mongod.command(db, command))["cursor"]
-        for entry in cursor.get("firstBatch") or cursor.get("nextBatch") or ():
-            namespaces.append(Namespace(db, entry["name"]))
-        if not cursor["id"]:
-            # This one cannot be dropped while the profiler is on.
-            droppable = [each for each in namespaces if each.collection != "system.profile"]
-            return sorted(droppable, key=lambda each: each.collection == "system.views")
-        command = {"getMore": Int64(cursor["id"]), "collection": "$cmd.listCollections"}
+    listing = {"listCollections": 1, "filter": {"type": "collection"}}
+    entries = await DecodedCursor(mongod.command, db, listing).all_documents()
+    # This one cannot be dropped while the profiler is on.
+    droppable = [Namespace(db, entry["name"]) for entry in entries if entry["name"] != "system.profile"]
+    return sorted(droppable, key=lambda each: each.collection == "system.views")
 
 
 async def has_collections(mongod: LocalMongod, db: str) -> bool:

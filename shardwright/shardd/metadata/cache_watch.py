@@ -8,7 +8,6 @@ database, so the oplog itself is followed, with a filter that mongod applies.
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-import bson
 import trio
 
 from shardwright.daemon.backoff import Backoff
@@ -18,6 +17,7 @@ from shardwright.sharding.catalog.cache import CACHE_COLLECTIONS, CACHE_DATABASE
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
 from shardwright.wire.transport.client import Connection
+from shardwright.wire.transport.cursor import DecodedCursor
 
 logger = get_logger("shardd.cache_watch")
 
@@ -97,29 +97,25 @@ class CacheWatch:
                 {"find": "oplog.rs", "sort": {"$natural": -1}, "limit": 1, "singleBatch": True, **_ON_A_SECONDARY},
             )
             since = last["cursor"]["firstBatch"][0]["ts"]
-            reply = await connection.command(
-                "local",
-                {
-                    "find": "oplog.rs",
-                    "filter": {"ts": {"$gt": since}, "ns": {"$in": list(self._on_change)}},
-                    "tailable": True,
-                    "awaitData": True,
-                    **_ON_A_SECONDARY,
-                },
-            )
+            following = {
+                "find": "oplog.rs",
+                "filter": {"ts": {"$gt": since}, "ns": {"$in": list(self._on_change)}},
+                "tailable": True,
+                "awaitData": True,
+                **_ON_A_SECONDARY,
+            }
+            # It is not closed: nearly always a getMore is under way, and mongod ends the cursor with the connection.
+            cursor = DecodedCursor(connection.command, "local", following)
+            batch = await cursor.next_batch()
             # From here on nothing is missed, but earlier changes may have been.
             await self._on_gap()
             self._backoff.reset()
             while True:
-                cursor = reply["cursor"]
-                for entry in cursor.get("firstBatch") or cursor.get("nextBatch") or ():
+                for entry in batch.documents():
                     await self._on_change[entry["ns"]](entry)
-                if not cursor["id"]:
+                if cursor.is_exhausted:
                     return
-                reply = await connection.command(
-                    "local",
-                    {"getMore": bson.Int64(cursor["id"]), "collection": "oplog.rs", "maxTimeMS": _AWAIT_MS},
-                )
+                batch = await cursor.next_batch(maxTimeMS=_AWAIT_MS)
         finally:
             connection.close()
 

@@ -29,10 +29,8 @@ from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.frames import next_request_id
-from shardwright.wire.message import op_msg
-from shardwright.wire.rawbson import array_documents, decode_document, index
-from shardwright.wire.transport.client import response_body
+from shardwright.wire.rawbson import decode_document, index
+from shardwright.wire.transport.cursor import RawCursor
 
 _CONFIG: Final = "config"
 _CHUNKS_PER_WRITE: Final = 1_000
@@ -154,23 +152,10 @@ class MetadataStore:
             "find": collection,
             "filter": query,
             "$readPreference": {"mode": "nearest"},
-            "$db": _CONFIG,
         }
         if after is not None:
             command["readConcern"] = {"level": "local", "afterClusterTime": after}
-        documents: list[bytes] = []
-        while True:
-            frame = op_msg(bson.encode(command), request_id=next_request_id())
-            reply = response_body(await self._mongod.pool.exchange(frame))
-            fields = index(reply)
-            if b"cursor" not in fields:
-                raise CommandError.from_reply(_decode(reply))
-            cursor = index(reply, fields[b"cursor"][2])
-            documents += array_documents(reply, cursor.get(b"firstBatch") or cursor[b"nextBatch"])
-            cursor_id = int.from_bytes(reply[cursor[b"id"][2] : cursor[b"id"][3]], "little")
-            if not cursor_id:
-                return documents
-            command = {"getMore": bson.Int64(cursor_id), "collection": collection, "$db": _CONFIG}
+        return await RawCursor(self._mongod.pool.exchange, _CONFIG, command).all_documents()
 
     async def _replace(self, collection: str, document: Mapping[str, Any]) -> None:
         update = {"q": {"_id": document["_id"]}, "u": document, "upsert": True}

@@ -5,15 +5,14 @@ ends them, as if mongod had been restarted: their clients get CursorNotFound.
 """
 
 from collections import defaultdict
-from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 import trio
 from bson.int64 import Int64
 
 from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.shardd.orphans.open_cursors import NEAREST, now
+from shardwright.shardd.orphans.open_cursors import client_cursors, now
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
@@ -66,26 +65,9 @@ class FormerCursors:
 
     async def _end_all(self) -> None:
         found: defaultdict[str, list[Int64]] = defaultdict(list)
-        listing: dict[str, Any] = {"aggregate": 1, "pipeline": _client_cursors(self._opened_until), "cursor": {}}
-        cursor = (await self._mongod.command("admin", listing | NEAREST))["cursor"]
-        while True:
-            for each in cursor.get("firstBatch") or cursor.get("nextBatch") or ():
-                found[each["ns"]].append(Int64(each["cursor"]["cursorId"]))
-            if not cursor["id"]:
-                break
-            more = {"getMore": Int64(cursor["id"]), "collection": "$cmd.aggregate"}
-            cursor = (await self._mongod.command("admin", more))["cursor"]
+        for each in await client_cursors(self._mongod, opened_until=self._opened_until):
+            found[each.namespace].append(Int64(each.id))
         for namespace, cursors in found.items():
             db, _, collection = namespace.partition(".")
             await self._mongod.command(db, {"killCursors": collection, "cursors": cursors})
             logger.info("Ended cursors of an earlier process", namespace=namespace, count=len(cursors))
-
-
-def _client_cursors(opened_until: datetime) -> list[dict[str, Any]]:
-    """The pipeline that finds cursors, idle or in use. Tailable ones are left out: nothing is hidden from them."""
-    opened = {
-        "ns": {"$not": {"$regex": r"^(local|config|admin)\."}},
-        "cursor.createdDate": {"$lte": opened_until},
-        "cursor.tailable": {"$ne": True},
-    }
-    return [{"$currentOp": {"allUsers": True, "idleCursors": True, "localOps": True}}, {"$match": opened}]

@@ -4,20 +4,20 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from bson.int64 import Int64
-
 from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.range_scan import OWN_CURSOR_COMMENT
+from shardwright.wire.transport.cursor import DecodedCursor
 
-NEAREST: Final = {"$readPreference": {"mode": "nearest"}}
+_NEAREST: Final = {"$readPreference": {"mode": "nearest"}}
 """Lets a secondary answer, too."""
 
 
 class OpenCursor(NamedTuple):
-    """A cursor on mongod, and the command that opened it."""
+    """A cursor on mongod, what it reads (``db.collection``), and the command that opened it."""
 
     id: int
+    namespace: str
     command: Mapping[str, Any]
 
 
@@ -57,31 +57,47 @@ async def open_cursors(mongod: LocalMongod, namespace: str, *, opened_until: dat
         CommandError: mongod refuses.
         BackendError: mongod does not answer.
     """
-    pipeline = [*_open_then(namespace, opened_until), {"$replaceWith": "$cursor"}]
-    listing: dict[str, Any] = {"aggregate": 1, "pipeline": pipeline, "cursor": {}}
-    cursor = (await mongod.command("admin", listing | NEAREST))["cursor"]
-    found = list(cursor["firstBatch"])
-    while cursor["id"]:
-        more = {"getMore": Int64(cursor["id"]), "collection": "$cmd.aggregate"}
-        cursor = (await mongod.command("admin", more))["cursor"]
-        found += cursor["nextBatch"]
-    return [OpenCursor(each["cursorId"], each["originatingCommand"]) for each in found]
+    return await _listed(mongod, _open_then(opened_until, _on_collection(namespace)))
+
+
+async def client_cursors(mongod: LocalMongod, *, opened_until: datetime) -> list[OpenCursor]:
+    """The cursors on clients' collections that were open at a time and still are, but for tailable ones.
+
+    Those of ``local``, ``config`` and ``admin`` are not among them, and all others of this daemon are.
+
+    Args:
+        mongod: where the cursors are; its clock is this machine's.
+        opened_until: the time.
+
+    Raises:
+        CommandError: mongod does not tell.
+        BackendError: mongod does not answer.
+    """
+    return await _listed(mongod, _open_then(opened_until, {"ns": {"$not": {"$regex": r"^(local|config|admin)\."}}}))
+
+
+async def _listed(mongod: LocalMongod, stages: list[dict[str, Any]]) -> list[OpenCursor]:
+    listing = {"aggregate": 1, "pipeline": stages, "cursor": {}, **_NEAREST}
+    found = await DecodedCursor(mongod.command, "admin", listing).all_documents()
+    return [
+        OpenCursor(each["cursor"]["cursorId"], each["ns"], each["cursor"].get("originatingCommand", {}))
+        for each in found
+    ]
 
 
 async def _has_cursors(mongod: LocalMongod, namespace: str, opened_until: datetime) -> bool:
-    pipeline = [*_open_then(namespace, opened_until), {"$limit": 1}, {"$project": {"_id": 1}}]
-    reply = await mongod.command("admin", {"aggregate": 1, "pipeline": pipeline, "cursor": {}})
+    stages = [*_open_then(opened_until, _on_collection(namespace)), {"$limit": 1}, {"$project": {"_id": 1}}]
+    reply = await mongod.command("admin", {"aggregate": 1, "pipeline": stages, "cursor": {}})
     return bool(reply["cursor"]["firstBatch"])
 
 
-def _open_then(namespace: str, opened_until: datetime) -> list[dict[str, Any]]:
+def _on_collection(namespace: str) -> dict[str, Any]:
+    # A killed daemon may have left the cursor of a clone open, which nobody reads any more.
+    return {"ns": namespace, "cursor.originatingCommand.comment": {"$ne": OWN_CURSOR_COMMENT}}
+
+
+def _open_then(opened_until: datetime, wanted: Mapping[str, Any]) -> list[dict[str, Any]]:
     # Cursors that are idle or in use. Tailable ones are left out: on a collection that can be sharded they belong to
     # change streams, which read the oplog and never end.
-    open_then: dict[str, Any] = {
-        "ns": namespace,
-        "cursor.createdDate": {"$lte": opened_until},
-        "cursor.tailable": {"$ne": True},
-        # A killed daemon may have left the cursor of a clone open, which nobody reads any more.
-        "cursor.originatingCommand.comment": {"$ne": OWN_CURSOR_COMMENT},
-    }
+    open_then = {**wanted, "cursor.createdDate": {"$lte": opened_until}, "cursor.tailable": {"$ne": True}}
     return [{"$currentOp": {"allUsers": True, "idleCursors": True, "localOps": True}}, {"$match": open_then}]

@@ -4,9 +4,9 @@ mongod parses the query of such an operation a second time, and does not allow `
 documents that are not orphans are looked up first, and their ids are added to the query in place of the filter.
 """
 
-from typing import Final
-
-import bson
+from collections.abc import Mapping
+from math import inf
+from typing import Any, Final
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.orphans.filtered_queries import collation_of, filtered_query
@@ -15,11 +15,9 @@ from shardwright.sharding.namespace import Namespace
 from shardwright.wire import rawbson
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.frames import next_request_id
-from shardwright.wire.message import op_msg
-from shardwright.wire.rawbson import OBJECT, append, element, encode_document, encode_elements, find, with_value
+from shardwright.wire.rawbson import OBJECT, append, element, encode_elements, find, with_value
 from shardwright.wire.request import Request
-from shardwright.wire.transport.client import decode_reply, response_body
+from shardwright.wire.transport.cursor import RawCursor
 
 _QUERY_AND_PROJECTION: Final = {
     "find": (b"filter", b"projection"),
@@ -62,32 +60,24 @@ async def with_owned_ids(
             ErrorCode.OperationNotSupportedInTransaction,
             "a positional projection in a transaction must have the shard key in its query while a range is deleted",
         )
-    kept = b"".join([body[span[1] : span[3]] for each, span in request.fields.items() if each in _KEPT])
-    search = append(
-        encode_document({"find": namespace.collection, **_ONLY_ID, "$db": namespace.db}),
-        element(b"filter", OBJECT, filtered) + kept,
-    )
+    kept = {each.decode(): _verbatim(request, each) for each in request.fields if each in _KEPT}
+    search = {"find": namespace.collection, **_ONLY_ID, "filter": rawbson.raw_document(filtered), **kept}
     among = encode_elements({"$and": [{"_id": rawbson.raw_document(await _ids(mongod, namespace, search))}]})
     return with_value(body, request.fields[name], append(query, among))
 
 
-async def _ids(mongod: LocalMongod, namespace: Namespace, search: bytes) -> bytes:
-    """``{$in: [<_id>, …]}`` with the ids that a ``find`` returns."""
+async def _ids(mongod: LocalMongod, namespace: Namespace, search: Mapping[str, Any]) -> bytes:
+    """``{$in: [<_id>, …]}`` with the ids that a ``find`` returns, which may take as long as the client's operation."""
     elements: list[bytes] = []
-    while True:
-        frame = await mongod.pool.exchange(op_msg(search, request_id=next_request_id()))
-        reply = response_body(frame)
-        cursor = find(reply, b"cursor")
-        if cursor is None:
-            raise CommandError.from_reply(decode_reply(frame))
-        fields = rawbson.index(reply, cursor[2])
-        for document in rawbson.array_documents(reply, fields.get(b"firstBatch") or fields[b"nextBatch"]):
-            found = find(document, b"_id")
-            assert found is not None
-            elements.append(element(b"%d" % len(elements), found[0], document[found[2] : found[3]]))
-        cursor_id = rawbson.decode_value(reply, fields[b"id"])
-        if not cursor_id:
-            return rawbson.wrap_value(rawbson.ARRAY, rawbson.from_elements(b"".join(elements)), b"$in")
-        search = encode_document(
-            {"getMore": bson.Int64(cursor_id), "collection": namespace.collection, "$db": namespace.db}
-        )
+    cursor = RawCursor(mongod.pool.exchange, namespace.db, search, reply_seconds_max=inf)
+    for document in await cursor.all_documents():
+        found = find(document, b"_id")
+        assert found is not None
+        elements.append(element(b"%d" % len(elements), found[0], document[found[2] : found[3]]))
+    return rawbson.wrap_value(rawbson.ARRAY, rawbson.from_elements(b"".join(elements)), b"$in")
+
+
+def _verbatim(request: Request, name: bytes) -> object:
+    """The value of a field; a document as it is."""
+    span = request.fields[name]
+    return rawbson.raw_document(request.raw(span)) if span[0] == OBJECT else request.get(name)

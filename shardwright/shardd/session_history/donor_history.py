@@ -12,14 +12,14 @@ Batches are numbered like those of the documents: repeating the last number give
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import trio
 from bson.binary import Binary
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.shardd.local_mongod.pooled_cursor import PooledCursor
+from shardwright.shardd.local_mongod.cursors import find_cursor
 from shardwright.shardd.session_history.images import StatementsWithImages
 from shardwright.shardd.session_history.oplog_history import HistoryEntry, HistoryReader
 from shardwright.shardd.session_history.session_chains import ENTRIES_PER_READ, OPLOG, SessionChains
@@ -33,6 +33,9 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
 
+if TYPE_CHECKING:
+    from shardwright.wire.transport.cursor import RawCursor
+
 logger = get_logger("shardd.session_history")
 
 BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -42,6 +45,8 @@ by 16 MB. It is made and read without a pause, so it must not keep donor or reci
 
 KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
 """Memory used for statements from the oplog."""
+
+_READ_OPTIONS: Final = {"batchSize": ENTRIES_PER_READ}
 
 _ENTRY_BYTES: Final = 1_000
 """Approximate memory used by an entry in addition to its image."""
@@ -84,13 +89,14 @@ class DonorHistory:
         self._mongod = mongod
         self._reader = HistoryReader(namespace, collection_uuid.bytes, pattern, range)
         self._namespace = namespace
-        self._inherited = PooledCursor.find(mongod, HISTORY, _find_inherited(namespace, collection_uuid))
+        inherited = _find_inherited(namespace, collection_uuid)
+        self._inherited = find_cursor(mongod, HISTORY, inherited, options=_READ_OPTIONS)
         self._chains = SessionChains(mongod, self._reader)
         self._kept_bytes_max = kept_bytes_max
         self._latest: dict[bytes, _LatestWrite] = {}
         self._kept_bytes = 0
         self._skipped: tuple[int, int] | None = None
-        self._rescan: PooledCursor | None = None
+        self._rescan: RawCursor | None = None
         self._statements = StatementsWithImages(mongod, ())
         self._number = -1
         self._reading = trio.Lock()
@@ -136,6 +142,15 @@ class DonorHistory:
             self.statements_sent += len(self._batch)
             return self._batch
 
+    async def close(self) -> None:
+        """Close what is still being read, also when cancelled; no more batches can be had."""
+        self._is_cut_off = True
+        await self._statements.close()
+        await self._inherited.close()
+        await self._chains.close()
+        if self._rescan is not None:
+            await self._rescan.close()
+
     async def _read_batch(self) -> list[bytes]:
         if self._is_cut_off:
             raise CommandError(ErrorCode.OperationFailed, "reading the session history was interrupted")
@@ -165,7 +180,7 @@ class DonorHistory:
         if not self._statements.is_exhausted:
             return await self._statements.next_statements()
         if not self._inherited.is_exhausted:
-            inherited = map(ExecutedStatement.from_bson, await self._inherited.next_batch())
+            inherited = map(ExecutedStatement.from_bson, await self._inherited.next_documents())
             return [statement for statement in inherited if self._reader.concerns(statement)]
         self._statements = StatementsWithImages(self._mongod, await self._next_entries())
         return []
@@ -220,10 +235,9 @@ class DonorHistory:
                     "$or": [{"ns": name}, {"o.applyOps.ns": name}],
                 },
                 "readConcern": {"level": "majority"},
-                "batchSize": ENTRIES_PER_READ,
             }
-            self._rescan = PooledCursor.find(self._mongod, OPLOG, find)
-        batch = await self._rescan.next_batch()
+            self._rescan = find_cursor(self._mongod, OPLOG, find, options=_READ_OPTIONS)
+        batch = await self._rescan.next_documents()
         if not batch:
             self._rescan = None
         for raw in batch:
@@ -243,5 +257,4 @@ def _find_inherited(namespace: Namespace, collection_uuid: UUID) -> dict[str, An
     return {
         "filter": {"$or": [of_collection, {"_id.stmtId": -1}]},
         "readConcern": {"level": "majority"},
-        "batchSize": ENTRIES_PER_READ,
     }

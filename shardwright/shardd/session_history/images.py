@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.shardd.local_mongod.pooled_cursor import PooledCursor, all_documents
+from shardwright.shardd.local_mongod.cursors import all_documents, find_cursor
 from shardwright.shardd.session_history.oplog_history import HistoryEntry
 from shardwright.shardd.session_history.session_chains import ENTRIES_PER_READ, OPLOG
 from shardwright.shardd.session_history.statement import ExecutedStatement, SessionWrite, unpack_int64
@@ -43,7 +43,8 @@ class StatementsWithImages:
                 self._image_in_oplog.append(entry)
             else:
                 self._image_aside[entry.write, entry.time] = entry
-        self._side_images = PooledCursor.find(mongod, _IMAGES, _find_side_images(self._image_aside))
+        side_images = _find_side_images(self._image_aside)
+        self._side_images = find_cursor(mongod, _IMAGES, side_images, options={"batchSize": ENTRIES_PER_READ})
         self.is_exhausted = not entries
 
     async def next_statements(self) -> list[ExecutedStatement]:
@@ -55,7 +56,13 @@ class StatementsWithImages:
         """
         statements = await self._next_statements()
         self.is_exhausted = not (self._without_image or self._image_in_oplog or self._image_aside)
+        if self.is_exhausted:
+            await self.close()
         return statements
+
+    async def close(self) -> None:
+        """Close the cursor, even when cancelled."""
+        await self._side_images.close()
 
     async def _next_statements(self) -> list[ExecutedStatement]:
         if self._without_image:
@@ -65,7 +72,7 @@ class StatementsWithImages:
             entry = self._image_in_oplog.pop()
             assert entry.image is not None
             return _with_image(entry, await _noop_image(self._mongod, entry.image.time))
-        batch = await self._side_images.next_batch()
+        batch = await self._side_images.next_documents()
         statements = [statement for raw in batch for statement in self._with_side_image(raw)]
         if not batch or self._side_images.is_exhausted:
             self._without_image, self._image_aside = [*self._image_aside.values()], {}
@@ -86,7 +93,7 @@ class StatementsWithImages:
 def _find_side_images(wanted: dict[_EntryKey, HistoryEntry]) -> dict[str, object]:
     lsids = {write.lsid for write, _ in wanted}
     query = {"_id": {"$in": [raw_document(lsid) for lsid in lsids]}, "invalidated": {"$ne": True}}
-    return {"filter": query, "readConcern": _MAJORITY, "batchSize": ENTRIES_PER_READ}
+    return {"filter": query, "readConcern": _MAJORITY}
 
 
 def _with_image(entry: HistoryEntry, image: bytes | None) -> list[ExecutedStatement]:

@@ -16,7 +16,7 @@ import bson
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.daemon.sidecar.term_fence import FENCE_SESSION_ID
-from shardwright.shardd.local_mongod.pooled_cursor import PooledCursor
+from shardwright.shardd.local_mongod.cursors import find_cursor
 from shardwright.shardd.local_mongod.reserved_session_ids import RESERVED_SESSION_IDS
 from shardwright.shardd.session_history.oplog_history import HistoryEntry, HistoryReader
 from shardwright.shardd.session_history.statement import SessionWrite, incomplete_history, session_of, unpack_int64
@@ -82,7 +82,8 @@ class SessionChains:
         self.is_exhausted = False
         self._mongod = mongod
         self._reader = reader
-        self._sessions = PooledCursor.find(mongod, _TRANSACTIONS, _find_sessions())
+        options = {"batchSize": _SESSIONS_PER_READ}
+        self._sessions = find_cursor(mongod, _TRANSACTIONS, _find_sessions(), options=options)
         self._pending: list[tuple[int, SessionWrite, _Pending]] = []  # a heap, the newest first
         self._scan: _Scan | None = None
 
@@ -109,11 +110,17 @@ class SessionChains:
                 return entries
         return []
 
+    async def close(self) -> None:
+        """Close the cursors; nothing can be read any more."""
+        await self._sessions.close()
+        if self._scan is not None:
+            await self._scan.close()
+
     async def _next_sessions(self) -> list[HistoryEntry]:
         """Add sessions to the pending ones; returns entries for those whose history cannot be read."""
         entries: list[HistoryEntry] = []
         while len(self._pending) < _SESSIONS_PER_ROUND:
-            batch = await self._sessions.next_batch()
+            batch = await self._sessions.next_documents()
             if not batch:
                 self.is_exhausted = not self._pending
                 break
@@ -156,11 +163,11 @@ class _Scan:
         time = {"$gte": unpack_timestamp(oldest), "$lte": unpack_timestamp(newest)}
         lsids = [raw_document(each.write.lsid) for each in sessions]
         find = {"filter": {"ts": time, "lsid": {"$in": lsids}}, "readConcern": _MAJORITY}
-        self._cursor = PooledCursor.find(mongod, OPLOG, {**find, "batchSize": ENTRIES_PER_READ})
+        self._cursor = find_cursor(mongod, OPLOG, find, options={"batchSize": ENTRIES_PER_READ})
 
     async def next_entries(self) -> list[HistoryEntry]:
         """The entries of the next batch; at the end, entries of incomplete history for sessions that were not found."""
-        batch = await self._cursor.next_batch()
+        batch = await self._cursor.next_documents()
         if not batch:
             self.is_exhausted = True
             lost = [each for each in self._sessions.values() if each.write not in self._previous]
@@ -169,6 +176,9 @@ class _Scan:
                 for each in lost
             ]
         return list(self._entries(batch))
+
+    async def close(self) -> None:
+        await self._cursor.close()
 
     def _entries(self, batch: list[bytes]) -> Iterator[HistoryEntry]:
         for raw in batch:
@@ -196,5 +206,4 @@ def _find_sessions() -> dict[str, Any]:
         "filter": {"_id.id": {"$nin": reserved}},
         "projection": {"txnNum": 1, "lastWriteOpTime": 1, "lastWriteDate": 1, "state": 1},
         "readConcern": _MAJORITY,
-        "batchSize": _SESSIONS_PER_READ,
     }

@@ -13,7 +13,7 @@ import trio
 from bson.datetime_ms import DatetimeMS
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.shardd.local_mongod.pooled_cursor import PooledCursor, all_documents
+from shardwright.shardd.local_mongod.cursors import all_documents
 from shardwright.shardd.session_history.statement import (
     ExecutedStatement,
     SessionWrite,
@@ -27,6 +27,7 @@ from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import encode_sequence, op_msg
 from shardwright.wire.rawbson import decode_document, encode_document, index, raw_document
 from shardwright.wire.transport.client import decode_reply
+from shardwright.wire.transport.cursor import RawCursor
 
 HISTORY: Final = Namespace("config", "migratedSessionHistory")
 
@@ -65,14 +66,10 @@ class HistoryTable:
         self.end_term()
         newest = {"_id": "$_id.lsid", "txnNumber": {"$max": "$_id.txnNumber"}, "lastUse": {"$max": "$lastUse"}}
         aggregate = {"aggregate": HISTORY.collection, "pipeline": [{"$group": newest}], "cursor": {}}
-        cursor = PooledCursor(self._mongod, HISTORY, aggregate)
-        while batch := await cursor.next_batch():
-            for raw in batch:
-                fields = index(raw)
-                lsid = fields[b"_id"]
-                document = decode_document(raw)
-                last_use = unpack_int64(raw, fields[b"lastUse"][2])[0]
-                self._learn(SessionWrite(raw[lsid[2] : lsid[3]], document["txnNumber"]), last_use)
+        async with RawCursor(self._mongod.pool.exchange, HISTORY.db, aggregate) as cursor:
+            async for batch in cursor:
+                for raw in batch.documents():
+                    self._learn_session(raw)
         nursery.start_soon(self._sweep)
 
     def end_term(self) -> None:
@@ -143,6 +140,13 @@ class HistoryTable:
         lsid = write.lsid
         self.sessions[lsid] = max(write.txn_number, self.sessions.get(lsid, write.txn_number))
         self._last_use[lsid] = max(last_use, self._last_use.get(lsid, 0))
+
+    def _learn_session(self, raw: bytes) -> None:
+        """Learn from what `begin_term` reads of a session."""
+        fields = index(raw)
+        lsid = fields[b"_id"]
+        last_use = unpack_int64(raw, fields[b"lastUse"][2])[0]
+        self._learn(SessionWrite(raw[lsid[2] : lsid[3]], decode_document(raw)["txnNumber"]), last_use)
 
     async def _sweep(self) -> None:
         """Forget sessions as mongod expires their documents."""

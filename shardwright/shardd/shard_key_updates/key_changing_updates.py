@@ -6,9 +6,10 @@ forwarded unchanged.
 """
 
 from collections.abc import Mapping
+from math import inf
 from typing import Any, Final
 
-from shardwright.shardd.local_mongod.pooled_cursor import all_documents
+from shardwright.shardd.local_mongod.cursors import find_cursor
 from shardwright.shardd.shard_key_updates.detection import may_change_shard_key
 from shardwright.shardd.shard_key_updates.exact_documents import only_this_one
 from shardwright.shardd.shard_key_updates.key_changing_request import KeyChangingRequest
@@ -113,7 +114,9 @@ class KeyChangingUpdates:
         names = ("collation", "hint", "let")
         find = {"filter": modification["query"], "projection": {"_id": 1}}
         find |= {name: modification[name] for name in names if name in modification}
-        found = await all_documents(changing.mongod, changing.namespace, find)
+        # As long as it takes: nothing but its own limits ends a client's write.
+        cursor = find_cursor(changing.mongod, changing.namespace, find, reply_seconds_max=inf)
+        found = await cursor.all_documents()
         if not found:
             return await self._update_first(statement, statement.query, 0, is_multi=True)
         collated = changing.is_collated(statement.raw, statement.fields)

@@ -1,6 +1,7 @@
 """Commands to a replica set as a whole: selects a suitable member, and another one after a change."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import bson
@@ -10,9 +11,10 @@ from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import BackendError, CommandError, RemoteProtocolError
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
-from shardwright.wire.rawbson import INT64, OBJECT, Span, array_documents, decode_document, decode_value, index
+from shardwright.wire.rawbson import Span
 from shardwright.wire.read_preference import PRIMARY, ReadPreference
-from shardwright.wire.transport.client import decode_reply, response_body
+from shardwright.wire.transport.client import decode_reply
+from shardwright.wire.transport.cursor import RawCursor
 from shardwright.wire.transport.monitor import ReplicaSetMonitor
 from shardwright.wire.transport.pool import Asked
 from shardwright.wire.transport.pools import ConnectionPools
@@ -141,7 +143,7 @@ class ReplicaSetClient:
             db: the database.
             command: the command to run.
             preference: which member may answer.
-            on_reply: called with the body of each successful reply, and its `rawbson.index`.
+            on_reply: called with the frame of each successful reply, and the spans of its body's fields in the frame.
 
         Raises:
             CommandError: the command or a ``getMore`` failed, or no member was suitable in time.
@@ -150,18 +152,12 @@ class ReplicaSetClient:
 
         async def read(address: str) -> list[bytes]:
             documents: list[bytes] = []
-            body = bson.encode({**command, "$db": db})
-            while True:
-                reply = response_body(await self.exchange_with(address, op_msg(body, request_id=next_request_id())))
-                fields = index(reply)
-                batch, cursor_id, namespace = _read_cursor(reply, fields)
-                if on_reply is not None:
-                    on_reply(reply, fields)
-                documents += batch
-                if not cursor_id:
-                    return documents
-                collection = namespace.partition(".")[2]
-                body = bson.encode({"getMore": bson.Int64(cursor_id), "collection": collection, "$db": db})
+            async with RawCursor(partial(self.exchange_with, address), db, command) as cursor:
+                async for batch in cursor:
+                    if on_reply is not None:
+                        on_reply(batch.frame, batch.fields)
+                    documents += batch.documents()
+            return documents
 
         return await self._repeated(read, preference, is_idempotent=True)
 
@@ -184,16 +180,3 @@ class ReplicaSetClient:
                 if attempt == _ATTEMPTS_MAX:
                     raise
         raise AssertionError("unreachable")
-
-
-def _read_cursor(reply: bytes, fields: Mapping[bytes, Span]) -> tuple[Sequence[bytes], int, str]:
-    """The batch, the cursor id and the namespace of a cursor reply."""
-    cursor = fields.get(b"cursor")
-    if cursor is None:
-        raise CommandError.from_reply(decode_document(reply))
-    if cursor[0] != OBJECT:
-        raise RemoteProtocolError("a cursor reply whose cursor is no document")
-    parts = index(reply, cursor[2])
-    batch = parts.get(b"firstBatch") or parts[b"nextBatch"]
-    cursor_id = decode_value(reply, parts[b"id"]) if parts[b"id"][0] == INT64 else 0
-    return array_documents(reply, batch), cursor_id, str(decode_value(reply, parts[b"ns"]))

@@ -1,15 +1,11 @@
 """The set of touched ids, and the numbers of batches."""
 
-import bson
 import pytest
-from bson.int64 import Int64
 
-from shardwright.shardd.local_mongod.raw_cursor import RawBatch
 from shardwright.shardd.migration.source.batch_numbers import BatchNumbers
 from shardwright.shardd.migration.source.touched_ids import TouchedIds
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError, RemoteProtocolError
-from shardwright.wire.message import reply_document
+from shardwright.wire.errors import CommandError
 
 MUCH = 1 << 20
 
@@ -78,32 +74,3 @@ def test_numbers_of_batches() -> None:
         with pytest.raises(CommandError, match=f"test batch {number} ") as failure:
             numbers.is_repeated(number)
         assert failure.value.code == ErrorCode.BadValue
-
-
-def batch(documents: list[object], **cursor: object) -> RawBatch:
-    return RawBatch(reply_document(1, {"cursor": {"id": 0, "nextBatch": documents, **cursor}, "ok": 1.0}))
-
-
-@pytest.mark.parametrize("count", [0, 1, 9, 10, 11, 100, 101])
-@pytest.mark.parametrize("expected", [0, 1, 10, 11, 100])
-def test_the_documents_of_a_batch_are_counted_right_whatever_was_expected(count: int, expected: int) -> None:
-    # The field names look like the keys of the array.
-    documents: list[object] = [{"0": {}, "9": {"10": 1}, "10": {}, "99": {"p": [{}] * 12}} for _ in range(count)]
-    assert batch(documents).count(expected) == count
-
-
-def test_a_batch_is_a_slice_of_the_reply() -> None:
-    documents: list[object] = [{"a": 1}, {"b": 2}]
-    found = batch(documents, id=Int64(5))
-    assert found.documents() == [bson.encode({"a": 1}), bson.encode({"b": 2})]
-    assert found.array == bson.encode({"0": {"a": 1}, "1": {"b": 2}})
-    assert (found.cursor_id, found.is_empty, found.scanned) == (5, False, 0)
-    assert batch([]).is_empty
-
-
-def test_replies_without_a_batch() -> None:
-    with pytest.raises(CommandError) as failure:
-        RawBatch(reply_document(1, {"ok": 0.0, "code": 43, "errmsg": "gone"}))
-    assert failure.value.code == ErrorCode.CursorNotFound
-    with pytest.raises(RemoteProtocolError):
-        RawBatch(reply_document(1, {"ok": 1.0})[:12] + bytes(30))

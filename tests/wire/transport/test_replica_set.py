@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.transport.client import decode_reply
 from shardwright.wire.transport.replica_set import ReplicaSetClient
 from tests.wire.raw_connection import op_msg_frame
 
@@ -27,8 +28,10 @@ class OneMember(ReplicaSetClient):
         await trio.lowlevel.checkpoint()
         return MEMBER
 
-    async def exchange_with(self, *_: object) -> bytes:
+    async def exchange_with(self, _: str, frame: bytes) -> bytes:
         await trio.lowlevel.checkpoint()
+        if "killCursors" in decode_reply(frame):
+            return op_msg_frame({"ok": 1})
         return op_msg_frame(self._answers.pop(0)())
 
     def on_failure(self, *_: object) -> None:

@@ -238,16 +238,18 @@ class DonorMigration:
             self._logger.info("Resuming a migration", position=str(resume["position"]))
             key = resume.get("key")
             await source.start(position=resume["position"], from_key=None if key is None else encode_document(key))
-        self._nursery.start_soon(self._follow, source)
+        self._nursery.start_soon(self._follow, source, history)
         self._set_source(source, history)
         return source
 
-    async def _follow(self, source: CloneSource) -> None:
-        """Run a source; an error of the source aborts the migration."""
+    async def _follow(self, source: CloneSource, history: DonorHistory) -> None:
+        """Run a source; an error of the source aborts the migration. The history is not read any longer either."""
         try:
             await source.run()
         except (CommandError, BackendError) as error:
             self.abort(as_command_error(error))
+        finally:
+            await history.close()
 
     async def _wait_caught_up(self, source: CloneSource) -> None:
         """Poll the recipient until next to nothing is left to transfer."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.shardd.local_mongod.pooled_cursor import PooledCursor
+from shardwright.shardd.local_mongod.cursors import all_documents
 from shardwright.shardd.local_mongod.reserved_sessions import LOCAL_WRITE_CONCERN, ReservedSession
 from shardwright.shardd.migration.recipient.received_range import RangeMembership
 from shardwright.shardd.migration.recipient.request import ReceiveRequest
@@ -123,9 +123,7 @@ class RangeWriter:
         kind, value = _id_of(document)
         filter_ = raw_document(wrap_value(OBJECT, wrap_value(kind, value, b"$eq"), b"_id"))
         arguments = {"filter": filter_, "projection": self._membership.projection, "limit": 1, "singleBatch": True}
-        for found in await PooledCursor.find(self._mongod, self._namespace, arguments).next_batch():
-            return found
-        return None
+        return next(iter(await all_documents(self._mongod, self._namespace, arguments)), None)
 
 
 def raw_id(document: bytes) -> bytes:

@@ -6,7 +6,7 @@ from uuid import UUID
 import trio
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.shardd.local_mongod.pooled_cursor import PooledCursor
+from shardwright.shardd.local_mongod.cursors import find_cursor
 from shardwright.shardd.local_mongod.range_scan import ShardKeyIndex
 from shardwright.shardd.local_mongod.reserved_sessions import ReservedSessions
 from shardwright.shardd.migration.recipient.request import ReceiveRequest
@@ -79,14 +79,12 @@ async def delete_received(
     deleted = 0
     async with sessions.session() as session:
         for scan in index.scans(pattern, wanted):
-            arguments = {**scan, "projection": {"_id": 1}, "batchSize": _DELETED_AT_ONCE}
-            cursor = PooledCursor.find(mongod, namespace, arguments)
-            while found := await cursor.next_batch():
-                for begin in range(0, len(found), _DELETED_AT_ONCE):
-                    batch = found[begin : begin + _DELETED_AT_ONCE]
-                    deleted += await session.delete(
-                        namespace, [{"q": raw_document(each), "limit": 1} for each in batch]
-                    )
+            arguments, options = {**scan, "projection": {"_id": 1}}, {"batchSize": _DELETED_AT_ONCE}
+            async with find_cursor(mongod, namespace, arguments, options=options) as cursor:
+                async for batch in cursor:
+                    statements = [{"q": raw_document(each), "limit": 1} for each in batch.documents()]
+                    if statements:
+                        deleted += await session.delete(namespace, statements)
     if deleted:
         logger.info("Deleted documents received by an earlier attempt", namespace=str(namespace), documents=deleted)
     return deleted

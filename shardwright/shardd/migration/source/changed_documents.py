@@ -8,7 +8,7 @@ from uuid import UUID
 from bson.binary import Binary
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.shardd.local_mongod.raw_cursor import RawCursor
+from shardwright.shardd.local_mongod.cursors import migration_cursor
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.shard_key import ShardKeyPattern
@@ -65,19 +65,16 @@ class ChangedDocuments:
             BackendError: mongod does not answer.
         """
         found: dict[bytes, bytes] = {}
-        async with RawCursor.open(self._mongod, self._namespace) as cursor:
-            batch = await cursor.find(self._arguments(elements))
-            while True:
+        async with migration_cursor(self._mongod, self._namespace, self._arguments(elements)) as cursor:
+            async for batch in cursor:
                 for document in batch.documents():
                     identity = rawbson.find(document, b"_id")
                     assert identity is not None, "every document has an _id"
                     found[document[identity[1] : identity[3]]] = document
                 # A single reply of mongod, of 16 MB at most, is enough, provided that it settles at least one id.
-                if not cursor.id or any(element in found for element in elements):
+                if any(element in found for element in elements):
                     break
-                batch = await cursor.more()
-            is_complete = not cursor.id
-        return self._judge(elements, found, is_complete=is_complete)
+        return self._judge(elements, found, is_complete=cursor.is_exhausted)
 
     def _arguments(self, elements: Collection[bytes]) -> Mapping[str, Any]:
         values = b"".join(

@@ -10,8 +10,8 @@ from bson.binary import Binary
 from bson.int64 import Int64
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.shardd.local_mongod.cursors import migration_cursor
 from shardwright.shardd.local_mongod.range_scan import ShardKeyIndex
-from shardwright.shardd.local_mongod.raw_cursor import RawCursor
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.shard_key import ShardKeyPattern
@@ -56,21 +56,11 @@ async def digest(
     index = await ShardKeyIndex.find(mongod, namespace, pattern)
     documents = total = 0
     for scan in index.scans(pattern, wanted):
-        async with RawCursor.open(mongod, namespace) as cursor:
-            batch = await cursor.find(
-                {
-                    **scan,
-                    "collectionUUID": Binary.from_uuid(collection_uuid),
-                    "readConcern": {"level": "majority"},
-                    "batchSize": _BATCH_DOCUMENTS,
-                }
-            )
-            while True:
+        arguments = {**scan, "collectionUUID": Binary.from_uuid(collection_uuid), "readConcern": {"level": "majority"}}
+        async with migration_cursor(mongod, namespace, arguments, options={"batchSize": _BATCH_DOCUMENTS}) as cursor:
+            async for batch in cursor:
                 found = batch.documents()
                 documents += len(found)
                 total += sum([int.from_bytes(sha256(document).digest()[:_SUM_BYTES], "big") for document in found])
                 await trio.lowlevel.checkpoint()
-                if not cursor.id:
-                    break
-                batch = await cursor.more(batchSize=_BATCH_DOCUMENTS)
     return RangeDigest(documents, total % _SUM_MODULUS)

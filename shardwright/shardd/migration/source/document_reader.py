@@ -14,10 +14,12 @@ import trio
 from bson.binary import Binary
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.shardd.local_mongod.raw_cursor import RawBatch, RawCursor
+from shardwright.shardd.local_mongod.cursors import migration_cursor
 from shardwright.sharding.namespace import Namespace
+from shardwright.wire.cursor_batch import RawBatch
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
+from shardwright.wire.transport.cursor import RawCursor
 
 logger = get_logger("shardd.migration.documents")
 
@@ -68,6 +70,7 @@ class DocumentReader:
         self._scans = list(scans)
         self._lsid = {"id": Binary.from_uuid(uuid4())}
         self._cursor: RawCursor | None = None
+        self._is_session_used = False
         self._batch_documents = _FIRST_BATCH_DOCUMENTS
         self._sender, self._receiver = trio.open_memory_channel[DocumentBatch](0)
         self.is_exhausted = False
@@ -79,8 +82,7 @@ class DocumentReader:
             CommandError: CollectionUUIDMismatch, or the index was dropped.
             BackendError: mongod does not answer.
         """
-        connection = await self._mongod.pool.borrow()
-        self._cursor = RawCursor(self._mongod, connection, self._namespace, {"lsid": self._lsid})
+        self._is_session_used = True
         for scan in self._scans[:1]:
             await self._find(scan)
 
@@ -91,14 +93,12 @@ class DocumentReader:
             CommandError: the cursor was killed, the collection was dropped, or mongod is no longer primary.
             BackendError: mongod does not answer.
         """
-        cursor = self._cursor
-        assert cursor is not None, "opened"
         async with self._sender:
             for position, scan in enumerate(self._scans):
-                if position:
-                    await self._find(scan)
-                while cursor.id:
-                    await self._take(await cursor.more(batchSize=self._batch_documents))
+                cursor = await self._find(scan) if position else self._cursor
+                assert cursor is not None, "opened"
+                while not cursor.is_exhausted:
+                    await self._take(await cursor.next_batch(batchSize=self._batch_documents))
             self.is_exhausted = True
 
     async def keep_alive(self) -> None:
@@ -121,10 +121,10 @@ class DocumentReader:
     async def close(self) -> None:
         """End the cursor and the session, even when cancelled. `next_batch` then returns None."""
         self._sender.close()
-        cursor, self._cursor = self._cursor, None
-        if cursor is None:
+        if self._cursor is not None:
+            await self._cursor.close()
+        if not self._is_session_used:
             return
-        await cursor.close()
         with trio.CancelScope(shield=True, deadline=trio.current_time() + _CLEANUP_SECONDS_MAX):
             try:
                 await self._mongod.command("admin", {"endSessions": [self._lsid]})
@@ -132,16 +132,12 @@ class DocumentReader:
                 # mongod ends an unused session by itself.
                 logger.info("Could not end a session", namespace=str(self._namespace), error=str(error))
 
-    async def _find(self, scan: Mapping[str, Any]) -> None:
-        assert self._cursor is not None
-        await self._cursor.find(
-            {
-                **scan,
-                "collectionUUID": self._collection_uuid,
-                "batchSize": 0,
-                "readConcern": {"level": "majority"},
-            }
-        )
+    async def _find(self, scan: Mapping[str, Any]) -> RawCursor:
+        """Open the cursor of a scan, without documents for now."""
+        find = {**scan, "collectionUUID": self._collection_uuid, "readConcern": {"level": "majority"}}
+        self._cursor = migration_cursor(self._mongod, self._namespace, find, options={"lsid": self._lsid})
+        await self._cursor.next_batch(batchSize=0)
+        return self._cursor
 
     async def _take(self, batch: RawBatch) -> None:
         if batch.is_empty:

@@ -6,20 +6,25 @@ which show how far mongod has scanned even when it had nothing to send.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 from bson.timestamp import Timestamp
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.shardd.local_mongod.raw_cursor import RawBatch, RawCursor
+from shardwright.shardd.local_mongod.cursors import migration_cursor
 from shardwright.shardd.local_mongod.write_concern import MAJORITY
 from shardwright.shardd.migration.source.oplog_entries import MARKER_FIELD, EntryKind, OplogEntry, WatchedCollection
 from shardwright.shardd.migration.source.touched_ids import TouchedIds
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.timestamps import pack_timestamp, unpack_timestamp
+from shardwright.wire.cursor_batch import RawBatch
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import decode_value
+
+if TYPE_CHECKING:
+    from shardwright.wire.transport.cursor import RawCursor
 
 OPLOG: Final = Namespace("local", "oplog.rs")
 
@@ -76,18 +81,16 @@ class OplogFollower:
         present = await self._write_marker()
         self.followed = pack_timestamp(position or present)
         start = unpack_timestamp(self.followed)
-        self._cursor = RawCursor(self._mongod, await self._mongod.pool.borrow(), OPLOG)
-        await self._cursor.find(
-            {
-                "filter": {"ts": {"$gt": start}, **self._watched.filter()},
-                "tailable": True,
-                "awaitData": True,
-                "batchSize": 0,
-                "readConcern": {"level": "majority"},
-                "$_requestResumeToken": True,
-                **_FORWARD,
-            }
-        )
+        find = {
+            "filter": {"ts": {"$gt": start}, **self._watched.filter()},
+            "tailable": True,
+            "awaitData": True,
+            "readConcern": {"level": "majority"},
+            "$_requestResumeToken": True,
+            **_FORWARD,
+        }
+        self._cursor = migration_cursor(self._mongod, OPLOG, find)
+        await self._cursor.next_batch(batchSize=0)
         # Checked only once the cursor is open: mongod would fail the cursor if entries it has yet to read were removed.
         oldest = await self._find_entry({}, {"projection": {"ts": 1}})
         if oldest is None or oldest["ts"] > start:
@@ -106,8 +109,8 @@ class OplogFollower:
         """
         cursor = self._cursor
         assert cursor is not None, "opened"
-        while cursor.id:
-            await self._read(await cursor.more(maxTimeMS=_AWAIT_MS, batchSize=_ENTRIES_MAX))
+        while not cursor.is_exhausted:
+            await self._read(await cursor.next_batch(maxTimeMS=_AWAIT_MS, batchSize=_ENTRIES_MAX))
         raise CommandError(ErrorCode.CursorNotFound, "the cursor on the oplog ended")
 
     async def wait_followed(self, time: Timestamp, check: Callable[[], None]) -> None:
@@ -154,7 +157,7 @@ class OplogFollower:
                 self._take(entry, entry.time)
             self.followed = entry.time
         if batch.is_empty:
-            self.followed = max(self.followed, batch.scanned)
+            self.followed = max(self.followed, _looked_up_to(batch))
         self._progress.unpark_all()
 
     def _take(self, entry: OplogEntry, committed: int) -> None:
@@ -190,9 +193,8 @@ class OplogFollower:
     async def _find_operations(self, time: int) -> bytes | None:
         """The raw entry of a time, if it has writes to the collection."""
         arguments = {"filter": {**_at(time), **self._watched.operations_filter()}, "limit": 1, "singleBatch": True}
-        async with RawCursor.open(self._mongod, OPLOG) as cursor:
-            batch = await cursor.find({**arguments, **_FORWARD})
-        return next(iter(batch.documents()), None)
+        found = await migration_cursor(self._mongod, OPLOG, {**arguments, **_FORWARD}).all_documents()
+        return next(iter(found), None)
 
     async def _find_entry(self, wanted: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any] | None:
         """The first entry that matches."""
@@ -200,6 +202,12 @@ class OplogFollower:
         reply = await self._mongod.command(OPLOG.db, find)
         found: list[dict[str, Any]] = reply["cursor"]["firstBatch"]
         return found[0] if found else None
+
+
+def _looked_up_to(batch: RawBatch) -> int:
+    """Up to which time, packed, mongod has looked for entries; 0 when it does not tell."""
+    token = batch.cursor.get(b"postBatchResumeToken")
+    return 0 if token is None else pack_timestamp(decode_value(batch.frame, token).get("ts", Timestamp(0, 0)))
 
 
 def _at(time: int) -> dict[str, Any]:

@@ -162,7 +162,7 @@ class LoneDonor:
             range=ChunkRange.of(PATTERN, LOW, HIGH),
             request=request,
             new_source=lambda shard, session, observe: Source(),
-            new_history=lambda shard: SimpleNamespace(observe=None),
+            new_history=lambda shard: SimpleNamespace(observe=None, close=trio.lowlevel.checkpoint),
         )
         coordinator = MigrationCoordinatorDocument(
             id=uuid4(),

@@ -1,0 +1,128 @@
+"""One batch of a cursor, within the reply that contains it."""
+
+from collections.abc import Mapping, Sequence
+from struct import Struct
+from typing import Any, Final, Protocol, TypeVar
+
+from shardwright.wire import rawbson
+from shardwright.wire.errors import CommandError, RemoteProtocolError
+from shardwright.wire.frames import OP_MSG, Header
+
+Document = TypeVar("Document", covariant=True)
+
+_BODY_AT: Final = 21
+"""Offset of the body in an OP_MSG whose first section it is, as in replies."""
+
+_unpack_int64 = Struct("<q").unpack_from
+_unpack_int32 = Struct("<i").unpack_from
+
+
+class CursorBatch(Protocol[Document]):
+    """What reading a cursor takes from a batch.
+
+    Attributes:
+        cursor_id: the cursor's id; 0 if this is its last batch.
+        namespace: the ``db.collection`` that ``getMore`` has to name.
+    """
+
+    cursor_id: int
+    namespace: str
+
+    def documents(self) -> Sequence[Document]:
+        """The documents; a batch may be empty."""
+
+
+class DecodedBatch:
+    """The batch of a decoded reply.
+
+    Attributes:
+        cursor: the field ``cursor`` of the reply.
+        cursor_id: see `CursorBatch`.
+        namespace: see `CursorBatch`.
+    """
+
+    __slots__ = ("cursor", "cursor_id", "namespace")
+
+    def __init__(self, reply: Mapping[str, Any]) -> None:
+        """Find the batch in a reply that is not an error.
+
+        Raises:
+            RemoteProtocolError: the reply has no cursor.
+        """
+        if "cursor" not in reply:
+            raise RemoteProtocolError("a reply without a cursor")
+        self.cursor: Mapping[str, Any] = reply["cursor"]
+        self.cursor_id = int(self.cursor["id"])
+        self.namespace: str = self.cursor["ns"]
+
+    def documents(self) -> list[dict[str, Any]]:
+        """The documents."""
+        batch: list[dict[str, Any]] = self.cursor["nextBatch" if "nextBatch" in self.cursor else "firstBatch"]
+        return batch
+
+
+class RawBatch:
+    """A batch within the frame of the reply, not decoded.
+
+    Attributes:
+        frame: the reply.
+        fields: the spans of the body's top-level fields in the frame.
+        cursor: the spans of the fields of ``cursor`` in the frame.
+        cursor_id: see `CursorBatch`.
+        namespace: see `CursorBatch`.
+    """
+
+    __slots__ = ("_array", "cursor", "cursor_id", "fields", "frame", "namespace")
+
+    def __init__(self, frame: bytes) -> None:
+        """Find the batch in a reply.
+
+        Raises:
+            CommandError: the reply says ``ok: 0``.
+            RemoteProtocolError: it is not the reply of a cursor.
+        """
+        if Header(frame).opcode != OP_MSG or frame[_BODY_AT - 1]:
+            raise RemoteProtocolError("a reply that is not a single document")
+        self.frame = frame
+        self.fields = rawbson.index(frame, _BODY_AT)
+        span = self.fields.get(b"cursor")
+        if span is None:
+            end = _BODY_AT + rawbson.document_length(frame, _BODY_AT)
+            raise CommandError.from_reply(rawbson.decode_document(frame[_BODY_AT:end]))
+        if span[0] != rawbson.OBJECT:
+            raise RemoteProtocolError("a cursor reply whose cursor is not a document")
+        self.cursor = rawbson.index(frame, span[2])
+        self._array = self._part(b"nextBatch" if b"nextBatch" in self.cursor else b"firstBatch", rawbson.ARRAY)
+        self.cursor_id = int(_unpack_int64(frame, self._part(b"id", rawbson.INT64)[2])[0])
+        self.namespace = str(rawbson.decode_value(frame, self._part(b"ns", rawbson.STRING)))
+
+    @property
+    def array(self) -> memoryview:
+        """The documents as a raw BSON array, not copied."""
+        return memoryview(self.frame)[self._array[2] : self._array[3]]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no documents."""
+        return self._array[3] - self._array[2] == len(rawbson.EMPTY_DOCUMENT)
+
+    def documents(self) -> list[bytes]:
+        """The documents, each as bytes."""
+        return rawbson.array_documents(self.frame, self._array)
+
+    def count(self, expected: int) -> int:
+        """The number of documents, found without visiting each if there are as many as expected."""
+        frame, start, end = self.frame, self._array[2], self._array[3]
+        if expected:
+            key = b"\x03%d\0" % (expected - 1)
+            position = frame.rfind(key, start, end)
+            # A field of that name within a document would end before the end of the array.
+            if position >= 0 and position + len(key) + _unpack_int32(frame, position + len(key))[0] == end - 1:
+                return expected
+        return sum(1 for _ in rawbson.spans(frame, start))
+
+    def _part(self, name: bytes, kind: int) -> rawbson.Span:
+        span = self.cursor.get(name)
+        if span is None or span[0] != kind:
+            raise RemoteProtocolError(f"a cursor reply in which {name.decode()} is missing or of another type")
+        return span
