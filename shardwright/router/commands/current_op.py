@@ -4,6 +4,7 @@ from typing import Any, Final
 
 import bson
 
+from shardwright.daemon.current_op import find_operations, found_operations
 from shardwright.router.commands.command_registry import command
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.scatter import scatter
@@ -14,7 +15,6 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
 
-_OPTIONS: Final = ("$all", "$ownOps")
 _MALFORMED_OPID: Final = 28625
 """MongoDB's number for an opid that is neither a number nor ``shard:number``."""
 
@@ -22,27 +22,16 @@ _MALFORMED_OPID: Final = 28625
 @command("currentOp", admin_only=True, reads=True)
 async def current_op(operation: Operation) -> Reply:
     """The operations running on the shards; their opids include the shard."""
-    arguments = operation.request.document
-    stage = {"allUsers": not arguments.get("$ownOps"), "idleConnections": bool(arguments.get("$all"))}
-    conditions = {
-        name: value
-        for name, value in list(arguments.items())[1:]
-        if name not in _OPTIONS and name not in ("comment", "lsid", "maxTimeMS") and not name.startswith("$")
-    }
-    question = {
-        "aggregate": 1,
-        "pipeline": [{"$currentOp": stage}, {"$match": conditions}],
-        "cursor": {},
-        "$db": "admin",
-    }
-    frame = op_msg(bson.encode(question), request_id=next_request_id())
+    question = bson.encode({**find_operations(operation.request.document), "$db": "admin"})
+    frame = op_msg(question, request_id=next_request_id())
     shards = await operation.context.shards.all_ids()
     replies = await scatter(operation, dict.fromkeys(shards, frame), may_repeat=True)
     raise_worst(replies)
-    found = [
-        _with_shard(running, reply.shard_id) for reply in replies for running in reply.document["cursor"]["firstBatch"]
-    ]
-    return {"inprog": found}
+    return {
+        "inprog": [
+            _with_shard(running, reply.shard_id) for reply in replies for running in found_operations(reply.document)
+        ]
+    }
 
 
 @command("killOp", admin_only=True)

@@ -1,33 +1,20 @@
 """``currentOp`` and ``killOp``, for the daemon's operations and those of its mongod."""
 
-from typing import Any, Final
+from typing import Any
 
+from shardwright.daemon.current_op import find_operations, found_operations
 from shardwright.shardd.commands.command_registry import command
 from shardwright.shardd.commands.components import ShardComponents
 from shardwright.shardd.operations.current_op import union_with
 from shardwright.wire.request import Request
 
-_GENERIC: Final = frozenset({"lsid", "maxTimeMS", "comment", "apiVersion", "apiStrict", "apiDeprecationErrors"})
-
 
 @command("currentOp", admin_only=True, primary_only=False, needs_identity=False, is_interruptible=True)
 async def current_op(shard: ShardComponents, request: Request) -> dict[str, Any]:
-    """The operations that match the command's fields, by a pipeline like the one mongod's ``currentOp`` builds."""
-    arguments = request.document
-    stage = {
-        "allUsers": not arguments.get("$ownOps"),
-        "idleConnections": bool(arguments.get("$all")),
-        "truncateOps": True,
-    }
-    wanted = {
-        name: value
-        for position, (name, value) in enumerate(arguments.items())
-        if position and not name.startswith("$") and name not in _GENERIC
-    }
+    """The operations that match the command's fields."""
     operations = shard.migrations.progress()
-    pipeline = [{"$currentOp": stage}, *([union_with(operations)] if operations else []), {"$match": wanted}]
-    reply = await shard.context.mongod.command("admin", {"aggregate": 1, "pipeline": pipeline, "cursor": {}})
-    return {"inprog": reply["cursor"]["firstBatch"]}
+    question = find_operations(request.document, [union_with(operations)] if operations else ())
+    return {"inprog": found_operations(await shard.context.mongod.command("admin", question))}
 
 
 @command("killOp", admin_only=True, primary_only=False, needs_identity=False)

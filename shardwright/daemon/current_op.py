@@ -1,0 +1,36 @@
+"""What ``currentOp`` asks mongod: a pipeline, as in mongod's own command of that name."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+_GENERIC: Final = frozenset({"lsid", "maxTimeMS", "comment", "apiVersion", "apiStrict", "apiDeprecationErrors"})
+
+
+def find_operations(arguments: Mapping[str, Any], added: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """An ``aggregate`` on ``admin`` that finds the operations that a ``currentOp`` asks for.
+
+    They come in one document, so that all of them are in the first batch. More than 16 MB of them are an error, as they
+    are to MongoDB.
+
+    Args:
+        arguments: the whole command. Its fields are conditions, unless all commands have them.
+        added: stages that add further operations before these conditions.
+    """
+    stage = {
+        "allUsers": not arguments.get("$ownOps"),
+        "idleConnections": bool(arguments.get("$all")),
+        "truncateOps": True,
+    }
+    conditions = {
+        name: value
+        for position, (name, value) in enumerate(arguments.items())
+        if position and not name.startswith("$") and name not in _GENERIC
+    }
+    together = {"_id": None, "inprog": {"$push": "$$ROOT"}}
+    pipeline = [{"$currentOp": stage}, *added, {"$match": conditions}, {"$group": together}]
+    return {"aggregate": 1, "pipeline": pipeline, "cursor": {}}
+
+
+def found_operations(reply: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The operations in the reply to `find_operations`."""
+    return [operation for group in reply["cursor"]["firstBatch"] for operation in group["inprog"]]

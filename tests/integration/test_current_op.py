@@ -1,0 +1,36 @@
+"""``currentOp`` shows all operations there are, not only as many as fit into a first batch."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.integration.raw_client import raw_client
+from tests.integration.sharded import LOWER
+from tests.local_cluster import RunningCluster
+
+CONNECTIONS = 120
+"""More than the 101 documents that a first batch has by default."""
+
+
+@pytest.fixture(scope="module")
+def clients(cluster: RunningCluster) -> Iterator[set[str]]:
+    """The addresses of many connections to the mongod of the lower shard, which do nothing."""
+    with ExitStack() as connections:
+        addresses = set[str]()
+        for _ in range(CONNECTIONS):
+            connection = connections.enter_context(raw_client(cluster.address("shard0.0.mongod")))
+            assert connection.command({"ping": 1})["ok"]
+            host, port = connection.socket.getsockname()
+            addresses.add(f"{host}:{port}")
+        yield addresses
+
+
+@pytest.mark.parametrize("process", ["router.0", "shard0.0.shardd"])
+def test_more_operations_than_a_first_batch_holds(cluster: RunningCluster, clients: set[str], process: str) -> None:
+    with cluster.direct(process) as client:
+        shown = client.admin.command({"currentOp": 1, "$all": True, "client": {"$in": list(clients)}})["inprog"]
+        none = client.admin.command({"currentOp": 1, "client": "nobody"})["inprog"]
+    assert {each["client"] for each in shown} == clients
+    assert {each.get("shard") for each in shown} == {LOWER if process == "router.0" else None}
+    assert none == []
