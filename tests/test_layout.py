@@ -10,14 +10,25 @@ import pytest
 
 from tests.syntax import HOUSE, docstring, files_imported, imported
 
-PACKAGES: Final = ("wire", "daemon", "sharding", "router", "shardd", "configd", "deploy", "mongosh_compat")
+PACKAGES: Final = (
+    "wire",
+    "daemon",
+    "sharding",
+    "config_servers",
+    "router",
+    "shardd",
+    "configd",
+    "deploy",
+    "mongosh_compat",
+)
 
 MAY_IMPORT: Final = {
     "wire": {"wire"},
     "daemon": {"daemon", "wire"},
     "sharding": {"sharding", "wire"},
-    "router": {"router", "daemon", "sharding", "wire"},
-    "shardd": {"shardd", "daemon", "sharding", "wire"},
+    "config_servers": {"config_servers", "sharding", "wire"},
+    "router": {"router", "config_servers", "daemon", "sharding", "wire"},
+    "shardd": {"shardd", "config_servers", "daemon", "sharding", "wire"},
     "configd": {"configd", "daemon", "sharding", "wire"},
     "deploy": {"deploy", "mongosh_compat"},
     "mongosh_compat": {"mongosh_compat"},

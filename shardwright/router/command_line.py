@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
+from shardwright.config_servers.catalog_client import READ_SECONDS_MAX
 from shardwright.daemon.logs import reopen_logs, rotate_logs
 from shardwright.daemon.options import (
     HostList,
@@ -17,7 +18,6 @@ from shardwright.daemon.options import (
 from shardwright.daemon.run import run_daemon
 from shardwright.router.context.options import RouterOptions
 from shardwright.router.processes.workers import add_worker_options, run_workers, worker_sockets
-from shardwright.router.routing.catalog_client import READ_SECONDS_MAX
 from shardwright.router.service import RouterService
 
 DEFAULT_PORT = 27017

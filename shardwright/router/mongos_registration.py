@@ -6,8 +6,8 @@ from typing import Final
 import trio
 from bson.int64 import Int64
 
+from shardwright.config_servers.catalog_client import CatalogClient
 from shardwright.router.context.version import MONGODB_VERSION
-from shardwright.router.routing.catalog_client import CatalogClient
 from shardwright.wire.errors import BackendError
 
 _INTERVAL_SECONDS: Final = 10.0

@@ -1,17 +1,12 @@
 """The router reads the catalog no older than what it has seen of it, and tells shards what it has seen."""
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, cast
-
 import bson
-import pytest
 import trio
 from bson.timestamp import Timestamp
 
 from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.placement.database_routing import DatabaseRouting
 from shardwright.router.replies.shard_reply import ShardReply
-from shardwright.router.routing.catalog_client import CatalogClient
 from shardwright.router.writes.messages import broadcast_elements
 from shardwright.sharding.catalog.reads import read_shards
 from shardwright.sharding.clock import VectorClock
@@ -19,47 +14,11 @@ from shardwright.sharding.timestamps import pack_timestamp
 from shardwright.sharding.versions import DatabaseVersion
 from shardwright.wire import rawbson
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
 from shardwright.wire.message import op_msg
-
-if TYPE_CHECKING:
-    from shardwright.wire.transport.replica_set import ReplicaSetClient
+from tests.config_servers.fake_config_servers import FakeConfigServers, client_of
 
 TIME = Timestamp(7, 3)
 LATER = Timestamp(8, 1)
-
-
-class FakeConfigServers:
-    """Answers every read with nothing, as of a time, and keeps the commands."""
-
-    def __init__(self, time: Timestamp) -> None:
-        self.time = time
-        self.is_lagging = False
-        self.commands: list[Mapping[str, Any]] = []
-
-    async def find_raw(
-        self, _: str, command: Mapping[str, Any], *, on_reply: Callable[[bytes, Mapping[bytes, rawbson.Span]], None]
-    ) -> list[bytes]:
-        self.commands.append(command)
-        if self.is_lagging:
-            raise CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit")
-        body = bson.encode({"ok": 1.0, "operationTime": self.time})
-        on_reply(body, rawbson.index(body))
-        return []
-
-
-def catalog_of(servers: FakeConfigServers, clock: VectorClock) -> CatalogClient:
-    return CatalogClient(cast("ReplicaSetClient", servers), clock, 5)
-
-
-def test_each_read_is_no_older_than_the_one_before() -> None:
-    servers = FakeConfigServers(TIME)
-    catalog = catalog_of(servers, VectorClock())
-    trio.run(catalog.read, read_shards())
-    trio.run(catalog.read, read_shards())
-    first, second = (command["readConcern"] for command in servers.commands)
-    assert first == {"level": "majority"}
-    assert second == {"level": "majority", "afterClusterTime": TIME}
 
 
 def test_after_a_stale_error_the_catalog_is_read_as_of_what_the_shard_knows() -> None:
@@ -67,17 +26,9 @@ def test_after_a_stale_error_the_catalog_is_read_as_of_what_the_shard_knows() ->
     stale = {"ok": 0.0, "code": ErrorCode.StaleConfig, "errmsg": "stale", "$configTime": LATER}
     reply = ShardReply("sh0", "host:1", op_msg(bson.encode(stale), request_id=1, response_to=1))
     reply.tell(clock)
-    trio.run(catalog_of(servers, clock).read, read_shards())
+    trio.run(client_of(servers, clock).read, read_shards())
     assert servers.commands[0]["readConcern"]["afterClusterTime"] == LATER
     assert b"$configTime" not in reply.for_client()
-
-
-def test_config_servers_that_do_not_come_up_to_the_time_are_too_slow() -> None:
-    servers = FakeConfigServers(TIME)
-    servers.is_lagging = True
-    with pytest.raises(CommandError) as caught:
-        trio.run(catalog_of(servers, VectorClock()).read, read_shards())
-    assert caught.value.code == ErrorCode.NetworkInterfaceExceededTimeLimit
 
 
 VERSION = DatabaseVersion.from_value({"uuid": bson.Binary(bytes(16), 4), "timestamp": TIME, "lastMod": 1})

@@ -16,8 +16,8 @@ from shardwright.sharding.versions import DatabaseVersion
 if TYPE_CHECKING:
     from types import GeneratorType
 
+    from shardwright.config_servers.catalog_client import CatalogClient
     from shardwright.router.placement.collection_routing import CollectionRouting
-    from shardwright.router.routing.catalog_client import CatalogClient
 
 VERSION = DatabaseVersion(UUID(int=1), Timestamp(1, 1), 1)
 

@@ -34,8 +34,7 @@ async def add_shard(operation: Operation) -> Reply:
 @command("listShards", admin_only=True, reads=True)
 async def list_shards(operation: Operation) -> Reply:
     """The shards of this cluster according to the catalog."""
-    reading = {"find": "shards", "readConcern": {"level": "majority"}}
-    documents = await operation.context.catalog.client.find_raw("config", reading)
+    documents = await operation.context.catalog.find("shards", {})
     return {"shards": [raw_document(document) for document in documents]}
 
 

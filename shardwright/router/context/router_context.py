@@ -5,13 +5,13 @@ from typing import Any
 
 import trio
 
+from shardwright.config_servers.catalog_client import CatalogClient
 from shardwright.daemon.metrics import Metrics
 from shardwright.router.context.options import RouterOptions
 from shardwright.router.context.parameters import Parameters
 from shardwright.router.context.quiesce import Quiesce
 from shardwright.router.context.served_clients import ServedClients
 from shardwright.router.cursors.manager import CursorManager
-from shardwright.router.routing.catalog_client import CatalogClient
 from shardwright.router.routing.routing_cache import RoutingCache
 from shardwright.router.routing.shards import ShardRegistry
 from shardwright.router.sending.shard_sender import ShardSender

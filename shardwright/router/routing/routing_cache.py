@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import trio
 
+from shardwright.config_servers.catalog_client import CatalogClient
 from shardwright.daemon.single_flight import SingleFlight
 from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.placement.database_routing import CONFIG_SHARD, DatabaseRouting
-from shardwright.router.routing.catalog_client import CatalogClient
 from shardwright.sharding.catalog.reads import read_database, read_routing
 from shardwright.sharding.namespace import check_database_name
 from shardwright.sharding.routing_table import RoutingTable

@@ -5,10 +5,10 @@ from typing import Any, Final
 
 import trio
 
+from shardwright.config_servers.catalog_client import CatalogClient
 from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.single_flight import SingleFlight
 from shardwright.router.placement.database_routing import CONFIG_SHARD
-from shardwright.router.routing.catalog_client import CatalogClient
 from shardwright.sharding.catalog.reads import read_shards
 from shardwright.sharding.catalog.shard_entry import ShardEntry, topology_time
 from shardwright.sharding.clock import VectorClock

@@ -1,30 +1,25 @@
 """The config servers as this shard uses them: reading the catalog and requesting changes to it."""
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, Final
 
 import trio
 from bson.timestamp import Timestamp
 
+from shardwright.config_servers.catalog_client import CatalogClient
 from shardwright.daemon.single_flight import SingleFlight
 from shardwright.shardd.cluster.config_times import ConfigTimes
 from shardwright.shardd.local_mongod.write_concern import MAJORITY
-from shardwright.sharding.catalog.config_time import observe_command, observe_read, read_after
-from shardwright.sharding.catalog.reads import CatalogRead, CatalogReads, Result, read_shards
+from shardwright.sharding.catalog.reads import read_shards
 from shardwright.sharding.catalog.shard_entry import ShardEntry, topology_time
-from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.transport.replica_set import ReplicaSetClient
 
-READ_MILLISECONDS_MAX: Final = 60_000
-"""Time limit for a read on a config server, including its wait for the config time that the shard knows."""
+READ_SECONDS_MAX: Final = 60.0
+"""Time limit for a read, including the wait of a config server for the config time that the shard knows."""
 
 
-class Catalog:
+class Catalog(CatalogClient):
     """Reads and changes the catalog through the primary config server.
-
-    No read is older than the known config time, and reads and changes advance it.
 
     Args:
         client: the client of the config servers.
@@ -39,39 +34,12 @@ class Catalog:
     """
 
     def __init__(self, client: ReplicaSetClient, nursery: trio.Nursery, times: ConfigTimes) -> None:
-        self.client = client
+        super().__init__(client, times.clock, READ_SECONDS_MAX)
         self._times = times
         self.knows_shards = False
         self.topology_time = 0
         self._shards: dict[str, ShardEntry] = {}
         self._shard_loads: SingleFlight[None, None] = SingleFlight(nursery)
-
-    async def read(self, reads: CatalogReads[Result]) -> Result:
-        """Run one of the reads of `sharding.catalog.reads`.
-
-        Raises:
-            CommandError: HostUnreachable, or the config server's error; or raised by the read itself.
-        """
-        try:
-            wanted = next(reads)
-            while True:
-                wanted = reads.send(await self._find(wanted))
-        except StopIteration as done:
-            result: Result = done.value
-            return result
-
-    async def command(self, command: Mapping[str, Any], db: str = "admin") -> dict[str, Any]:
-        """Run an idempotent command.
-
-        Raises:
-            CommandError: HostUnreachable, or the config server's error.
-        """
-        try:
-            reply = await self.client.command(db, command)
-        except BackendError as error:
-            raise _unreachable(error) from error
-        observe_command(self._times.clock, reply)
-        return reply
 
     async def commit(self, command: Mapping[str, Any]) -> dict[str, Any]:
         """Run one of the ``_configsvr`` commands that change the catalog, with majority write concern.
@@ -85,19 +53,6 @@ class Catalog:
         reply = await self.command({**command, "writeConcern": MAJORITY})
         await self._times.wait_durable()
         return reply
-
-    async def find(
-        self, collection: str, query: Mapping[str, Any], *, sort: Mapping[str, int] | None = None
-    ) -> list[bytes]:
-        """The raw documents that a query on a collection of the config database returns.
-
-        Raises:
-            CommandError: as for `command`.
-        """
-        find: dict[str, Any] = {"find": collection, "filter": query, "readConcern": {"level": "majority"}}
-        if sort is not None:
-            find["sort"] = sort
-        return await self._find(CatalogRead("config", find))
 
     async def new_timestamp(
         self, cluster_time: Mapping[str, Any] | None = None, *, write_concern: Mapping[str, Any] = MAJORITY
@@ -127,20 +82,3 @@ class Catalog:
         self._shards = {entry.id: entry for entry in await self.read(read_shards())}
         self.topology_time = topology_time(self._shards.values())
         self.knows_shards = True
-
-    async def _find(self, wanted: CatalogRead) -> list[bytes]:
-        bounded = read_after(wanted, self._times.clock.time.config_time, READ_MILLISECONDS_MAX)
-        try:
-            return await self.client.find_raw(*bounded, on_reply=partial(observe_read, self._times.clock))
-        except CommandError as error:
-            if error.code != ErrorCode.MaxTimeMSExpired:
-                raise
-            raise CommandError(
-                ErrorCode.NetworkInterfaceExceededTimeLimit, "the config servers did not answer in time"
-            ) from error
-        except BackendError as error:
-            raise _unreachable(error) from error
-
-
-def _unreachable(error: BackendError) -> CommandError:
-    return CommandError(ErrorCode.HostUnreachable, f"could not reach the config servers: {error}")

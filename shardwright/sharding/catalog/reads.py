@@ -5,7 +5,7 @@ whole cursor; the generator's return value is the result. The reads carry their 
 config server of MongoDB 6.0 as well.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from bson.timestamp import Timestamp
@@ -122,6 +122,13 @@ def read_chunk_size() -> CatalogReads[int]:
     return ChunkSizeSettings.from_document(_decode(documents[0]) if documents else None).value_bytes
 
 
+def find_in_catalog(
+    collection: str, query: Mapping[str, Any], *, sort: Mapping[str, int] | None = None
+) -> CatalogReads[list[bytes]]:
+    """The raw documents of a collection of the config database that match a query."""
+    return (yield _find(collection, query, **({} if sort is None else {"sort": sort})))
+
+
 def _routing_read(namespace: str, known: RoutingTable | None) -> CatalogRead:
     """The collection's entry followed by its chunks, each as the field ``chunks`` of a document of its own.
 
@@ -167,7 +174,7 @@ def _chunks_of(collection: dict[str, Any], chunks: dict[str, Any]) -> dict[str, 
     }
 
 
-def _find(collection: str, query: dict[str, Any], **options: Any) -> CatalogRead:  # noqa: ANN401 - options of find
+def _find(collection: str, query: Mapping[str, Any], **options: Any) -> CatalogRead:  # noqa: ANN401 - options of find
     return CatalogRead(CONFIG, {"find": collection, "filter": query, **options, "readConcern": {"level": "majority"}})
 
 

@@ -1,0 +1,59 @@
+"""Config servers that a test makes up."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import bson
+import trio
+from bson.timestamp import Timestamp
+
+from shardwright.config_servers.catalog_client import CatalogClient
+from shardwright.sharding.clock import VectorClock
+from shardwright.wire import rawbson
+
+if TYPE_CHECKING:
+    from shardwright.wire.transport.replica_set import ReplicaSetClient
+
+READ_SECONDS_MAX = 5
+
+
+class FakeConfigServers:
+    """Answers every read with nothing, as of a time.
+
+    Attributes:
+        time: the time.
+        failure: what to raise instead.
+        is_silent: there is no answer at all.
+        commands: what has been asked.
+    """
+
+    def __init__(self, time: Timestamp) -> None:
+        self.time = time
+        self.failure: Exception | None = None
+        self.is_silent = False
+        self.commands: list[Mapping[str, Any]] = []
+
+    async def find_raw(
+        self, _: str, command: Mapping[str, Any], *, on_reply: Callable[[bytes, Mapping[bytes, rawbson.Span]], None]
+    ) -> list[bytes]:
+        self.commands.append(command)
+        await self._fail()
+        body = bson.encode({"ok": 1.0, "operationTime": self.time})
+        on_reply(body, rawbson.index(body))
+        return []
+
+    async def command(self, db: str, command: Mapping[str, Any], *, is_idempotent: bool) -> dict[str, Any]:
+        self.commands.append({**command, "$db": db, "isIdempotent": is_idempotent})
+        await self._fail()
+        return {"ok": 1.0, "$configTime": self.time}
+
+    async def _fail(self) -> None:
+        if self.is_silent:
+            await trio.sleep_forever()
+        if self.failure is not None:
+            raise self.failure
+
+
+def client_of(servers: FakeConfigServers, clock: VectorClock) -> CatalogClient:
+    """A client of them, which waits for `READ_SECONDS_MAX`."""
+    return CatalogClient(cast("ReplicaSetClient", servers), clock, READ_SECONDS_MAX)

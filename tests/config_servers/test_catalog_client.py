@@ -1,0 +1,99 @@
+"""Readings of the catalog: as new as what is known, and in bounded time."""
+
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from bson.timestamp import Timestamp
+
+from shardwright.sharding.catalog.reads import read_shards
+from shardwright.sharding.clock import VectorClock
+from shardwright.sharding.timestamps import pack_timestamp
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import BackendError, CommandError
+from tests.config_servers.fake_config_servers import READ_SECONDS_MAX, FakeConfigServers, client_of
+
+TIME = Timestamp(7, 3)
+
+
+def failure_of(servers: FakeConfigServers) -> CommandError:
+    """What a reading ends with."""
+    with pytest.raises(CommandError) as caught:
+        trio.run(
+            client_of(servers, VectorClock()).read,
+            read_shards(),
+            clock=trio.testing.MockClock(autojump_threshold=0),
+        )
+    return caught.value
+
+
+def test_each_read_is_no_older_than_the_one_before() -> None:
+    servers = FakeConfigServers(TIME)
+    catalog = client_of(servers, VectorClock())
+    trio.run(catalog.read, read_shards())
+    trio.run(catalog.read, read_shards())
+    first, second = (command["readConcern"] for command in servers.commands)
+    assert first == {"level": "majority"}
+    assert second == {"level": "majority", "afterClusterTime": TIME}
+
+
+def test_config_servers_that_do_not_come_up_to_the_time_are_too_slow() -> None:
+    servers = FakeConfigServers(TIME)
+    servers.failure = CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit")
+    assert failure_of(servers).code == ErrorCode.NetworkInterfaceExceededTimeLimit
+    assert servers.commands[0]["maxTimeMS"] == READ_SECONDS_MAX * 1000
+
+
+def test_config_servers_that_do_not_answer_are_too_slow() -> None:
+    servers = FakeConfigServers(TIME)
+    servers.is_silent = True
+    assert failure_of(servers).code == ErrorCode.NetworkInterfaceExceededTimeLimit
+
+
+def test_config_servers_that_are_not_there_are_unreachable() -> None:
+    servers = FakeConfigServers(TIME)
+    servers.failure = BackendError("host:1", "closed the connection", sent=True)
+    assert failure_of(servers).code == ErrorCode.HostUnreachable
+
+
+def test_other_errors_are_the_readings() -> None:
+    servers = FakeConfigServers(TIME)
+    servers.failure = CommandError(ErrorCode.Unauthorized, "not authorized")
+    assert failure_of(servers).code == ErrorCode.Unauthorized
+
+
+@pytest.mark.parametrize("sort", [None, {"min": 1}])
+def test_finding_documents(sort: dict[str, int] | None) -> None:
+    servers = FakeConfigServers(TIME)
+
+    async def find() -> list[bytes]:
+        return await client_of(servers, VectorClock()).find("tags", {"ns": "db.c"}, sort=sort)
+
+    assert trio.run(find) == []
+    expected: dict[str, Any] = {"find": "tags", "filter": {"ns": "db.c"}} | ({} if sort is None else {"sort": sort})
+    expected |= {"readConcern": {"level": "majority"}, "maxTimeMS": READ_SECONDS_MAX * 1000}
+    assert servers.commands == [expected]
+
+
+def test_a_command_advances_the_clock() -> None:
+    servers, clock = FakeConfigServers(TIME), VectorClock()
+
+    async def run() -> None:
+        assert (await client_of(servers, clock).command({"ping": 1}))["ok"]
+
+    trio.run(run)
+    assert clock.time.config_time == pack_timestamp(TIME)
+    assert servers.commands == [{"ping": 1, "$db": "admin", "isIdempotent": True}]
+
+
+def test_a_command_to_servers_that_are_not_there() -> None:
+    servers = FakeConfigServers(TIME)
+    servers.failure = BackendError("host:1", "closed the connection", sent=True)
+
+    async def run() -> None:
+        await client_of(servers, VectorClock()).command({"ping": 1}, is_idempotent=False)
+
+    with pytest.raises(CommandError) as caught:
+        trio.run(run)
+    assert caught.value.code == ErrorCode.HostUnreachable
