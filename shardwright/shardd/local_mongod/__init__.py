@@ -1,4 +1,4 @@
-"""This shard's mongod: its collections, indexes and ranges, raw cursors, and the reserved sessions.
+"""This shard's mongod: its collections, indexes and ranges, cursors, and the reserved sessions.
 
 Owns reading and writing these without any knowledge of placement, and the collections of ``config`` that are private to
 this shard.

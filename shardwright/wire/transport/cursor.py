@@ -113,7 +113,7 @@ class Cursor(ABC, Generic[Batch, Document]):
             return [document async for batch in self for document in batch.documents()]
 
     async def close(self) -> None:
-        """Kill the cursor if it is open, even when cancelled. Failures are logged: mongod ends idle cursors by itself."""
+        """Kill the cursor if it is open, even when cancelled. A failure is logged; mongod ends idle cursors itself."""
         cursor_id, self.id = self.id, 0
         if not cursor_id:
             return
