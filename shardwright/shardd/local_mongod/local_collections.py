@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
-import bson
 from bson.binary import Binary
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
@@ -13,11 +12,8 @@ from shardwright.shardd.local_mongod.write_concern import MAJORITY
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.frames import next_request_id
-from shardwright.wire.message import op_msg
-from shardwright.wire.rawbson import array_documents, decode_value, find, index
-from shardwright.wire.transport.client import decode_reply, response_body
-from shardwright.wire.transport.cursor import DecodedCursor
+from shardwright.wire.rawbson import decode_value, index
+from shardwright.wire.transport.cursor import DecodedCursor, RawCursor
 
 _BUCKETS: Final = "system.buckets."
 """The prefix of the collections that store the documents of time-series collections."""
@@ -52,13 +48,7 @@ async def describe(mongod: LocalMongod, namespace: Namespace) -> LocalCollection
 
 async def read_options(mongod: LocalMongod, namespace: Namespace) -> tuple[str, bytes] | None:
     """The kind of the collection or view with a name, and its raw options; None if there is none."""
-    body = bson.encode({**_listing(namespace), "$db": namespace.db})
-    frame = await mongod.pool.exchange(op_msg(body, request_id=next_request_id()))
-    decode_reply(frame)  # raises if the command failed
-    reply = response_body(frame)
-    batch = find(reply, b"firstBatch", index(reply)[b"cursor"][2])
-    assert batch is not None
-    for entry in array_documents(reply, batch):
+    for entry in await RawCursor(mongod.pool.exchange, namespace.db, _listing(namespace)).all_documents():
         fields = index(entry)
         _, _, start, end = fields[b"options"]
         return decode_value(entry, fields[b"type"]), entry[start:end]

@@ -3,19 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import bson
-
 from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.shardd.local_mongod.cursors import all_documents
 from shardwright.shardd.local_mongod.range_scan import ShardKeyIndex
 from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire import rawbson
-from shardwright.wire.errors import CommandError
-from shardwright.wire.frames import next_request_id
-from shardwright.wire.message import op_msg
-from shardwright.wire.transport.client import decode_reply, response_body
 
 
 async def next_batch(
@@ -29,14 +24,8 @@ async def next_batch(
     """
     index = await ShardKeyIndex.find(mongod, namespace, pattern)
     for scan in index.scans(pattern, wanted):
-        options = {"projection": {"_id": 1}, "batchSize": size, "limit": size, "singleBatch": True, "$db": namespace.db}
-        find = bson.encode({"find": namespace.collection, **scan, **options})
-        frame = await mongod.pool.exchange(op_msg(find, request_id=next_request_id()))
-        reply = response_body(frame)
-        cursor = rawbson.find(reply, b"cursor")
-        if cursor is None:
-            raise CommandError.from_reply(decode_reply(frame))
-        found = rawbson.array_documents(reply, rawbson.index(reply, cursor[2])[b"firstBatch"])
+        some = {"projection": {"_id": 1}, "batchSize": size, "limit": size, "singleBatch": True}
+        found = await all_documents(mongod, namespace, {**scan, **some})
         if found:
             return found
     return []

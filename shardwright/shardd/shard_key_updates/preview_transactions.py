@@ -25,12 +25,12 @@ from shardwright.wire.logger import get_logger
 from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import decode_document, decode_value, find
 from shardwright.wire.transport.client import response_body
+from shardwright.wire.transport.cursor import DecodedCursor
 
 logger = get_logger("shardd.previews")
 
 _SESSION_PREFIX: Final = RESERVED_ID_START + b"\1"
 _RANDOM_BYTES: Final = 4
-_SESSIONS_MAX: Final = 10_000
 _END_SECONDS_MAX: Final = 1.0
 _ADMIN: Final = "admin"
 
@@ -123,10 +123,8 @@ class PreviewTransactions:
         # Idle ones are listed as sessions, the others as operations.
         operations = {"$currentOp": {"allUsers": True, "idleSessions": True}}
         pipeline = [operations, {"$match": {"lsid.id": ids, "transaction": {"$exists": True}}}]
-        reply = await self._mongod.command(
-            _ADMIN, {"aggregate": 1, "pipeline": pipeline, "cursor": {"batchSize": _SESSIONS_MAX}}
-        )
-        for operation in reply["cursor"]["firstBatch"]:
+        listing = {"aggregate": 1, "pipeline": pipeline, "cursor": {}}
+        for operation in await DecodedCursor(self._mongod.command, _ADMIN, listing).all_documents():
             number = int(operation["transaction"]["parameters"]["txnNumber"])
             logger.info("Ending a preview transaction of a former process", number=number)
             await _overtake(self._mongod, _Session(Binary(operation["lsid"]["id"], UUID_SUBTYPE), number))
