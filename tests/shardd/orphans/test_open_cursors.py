@@ -1,0 +1,107 @@
+"""Which cursors of a real mongod are listed as open, and which of them end with an earlier process."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import count
+from typing import Any
+
+import pytest
+import trio
+from pymongo import MongoClient
+from pymongo.collection import Collection
+from pymongo.cursor import Cursor
+from pymongo.errors import CursorNotFound
+
+from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.shardd.local_mongod.range_scan import OWN_CURSOR_COMMENT
+from shardwright.shardd.orphans.former_cursors import FormerCursors
+from shardwright.shardd.orphans.open_cursors import client_cursors, now, open_cursors
+from tests.shardd.lone_mongod import LoneMongod
+
+MANY = 120
+"""More than the 101 documents that a first batch has by default."""
+
+CLOCK_SECONDS = 0.002
+"""mongod knows to the millisecond when a cursor was opened."""
+
+Documents = Collection[dict[str, Any]]
+_names = count()
+
+
+@pytest.fixture
+def client(lone: LoneMongod) -> Iterator[MongoClient[dict[str, Any]]]:
+    with MongoClient[dict[str, Any]](lone.address, directConnection=True) as connected:
+        yield connected
+
+
+@pytest.fixture
+def documents(client: MongoClient[dict[str, Any]]) -> Iterator[Documents]:
+    """A new collection with two documents."""
+    name = f"open_cursors{next(_names)}"
+    client[name].c.insert_many([{"_id": 1}, {"_id": 2}])
+    yield client[name].c
+    client.drop_database(name)
+
+
+def opened(collection: Documents, **options: Any) -> Cursor[dict[str, Any]]:  # noqa: ANN401 - options of find
+    """A cursor with one document left."""
+    cursor = collection.find(batch_size=1, **options)
+    next(cursor)
+    return cursor
+
+
+def is_open(cursor: Cursor[dict[str, Any]]) -> bool:
+    try:
+        next(cursor)
+    except CursorNotFound:
+        return False
+    return True
+
+
+def test_listing(lone: LoneMongod, documents: Documents) -> None:
+    other = documents.database.other
+    other.insert_many([{}, {}])
+
+    async def check(mongod: LocalMongod) -> None:
+        with ExitStack() as cursors:
+            mine = {cursors.enter_context(opened(documents)).cursor_id for _ in range(MANY)}
+            elsewhere = cursors.enter_context(opened(other)).cursor_id
+            cloning = cursors.enter_context(opened(documents, comment=OWN_CURSOR_COMMENT)).cursor_id
+            until = now()
+            await trio.sleep(CLOCK_SECONDS)
+            cursors.enter_context(opened(documents))
+            found = await open_cursors(mongod, documents.full_name, opened_until=until)
+            assert {each.id for each in found} == mine
+            assert {each.namespace for each in found} == {documents.full_name}
+            assert {each.command["find"] for each in found} == {documents.name}
+            found = [
+                each
+                for each in await client_cursors(mongod, opened_until=until)
+                if each.namespace.startswith(f"{documents.database.name}.")
+            ]
+            assert {each.id for each in found} == {*mine, elsewhere, cloning}
+
+    lone.run(check)
+
+
+def test_cursors_of_an_earlier_process_end(
+    lone: LoneMongod, client: MongoClient[dict[str, Any]], documents: Documents
+) -> None:
+    config = client.config.openCursors
+    config.insert_many([{}, {}])
+
+    async def check(mongod: LocalMongod) -> None:
+        with ExitStack() as cursors:
+            before = [cursors.enter_context(opened(documents)) for _ in range(MANY)]
+            kept = cursors.enter_context(opened(config))
+            former = FormerCursors(mongod)
+            await trio.sleep(CLOCK_SECONDS)
+            later = cursors.enter_context(opened(documents))
+            await former.end()
+            assert former.are_gone
+            assert not any(map(is_open, before))
+            assert is_open(kept)
+            assert is_open(later)
+
+    lone.run(check)
+    config.drop()
