@@ -1,1 +1,1 @@
-"""The config daemon: keeps the catalog of the cluster, and is the only one that writes where data is placed."""
+"""The config daemon: maintains the cluster's catalog, and is the only daemon that changes the placement of data."""

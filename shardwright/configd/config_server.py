@@ -1,4 +1,4 @@
-"""The state of a config daemon: its mongod, and what it may do while that is primary."""
+"""The state of a config daemon: its mongod, and the term while that is primary."""
 
 from collections.abc import Callable
 from typing import Final
@@ -24,7 +24,7 @@ from shardwright.wire.transport.pools import ConnectionPools
 logger = get_logger("configd")
 
 STEP_UP_SECONDS_MAX: Final = 20.0
-"""How long a command waits for a new primary to have made the catalog ready."""
+"""How long a command waits for a new primary to initialize the catalog."""
 
 
 class ConfigServer:
@@ -32,13 +32,13 @@ class ConfigServer:
 
     Args:
         options: how the daemon was started.
-        conflicts: counts changes of the catalog that met others.
+        conflicts: counts changes of the catalog that conflicted with others.
         on_mongod_lost: see `Sidecar`.
 
     Attributes:
         pools: connections to its own mongod, the shards and the other members.
-        sidecar: the daemon's part as a sidecar.
-        primary: what there is to work with; None while the mongod is not primary or the catalog not ready.
+        sidecar: makes the daemon look like its mongod.
+        primary: the current term; None while the mongod is not primary or the catalog is not ready.
     """
 
     def __init__(self, options: SidecarOptions, conflicts: Counter, on_mongod_lost: Callable[[], None]) -> None:
@@ -64,7 +64,7 @@ class ConfigServer:
 
     @property
     def connection_string(self) -> str:
-        """``set/host:port,…`` of the config daemons, as shards and routers know the config servers.
+        """``set/host:port,…`` of the config daemons, by which shards and routers know the config servers.
 
         Raises:
             BackendError: the mongod is gone.
@@ -76,7 +76,7 @@ class ConfigServer:
         return f"{hello['setName']}/{','.join(hello['hosts'])}"
 
     async def wait_for_primary(self) -> Primary | None:
-        """The present term; None if the mongod is not primary, or not ready in `STEP_UP_SECONDS_MAX`."""
+        """The current term; None if the mongod is not primary, or not ready within `STEP_UP_SECONDS_MAX`."""
         if self.primary is None and self.sidecar.is_primary:
             with trio.move_on_after(STEP_UP_SECONDS_MAX):
                 while self.primary is None and self.sidecar.is_primary:
@@ -84,7 +84,7 @@ class ConfigServer:
         return self.primary
 
     async def on_step_up(self, term: int, nursery: trio.Nursery) -> None:
-        """Make the catalog ready and begin to work as primary."""
+        """Initialize the catalog and start working as primary."""
         backoff = Backoff(first_seconds=0.5, seconds_max=1.0)
         while True:
             try:
@@ -92,7 +92,7 @@ class ConfigServer:
                 cluster_id = await initialize_catalog(self.sidecar.mongod)
                 break
             except (CommandError, BackendError) as error:
-                # Nothing else can be done in this term, which ends soon if the mongod is failing.
+                # Nothing more can be done in this term, which will end soon if the mongod is failing.
                 logger.error("Could not initialize the catalog", term=term, error=str(error))
                 await backoff.pause()
         catalog, shards = Catalog(self.sidecar.mongod, cluster_id, self._conflicts), ShardClients(nursery, self.pools)
@@ -111,14 +111,14 @@ class ConfigServer:
         logger.info("The catalog is ready", term=term, cluster_id=str(cluster_id))
 
     def on_step_down(self) -> None:
-        """Interrupt what was under way."""
+        """Interrupt the running operations."""
         if self.primary is not None:
             self.primary.end()
             self.primary = None
         self._announce_change()
 
     def not_ready_reason(self) -> str | None:
-        """Why clients cannot be served at the moment, None when they can."""
+        """Why clients cannot be served at the moment; None if they can."""
         if not self.sidecar.is_ready:
             return "mongod cannot be reached or has no role in its set yet"
         if self.sidecar.is_primary and self.primary is None:

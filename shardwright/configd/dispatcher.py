@@ -1,4 +1,4 @@
-"""What all commands of the config server have in common: who may run them, under which write concern, how long."""
+"""The checks common to all commands of the config server: primary, database, write concern, time limit."""
 
 import math
 from collections.abc import Awaitable, Callable, Mapping
@@ -18,7 +18,7 @@ _NOT_PRIMARY: Final = "not primary"
 
 
 def is_config_command(name: str) -> bool:
-    """Whether this daemon itself runs the command instead of its mongod."""
+    """Whether this daemon runs the command itself, rather than its mongod."""
     return name in COMMANDS
 
 
@@ -28,8 +28,8 @@ async def run_config_command(
     """The reply, without gossip fields.
 
     Raises:
-        CommandError: NotWritablePrimary where the mongod is not primary; InterruptedDueToReplStateChange when it stops
-            to be; MaxTimeMSExpired; what the command itself raises.
+        CommandError: NotWritablePrimary, the mongod is not primary; InterruptedDueToReplStateChange, it has stepped
+            down; MaxTimeMSExpired; or the command's own error.
     """
     command = COMMANDS[request.name]
     if request.db != "admin":
@@ -45,7 +45,7 @@ async def run_config_command(
     except trio.TooSlowError:
         raise CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit") from None
     except BackendError as error:
-        # The local mongod went away in the middle; shards that do not answer are recognised where they are asked.
+        # The local mongod is gone; shards that do not answer are handled by the code that calls them.
         raise CommandError(ErrorCode.InterruptedDueToReplStateChange, f"operation was interrupted: {error}") from error
     return {**reply, "ok": 1.0}
 

@@ -1,4 +1,4 @@
-"""What becomes of each request: a command of the config server is run here, everything else is mongod's."""
+"""Request handling: commands of the config server are run here, everything else is passed on to mongod."""
 
 from typing import Final
 
@@ -39,7 +39,7 @@ _ABOUT_NAMESPACES: Final = frozenset(
         "_configsvrUpdateZoneKeyRange",
     }
 )
-"""The commands of the config server whose argument is a collection or a database; others name shards and the like."""
+"""The commands of the config server whose argument is a collection or database; others name shards and the like."""
 
 
 class ConfigHandler(SidecarHandler):
@@ -50,12 +50,12 @@ class ConfigHandler(SidecarHandler):
         super().__init__(server.sidecar, metrics, server.options.slow_ms, logger)
 
     def namespace_of(self, request: Request) -> str:
-        """What a request is about, for the log."""
+        """The namespace of a request, for the log."""
         return namespace_of(request, in_full=_ABOUT_NAMESPACES, without=COMMANDS.keys() - _ABOUT_NAMESPACES)
 
     @may_run_in_reactor
     async def dispatch(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
-        """Find out what a request is and answer it (see `SidecarHandler.dispatch`)."""
+        """Determine the kind of a request and answer it (see `SidecarHandler.dispatch`)."""
         await in_own_task()
         if is_config_command(request.name):
             return await self._run_config_command(client, request)
@@ -63,7 +63,7 @@ class ConfigHandler(SidecarHandler):
             return await self._server.sidecar.answer_hello(client, upstream, request)
         if request.name == LOG_ROTATE:
             return await rotate_both_logs(upstream, request)
-        # Mongod itself ends what is useless without its client.
+        # mongod itself ends operations whose client has disconnected.
         client.allow_interruption()
         await self._server.sidecar.prepare(request)
         return await upstream.pass_on(request.message.frame, request.message.flags)
@@ -74,8 +74,8 @@ class ConfigHandler(SidecarHandler):
         except CommandError as error:
             if not has_category(error.code, Category.NOT_PRIMARY):
                 raise
-            # Tells a driver whether its knowledge of this member is older than the error; without it, it would have to
-            # assume so, and ask again before it uses the member for anything.
+            # Lets a driver see whether its state of this member is newer than the error; without it, the driver would
+            # have to assume that the state is outdated, and check the member before using it again.
             version = self._server.sidecar.mirror.version.document()
             extra = {**error.extra, "topologyVersion": version}
             raise CommandError(error.code, error.message, labels=error.labels, extra=extra) from error

@@ -1,4 +1,4 @@
-"""The config daemon as `daemon.run` runs it."""
+"""The config daemon as a service for `daemon.run`."""
 
 from typing import Final
 
@@ -20,7 +20,7 @@ _FORWARDED: Final = (
     *("dbStats", "delete", "distinct", "endSessions", "find", "findAndModify", "getMore", "getParameter", "insert"),
     *("killCursors", "listCollections", "listDatabases", "listIndexes", "ping", "serverStatus", "update"),
 )
-"""The commands that are passed on and counted under their names; all others are counted together."""
+"""Forwarded commands that are counted by name; all others are counted together."""
 
 
 class ConfigService(ConfigHandler):
@@ -45,7 +45,7 @@ class ConfigService(ConfigHandler):
 
     @classmethod
     async def start(cls, options: SidecarOptions, nursery: trio.Nursery) -> "ConfigService":
-        """Make the daemon and start its background tasks."""
+        """Create the daemon and start its background tasks."""
         service = cls(options)
         nursery.start_soon(service.config_server.run)
         return service
@@ -56,14 +56,14 @@ class ConfigService(ConfigHandler):
         measure_connections(self.metrics, server, self.config_server.pools)
 
     def not_ready_reason(self) -> str | None:
-        """Why clients cannot be served at the moment, None when they can."""
+        """Why clients cannot be served at the moment; None if they can."""
         return self.config_server.not_ready_reason()
 
     def begin_shutdown(self) -> None:
-        """Nothing has to be told to anyone: clients find their connections closed, as by a mongod that ends."""
+        """Do nothing: as with a mongod that shuts down, clients just find their connections closed."""
 
     def _close_clients(self) -> None:
-        """Close all connections, as the mongod did with its own when it went."""
+        """Close all client connections, because the mongod has closed its own."""
         if self._server_of_clients is not None:
             for client in list(self._server_of_clients.clients):
                 client.scope.cancel()

@@ -1,4 +1,4 @@
-"""Scripted sessions of the real mongosh, run as a client by the demo and the tests.
+"""Scripted sessions of the real mongosh, used by the demo and the tests.
 
-The scripts assert what they expect themselves; this package knows nothing of the daemons.
+The scripts check their results themselves; this package knows nothing of the daemons.
 """

@@ -13,7 +13,7 @@ import bson.json_util
 ENVIRONMENT_VARIABLE = "SHARDWRIGHT_MONGOSH"
 SCRIPTS = Path(__file__).parent / "scripts"
 
-# Loaded before every script: gives it `assert`.
+# Loaded before every script; defines `assert`.
 PRELUDE = SCRIPTS / "assert.js"
 
 DEFAULT_TIMEOUT = 120.0
@@ -24,15 +24,15 @@ class MongoshNotFoundError(Exception):
 
 
 class MongoshTimeoutError(Exception):
-    """A script ran longer than it was allowed to; the message holds what it had printed."""
+    """A script exceeded its time limit; the message contains its output so far."""
 
 
 @dataclass(frozen=True)
 class MongoshResult:
-    """How a script ended.
+    """The result of a script.
 
     Attributes:
-        exit_code: 0 when the script ran to its end, 1 when something was thrown and not caught.
+        exit_code: 0 if the script ran to its end, 1 after an uncaught exception.
         output: standard output and standard error, in order.
     """
 
@@ -40,10 +40,10 @@ class MongoshResult:
     output: str
 
     def check(self) -> str:
-        """The output of a script that ran to its end.
+        """The script's output.
 
         Raises:
-            AssertionError: it did not; the message is its output.
+            AssertionError: it did not run to its end; the message contains its output.
         """
         if self.exit_code != 0:
             raise AssertionError(f"mongosh ended with exit status {self.exit_code}:\n{self.output}")
@@ -73,18 +73,18 @@ def run_script(
     """Run ``script`` against the deployment at ``uri``, without the user's own mongosh configuration.
 
     Args:
-        variables: values the script finds under these global names; anything that BSON can hold.
+        variables: global variables for the script, by name; any BSON values.
         timeout: seconds.
 
     Raises:
         MongoshNotFoundError: there is no mongosh.
-        MongoshTimeoutError: the script did not end in time, and was ended.
+        MongoshTimeoutError: the script did not end in time, and was killed.
     """
     return _run(uri, ["--file", str(PRELUDE), "--file", str(script)], variables or {}, timeout)
 
 
 def run_code(uri: str, code: str, *, timeout: float = DEFAULT_TIMEOUT) -> MongoshResult:
-    """Run a line of JavaScript as `run_script` runs a file; the value of the last expression is printed."""
+    """Run a line of JavaScript like `run_script`; the value of the last expression is printed."""
     return _run(uri, ["--eval", code], {}, timeout)
 
 
@@ -102,7 +102,7 @@ def _run(uri: str, arguments: list[str], variables: Mapping[str, object], timeou
 
 
 def _disable_telemetry(home: Path) -> None:
-    """Make ``home`` one of a user who has answered mongosh's first question; its logs go there too."""
+    """Make ``home`` that of a user who has declined mongosh's telemetry; mongosh's logs go there too."""
     directory = home / ".mongodb" / "mongosh"
     directory.mkdir(parents=True)
     (directory / "config").write_text('{"enableTelemetry": false}')

@@ -1,4 +1,4 @@
-"""The catalog as the primary's operations use it: majority reads, transactions, cluster time."""
+"""The catalog for the primary's operations: majority reads, transactions, cluster time."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import islice
@@ -32,8 +32,8 @@ class Catalog:
 
     Attributes:
         mongod: runs commands on it.
-        cluster_id: which cluster this is.
-        conflicts: counts transactions that collided with other writes and were run again.
+        cluster_id: the identity of the cluster.
+        conflicts: counts transactions that conflicted with other writes and were run again.
     """
 
     def __init__(self, mongod: Commands, cluster_id: ObjectId, conflicts: Counter | None = None) -> None:
@@ -48,7 +48,7 @@ class Catalog:
     async def find(
         self, collection: str, query: Mapping[str, Any], *, sort: Mapping[str, int] | None = None
     ) -> list[dict[str, Any]]:
-        """The documents that match, as a majority of the members has them.
+        """The documents that match, with read concern majority.
 
         Raises:
             CommandError: mongod refused.
@@ -60,15 +60,15 @@ class Catalog:
         return await DecodedCursor(self.mongod.command, DB, command).all_documents()
 
     async def find_by_id(self, collection: str, key: object) -> dict[str, Any] | None:
-        """The document of the given ``_id``, None when there is none; errors as `find`."""
+        """The document with the given ``_id``; None if there is none. Errors as `find`."""
         documents = await self.find(collection, {"_id": key})
         return documents[0] if documents else None
 
     async def insert(self, collection: str, documents: Sequence[Mapping[str, Any]]) -> None:
-        """Insert documents that mean nothing until a transaction refers to them, however many there are.
+        """Insert any number of documents that have no meaning until a transaction refers to them.
 
         Raises:
-            CommandError: mongod refused some of them, or has them not on a majority.
+            CommandError: mongod refused some of them, or they are not on a majority.
             BackendError: mongod does not answer.
         """
         rest = iter(documents)
@@ -76,7 +76,7 @@ class Catalog:
             await self._write({"insert": collection, "documents": batch})
 
     async def delete(self, collection: str, query: Mapping[str, Any]) -> None:
-        """Delete documents that nothing refers to (any more); errors as `insert`."""
+        """Delete documents to which nothing refers; errors as `insert`."""
         await self._write({"delete": collection, "deletes": [{"q": query, "limit": 0}]})
 
     async def shards(self) -> list[ShardEntry]:
@@ -95,16 +95,16 @@ class Catalog:
         return ShardEntry.from_document(document)
 
     async def now(self) -> Timestamp:
-        """The cluster time; what is written after this call gets a later one.
+        """The cluster time; writes after this call get a later one.
 
-        So whatever is created twice in a row, with a write in between, gets two different timestamps.
+        So objects that are created in succession, with a write in between, get different timestamps.
         """
         reply = await self.mongod.command("admin", {"ping": 1})
         time: Timestamp = reply["$clusterTime"]["clusterTime"]
         return time
 
     async def snapshot_window_seconds(self) -> int:
-        """How long the history of data is kept, and so that of its placement has to be."""
+        """How long mongod keeps the history of data, and hence configd that of its placement."""
         name = "minSnapshotHistoryWindowInSeconds"
         reply = await self.mongod.command("admin", {"getParameter": 1, name: 1})
         return int(reply[name])

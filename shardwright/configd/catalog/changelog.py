@@ -17,7 +17,7 @@ _SHARD: Final = "config"
 
 
 class ChangeLog:
-    """Notes changes after they were committed, as MongoDB does: capped collections take no part in transactions.
+    """Records changes after they were committed, as MongoDB does: transactions cannot write to capped collections.
 
     Args:
         mongod: runs commands on the primary.
@@ -31,14 +31,14 @@ class ChangeLog:
     async def log_changes(
         self, what: str, namespace: str, details: Sequence[Mapping[str, Any]], *, client_address: str = ""
     ) -> None:
-        """Note changes of the catalog, an entry each.
+        """Record changes to the catalog, with one entry for each.
 
-        That they could not be noted does not undo them: it goes into the daemon's log.
+        If they cannot be recorded, the failure is logged, because the changes have already been made.
         """
         await self._insert("changelog", [self._entry(what, namespace, each, client_address) for each in details])
 
     async def log_action(self, what: str, details: Mapping[str, Any], *, client_address: str = "") -> None:
-        """Note something that was done, such as turning the balancer off."""
+        """Record an action, such as turning the balancer off."""
         await self._insert("actionlog", [self._entry(what, "", details, client_address)])
 
     def _entry(self, what: str, namespace: str, details: Mapping[str, Any], client_address: str) -> ChangeLogEntry:

@@ -20,7 +20,7 @@ _IN_ORDER = {"min": 1}
 
 
 async def find_collection(transaction: Transaction, namespace: str) -> CollectionEntry | None:
-    """The entry of a sharded collection, None when it is not sharded."""
+    """The entry of a sharded collection; None if it is not sharded."""
     document = await transaction.find_one("collections", {"_id": namespace})
     return None if document is None else CollectionEntry.from_document(document)
 
@@ -34,9 +34,9 @@ class CollectionChunks:
         self._uuid = Binary.from_uuid(collection.uuid)
 
     async def newest(self) -> Chunk:
-        """The chunk of the highest version, which is the collection version.
+        """The chunk with the highest version, which is the collection version.
 
-        Since every change of a chunk raises that, a transaction that read it is committed only if no chunk has changed.
+        Every change to a chunk raises it, so a transaction that has read this chunk commits only if none has changed.
 
         Raises:
             CommandError: IncompatibleShardingMetadata, the collection has no chunks.
@@ -54,12 +54,12 @@ class CollectionChunks:
         return (await self.newest()).version
 
     async def shard_version(self, shard: str) -> ChunkVersion:
-        """The highest version of the chunks on a shard, 0|0 when it owns none."""
+        """The highest version of the chunks on a shard; 0|0 if it owns none."""
         chunk = await self._first({"shard": shard}, sort=_NEWEST_FIRST)
         return chunk.version if chunk else self._no_version
 
     async def shard_version_after(self, shard: str, changes: ChunkChanges) -> ChunkVersion:
-        """The version of a shard that is part in ``changes``: each makes the highest versions there are."""
+        """The version of a shard after ``changes``, in which it takes part; changes produce the highest versions."""
         if not changes.written:
             return await self.shard_version(shard)
         versions = [chunk.version for chunk in changes.written if chunk.shard == shard]
@@ -70,32 +70,32 @@ class CollectionChunks:
         return ChunkVersion(0, 0, self.collection.epoch, self.collection.timestamp)
 
     async def exactly(self, wanted: ChunkRange) -> Chunk | None:
-        """The chunk of just these bounds."""
+        """The chunk with exactly these bounds."""
         return await self._first({"min": _document(wanted.min), "max": _document(wanted.max)})
 
     async def at(self, key: bytes) -> Chunk | None:
-        """The chunk in which a shard key lies, None for the global maximum."""
+        """The chunk that contains a shard key; None for the global maximum."""
         pattern = self.collection.key
         chunk = await self._first({"min": {"$lte": _document(key)}}, sort={"min": -1})
         return chunk if chunk and chunk.range(pattern).contains_key(pattern.key_bytes(key)) else None
 
     async def before(self, key: bytes) -> Chunk | None:
-        """The chunk that ends at or behind a shard key and begins before it, None for the global minimum."""
+        """The chunk that begins before a shard key and ends at or after it; None for the global minimum."""
         return await self._first({"min": {"$lt": _document(key)}}, sort={"min": -1})
 
     async def overlapping(self, wanted: ChunkRange) -> list[Chunk]:
-        """The chunks that hold some part of a range, in order."""
+        """The chunks that overlap a range, in order."""
         first = await self.at(wanted.min)
         since = wanted.min if first is None else first.min
         query = {"uuid": self._uuid, "min": {"$gte": _document(since), "$lt": _document(wanted.max)}}
         return [self._parse(document) for document in await self._transaction.find("chunks", query, sort=_IN_ORDER)]
 
     async def control_chunk(self, moved: Chunk) -> Chunk | None:
-        """Another chunk of the shard that ``moved`` leaves, None when it has no other."""
+        """Another chunk of the shard from which ``moved`` moves; None if it has no other."""
         return await self._first({"shard": moved.shard, "_id": {"$ne": moved.id}}, sort=_IN_ORDER)
 
     async def owners(self) -> list[str]:
-        """The shards that own chunks, in the order of their names: one look-up each, however many chunks there are."""
+        """The shards that own chunks, ordered by name: one look-up per shard, however many chunks there are."""
         owners: list[str] = []
         above: dict[str, Any] = {}
         while chunk := await self._first(above, sort={"shard": 1}):
@@ -104,7 +104,7 @@ class CollectionChunks:
         return owners
 
     def write(self, changes: ChunkChanges) -> None:
-        """Write what a change makes of the chunks, of which `newest` has been read."""
+        """Write the result of a change; the transaction must have read `newest`."""
         self._transaction.delete("chunks", (chunk.id for chunk in changes.deleted))
         self._transaction.put("chunks", (chunk.to_document() for chunk in changes.written))
 
@@ -117,7 +117,7 @@ class CollectionChunks:
 
 
 def bounds_document(chunk: Chunk, version: ChunkVersion | None = None) -> dict[str, Any]:
-    """A chunk as changelog entries show it: ``{min, max, lastmod}``."""
+    """A chunk in the format of changelog entries: ``{min, max, lastmod}``."""
     return {
         "min": decode_document(chunk.min),
         "max": decode_document(chunk.max),

@@ -1,4 +1,4 @@
-"""The config time that replies of the config server's own commands carry."""
+"""The config time in the replies of the config server's own commands."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ from shardwright.wire.errors import BackendError, CommandError
 
 
 async def config_time(mongod: Commands) -> dict[str, Any]:
-    """Up to where a majority has the catalog; nothing from a mongod that has stepped down or gone since.
+    """The time up to which the catalog is majority-committed; empty if mongod has stepped down or is gone.
 
-    The operation time of a majority read is the last one that is committed.
+    The operation time of a majority read is the newest committed time.
     """
     find = {"find": "version", "limit": 1, "readConcern": {"level": "majority"}}
     try:
         return {CONFIG_TIME.decode(): (await mongod.command("config", find))["operationTime"]}
     except (BackendError, CommandError):
-        return {}  # the command has been done, and its answer matters more
+        return {}  # the command has been executed, and its reply matters more

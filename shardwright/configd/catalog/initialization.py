@@ -1,6 +1,6 @@
-"""What the primary of the config servers does first: collections, indexes and the identity of the cluster.
+"""What the config servers' primary does first: creates collections, indexes and the identity of the cluster.
 
-Every step may be repeated, and is at every step-up.
+Every step can be repeated, and is repeated at every step-up.
 """
 
 from typing import Any, Final
@@ -16,19 +16,19 @@ from shardwright.wire.errors import CommandError
 _DB: Final = "config"
 _MAJORITY: Final = {"w": "majority"}
 
-# Present in every catalog of MongoDB, even while they are empty.
+# Present in every MongoDB catalog, even if empty.
 _PLAIN_COLLECTIONS: Final = ("collections", "databases", "settings", "version")
 
-# Belong to the shards; a config server has none of its own.
+# Belongs to the shards; a config server does not have it.
 _NOT_HERE: Final = frozenset({"system.sessions"})
 
 
 async def initialize_catalog(mongod: Commands) -> ObjectId:
-    """Make the catalog what a config server expects; returns the id of the cluster.
+    """Create whatever the catalog lacks; returns the id of the cluster.
 
     Raises:
-        CommandError: mongod refused, for example because it is not primary any more; or the catalog is of another
-            version (IncompatibleShardingConfigVersion).
+        CommandError: mongod refused, for example because it is no longer primary; or the catalog has another version
+            (IncompatibleShardingConfigVersion).
         BackendError: mongod does not answer.
     """
     cluster_id = await _read_cluster_id(mongod)
@@ -68,7 +68,7 @@ async def _read_cluster_id(mongod: Commands) -> ObjectId | None:
 
 
 async def _write_cluster_id(mongod: Commands) -> ObjectId:
-    """The version document is written last, so that a catalog that has it has everything else."""
+    """Write the version document; this comes last, so that a catalog with it is complete."""
     cluster_id = ObjectId()
     insert = {
         "insert": "version",

@@ -1,4 +1,4 @@
-"""Ranges as commands give them."""
+"""Ranges in the arguments of commands."""
 
 from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.chunks import ChunkRange
@@ -11,7 +11,7 @@ def parse_range(pattern: ShardKeyPattern, low: bytes, high: bytes) -> ChunkRange
     """The range between two bounds.
 
     Raises:
-        CommandError: FailedToParse, there is nothing between them.
+        CommandError: FailedToParse, the range is empty.
     """
     if pattern.key_bytes(low) >= pattern.key_bytes(high):
         raise CommandError(

@@ -1,11 +1,11 @@
-"""Transactions on the catalog: the only way in which anything about placement is written.
+"""Transactions on the catalog, through which all changes of placement are written.
 
-A mongod that was not started as a config server runs no multi-document transactions on the config database
-(OperationNotSupportedInTransaction). What is done here instead is what the config server of MongoDB 6.0 itself does to
-change chunks: read, compute, and write everything in one ``applyOps``, which mongod applies as a whole or not at all,
-and only if its ``preCondition`` still holds: that each document which the computation began from is as it was read.
+A mongod that was not started as a config server refuses multi-document transactions on the config database
+(OperationNotSupportedInTransaction). So this does what the config server of MongoDB 6.0 itself does to change chunks:
+read, compute, and write everything in one ``applyOps``, which mongod applies atomically, and only if its
+``preCondition`` holds: each document on which the computation was based is unchanged.
 
-What a transaction does is a function from the catalog as it is to writes. It may run more than once, always from the
+The work of a transaction is a function from the current catalog to writes. It may run more than once, always from the
 start, so it must not have effects outside the transaction.
 """
 
@@ -23,7 +23,7 @@ logger = get_logger("configd.transactions")
 T = TypeVar("T")
 
 ATTEMPTS_MAX: Final = 10
-"""Attempts of a transaction that conflicts with other writes before its caller gets the error."""
+"""The maximum number of attempts of a transaction that conflicts with other writes."""
 
 MAJORITY: Final = {"w": "majority"}
 
@@ -32,7 +32,7 @@ _ABSENT: Final = {"_id": {"$exists": False}}
 
 
 class Commands(Protocol):
-    """What runs commands on the primary mongod."""
+    """Runs commands on the primary mongod."""
 
     async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
         """Run a command and return its decoded reply.
@@ -44,11 +44,11 @@ class Commands(Protocol):
 
 
 class TransactionConflictError(Exception):
-    """What a transaction began from has changed before it could be committed; nothing was written."""
+    """Documents that a transaction has read changed before it was committed; nothing was written."""
 
 
 class Transaction:
-    """Reads of one snapshot of the config database, and writes that are kept back until the commit."""
+    """Reads from one snapshot of the config database, and writes that are buffered until the commit."""
 
     def __init__(self, mongod: Commands) -> None:
         self._mongod = mongod
@@ -64,7 +64,7 @@ class Transaction:
         sort: Mapping[str, int] | None = None,
         projection: Mapping[str, Any] | None = None,
     ) -> list[dict[str, Any]]:
-        """The documents that match. That they stay as they are has to follow from what `find_one` read."""
+        """The documents that match. The commit checks only documents read with `find_one`."""
         command: dict[str, Any] = {"find": collection, "filter": query}
         if sort is not None:
             command["sort"] = sort
@@ -75,7 +75,7 @@ class Transaction:
     async def find_one(
         self, collection: str, query: Mapping[str, Any], *, sort: Mapping[str, int] | None = None
     ) -> dict[str, Any] | None:
-        """The first document that matches, None when there is none. The commit fails if that is not so any more."""
+        """The first document that matches; None if there is none. The commit fails if this has changed."""
         command: dict[str, Any] = {"find": collection, "filter": query, "limit": 1}
         condition: dict[str, Any] = {"query": query}
         if sort is not None:
@@ -87,7 +87,7 @@ class Transaction:
         return found
 
     def put(self, collection: str, documents: Iterable[Mapping[str, Any]]) -> None:
-        """Write whole documents, over those of the same ``_id`` where there are any."""
+        """Insert documents, or replace those with the same ``_id``."""
         self._operations += [
             {"op": "u", "b": True, "ns": f"{_DB}.{collection}", "o": document, "o2": {"_id": document["_id"]}}
             for document in documents
@@ -103,12 +103,12 @@ class Transaction:
         self.delete(collection, (document["_id"] for document in found))
 
     async def commit(self) -> None:
-        """Make the writes, and wait until a majority of the members has them.
+        """Execute the writes with write concern majority.
 
         Raises:
             TransactionConflictError: nothing was written.
             CommandError: nothing was written, or not on a majority (then the code is that of the write concern error).
-            BackendError: mongod went away; whether anything was written is unknown.
+            BackendError: mongod is gone; it is unknown whether anything was written.
         """
         if not self._operations:
             return
@@ -132,12 +132,12 @@ class Transaction:
 async def run_transaction(
     mongod: Commands, work: Callable[[Transaction], Awaitable[T]], conflicts: Counter | None = None
 ) -> T:
-    """The result of ``work``, whose writes a majority of the members has.
+    """The result of ``work``, whose writes are committed with write concern majority.
 
-    Work that collided with other writes is run again, at most `ATTEMPTS_MAX` times in all; ``conflicts`` counts that.
+    Work that conflicts with other writes is run again, with at most `ATTEMPTS_MAX` attempts; ``conflicts`` counts them.
 
     Raises:
-        CommandError: from ``work``, nothing was written; WriteConflict when all attempts collided; else see
+        CommandError: from ``work``, nothing was written; WriteConflict, all attempts conflicted; or see
             `Transaction.commit`.
         BackendError: see `Transaction.commit`.
     """
@@ -157,16 +157,16 @@ async def run_transaction(
 
 
 async def wait_for_majority(mongod: Commands) -> None:
-    """Return when snapshots show everything that was written before the call."""
+    """Wait until snapshots include everything that was written before the call."""
     note = {"appendOplogNote": 1, "data": {"msg": "configd waits for the majority"}, "writeConcern": MAJORITY}
     check_write_concern(await mongod.command("admin", note))
 
 
 def check_write_concern(reply: Mapping[str, Any]) -> None:
-    """Refuse the reply to a write that was made, but not on a majority.
+    """Check that a write was made on a majority.
 
     Raises:
-        CommandError: as the write concern error says.
+        CommandError: the write concern error in the reply.
     """
     if "writeConcernError" in reply:
         raise CommandError.from_reply(reply["writeConcernError"])

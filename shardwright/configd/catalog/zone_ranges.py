@@ -1,4 +1,4 @@
-"""Which ranges a zone may be given in a collection. No I/O."""
+"""Which ranges of a collection may be assigned to a zone. No I/O."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
 FIELDS_DIFFER = 16634
-"""MongoDB's number for ranges of one collection with bounds on different fields."""
+"""MongoDB's code for ranges of one collection whose bounds have different fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class ZoneBounds:
-    """A range of a collection, as documents and as what they are compared by."""
+    """A range of a collection, as documents and as the keys for comparing them."""
 
     min: bytes
     max: bytes
@@ -28,7 +28,7 @@ class ZoneBounds:
         """The range between two bounds.
 
         Raises:
-            CommandError: FailedToParse, there is nothing between them; 16634, they are on different fields.
+            CommandError: FailedToParse, the range is empty; 16634, the bounds have different fields.
         """
         if encode_key(low) >= encode_key(high):
             raise CommandError(
@@ -37,18 +37,18 @@ class ZoneBounds:
         return cls(low, high)
 
     def extended_to(self, pattern: ShardKeyPattern, namespace: Namespace) -> "ZoneBounds":
-        """The range with bounds that are full shard keys.
+        """The range with its bounds extended to full shard keys.
 
         Raises:
-            CommandError: ShardKeyNotFound, the fields of a bound are not the first of the shard key.
+            CommandError: ShardKeyNotFound, the fields of a bound are not a prefix of the shard key.
         """
         return ZoneBounds(_extend(pattern, self.min, "min", namespace), _extend(pattern, self.max, "max", namespace))
 
     def check_against(self, others: Iterable[TagEntry], zone: str) -> None:
-        """Refuse a range that overlaps another one of the collection; the very same range may get another zone.
+        """Refuse a range that overlaps another one of the collection; exactly the same range may get another zone.
 
         Raises:
-            CommandError: RangeOverlapConflict; 16634, the other one's bounds are on other fields.
+            CommandError: RangeOverlapConflict; 16634, the other one's bounds have other fields.
         """
         low, high = encode_key(self.min), encode_key(self.max)
         for other in others:

@@ -1,6 +1,6 @@
-"""The commands of the config server, one module each.
+"""The commands of the config server, in one module each.
 
-Owns their arguments and replies; importing the package registers them all.
+Owns their arguments and replies; importing the package registers all of them.
 May import `catalog`, `primary` and `shards`.
 """
 

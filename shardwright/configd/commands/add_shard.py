@@ -32,10 +32,10 @@ _MAJORITY: Final = {"w": "majority"}
 
 @config_command("_configsvrAddShard")
 async def add_shard(operation: Operation) -> dict[str, Any]:
-    """Check the replica set, tell it that it is a shard, and enter it into the catalog.
+    """Check the replica set, send it its identity as a shard, and insert it into the catalog.
 
-    Entering it is the last step: when an attempt ends before, the next one does everything again, and the shard takes
-    the same identity twice.
+    The insertion is the last step: if an attempt fails earlier, the next one repeats everything, and the shard accepts
+    the same identity again.
 
     Raises:
         CommandError: FailedToParse, BadValue, IllegalOperation, OperationFailed, HostUnreachable,
@@ -71,7 +71,7 @@ async def add_shard(operation: Operation) -> dict[str, Any]:
 
 
 async def _check_lone_host(target: ConnectionString) -> None:
-    """Refuse a host that is named without its replica set, with the reason that its hello gives."""
+    """Refuse a host that is given without its replica set, for the reason found in its hello."""
     try:
         connection = await Connection.open(target.hosts[0], handshake=handshake())
     except BackendError as error:
@@ -92,9 +92,9 @@ async def _check_databases(primary: Primary, client: ReplicaSetClient, target: C
 
 
 async def _identify(primary: Primary, client: ReplicaSetClient, shard: ShardEntry) -> None:
-    """Tell the set who it is.
+    """Send the set its identity as a shard.
 
-    Sessions that it kept on its own are dropped: a cluster keeps them in one sharded collection.
+    Its own collection of sessions is dropped, because a cluster keeps sessions in one sharded collection.
     """
     try:
         await _ask(client, {"drop": "system.sessions", "writeConcern": _MAJORITY}, db="config")
@@ -117,7 +117,7 @@ async def _enter(primary: Primary, shard: ShardEntry, databases: list[str]) -> N
     document = {**shard.to_document(), "topologyTime": timestamp}
 
     async def insert(transaction: Transaction) -> None:
-        # What was checked before has to hold still.
+        # The results of the earlier checks must still hold.
         for collection, entry in [("shards", document), *(("databases", entry) for entry in entries)]:
             if await transaction.find_one(collection, {"_id": entry["_id"]}) is not None:
                 raise CommandError(

@@ -1,4 +1,4 @@
-"""``_configsvrAddShardToZone``: let a shard hold the ranges of a zone."""
+"""``_configsvrAddShardToZone``: allow a shard to hold the ranges of a zone."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from shardwright.wire.errors import CommandError
 
 @config_command("_configsvrAddShardToZone")
 async def add_shard_to_zone(operation: Operation) -> dict[str, Any]:
-    """Put the shard into the zone, which comes into being with its first shard.
+    """Add the shard to the zone; the zone is created with its first shard.
 
     Raises:
         CommandError: ShardNotFound.

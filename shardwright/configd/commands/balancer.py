@@ -13,21 +13,21 @@ from shardwright.sharding.catalog.settings import AUTO_SPLIT_ID, BALANCER_ID, Ba
 
 @config_command("_configsvrBalancerStart", write_concern=WriteConcernRule.UNSUPPORTED)
 async def balancer_start(operation: Operation) -> dict[str, Any]:
-    """Let chunks be balanced."""
+    """Turn the balancer on."""
     await _switch(operation, mode="full", action="balancer.start")
     return {}
 
 
 @config_command("_configsvrBalancerStop", write_concern=WriteConcernRule.UNSUPPORTED)
 async def balancer_stop(operation: Operation) -> dict[str, Any]:
-    """Let chunks stay where they are."""
+    """Turn the balancer off."""
     await _switch(operation, mode="off", action="balancer.stop")
     return {}
 
 
 @config_command("_configsvrBalancerStatus", write_concern=WriteConcernRule.UNSUPPORTED)
 async def balancer_status(operation: Operation) -> dict[str, Any]:
-    """Answer how the switch stands. No round is ever under way, since nothing moves chunks on its own."""
+    """Report the state of the switch. No round is ever active, because nothing moves chunks automatically."""
     document = await operation.primary.catalog.find_by_id("settings", BALANCER_ID)
     return {
         "mode": BalancerSettings.from_document(document).mode,

@@ -1,4 +1,4 @@
-"""``_configsvrClearJumboFlag``: let a chunk that was too large to move be moved again."""
+"""``_configsvrClearJumboFlag``: allow a chunk that was too large to be moved again."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from shardwright.wire.errors import CommandError
 
 @config_command("_configsvrClearJumboFlag")
 async def clear_jumbo_flag(operation: Operation) -> dict[str, Any]:
-    """Let a chunk that was too large to move be moved again.
+    """Allow a chunk that was too large to be moved again.
 
     Raises:
         CommandError: NamespaceNotSharded, StaleEpoch; 51262, there is no such chunk.

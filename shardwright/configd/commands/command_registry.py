@@ -1,7 +1,7 @@
-"""The table of commands that only a config server knows.
+"""The table of commands that only a config server has.
 
-A command is registered by the decorator on its handler; `configd.commands` imports all of them. What they have in
-common (primary, write concern, deadline, errors) is `configd.dispatcher`'s.
+A decorator on its handler registers a command; `configd.commands` imports all of them. `configd.dispatcher` does what
+they have in common (primary, write concern, deadline, errors).
 """
 
 from collections.abc import Awaitable, Callable
@@ -15,17 +15,17 @@ CommandHandler: TypeAlias = Callable[[Operation], Awaitable[dict[str, Any]]]
 
 
 class WriteConcernRule(Enum):
-    """What a command says to a ``writeConcern``."""
+    """Whether a command requires a ``writeConcern``."""
 
     MAJORITY = auto()
-    """It must be there, with ``w: "majority"``."""
+    """It is required, with ``w: "majority"``."""
     UNSUPPORTED = auto()
-    """It must not be there."""
+    """It is not allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigCommand:
-    """One command: its name, the function that runs it, and what it says to a write concern."""
+    """One command: its name, the function that runs it, and its rule for write concerns."""
 
     name: str
     handler: CommandHandler

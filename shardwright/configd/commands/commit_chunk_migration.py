@@ -1,4 +1,4 @@
-"""``_configsvrCommitChunkMigration``: give a range to the shard that has received its documents."""
+"""``_configsvrCommitChunkMigration``: assign a range to the shard that has received its documents."""
 
 from typing import Any
 
@@ -21,12 +21,12 @@ from shardwright.wire.errors import CommandError
 
 @config_command("_configsvrCommitChunkMigration")
 async def commit_chunk_migration(operation: Operation) -> dict[str, Any]:
-    """Change the owner of a range, whole chunk or part of one; a migration that was committed already is confirmed.
+    """Change the owner of a range, a whole chunk or part of one; a migration already committed is confirmed.
 
     Raises:
-        CommandError: StaleEpoch; ConflictingOperationInProgress when the collection is gone, lets no chunk move, or
-            the chunk has changed since the donor read it; ShardNotFound; 40165, no chunk holds the range; 4914702, it
-            is on neither shard; IncompatibleShardingMetadata.
+        CommandError: StaleEpoch; ConflictingOperationInProgress, the collection is gone, does not allow migrations, or
+            the chunk has changed since the donor read it; ShardNotFound; 40165, no chunk contains the range; 4914702,
+            it is on neither shard; IncompatibleShardingMetadata.
     """
     namespace = str(operation.namespace)
     arguments = operation.arguments
@@ -76,7 +76,7 @@ async def _check_recipient(operation: Operation, shard_id: str) -> None:
 
 
 def _check_collection(collection: CollectionEntry, donor_version: ChunkVersion, migrated: str) -> None:
-    """Refuse the migration of a chunk of what is another collection by now, or one whose chunks have to stay."""
+    """Refuse the migration if the collection was recreated or does not allow migrations."""
     if collection.epoch != donor_version.epoch or collection.timestamp != donor_version.timestamp:
         raise CommandError(
             ErrorCode.StaleEpoch,

@@ -1,4 +1,4 @@
-"""``_configsvrCommitChunkSplit``: cut a chunk into parts."""
+"""``_configsvrCommitChunkSplit``: split a chunk."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,11 +20,11 @@ from shardwright.wire.errors import CommandError
 
 @config_command("_configsvrCommitChunkSplit")
 async def commit_chunk_split(operation: Operation) -> dict[str, Any]:
-    """Split a chunk at the given points; a split that was made already is confirmed.
+    """Split a chunk at the given points; a split already made is confirmed.
 
     Raises:
-        CommandError: StaleEpoch; ConflictingOperationInProgress, the collection is gone; BadValue, the shard owns no
-            such chunk (any more); InvalidOptions, points that do not split it.
+        CommandError: StaleEpoch; ConflictingOperationInProgress, the collection is gone; BadValue, the shard does not
+            own such a chunk; InvalidOptions, the points do not split it.
     """
     namespace = str(operation.namespace)
     arguments = operation.arguments
@@ -79,7 +79,7 @@ async def _chunks_of(
 def _is_split_already(
     parts: Sequence[Chunk], wanted: ChunkRange, points: Sequence[bytes], shard: str, pattern: ShardKeyPattern
 ) -> bool:
-    """Whether chunks of the shard begin and end at exactly the points at which they should."""
+    """Whether the shard's chunks begin and end at exactly the requested points."""
     ranges = [part.range(pattern) for part in parts]
     begins = [wanted.min_key, *(pattern.key_bytes(point) for point in points)]
     return (
@@ -92,7 +92,7 @@ def _is_split_already(
 async def _log(
     operation: Operation, namespace: str, whole: Chunk, parts: Sequence[Chunk], before: ChunkVersion
 ) -> None:
-    """One entry for a split in two, else one for each part; ``before`` is the collection version, as in MongoDB."""
+    """Write one entry for a split in two, else one per part; ``before`` is the collection version, as in MongoDB."""
     whole_before, owner = bounds_document(whole, before), {"owningShard": whole.shard}
     if len(parts) == 2:
         left, right = map(bounds_document, parts)

@@ -1,4 +1,4 @@
-"""``_configsvrCommitChunksMerge``: make one chunk of all those of a range."""
+"""``_configsvrCommitChunksMerge``: merge the chunks of a range."""
 
 from typing import Any
 
@@ -17,13 +17,13 @@ from shardwright.wire.rawbson import decode_document
 
 @config_command("_configsvrCommitChunksMerge")
 async def commit_chunks_merge(operation: Operation) -> dict[str, Any]:
-    """Merge the chunks that fill a range on one shard; if there is only one already, nothing changes.
+    """Merge the chunks that make up a range on one shard; if there is only one already, nothing changes.
 
-    ``validAfter`` is not looked at, as in MongoDB 6.0.5: the history of the chunks says it better (see `merge`).
+    ``validAfter`` is ignored, as in MongoDB 6.0.5: the history of the chunks is more accurate (see `merge`).
 
     Raises:
         CommandError: StaleEpoch, InvalidUUID; ConflictingOperationInProgress, the collection is gone;
-            IllegalOperation, the range is not filled exactly.
+            IllegalOperation, the chunks do not make up the range exactly.
     """
     namespace = str(operation.namespace)
     arguments = operation.arguments

@@ -1,4 +1,4 @@
-"""``_configsvrCommitCreateCollection``: enter a collection that its database's primary shard has made on all shards."""
+"""``_configsvrCommitCreateCollection``: add a collection, already created on all shards, to the catalog."""
 
 from functools import partial
 from typing import Any
@@ -19,11 +19,11 @@ from shardwright.wire.rawbson import decode_document, raw_document
 
 @config_command("_configsvrCommitCreateCollection")
 async def commit_create_collection(operation: Operation) -> dict[str, Any]:
-    """Enter the collection with its first chunks; the same collection again changes nothing.
+    """Add the collection with its first chunks; repeating this for the same collection changes nothing.
 
     Raises:
         CommandError: AlreadyInitialized, another collection of that name is sharded; NoSuchKey, TypeMismatch, BadValue
-            or ConflictingOperationInProgress for documents that make no catalog.
+            or ConflictingOperationInProgress, the documents are not a valid catalog.
     """
     namespace = operation.namespace
     arguments = operation.arguments
@@ -33,7 +33,7 @@ async def commit_create_collection(operation: Operation) -> dict[str, Any]:
     if collection.namespace != namespace:
         raise CommandError(ErrorCode.BadValue, f"The entry of {collection.namespace} was sent for {namespace}")
     chunks = operation.request.documents(b"chunks")
-    # A table can be built of them only if they cover the whole key space, once.
+    # Building a table fails unless the chunks cover the whole key space exactly once.
     RoutingTable.build(collection.sharded_collection(), map(ChunkPlacement.from_raw, chunks))
 
     async def work(transaction: Transaction, *, is_prepared: bool) -> bool:
@@ -52,8 +52,8 @@ async def commit_create_collection(operation: Operation) -> dict[str, Any]:
     catalog = operation.primary.catalog
     async with operation.primary.locks.hold(f"ns:{namespace}"):
         if not await catalog.transaction(partial(work, is_prepared=False)):
-            # Chunks mean nothing before the collection's entry is there. Of an attempt that ended in between, there
-            # may be some already.
+            # Chunks have no meaning until the collection's entry exists. There may be some from an attempt that ended
+            # in between.
             await catalog.delete("chunks", {"uuid": Binary.from_uuid(collection.uuid)})
             await catalog.insert("chunks", [raw_document(chunk) for chunk in chunks])
             await catalog.transaction(partial(work, is_prepared=True))

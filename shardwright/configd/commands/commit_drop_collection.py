@@ -1,4 +1,4 @@
-"""``_configsvrCommitDropCollection``: forget a collection that is being dropped on all shards."""
+"""``_configsvrCommitDropCollection``: remove from the catalog a collection that is being dropped on all shards."""
 
 from typing import Any
 
@@ -12,9 +12,9 @@ from shardwright.configd.commands.operation import Operation
 
 @config_command("_configsvrCommitDropCollection")
 async def commit_drop_collection(operation: Operation) -> dict[str, Any]:
-    """Remove the collection's entry and its zone ranges together, then its chunks, which nothing refers to any more.
+    """Remove the collection's entry and its zone ranges together, then its chunks, to which nothing refers any more.
 
-    The same again changes nothing: another collection of that name stays, and so do zones given to the name since.
+    Repeating this changes nothing: another collection of that name is kept, and so are its zone ranges.
     """
     namespace = str(operation.namespace)
     uuid = operation.arguments.nested(b"collectionUUID").uuid(b"uuid")

@@ -1,4 +1,4 @@
-"""``_configsvrCommitDropDatabase``: forget a database that its primary shard has dropped."""
+"""``_configsvrCommitDropDatabase``: remove from the catalog a database that its primary shard has dropped."""
 
 import re
 from typing import Any
@@ -15,9 +15,9 @@ from shardwright.sharding.versions import DatabaseVersion
 
 @config_command("_configsvrCommitDropDatabase")
 async def commit_drop_database(operation: Operation) -> dict[str, Any]:
-    """Remove the database's entry and whatever the catalog still has of its collections.
+    """Remove the database's entry and all remaining documents of its collections.
 
-    A database of the same name but another version stays: the one that was meant has gone already.
+    A database with the same name but another version is kept, because the database meant is already gone.
     """
     name = operation.subject
     version = DatabaseVersion.from_value(operation.arguments.value(b"databaseVersion"))

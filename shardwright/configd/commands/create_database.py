@@ -1,4 +1,4 @@
-"""``_configsvrCreateDatabase``: enter a database into the catalog and choose its primary shard."""
+"""``_configsvrCreateDatabase``: add a database to the catalog and choose its primary shard."""
 
 import re
 from typing import Any
@@ -25,21 +25,21 @@ logger = get_logger("configd.create_database")
 
 @config_command("_configsvrCreateDatabase")
 async def create_database(operation: Operation) -> dict[str, Any]:
-    """Answer the version of the database, which is made if it does not exist.
+    """Return the version of the database, which is created if it does not exist.
 
     Raises:
-        CommandError: InvalidNamespace or InvalidOptions for a name no database may have; DatabaseDifferCase;
-            NamespaceExists when its primary is another shard than demanded; ShardNotFound.
+        CommandError: InvalidNamespace or InvalidOptions, the name is not allowed; DatabaseDifferCase; NamespaceExists,
+            its primary shard is not the requested one; ShardNotFound.
     """
     name = operation.subject
     wanted = operation.arguments.maybe_string(b"primaryShardId")
-    operation.arguments.boolean(b"enableSharding", False)  # of no effect since every database is enabled
+    operation.arguments.boolean(b"enableSharding", False)  # no effect, because sharding is enabled for every database
     if name == "config":
-        # Its placement is fixed, so it needs no version that anything could be compared with.
+        # Its placement is fixed, so nothing will ever compare its version.
         return {"databaseVersion": DatabaseVersion(uuid4(), Timestamp(0, 0), 0).to_document()}
     check_database_creatable(name)
     primary = operation.primary
-    # Names that differ in nothing but case exclude each other.
+    # There cannot be two names that differ only in case.
     async with primary.locks.hold(f"db:{name.lower()}"):
         shard = None if wanted is None else await primary.catalog.shard(wanted)
         entry = await _find_existing(primary, name, wanted)
@@ -47,13 +47,13 @@ async def create_database(operation: Operation) -> dict[str, Any]:
             shard = shard or await _choose_primary(primary)
             entry = await _create(primary, name, shard)
             await _tell_primary(primary, shard, name)
-            # An entry of our own: MongoDB 6.0 notes that databases are dropped, not that they are created.
+            # An addition of ours: MongoDB 6.0 records that databases are dropped, but not that they are created.
             await operation.log_changes("createDatabase", name, {"primary": shard.id})
     return {"databaseVersion": entry.version.to_document()}
 
 
 def check_database_creatable(name: str) -> None:
-    """Refuse names that cannot be entered.
+    """Refuse names that a database cannot have.
 
     Raises:
         CommandError: InvalidNamespace, InvalidOptions.
@@ -65,7 +65,7 @@ def check_database_creatable(name: str) -> None:
 
 
 def same_but_for_case(name: str) -> dict[str, Any]:
-    """The query for databases whose name is ``name`` in whatever case."""
+    """The query for databases whose name equals ``name`` regardless of case."""
     return {"_id": Regex(f"^{re.escape(name)}$", "i")}
 
 
@@ -129,9 +129,9 @@ async def _create(primary: Primary, name: str, shard: ShardEntry) -> DatabaseEnt
 
 
 async def _tell_primary(primary: Primary, shard: ShardEntry, name: str) -> None:
-    """Let the primary shard learn of the database before the first request does, which would otherwise be refused once.
+    """Have the primary shard load the database's metadata, so that the first request is not refused as stale.
 
-    A shard that cannot be told now learns it from that request.
+    If the shard cannot be reached now, that request makes it load the metadata.
     """
     try:
         await primary.shards.command(shard, "admin", {"_flushDatabaseCacheUpdates": name})

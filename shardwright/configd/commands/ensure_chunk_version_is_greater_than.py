@@ -1,4 +1,4 @@
-"""``_configsvrEnsureChunkVersionIsGreaterThan``: rule out that a lost commit of a migration still takes effect."""
+"""``_configsvrEnsureChunkVersionIsGreaterThan``: ensure that a lost migration commit can no longer take effect."""
 
 from typing import Any
 
@@ -17,13 +17,13 @@ from shardwright.sharding.namespace import Namespace
 
 @config_command("_configsvrEnsureChunkVersionIsGreaterThan")
 async def ensure_chunk_version_is_greater_than(operation: Operation) -> dict[str, Any]:
-    """Make sure that a migration which tried to commit at a version can no longer be committed.
+    """Ensure that a migration that tried to commit at a given version can no longer be committed.
 
-    A collection or a chunk that is no more can be taken for changed, so there is nothing to do then. The collection is
-    known by its UUID, whatever its name is now.
+    If the collection or chunk no longer exists, it counts as changed, so there is nothing to do. The collection is
+    identified by its UUID, whatever its name is now.
     """
     arguments = operation.arguments
-    # The command's own field has always been a number in MongoDB 6.0, and the namespace a field of its own.
+    # In MongoDB 6.0 the command's own field has always been a number, and the namespace a separate field.
     text = arguments.string(b"nss") if arguments.has(b"nss") else operation.subject
     namespace = Namespace.parse_collection(text)
     low, high = arguments.raw(b"minKey"), arguments.raw(b"maxKey")

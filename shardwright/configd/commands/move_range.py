@@ -1,4 +1,4 @@
-"""``_configsvrMoveRange``: have the shard that owns a range move it to another."""
+"""``_configsvrMoveRange``: make the shard that owns a range move it to another shard."""
 
 from typing import Any, Final
 
@@ -24,25 +24,25 @@ from shardwright.wire.rawbson import raw_document
 
 _DO_NOT_FORCE: Final = 0
 _FORCE_JUMBO: Final = range(3)
-"""Not at all, because a person, or because the balancer wants it so."""
+"""The values of ``forceJumbo``: do not force, force manually, force for the balancer."""
 
 _UNTHROTTLED: Final = {"w": 1, "wtimeout": 0}
 
 
 @config_command("_configsvrMoveRange")
 async def move_range(operation: Operation) -> dict[str, Any]:
-    """Find out who owns the range and send them the order; answer once the range has moved.
+    """Find the owner of the range and send it the request; return once the range has moved.
 
-    One bound is enough. Without ``max`` the donor chooses it, so that what moves fits the chunk size; without ``min``
-    the range is all of the chunk up to ``max``. A range that is where it should be is left there.
+    One bound is enough. Without ``max`` the donor chooses it, so that the moved part fits the chunk size; without
+    ``min`` the range is the whole chunk up to ``max``. If the range is already on the recipient, nothing happens.
 
-    The donor does the moving and goes on whatever becomes of this command: a request that is repeated, because this
-    one was lost with its primary, joins what is under way.
+    The donor moves the range and continues even if this command ends: if a request is repeated, because this one was
+    lost with its primary, it joins the active migration.
 
     Raises:
-        CommandError: InvalidOptions without bounds; NamespaceNotFound; ShardNotFound; ShardKeyNotFound;
-            ConflictingOperationInProgress when the collection lets no chunk move; what the donor answers;
-            HostUnreachable or FailedToSatisfyReadPreference when there is no donor to talk to.
+        CommandError: InvalidOptions, there are no bounds; NamespaceNotFound; ShardNotFound; ShardKeyNotFound;
+            ConflictingOperationInProgress, the collection does not allow migrations; the donor's error;
+            HostUnreachable or FailedToSatisfyReadPreference, the donor cannot be reached.
     """
     namespace = operation.namespace
     arguments = operation.arguments
@@ -67,7 +67,7 @@ async def move_range(operation: Operation) -> dict[str, Any]:
             "Collection is undergoing changes so moveChunk is not allowed.",
         )
     donor = await primary.catalog.shard(chunk.shard)
-    order = {
+    request = {
         "_shardsvrMoveRange": str(namespace),
         "toShard": recipient.id,
         **bounds,
@@ -80,19 +80,19 @@ async def move_range(operation: Operation) -> dict[str, Any]:
     }
 
     async def move() -> None:
-        await _give_order(operation, donor, order)
+        await _send_to_donor(operation, donor, request)
 
-    await primary.migrations.run(bson.encode(order), move)
+    await primary.migrations.run(bson.encode(request), move)
     return {}
 
 
-async def _give_order(operation: Operation, donor: ShardEntry, order: dict[str, Any]) -> None:
+async def _send_to_donor(operation: Operation, donor: ShardEntry, request: dict[str, Any]) -> None:
     try:
-        await operation.primary.shards.command(donor, "admin", order)
+        await operation.primary.shards.command(donor, "admin", request)
     except CommandError as error:
         if not has_category(error.code, Category.NOT_PRIMARY):
             raise
-        # As it is, the router would take it for this server's own, and look for another primary here.
+        # Unchanged, the router would mistake this for an error of the config server, and look for its new primary.
         raise CommandError(
             ErrorCode.HostUnreachable, f"the primary of shard {donor.id} changed too often :: caused by :: {error}"
         ) from error
@@ -110,10 +110,10 @@ async def _recipient(operation: Operation, shard_id: str) -> ShardEntry:
 
 
 def _throttle(arguments: Arguments) -> dict[str, Any]:
-    """The write concern for the documents that the recipient writes, in the form that the donor gets.
+    """The write concern for the recipient's writes, in the format of the donor's command.
 
-    ``secondaryThrottle: {secondaryThrottle: bool, writeConcern?}`` says it (MongoDB's MigrationSecondaryThrottle, in
-    which the field may have an underscore too); what the balancer is set to does not count for a move by hand.
+    It comes from ``secondaryThrottle: {secondaryThrottle: bool, writeConcern?}`` (MongoDB's MigrationSecondaryThrottle,
+    in which the field may also begin with an underscore); the balancer's settings do not apply to manual moves.
     """
     given = arguments.nested(b"secondaryThrottle") if arguments.has(b"secondaryThrottle") else None
     is_on = given is not None and given.boolean(
@@ -127,7 +127,7 @@ def _throttle(arguments: Arguments) -> dict[str, Any]:
 
 
 async def _resolve(chunks: CollectionChunks, low: bytes | None, high: bytes | None) -> tuple[Chunk, dict[str, Any]]:
-    """The chunk in which the range begins (or, given only its end, ends), and the bounds that the donor is given."""
+    """The chunk in which the range begins (or ends, if only that is given), and the bounds for the donor's command."""
     pattern, namespace = chunks.collection.key, chunks.collection.namespace
     if low is not None:
         key = _full_key(pattern, low, namespace)

@@ -1,4 +1,4 @@
-"""One command under way on the primary."""
+"""A command in progress on the primary."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,10 +10,10 @@ from shardwright.wire.request import Request
 
 
 class Operation:
-    """A request with the term in which it is worked on.
+    """A request with the term in which it is processed.
 
     Attributes:
-        primary: what there is to work with.
+        primary: the term's resources.
         arguments: the fields of the command.
         client_address: ``ip:port`` of the sender.
     """
@@ -31,7 +31,7 @@ class Operation:
 
     @property
     def subject(self) -> str:
-        """The string that the command's own field holds, such as a namespace or the name of a shard.
+        """The string in the command's own field, such as a namespace or the name of a shard.
 
         Raises:
             CommandError: TypeMismatch.
@@ -40,7 +40,7 @@ class Operation:
 
     @property
     def namespace(self) -> Namespace:
-        """The collection that the command's own field names.
+        """The collection named by the command's own field.
 
         Raises:
             CommandError: TypeMismatch, InvalidNamespace.
@@ -48,5 +48,5 @@ class Operation:
         return Namespace.parse_collection(self.subject)
 
     async def log_changes(self, what: str, namespace: str, *details: Mapping[str, Any]) -> None:
-        """Note changes in ``config.changelog``."""
+        """Record changes in ``config.changelog``."""
         await self.primary.changelog.log_changes(what, namespace, details, client_address=self.client_address)

@@ -1,4 +1,4 @@
-"""``_configsvrRemoveShardFromZone``: no longer let a shard hold the ranges of a zone."""
+"""``_configsvrRemoveShardFromZone``: no longer allow a shard to hold the ranges of a zone."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from shardwright.wire.errors import CommandError
 
 @config_command("_configsvrRemoveShardFromZone")
 async def remove_shard_from_zone(operation: Operation) -> dict[str, Any]:
-    """Take the shard out of the zone.
+    """Remove the shard from the zone.
 
     Raises:
         CommandError: ShardNotFound; ZoneStillInUse, it is the last shard of a zone that has ranges.

@@ -1,4 +1,4 @@
-"""``_configsvrRemoveTags``: forget the zone ranges of a collection."""
+"""``_configsvrRemoveTags``: remove the zone ranges of a collection."""
 
 from typing import Any, Final
 
@@ -8,7 +8,7 @@ from shardwright.configd.commands.operation import Operation
 from shardwright.wire.errors import CommandError
 
 _NOT_RETRYABLE: Final = 5748800
-"""MongoDB's number for a command that has to be sent as a retryable write and is not."""
+"""MongoDB's code for a command that must be sent as a retryable write but was not."""
 
 
 @config_command("_configsvrRemoveTags")
@@ -16,7 +16,7 @@ async def remove_tags(operation: Operation) -> dict[str, Any]:
     """Remove all zone ranges of the collection.
 
     Raises:
-        CommandError: 5748800 without a session and transaction number.
+        CommandError: 5748800, there is no session or transaction number.
     """
     namespace = str(operation.namespace)
     if not (operation.arguments.has(b"lsid") and operation.arguments.has(b"txnNumber")):

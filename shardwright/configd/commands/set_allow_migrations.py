@@ -1,4 +1,4 @@
-"""``_configsvrSetAllowMigrations``: keep the chunks of a collection where they are, or let them move again."""
+"""``_configsvrSetAllowMigrations``: forbid migrations of a collection, or allow them again."""
 
 from typing import Any, Final
 
@@ -19,13 +19,13 @@ _MAJORITY: Final = {"w": "majority", "wtimeout": 60_000}
 
 @config_command("_configsvrSetAllowMigrations")
 async def set_allow_migrations(operation: Operation) -> dict[str, Any]:
-    """Keep the chunks of a collection where they are, or let them move again.
+    """Forbid migrations of a collection, or allow them again.
 
-    The shards that own some are told, and have refreshed when this returns. A donor that learns in this way that its
-    migration is forbidden aborts it, unless that has reached its commit; what is not aborted then is refused there.
+    The shards that own chunks have refreshed when this returns. A donor that thereby learns that its migration is
+    forbidden aborts it unless it has reached the commit, where it is refused.
 
     Raises:
-        CommandError: NamespaceNotSharded, InvalidUUID; what a shard answers, when the change itself has been made.
+        CommandError: NamespaceNotSharded, InvalidUUID; a shard's error, in which case the change itself has been made.
     """
     namespace = operation.namespace
     allow = operation.arguments.boolean(b"allowMigrations", default=True)
@@ -55,10 +55,10 @@ async def set_allow_migrations(operation: Operation) -> dict[str, Any]:
 
 
 async def _refresh_shards(operation: Operation, namespace: str, owners: list[str]) -> None:
-    """Have shards refresh a collection, all at the same time.
+    """Make shards refresh a collection, all at the same time.
 
     Raises:
-        CommandError: that of the first shard, by name, that failed; all have been told.
+        CommandError: the error of the first shard, by name, that failed; the command was sent to all.
     """
     flush = {
         "_flushRoutingTableCacheUpdatesWithWriteConcern": namespace,

@@ -1,4 +1,4 @@
-"""``_configsvrUpdateZoneKeyRange``: give a range of a collection to a zone, or take it from its zone."""
+"""``_configsvrUpdateZoneKeyRange``: assign a range of a collection to a zone, or remove it from its zone."""
 
 from typing import Any
 
@@ -21,8 +21,8 @@ async def update_zone_key_range(operation: Operation) -> dict[str, Any]:
     """Assign the range, or with ``zone: null`` remove it. The collection need not be sharded yet.
 
     Raises:
-        CommandError: ZoneNotFound; RangeOverlapConflict; ShardKeyNotFound and FailedToParse for bounds that make no
-            range of the shard key.
+        CommandError: ZoneNotFound; RangeOverlapConflict; ShardKeyNotFound and FailedToParse, the bounds are not a range
+            of the shard key.
     """
     namespace = operation.namespace
     arguments = operation.arguments

@@ -1,7 +1,7 @@
-"""Locks by name, which make conflicting operations of the primary wait for each other.
+"""Named locks, which make conflicting operations of the primary wait for each other.
 
-They live in memory: only the primary writes, and transactions guard the catalog even from a primary that has not
-noticed yet that it is deposed. The locks save operations from running into each other's write conflicts.
+They are kept in memory: only the primary writes, and transactions protect the catalog even from a primary that has not
+yet noticed that it was deposed. The locks prevent write conflicts between operations.
 """
 
 from collections.abc import AsyncIterator
@@ -11,14 +11,14 @@ import trio
 
 
 class NamedLocks:
-    """One lock for each name in use; first come, first served."""
+    """One lock for each name in use, granted in order of request."""
 
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
 
     @asynccontextmanager
     async def hold(self, *names: str) -> AsyncIterator[None]:
-        """Hold the locks of all ``names``, which are taken in one order by everybody."""
+        """Hold the locks of all ``names``, which are always acquired in the same order."""
         async with AsyncExitStack() as stack:
             for name in sorted(set(names)):
                 await stack.enter_async_context(self._hold_one(name))
@@ -38,7 +38,7 @@ class NamedLocks:
 
     @property
     def names_in_use(self) -> frozenset[str]:
-        """The names that somebody holds or waits for."""
+        """The names whose locks are held or waited for."""
         return frozenset(self._entries)
 
 

@@ -1,4 +1,4 @@
-"""What the daemon can do while its mongod is primary, and only then."""
+"""The resources of one term as primary."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -23,12 +23,12 @@ class Primary:
     Attributes:
         term: the election's number.
         catalog: the config database.
-        changelog: where changes are noted.
-        shards: commands to shards.
-        shard_hosts: keeps their entries current.
-        migrations: orders to donors that were not answered yet, by their bytes; a request for just the same one waits.
-        locks: by database, collection and so on; prefixed so that they do not meet: ``db:``, ``ns:``, ``shards``.
-        config_string: gives ``set/host:port,…`` of the config servers, in the form that shards get.
+        changelog: records changes.
+        shards: sends commands to shards.
+        shard_hosts: keeps the hosts in their entries current.
+        migrations: unanswered requests to donors, by their bytes; an identical request waits for the same answer.
+        locks: locks on databases, collections and so on, distinguished by prefixes: ``db:``, ``ns:``, ``shards``.
+        config_string: returns ``set/host:port,…`` of the config servers, in the format sent to shards.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Primary:
         raise CommandError(ErrorCode.InterruptedDueToReplStateChange, "operation was interrupted")
 
     def end(self) -> None:
-        """The term is over: interrupt the operations under way."""
+        """End the term: interrupt the running operations."""
         self._is_over = True
         for scope in self._operations:
             scope.cancel()

@@ -1,5 +1,5 @@
-"""The shards as the config servers deal with them: candidates, clients, hosts.
+"""How the config servers deal with shards: candidates, clients, hosts.
 
-Owns what is sent to shards, and who may become one.
+Owns sending commands to shards, and deciding which replica set may become one.
 May import `catalog`.
 """

@@ -1,4 +1,4 @@
-"""Whether a replica set may become a shard: what its hello and its databases must say. No I/O."""
+"""Whether a replica set may become a shard: requirements on its hello and its databases. No I/O."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ DATABASES_OF_EVERY_SHARD: Final = frozenset({"admin", "config", "local"})
 
 @dataclass(frozen=True, slots=True)
 class ConnectionString:
-    """``set/host:port,host:port``, or ``host:port`` of a server that belongs to no set."""
+    """``set/host:port,host:port``, or ``host:port`` of a server without a set."""
 
     set_name: str
     hosts: tuple[str, ...]
 
     @classmethod
     def parse(cls, text: str) -> "ConnectionString":
-        """Read a connection string; the port of MongoDB's shards is 27017 where none is given.
+        """Parse a connection string; the default port is 27017, as for shards in MongoDB.
 
         Raises:
             CommandError: FailedToParse.
@@ -37,7 +37,7 @@ class ConnectionString:
 
 
 def check_locality(target: ConnectionString, config_servers: ConnectionString) -> None:
-    """Refuse a mixture of loopback addresses, which mean something else on every machine, and others.
+    """Refuse a mixture of loopback addresses, which differ in meaning between machines, and other addresses.
 
     Raises:
         CommandError: InvalidOptions.
@@ -55,10 +55,10 @@ def check_locality(target: ConnectionString, config_servers: ConnectionString) -
 def find_existing(
     target: ConnectionString, name: str | None, max_size: int | None, shards: Iterable[ShardEntry]
 ) -> ShardEntry | None:
-    """The shard that a request names again, None if it names a new one.
+    """The existing shard if a request is repeated; None if it is for a new one.
 
     Raises:
-        CommandError: IllegalOperation, the set or a host of it is a shard already, but not the same.
+        CommandError: IllegalOperation, the set or one of its hosts already belongs to a different shard.
     """
     for shard in shards:
         if target.set_name == shard.set_name:
@@ -80,7 +80,7 @@ def check_hello(target: ConnectionString, hello: Mapping[str, Any]) -> Connectio
     """The connection string with all hosts that the set's primary reports.
 
     Raises:
-        CommandError: IllegalOperation, OperationFailed: this is no replica set that a shard can be made of.
+        CommandError: IllegalOperation, OperationFailed: this replica set cannot become a shard.
     """
     if hello.get("msg") == "isdbgrid":
         raise CommandError(ErrorCode.IllegalOperation, f"cannot add a mongos as a shard: {target}")
@@ -106,7 +106,7 @@ def check_hello(target: ConnectionString, hello: Mapping[str, Any]) -> Connectio
 
 
 def shard_name(target: ConnectionString, name: str | None) -> str:
-    """The name of the new shard: as demanded, or that of its replica set.
+    """The name of the new shard: the requested one, or that of its replica set.
 
     Raises:
         CommandError: BadValue.
@@ -120,12 +120,12 @@ def shard_name(target: ConnectionString, name: str | None) -> str:
 
 
 def check_databases(target: ConnectionString, found: Iterable[str], primaries: Mapping[str, str]) -> list[str]:
-    """The databases that the candidate brings along.
+    """The databases that the candidate adds to the cluster.
 
     Args:
         target: the candidate.
-        found: names of its databases.
-        primaries: the primary shard of each database of the cluster.
+        found: the names of its databases.
+        primaries: the primary shard of each of the cluster's databases.
 
     Raises:
         CommandError: OperationFailed, the cluster has a database of the same name.

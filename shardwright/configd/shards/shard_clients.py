@@ -18,16 +18,16 @@ APPLICATION: Final = "shardwright-configd"
 
 
 def handshake() -> dict[str, Any]:
-    """The hello with which the config daemon introduces itself."""
+    """The hello of the config daemon's own connections."""
     return handshake_document(APPLICATION)
 
 
 class ShardClients:
-    """Clients of the shards, each following the members of its replica set while this daemon is primary.
+    """Clients of the shards, each monitoring the members of its replica set while this daemon is primary.
 
     Args:
-        nursery: of the term, in which the sets are followed.
-        pools: connections.
+        nursery: the term's nursery, in which the sets are monitored.
+        pools: the connections.
     """
 
     def __init__(self, nursery: trio.Nursery, pools: ConnectionPools) -> None:
@@ -36,7 +36,7 @@ class ShardClients:
         self._clients: dict[str, ReplicaSetClient] = {}
 
     def client(self, shard: ShardEntry) -> ReplicaSetClient:
-        """The client of a shard, made when first asked for."""
+        """The client of a shard, created on first use."""
         client = self._clients.get(shard.id)
         if client is None or client.set_name != shard.set_name:
             client = self._clients[shard.id] = ReplicaSetClient(
@@ -58,7 +58,7 @@ class ShardClients:
 
     @asynccontextmanager
     async def candidate(self, set_name: str, seeds: tuple[str, ...]) -> AsyncIterator[ReplicaSetClient]:
-        """A client of a replica set that is no shard yet, followed only inside the context."""
+        """A client of a replica set that is not a shard yet, monitored only in the context."""
         monitor = self._monitor(set_name, seeds)
         scope = trio.CancelScope()
 
@@ -66,7 +66,7 @@ class ShardClients:
             with scope:
                 await monitor.run()
 
-        # Not in a nursery of its own, which would wrap the errors that leave the context.
+        # Not in a separate nursery, which would wrap the errors that leave the context.
         self._nursery.start_soon(follow)
         try:
             yield ReplicaSetClient(monitor, self._pools)

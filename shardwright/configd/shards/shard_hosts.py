@@ -1,7 +1,7 @@
-"""Keeping ``host`` of ``config.shards`` current: the members of a shard's replica set may change while it is a shard.
+"""Keeping ``host`` in ``config.shards`` current when the members of a shard's replica set change.
 
-Routers and shards begin to look for a shard at the hosts that its entry names. So the entry follows the set, as it does
-on MongoDB's config server.
+Routers and shards first look for a shard at the hosts in its entry. So the entry is updated with the set, as on
+MongoDB's config server.
 """
 
 from dataclasses import replace
@@ -19,12 +19,12 @@ logger = get_logger("configd.shard_hosts")
 
 
 class ShardHosts:
-    """Follows the members of all shards while this daemon is primary.
+    """Monitors the members of all shards while this daemon is primary.
 
     Args:
-        catalog: where the entries are.
-        shards: knows the sets.
-        nursery: of the term.
+        catalog: contains the entries.
+        shards: monitors the sets.
+        nursery: the term's nursery.
     """
 
     def __init__(self, catalog: Catalog, shards: ShardClients, nursery: trio.Nursery) -> None:
@@ -34,7 +34,7 @@ class ShardHosts:
         self._followed: set[str] = set()
 
     async def follow_all(self) -> None:
-        """Follow the shards there are. Those that are added later are given to `follow`."""
+        """Monitor the existing shards. Shards added later are passed to `follow`."""
         try:
             for shard in await self._catalog.shards():
                 self.follow(shard)
@@ -42,7 +42,7 @@ class ShardHosts:
             logger.warning("Could not read the list of shards to monitor their hosts", error=str(error))
 
     def follow(self, shard: ShardEntry) -> None:
-        """Follow one shard, unless it is followed already."""
+        """Monitor one shard, unless it is monitored already."""
         if shard.id not in self._followed:
             self._followed.add(shard.id)
             self._nursery.start_soon(self._follow, shard)
@@ -50,7 +50,7 @@ class ShardHosts:
     async def _follow(self, shard: ShardEntry) -> None:
         monitor = self._shards.client(shard).monitor
         while True:
-            # Only a primary's list of members is the truth.
+            # Only a primary's list of members is authoritative.
             current = shard if monitor.primary is None else replace(shard, host=monitor.connection_string)
             if set(current.members) != set(shard.members):
                 shard = current

@@ -1,4 +1,4 @@
-// The `assert` that scripts of this folder use: says what was expected, what was found, and ends the script.
+// The `assert` used by the scripts in this folder: reports expected and actual values, and ends the script.
 globalThis.assert = function (condition, message) {
   if (!condition) throw new Error(`assertion failed: ${message}`);
 };

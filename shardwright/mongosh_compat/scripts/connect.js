@@ -1,4 +1,4 @@
-// What mongosh and drivers ask of a mongos when they connect, and the answers that tell them it is one.
+// The commands that mongosh and drivers send when they connect, and the replies that identify a mongos.
 const admin = db.getSiblingDB("admin");
 
 const hello = db.hello();

@@ -1,4 +1,4 @@
-// Create, read, update and delete, on a sharded collection with data on every shard.
+// Create, read, update and delete on a sharded collection with data on every shard.
 const namespace = "mongosh_crud.orders";
 const test = db.getSiblingDB("mongosh_crud");
 test.dropDatabase();
@@ -47,7 +47,7 @@ assert.eq([bulk.insertedCount, bulk.modifiedCount, bulk.deletedCount], [2, 1, 1]
 // Indexes.
 orders.createIndex({ total: 1 });
 assert(orders.getIndexes().some((index) => index.name === "total_1"), "createIndex");
-// Of the ten that were given this total, customer 501 has been deleted since.
+// Ten documents had this total; customer 501 has been deleted since.
 assert.eq(orders.find({ total: 1007 }).hint("total_1").toArray().length, 9, "a hint");
 orders.dropIndex("total_1");
 assert(!orders.getIndexes().some((index) => index.name === "total_1"), "dropIndex");

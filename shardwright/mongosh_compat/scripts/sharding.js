@@ -1,4 +1,4 @@
-// From an empty database to chunks placed by hand, with the sh helpers.
+// From an empty database to manually placed chunks, with the sh helpers.
 const namespace = "mongosh_sharding.events";
 const test = db.getSiblingDB("mongosh_sharding");
 const config = db.getSiblingDB("config");

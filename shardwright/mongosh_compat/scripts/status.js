@@ -1,4 +1,4 @@
-// What a person sees who types sh.status().
+// The output of sh.status().
 const status = sh.status();
 assert(status.value.shards.length > 0, "sh.status() lists the shards");
 print(status);
