@@ -1,1 +1,1 @@
-"""Measurements: the same work sent to a mongod directly, through the genuine router code, and through our router."""
+"""Benchmarks: the same requests sent directly to a mongod, through the genuine router code, and through our router."""

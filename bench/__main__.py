@@ -1,6 +1,6 @@
-"""``make bench``: measures everything in one run, side by side; see `bench.workloads` for what is sent.
+"""``make bench``: measures all targets in one run; see `bench.workloads` for the requests.
 
-The targets take turns in every round, so that whatever else the machine does meanwhile is shared by all of them.
+The targets take turns in every round, so that other load on the machine affects all of them equally.
 """
 
 import argparse
@@ -52,10 +52,10 @@ def main() -> int:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Make the measurements that were asked for.
+    """Make the requested measurements.
 
     Raises:
-        BenchError: one could not be made.
+        BenchError: a measurement failed.
     """
     document: dict[str, Any] = {}
     sizes = CHUNKS_QUICK if options.quick else CHUNKS
@@ -76,15 +76,15 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 class Bench:
-    """The targets, running, and what is measured on them.
+    """The running targets and the measurements on them.
 
     Args:
-        options: of the command line.
+        options: the options of the command line.
         directory: for data and plans.
-        running: what is to be stopped in the end.
+        running: the exit stack that stops everything at the end.
 
     Attributes:
-        cluster: our cluster, None if it is not among the targets.
+        cluster: our cluster; None if it is not among the targets.
     """
 
     def __init__(self, options: argparse.Namespace, directory: Path, running: ExitStack) -> None:
@@ -96,14 +96,14 @@ class Bench:
         self._targets = self._start()
 
     def measure(self, workloads: Sequence[Workload]) -> Iterator[Result]:
-        """All targets, side by side."""
+        """Measure workloads on all targets."""
         for workload in workloads:
             plans = [workload.requests(target.dialect) for target in self._targets]
             yield from self._measure(workload, list(zip(self._targets, plans, strict=True)))
 
     def measure_many_chunks(self, cluster: OurCluster, counts: Sequence[int]) -> Iterator[Result]:
-        """Point finds through the router in collections of so many chunks, side by side."""
-        print("making collections of many chunks")
+        """Measure point finds through the router in collections with different numbers of chunks."""
+        print("creating collections with many chunks")
         create_collections(cluster, counts)
         contenders = []
         for count in counts:
@@ -158,31 +158,31 @@ class Bench:
 
 
 def _check(workload: Workload, target: Target, frame: bytes) -> None:
-    """Look at one reply in full; the load generator looks only whether all the others are as good as this one."""
+    """Check one reply completely; for the others, the load generator checks only that they have no errors."""
     host, _, port = target.address.rpartition(":")
     with socket.create_connection((host, int(port))) as connection, connection.makefile("rb") as replies:
         connection.sendall(frame)
         header = replies.read(4)
         reply = body_of(header + replies.read(int.from_bytes(header, "little") - 4))
     if not reply.get("ok") or not workload.is_right(reply):
-        raise BenchError(f"{target.name} answers {workload.name} wrongly: {str(reply)[:_SHOWN_CHARACTERS]}")
+        raise BenchError(f"{target.name} gives a wrong reply to {workload.name}: {str(reply)[:_SHOWN_CHARACTERS]}")
 
 
 def _options() -> argparse.Namespace:
     names = [*(workload.name for workload in WORKLOADS), MANY_CHUNKS, ROUTING, MIGRATION]
-    parser = argparse.ArgumentParser(prog="bench", description="Measure a cluster beside its peers.")
+    parser = argparse.ArgumentParser(prog="bench", description="Compare a cluster with its peers.")
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="WHAT", help=", ".join(names))
     parser.add_argument(
         "--targets", nargs="+", choices=TARGETS, default=list(TARGETS), metavar="TARGET", help=", ".join(TARGETS)
     )
     parser.add_argument("--connections", nargs="+", type=int, default=list(CONNECTIONS), metavar="N")
-    parser.add_argument("--seconds", type=float, help="length of one measurement (default: 3, quick: 0.5)")
-    parser.add_argument("--rounds", type=int, help="measurements of everything (default: 3, quick: 1)")
+    parser.add_argument("--seconds", type=float, help="duration of one measurement (default: 3, quick: 0.5)")
+    parser.add_argument("--rounds", type=int, help="number of times everything is measured (default: 3, quick: 1)")
     parser.add_argument(
         "--documents",
         type=int,
         metavar="N",
-        help=f"of 1 kB that a migration moves (default: {DOCUMENTS:,}, quick: {DOCUMENTS_QUICK:,})",
+        help=f"number of documents of 1 kB to migrate (default: {DOCUMENTS:,}, quick: {DOCUMENTS_QUICK:,})",
     )
     parser.add_argument(
         "--parts",
@@ -190,9 +190,9 @@ def _options() -> argparse.Namespace:
         choices=PARTS,
         default=list(PARTS),
         metavar="PART",
-        help=f"what is measured of migrations: {', '.join(PARTS)}",
+        help=f"which measurements of migrations to make: {', '.join(PARTS)}",
     )
-    parser.add_argument("--quick", action="store_true", help="whether it works rather than how fast it is")
+    parser.add_argument("--quick", action="store_true", help="check that everything works, not how fast it is")
     parser.add_argument("--mongod", help="mongod to run")
     parser.add_argument("--cache-gb", type=float, default=0.5, help="WiredTiger cache of each mongod (default: 0.5)")
     options = parser.parse_args()

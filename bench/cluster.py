@@ -23,7 +23,7 @@ class OurCluster:
     """A running cluster.
 
     Args:
-        document: what ``shardwright up --json`` printed.
+        document: the output of ``shardwright up --json``.
     """
 
     def __init__(self, document: dict[str, Any]) -> None:
@@ -38,7 +38,7 @@ class OurCluster:
         return int(self._processes[name]["pid"])
 
     def pids(self, role: str) -> tuple[int, ...]:
-        """The processes of a role; those of the config servers, which take no part, left out."""
+        """The processes of a role, without those of the config servers, which are not involved."""
         return tuple(
             process["pid"]
             for name, process in self._processes.items()
@@ -47,7 +47,7 @@ class OurCluster:
 
     @property
     def target(self) -> Target:
-        """The way through the router."""
+        """The target that leads through the router."""
         processes = {role: self.pids(role) for role in ("router", "shardd", "mongod")}
         return Target("shardwright", self.address("router.0"), MONGODB, processes)
 
@@ -66,7 +66,7 @@ def our_cluster(mongod: str, directory: Path, *, cache_gb: float) -> Iterator[Ou
 
 @contextmanager
 def running_cluster(mongod: str, directory: Path, *, cache_gb: float) -> Iterator[OurCluster]:
-    """Run a cluster of two shards with nothing in it.
+    """Run an empty cluster of two shards.
 
     Raises:
         BenchError: it does not start.
@@ -95,7 +95,7 @@ def _prepare(router: str) -> None:
 
 
 def shard_in_halves(client: Any, namespace: str) -> None:  # noqa: ANN401 - a MongoClient
-    """Shard a new collection and put the upper half of the keys on the second shard."""
+    """Shard a new collection and move the upper half of the keys to the second shard."""
     client.admin.command("shardCollection", namespace, key=SHARD_KEY)
     client.admin.command("split", namespace, middle={"key": SPLIT_AT})
     client.admin.command("moveChunk", namespace, find={"key": SPLIT_AT}, to="shard1")

@@ -1,4 +1,4 @@
-"""A genuine MongoDB cluster from the same mongod, without a mongos: its shard servers carry the router's code."""
+"""A genuine MongoDB cluster from the same mongod, without a mongos: its shard servers contain the router's code."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -37,11 +37,11 @@ def genuine_cluster(mongod: str, directory: Path, *, cache_gb: float) -> Iterato
 
 
 class GenuineServers:
-    """A config server and two shard servers that have been joined.
+    """A config server and two shard servers that form a cluster.
 
     Args:
         addresses: ``host:port`` of ``config``, ``shard0`` and ``shard1``.
-        pids: of the same.
+        pids: the pids of the same servers.
     """
 
     def __init__(self, addresses: Mapping[str, str], pids: Mapping[str, int]) -> None:
@@ -50,12 +50,12 @@ class GenuineServers:
 
     @property
     def target(self) -> Target:
-        """The way through the genuine router code in the first shard server."""
+        """The target that leads through the genuine router code in the first shard server."""
         processes = {"router and mongod": (self.pids["shard0"],), "mongod": (self.pids["shard1"],)}
         return Target("genuine", self.addresses["shard0"], CLUSTER_COMMANDS, processes)
 
     def shard_collection(self, collection: str) -> None:
-        """Shard a new collection, all of it on the first shard."""
+        """Shard a new collection, entirely on the first shard."""
         with connect(self.addresses["config"], _COMMAND_SECONDS) as config:
             created = config.admin.command("_configsvrCreateDatabase", DATABASE, primaryShardId="shard0", **_MAJORITY)
         with connect(self.addresses["shard0"], _COMMAND_SECONDS) as shard:
@@ -68,7 +68,7 @@ class GenuineServers:
             )
 
     def move_range(self, collection: str, low: Mapping[str, Any], high: Mapping[str, Any]) -> None:
-        """Move a range to the second shard, however big it is."""
+        """Move a range of any size to the second shard."""
         order = {
             "_configsvrMoveRange": f"{DATABASE}.{collection}",
             **{"toShard": "shard1", "min": low, "max": high, "forceJumbo": _FORCE_MANUAL},
@@ -80,7 +80,7 @@ class GenuineServers:
 
 @contextmanager
 def genuine_servers(mongod: str, directory: Path, *, cache_gb: float) -> Iterator[GenuineServers]:
-    """Run the servers, joined and with nothing in them.
+    """Run the servers as an empty cluster.
 
     Raises:
         BenchError: one does not start.
@@ -96,7 +96,7 @@ def genuine_servers(mongod: str, directory: Path, *, cache_gb: float) -> Iterato
             option = "--configsvr" if role == "config" else "--shardsvr"
             pids[role] = processes.enter_context(primary_mongod(mongod, plan, directory / role, cache_gb, option))
         with connect(plans["config"].address, _COMMAND_SECONDS) as config:
-            # Nothing is to move but what is measured.
+            # Only the measured moves should take place.
             config.admin.command("_configsvrBalancerStop", 1)
             for role in ("shard0", "shard1"):
                 host = f"{plans[role].replica_set}/{plans[role].address}"
@@ -105,7 +105,7 @@ def genuine_servers(mongod: str, directory: Path, *, cache_gb: float) -> Iterato
 
 
 def _load(servers: GenuineServers) -> None:
-    """There is no router for createIndexes: each shard is told directly."""
+    """Load the data; createIndexes goes to each shard directly, because there is no router for it."""
     for role in ("shard0", "shard1"):
         with connect(servers.addresses[role], _COMMAND_SECONDS) as client:
             create_indexes(client)

@@ -1,4 +1,4 @@
-"""Putting the data in place before anything is measured, in the same way for every target."""
+"""Loading the data before the measurements, in the same way for every target."""
 
 import random
 from typing import Any, Final
@@ -14,14 +14,14 @@ _SEED: Final = 1
 
 
 def create_indexes(client: MongoClient[dict[str, Any]]) -> None:
-    """Create the indexes of both collections through a server that knows ``createIndexes``."""
+    """Create the indexes of both collections through a server that supports ``createIndexes``."""
     for collection in (READ_COLLECTION, WRITE_COLLECTION):
         for field in INDEXES:
             client[DATABASE][collection].create_index(field)
 
 
 def insert_documents(client: MongoClient[dict[str, Any]], dialect: Dialect) -> None:
-    """Insert the documents that the reading workloads find.
+    """Insert the documents that the read workloads find.
 
     Raises:
         BenchError: the server refused them.

@@ -1,16 +1,16 @@
 /*
- * Closed-loop load generator: N connections, one operation under way on each, for a number of seconds.
+ * Closed-loop load generator: N connections, one operation in progress on each, for a number of seconds.
  *
  *     loadgen HOST PORT PLAN CONNECTIONS WARMUP_SECONDS SECONDS
  *
- * SIGTERM ends it before its time, with results of what it has done until then.
+ * SIGTERM ends it early, with the results so far.
  *
- * The plan is a file of OP_MSG frames made beforehand (bench/plan.py), so that all that is done here for a request is
- * to copy it, number it and fill its unique ids in. One thread on epoll, no allocation per operation.
+ * The plan is a file of prebuilt OP_MSG frames (bench/plan.py), so a request only has to be copied, numbered and given
+ * its unique ids. One thread on epoll, no allocation per operation.
  *
  * An operation is one request and its reply or, if the plan has a getMore, a cursor read to its end. Every reply is
- * checked: it must answer the request, say ok: 1 and have no writeErrors. When the time is over the operations under
- * way are finished, so that operations longer than the run are measured too.
+ * checked: it must answer the request, have ok: 1 and no writeErrors. When the time is over, the operations in
+ * progress are finished, so that operations longer than the run are measured too.
  *
  * Prints one JSON object. Times are in microseconds.
  */
@@ -37,7 +37,7 @@ enum { HEADER_BYTES = 16, BODY_AT = 21, MESSAGE_BYTES_MAX = 48000000, UNIQUE_BYT
 struct frame {
     uint8_t *bytes;
     uint32_t length;
-    uint32_t *slots; /* offsets of ObjectIds that have to be new each time */
+    uint32_t *slots; /* offsets of ObjectIds to replace each time */
     uint32_t slot_count;
 };
 

@@ -1,4 +1,4 @@
-"""Running the load generator, which is compiled when first needed."""
+"""Running the load generator, which is compiled on first use."""
 
 import json
 import subprocess
@@ -16,11 +16,11 @@ _BUILD: Final = Path(__file__).parent.parent / "build"
 
 
 SECONDS_MAX: Final = 86_400.0
-"""The length of a load that is to last as long as something else does."""
+"""The duration of a load that is stopped when something else ends."""
 
 
 class BenchError(Exception):
-    """A measurement could not be made; the message says why."""
+    """A measurement failed; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class Measurement:
     """One run of a workload against a target.
 
     Attributes:
-        operations_per_second: those of all connections.
-        p50, p95, p99, max: how long an operation took, in microseconds.
-        errors: replies that told of a failure.
+        operations_per_second: on all connections together.
+        p50, p95, p99, max: durations of operations, in microseconds.
+        errors: replies that reported a failure.
         cpu_us: CPU time per operation of each of the target's processes, and of the load generator.
     """
 
@@ -43,7 +43,7 @@ class Measurement:
     cpu_us: dict[str, float]
 
     def to_document(self) -> dict[str, Any]:
-        """As it stands in the results."""
+        """The document for the results."""
         return asdict(self)
 
 
@@ -51,7 +51,7 @@ class LoadGenerator:
     """The compiled load generator.
 
     Args:
-        directory: where it keeps its plans.
+        directory: for its plans.
 
     Raises:
         BenchError: there is no C compiler, or it failed.
@@ -67,7 +67,7 @@ class LoadGenerator:
         except FileNotFoundError:
             raise BenchError("a C compiler (cc) is needed to build the load generator") from None
         except subprocess.CalledProcessError as error:
-            raise BenchError(f"the load generator does not compile: {error.stderr}") from error
+            raise BenchError(f"the load generator could not be compiled: {error.stderr}") from error
 
     def run(self, target: Target, plan: Plan, *, connections: int, warm_up: float, seconds: float) -> Measurement:
         """Send the plan's requests to the target.
@@ -82,7 +82,7 @@ class LoadGenerator:
     def running(
         self, target: Target, plan: Plan, *, connections: int, warm_up: float = 0.0, seconds: float = SECONDS_MAX
     ) -> Iterator["RunningLoad"]:
-        """Send the plan's requests to the target while the block runs, or until its time is over."""
+        """Send the plan's requests to the target while the block runs, or until the time is over."""
         plan.write(self._plan)
         host, _, port = target.address.rpartition(":")
         before = target.cpu_seconds()
@@ -95,12 +95,12 @@ class LoadGenerator:
 
 
 class RunningLoad:
-    """A load generator at work.
+    """A running load generator.
 
     Args:
-        target: what it sends requests to.
+        target: receives its requests.
         process: the generator.
-        cpu_before: CPU seconds of the target's processes when it began.
+        cpu_before: CPU seconds of the target's processes when it started.
     """
 
     def __init__(self, target: Target, process: subprocess.Popen[str], cpu_before: dict[str, float]) -> None:
@@ -109,12 +109,12 @@ class RunningLoad:
         self._cpu_before = cpu_before
 
     def stop(self) -> Measurement:
-        """End it now; errors as `wait`."""
+        """Stop it now; errors as `wait`."""
         self._process.terminate()
         return self.wait()
 
     def wait(self) -> Measurement:
-        """What it has measured, once its time is over.
+        """Wait until its time is over; returns its measurement.
 
         Raises:
             BenchError: the connection broke, or a reply could not be understood.

@@ -1,7 +1,7 @@
-"""Collections of many chunks in our cluster: a point find is to cost the same however long the routing table is.
+"""Collections with many chunks in our cluster: a point find should cost the same however large the routing table is.
 
-Splitting a million times would take hours, so the chunks are written into the catalog as the splits would have left
-them, and the daemons are told to read it again.
+A million splits would take hours, so the chunks are written directly into the catalog, as splits would have left them,
+and the daemons refresh.
 """
 
 import time
@@ -28,12 +28,12 @@ _INSERT_BATCH: Final = 20_000
 
 
 def collection_name(count: int) -> str:
-    """The collection of so many chunks."""
+    """The name of the collection with ``count`` chunks."""
     return f"chunks{count}"
 
 
 def create_collections(cluster: OurCluster, counts: Sequence[int]) -> None:
-    """Make a collection for each number of chunks, with the documents that point finds look for.
+    """Create a collection for each number of chunks, with the documents for point finds.
 
     Raises:
         BenchError: the cluster refused something.
@@ -53,11 +53,11 @@ def create_collections(cluster: OurCluster, counts: Sequence[int]) -> None:
                 router[DATABASE][collection_name(count)].insert_many(documents, ordered=False)
         _wait_until_persisted(cluster, counts)
     except PyMongoError as error:
-        raise BenchError(f"a collection of many chunks could not be made: {error}") from error
+        raise BenchError(f"a collection with many chunks could not be created: {error}") from error
 
 
 def _wait_until_persisted(cluster: OurCluster, counts: Sequence[int]) -> None:
-    """Return when the shard has written the tables down on its mongod, which it does beside its work.
+    """Wait until the shard has persisted the tables on its mongod, which it does in the background.
 
     Raises:
         BenchError: it takes too long.
@@ -68,12 +68,12 @@ def _wait_until_persisted(cluster: OurCluster, counts: Sequence[int]) -> None:
             persisted = mongod["config"][f"cache.chunks.{DATABASE}.{collection_name(count)}"]
             while persisted.estimated_document_count() < count:
                 if time.monotonic() > deadline:
-                    raise BenchError(f"{_SHARD} does not persist a table of {count:,} chunks in time")
+                    raise BenchError(f"{_SHARD} did not persist a table of {count:,} chunks in time")
                 time.sleep(1)
 
 
 def _write_chunks(config: MongoClient[dict[str, Any]], namespace: str, count: int) -> None:
-    """Put the chunks in the place of the one that there is, with versions above its own."""
+    """Replace the only chunk by ``count`` chunks with higher versions."""
     catalog = config.get_database("config", codec_options=CodecOptions(uuid_representation=UuidRepresentation.STANDARD))
     collection = catalog["collections"].find_one({"_id": namespace})
     assert collection is not None
@@ -85,7 +85,7 @@ def _write_chunks(config: MongoClient[dict[str, Any]], namespace: str, count: in
 
 
 def _chunks(like: dict[str, Any], count: int) -> Iterator[dict[str, Any]]:
-    """So many chunks that divide all keys evenly, otherwise like the given one."""
+    """``count`` chunks that divide all keys evenly, otherwise like the given one."""
     major = like["lastmod"].time + 1
     bounds = [bson.MinKey(), *(number * DOCUMENTS / count for number in range(1, count)), bson.MaxKey()]
     for number in range(count):

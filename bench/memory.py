@@ -1,4 +1,4 @@
-"""The memory that processes take while something is done."""
+"""The peak memory of processes during a measurement."""
 
 import threading
 from collections.abc import Mapping
@@ -10,13 +10,13 @@ _SAMPLE_SECONDS: Final = 0.05
 
 
 class PeakMemory:
-    """A context in which the resident memory of processes is looked at.
+    """A context that samples the resident memory of processes.
 
     Args:
-        pids: of the processes, by what they are.
+        pids: the pids by description.
 
     Attributes:
-        peak: the most that each had so far, in bytes.
+        peak: the peak of each process so far, in bytes.
     """
 
     def __init__(self, pids: Mapping[str, int]) -> None:
@@ -26,7 +26,7 @@ class PeakMemory:
         self._thread = threading.Thread(target=self._sample)
 
     def __enter__(self) -> Self:
-        """Begin to look."""
+        """Start sampling."""
         if self._pids:
             self._thread.start()
         return self
@@ -34,7 +34,7 @@ class PeakMemory:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Look no more."""
+        """Stop sampling."""
         self._ended.set()
         if self._pids:
             self._thread.join()
@@ -52,4 +52,4 @@ def resident_bytes(pid: int | str = "self") -> int:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024
-    raise AssertionError("Linux tells the resident memory of a process")
+    raise AssertionError("Linux reports the resident memory of a process")

@@ -1,4 +1,4 @@
-"""Mongods that belong to no cluster of ours: replica sets of one."""
+"""Single-member replica sets outside our cluster."""
 
 import subprocess
 import time
@@ -23,7 +23,7 @@ _COMMAND_SECONDS: Final = 120.0
 
 @contextmanager
 def direct_mongod(mongod: str, directory: Path, *, cache_gb: float) -> Iterator[Target]:
-    """Run a mongod with the data, as the target that has nothing in front of it.
+    """Run a mongod with the data, as the target without anything in front of it.
 
     Raises:
         BenchError: it does not start.
@@ -40,7 +40,7 @@ def direct_mongod(mongod: str, directory: Path, *, cache_gb: float) -> Iterator[
 
 @contextmanager
 def primary_mongod(mongod: str, plan: ProcessPlan, directory: Path, cache_gb: float, *options: str) -> Iterator[int]:
-    """Run a mongod that is primary of a set of its own; yields its pid.
+    """Run a mongod that is primary of its own set; yields its pid.
 
     Raises:
         BenchError: it does not start.

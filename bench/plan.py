@@ -1,4 +1,4 @@
-"""Plans for the load generator: request frames made beforehand, in the file format that ``loadgen.c`` reads."""
+"""Plans for the load generator: prebuilt request frames, in the file format that ``loadgen.c`` reads."""
 
 import re
 import struct
@@ -11,7 +11,7 @@ import bson
 from shardwright.wire.message import encode_sequence, op_msg
 
 UNIQUE_ID: Final = bson.ObjectId(b"\xde\xad\xbe\xef" * 3)
-"""Stands in documents where the load generator is to put a new ObjectId each time."""
+"""A placeholder in documents, which the load generator replaces by a new ObjectId each time."""
 
 _CURSOR_ID: Final = bson.Int64(0x0123_4567_89AB_CDEF)
 _BODY_AT: Final = 21
@@ -23,7 +23,7 @@ class Frame:
 
     Attributes:
         data: the OP_MSG.
-        unique_ids: offsets in it of the ObjectIds to renew.
+        unique_ids: offsets of the ObjectIds to replace.
     """
 
     data: bytes
@@ -37,19 +37,19 @@ class Frame:
         return bytes(data)
 
     def encoded(self) -> bytes:
-        """As it stands in a plan."""
+        """The encoding in a plan."""
         count = len(self.unique_ids)
         return struct.pack(f"<II{count}I", len(self.data), count, *self.unique_ids) + self.data
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What the load generator sends, one frame after the other and over again.
+    """The frames that the load generator sends repeatedly, one after another.
 
     Attributes:
         frames: the requests.
-        get_more: the command that continues a cursor that a request opened, with `_CURSOR_ID` to be replaced; None if
-            requests open none.
+        get_more: the command that continues a cursor opened by a request, with `_CURSOR_ID` to be replaced; None if
+            requests open no cursors.
     """
 
     frames: tuple[Frame, ...]

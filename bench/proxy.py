@@ -1,4 +1,4 @@
-"""A TCP proxy written in C in front of a mongod: what a hop costs that looks at nothing."""
+"""A TCP proxy written in C in front of a mongod: the cost of a hop that examines nothing."""
 
 import shutil
 import subprocess
@@ -16,7 +16,7 @@ from shardwright.deploy.ports import PortReservation
 from shardwright.deploy.topology import LOOPBACK
 
 PROXY: Final = shutil.which("haproxy", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin")
-"""The proxy's path, None where it is not installed."""
+"""The proxy's path; None if it is not installed."""
 
 _CONFIGURATION: Final = """
 global

@@ -1,4 +1,4 @@
-"""The results as a table to read and a JSON file to keep."""
+"""The results as printed tables and as a JSON file."""
 
 import json
 import os
@@ -17,7 +17,7 @@ _RESULTS: Final = Path(__file__).with_name("results")
 
 @dataclass(frozen=True)
 class Result:
-    """A workload on a number of connections against one target: the medians of all rounds.
+    """A workload on some number of connections against one target, with the medians of all rounds.
 
     Attributes:
         rounds: the single measurements.
@@ -30,7 +30,7 @@ class Result:
 
     @property
     def operations_per_second(self) -> float:
-        """The median."""
+        """The median of the rates."""
         return median(each.operations_per_second for each in self.rounds)
 
     @property
@@ -50,16 +50,16 @@ class Result:
 
     @property
     def errors(self) -> int:
-        """Failed operations of all rounds."""
+        """The number of failed operations in all rounds."""
         return sum(each.errors for each in self.rounds)
 
     @property
     def cpu_us(self) -> dict[str, float]:
-        """CPU time per operation by process, in microseconds: medians."""
+        """Medians of the CPU time per operation, by process, in microseconds."""
         return {role: median(each.cpu_us[role] for each in self.rounds) for role in self.rounds[0].cpu_us}
 
     def to_document(self) -> dict[str, Any]:
-        """As it stands in the results."""
+        """The document for the results."""
         return {
             "workload": self.workload,
             "connections": self.connections,
@@ -75,7 +75,7 @@ class Result:
 
 
 def table(title: str, results: Sequence[Result]) -> str:
-    """The results of one workload on one number of connections, a line for each target, compared with the first."""
+    """The results of one workload for one number of connections: a line per target, compared with the first."""
     first = results[0]
     lines = [f"\n{title}, {first.connections} connection{'s' if first.connections > 1 else ''}"]
     lines.append(
@@ -93,7 +93,7 @@ def table(title: str, results: Sequence[Result]) -> str:
 
 
 def write_json(document: dict[str, Any]) -> Path:
-    """Write all results of a run, with what it ran on; returns the file's path."""
+    """Write all results of a run with a description of the machine; returns the file's path."""
     _RESULTS.mkdir(exist_ok=True)
     path = _RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
     machine = {"cpus": os.cpu_count(), "machine": platform.machine(), "kernel": platform.release()}

@@ -1,7 +1,7 @@
-"""Routing tables in memory: what a look-up takes, what a table weighs, and what it costs to bring one up to date.
+"""Routing tables in memory: the cost of a look-up, the size of a table, and the cost of a refresh.
 
-Each size is measured in a process of its own (``python -m bench.routing CHUNKS``), so that the memory is that of the
-table alone.
+Each size is measured in its own process (``python -m bench.routing CHUNKS``), so that only the table's memory is
+measured.
 """
 
 import json
@@ -64,7 +64,7 @@ def measure_routing(sizes: Sequence[int]) -> list[dict[str, Any]]:
 
 
 def measure(size: int) -> dict[str, Any]:
-    """Measure a table of so many chunks, in this process."""
+    """Measure a table of ``size`` chunks in this process."""
     collection = ShardedCollection(
         Namespace("bench", "documents"), UUID(int=1), ObjectId(), _CREATED, ShardKeyPattern.from_mapping({"key": 1})
     )
@@ -85,7 +85,7 @@ def measure(size: int) -> dict[str, Any]:
 
 
 def chunks(count: int) -> Iterator[ChunkPlacement]:
-    """Chunks that tile the keys, in order, spread over `SHARDS`, each with the history of one move."""
+    """Chunks that cover all keys, in order, distributed over `SHARDS`, each with a history of one move."""
     moved = pack_timestamp(Timestamp(1_700_000_100, 1))
     for number in range(count):
         low = bound(number, count)
@@ -94,7 +94,7 @@ def chunks(count: int) -> Iterator[ChunkPlacement]:
 
 
 def bound(number: int, count: int) -> bytes:
-    """The lower bound of a chunk as a document; that of the one after the last is MaxKey."""
+    """The lower bound of a chunk as a document; MaxKey for the number after the last chunk."""
     key: Any = number * _KEYS_PER_CHUNK
     if number == 0:
         key = bson.MinKey()
@@ -104,7 +104,7 @@ def bound(number: int, count: int) -> bytes:
 
 
 def _look_up_us(table: RoutingTable, size: int) -> float:
-    """Of an encoded key."""
+    """The time of a look-up of an encoded key."""
     numbers = random.Random(_SEED)
     pattern = table.key_pattern
     keys = [
@@ -117,7 +117,7 @@ def _look_up_us(table: RoutingTable, size: int) -> float:
 
 
 def _target_us(table: RoutingTable, size: int) -> float:
-    """From the raw filter of a point find to the shard: what a router does for each."""
+    """The time from the raw filter of a point find to the shard, as needed by a router for each find."""
     numbers = random.Random(_SEED)
     filters = [bson.encode({"key": numbers.randrange(size * _KEYS_PER_CHUNK)}) for _ in range(_LOOK_UPS)]
     started = perf_counter()
@@ -127,7 +127,7 @@ def _target_us(table: RoutingTable, size: int) -> float:
 
 
 def _refresh_us(table: RoutingTable, size: int) -> float:
-    """Of a new table in which ten chunks have changed hands; the fastest of several, so that it is the work itself."""
+    """The time to build a new table after ten chunks have moved; the fastest of several runs, to exclude noise."""
     numbers = random.Random(_SEED)
     count = min(size, CHANGED_CHUNKS)
     fastest = float("inf")

@@ -1,4 +1,4 @@
-"""What is measured: an address to send requests to, and the processes that work for it."""
+"""A target of measurements: an address to send requests to, and the processes behind it."""
 
 import os
 from collections.abc import Mapping
@@ -13,13 +13,13 @@ _SECONDS_PER_TICK: Final = 1 / os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Target:
-    """A way to a mongod.
+    """A path to a mongod.
 
     Attributes:
-        name: how it is called on the command line, in the table and in the results.
+        name: its name on the command line, in the table and in the results.
         address: ``host:port`` to send requests to.
-        dialect: how its commands are called.
-        processes: pids by what they are; processes that do the same share a name.
+        dialect: the names of its commands.
+        processes: pids by description; processes of the same kind share a description.
     """
 
     name: str
@@ -28,12 +28,12 @@ class Target:
     processes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def cpu_seconds(self) -> dict[str, float]:
-        """The CPU time that its processes have used so far, by what they are."""
+        """The CPU time that its processes have used so far, by description."""
         return {role: sum(map(cpu_seconds, pids)) for role, pids in self.processes.items()}
 
 
 def cpu_seconds(pid: int) -> float:
     """The CPU time that a process has used so far."""
-    # The command name, in parentheses, may itself hold spaces and parentheses.
+    # The command name, in parentheses, may itself contain spaces and parentheses.
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) * _SECONDS_PER_TICK

@@ -1,9 +1,9 @@
-"""The workloads: which requests they send, and what a right reply to one of them looks like.
+"""The workloads: their requests, and how a correct reply is recognised.
 
-The data is the same for every target: `DOCUMENTS` documents, sharded (where there are shards) by range on ``key``, the
-upper half of the keys on the second shard. Operations on one document use keys of the second shard only, so that the
-first, which runs the genuine router code, owns none of them. Writes have ``w: 1``: what is measured is the way to the
-mongod, not its journal.
+The data is the same for every target: `DOCUMENTS` documents, sharded (where there are shards) by range on ``key``, with
+the upper half of the keys on the second shard. Operations on one document use only keys of the second shard, so that
+the first shard, which runs the genuine router code, owns none of them. Writes have ``w: 1``, because the path to the
+mongod is measured, not its journal.
 """
 
 import random
@@ -37,10 +37,10 @@ _ONE: Final = {"w": 1}
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a target's commands are called.
+    """The names of a target's commands.
 
     Attributes:
-        prefix: the genuine router code in a shard server answers to the usual names with ``cluster`` before them.
+        prefix: the genuine router code in a shard server uses the usual names with the prefix ``cluster``.
     """
 
     prefix: str = ""
@@ -56,14 +56,14 @@ CLUSTER_COMMANDS: Final = Dialect("cluster")
 
 @dataclass(frozen=True)
 class Workload:
-    """Something to measure.
+    """A workload to measure.
 
     Attributes:
-        name: how it is called on the command line and in the results.
-        title: how it is called in the table.
-        plan: makes its requests.
+        name: its name on the command line and in the results.
+        title: its title in the table.
+        plan: builds its requests.
         is_right: whether the decoded reply to any of them is as expected.
-        is_long: an operation takes so long that a run is not warmed up and counts few.
+        is_long: whether an operation takes so long that there is no warm-up and a run has only a few.
     """
 
     name: str
@@ -73,12 +73,12 @@ class Workload:
     is_long: bool = False
 
     def requests(self, dialect: Dialect) -> Plan:
-        """Its requests for a target; the same ones each time."""
+        """Its requests for a target, the same every time."""
         return self.plan(dialect, random.Random(_SEED))
 
 
 def document(key: int, random_numbers: random.Random) -> dict[str, Any]:
-    """A document of about 250 bytes, the ``_id`` to be given by the load generator."""
+    """A document of about 250 bytes, whose ``_id`` the load generator sets."""
     return {
         "_id": UNIQUE_ID,
         "key": key,
@@ -103,7 +103,7 @@ def _upper_key(random_numbers: random.Random) -> int:
 
 
 def point_find(collection: str = READ_COLLECTION) -> Callable[[Dialect, random.Random], Plan]:
-    """Makes the requests that find one document of a collection by its shard key."""
+    """Build the requests that find one document of a collection by its shard key."""
 
     def plan(dialect: Dialect, numbers: random.Random) -> Plan:
         def make() -> Frame:
@@ -183,5 +183,5 @@ WORKLOADS: Final[Sequence[Workload]] = (
 
 
 def stored_documents(random_numbers: random.Random) -> list[dict[str, Any]]:
-    """The documents that are there before anything is measured."""
+    """The documents loaded before the measurements."""
     return [{**document(key, random_numbers), "_id": bson.ObjectId()} for key in range(DOCUMENTS)]

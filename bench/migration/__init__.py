@@ -1,1 +1,1 @@
-"""Moving a range of documents: how fast it goes, and what clients notice of it."""
+"""Migration of a range of documents: its throughput, and its effect on clients."""

@@ -1,4 +1,4 @@
-"""Clusters of two shards between which ranges are moved, genuine and ours, seen alike."""
+"""Clusters of two shards between which ranges are moved, genuine and ours, with the same interface."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,12 +24,12 @@ class MovingCluster:
     """A cluster without data.
 
     Attributes:
-        target: where clients send their requests.
+        target: receives the clients' requests.
         mongods: addresses of the mongods of donor and recipient.
-        servers: pids of the mongods of both, by what they are.
+        servers: pids of these mongods, by description.
         daemons: pids of the daemons beside them, likewise.
-        shard_collection: shards a new collection, all of it on the donor.
-        move_range: moves the keys from 0 to the given one to the recipient, however much that is.
+        shard_collection: shards a new collection, entirely on the donor.
+        move_range: moves all keys from 0 to the given one to the recipient.
     """
 
     target: Target

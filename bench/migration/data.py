@@ -1,4 +1,4 @@
-"""The documents that are moved, and those of the same collection that stay."""
+"""The documents that are moved, and those in the same collection that stay."""
 
 import random
 from collections.abc import Iterable, Iterator
@@ -26,7 +26,7 @@ _TEXT_CHARACTERS: Final = 1 << 20
 
 
 def insert_documents(address: str, collection: str, moved: int) -> None:
-    """Insert documents with keys from 0 on through a mongod: ``moved`` ones, and `KEPT_DOCUMENTS` above them.
+    """Insert documents with keys from 0 through a mongod: ``moved`` of them, and `KEPT_DOCUMENTS` with higher keys.
 
     Raises:
         BenchError: the server refused them.
@@ -40,14 +40,14 @@ def insert_documents(address: str, collection: str, moved: int) -> None:
 
 
 def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """The items in lists of so many."""
+    """The items in lists of at most ``size``."""
     rest = iter(items)
     while batch := list(islice(rest, size)):
         yield batch
 
 
 def _documents(count: int) -> Iterator[RawBSONDocument]:
-    """Documents of `DOCUMENT_BYTES` each, with text that does not compress to nothing."""
+    """Documents of `DOCUMENT_BYTES` each, with text that compresses only moderately."""
     numbers = random.Random(_SEED)
     text = numbers.randbytes(_TEXT_CHARACTERS // 2).hex()
     filled = DOCUMENT_BYTES - len(bson.encode(_document(0, "")))

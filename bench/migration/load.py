@@ -1,4 +1,4 @@
-"""What clients notice of a migration: the writes that wait for it, and the reads that it slows down."""
+"""The effect of a migration on clients: writes that wait for it, and reads that it slows down."""
 
 import random
 import time
@@ -27,8 +27,8 @@ class LoadedMove:
     """A migration under load.
 
     Attributes:
-        before: the load alone.
-        during: the load while the migration ran, from its beginning to its end.
+        before: the load without a migration.
+        during: the load during the whole migration.
         move: the migration.
     """
 
@@ -42,7 +42,7 @@ class LoadedMove:
         return 1 - self.during.operations_per_second / self.before.operations_per_second
 
     def to_document(self) -> dict[str, Any]:
-        """As it stands in the results."""
+        """The document for the results."""
         return {
             "before": self.before.to_document(),
             "during": self.during.to_document(),
@@ -52,7 +52,7 @@ class LoadedMove:
 
 
 def writes(dialect: Dialect, collection: str, first: int, count: int) -> Plan:
-    """Updates of single documents, with keys of a range."""
+    """Updates of single documents with keys in a range."""
     numbers = random.Random(_SEED)
 
     def update() -> dict[str, Any]:
@@ -63,7 +63,7 @@ def writes(dialect: Dialect, collection: str, first: int, count: int) -> Plan:
 
 
 def writes_beside(dialect: Dialect, collection: str, documents: int) -> Plan:
-    """Updates of documents that stay: nothing has to be transferred again, but they wait for the commit too."""
+    """Updates of documents that stay: they need no transfer, but they wait for the commit too."""
     return writes(dialect, collection, documents, KEPT_DOCUMENTS)
 
 
@@ -73,7 +73,7 @@ def writes_within(dialect: Dialect, collection: str, documents: int) -> Plan:
 
 
 def reads(dialect: Dialect, collection: str, documents: int) -> Plan:
-    """Finds of single documents of those that move."""
+    """Finds of single documents that move."""
     numbers = random.Random(_SEED)
     common = {"limit": 1, "singleBatch": True, "lsid": _SESSION, "$db": DATABASE}
     return Plan(
@@ -87,7 +87,7 @@ def reads(dialect: Dialect, collection: str, documents: int) -> Plan:
 def move_under_load(
     generator: LoadGenerator, cluster: MovingCluster, collection: str, documents: int, plan: Plan, *, seconds: float
 ) -> LoadedMove:
-    """Put a cluster under a load, alone for some seconds and then while a range moves.
+    """Apply a load to a cluster, first alone for some seconds, then while a range moves.
 
     Raises:
         BenchError: an operation or the migration failed.
@@ -96,7 +96,7 @@ def move_under_load(
     before = generator.run(cluster.target, plan, connections=CLIENTS, warm_up=seconds / 4, seconds=seconds)
     with generator.running(cluster.target, plan, connections=CLIENTS) as load:
         moved = move(cluster, collection, documents)
-        # What has waited for the commit is answered within this time.
+        # Operations that waited for the commit are answered within this time.
         time.sleep(min(1.0, seconds / 4))
         during = load.stop()
     return LoadedMove(before, during, moved)

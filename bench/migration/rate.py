@@ -1,4 +1,4 @@
-"""How many documents a second are moved, beside a raw copy of the same documents."""
+"""The throughput of migrations, compared with a raw copy of the same documents."""
 
 import time
 from collections.abc import Mapping
@@ -27,10 +27,10 @@ class Move:
     """One measurement.
 
     Attributes:
-        documents: how many were moved or copied.
-        seconds: how long that took.
-        cpu_seconds: of both mongods, and of the daemons beside them.
-        peak_memory: of the daemons meanwhile, in bytes.
+        documents: how many documents were moved or copied.
+        seconds: the duration.
+        cpu_seconds: CPU time of both mongods, and of the daemons beside them.
+        peak_memory: peak memory of the daemons, in bytes.
     """
 
     documents: int
@@ -40,16 +40,16 @@ class Move:
 
     @property
     def documents_per_second(self) -> float:
-        """The rate."""
+        """Documents per second."""
         return self.documents / self.seconds
 
     @property
     def megabytes_per_second(self) -> float:
-        """The same in millions of bytes."""
+        """Millions of bytes per second."""
         return self.documents_per_second * DOCUMENT_BYTES / 1e6
 
     def to_document(self) -> dict[str, Any]:
-        """As it stands in the results."""
+        """The document for the results."""
         rates = {
             "documents_per_second": self.documents_per_second,
             "megabytes_per_second": self.megabytes_per_second,
@@ -58,7 +58,7 @@ class Move:
 
 
 def prepare(cluster: MovingCluster, collection: str, documents: int) -> None:
-    """Make a collection on the donor of which a range of so many documents can be moved.
+    """Create a collection on the donor with a range of ``documents`` documents to move.
 
     Raises:
         BenchError: the cluster refused something.
@@ -68,7 +68,7 @@ def prepare(cluster: MovingCluster, collection: str, documents: int) -> None:
 
 
 def move(cluster: MovingCluster, collection: str, documents: int) -> Move:
-    """Move the range, and see that the documents have arrived.
+    """Move the range, and check that the documents have arrived.
 
     Raises:
         BenchError: it failed.

@@ -1,6 +1,6 @@
 """All measurements of migrations in one run, with the same data in a genuine cluster and in ours.
 
-They run at the same time and take turns, so that whatever else the machine does meanwhile is shared by both.
+Both clusters run at the same time and take turns, so that other load on the machine affects both equally.
 """
 
 import argparse
@@ -29,7 +29,7 @@ RAW_COPY: Final = "raw copy"
 DOCUMENTS: Final = 1_000_000
 DOCUMENTS_QUICK: Final = 20_000
 LOADED_DOCUMENTS_MAX: Final = 300_000
-"""A migration under load moves fewer, since clients wait for its end and not for its length."""
+"""A migration under load moves fewer documents, since what clients notice is its commit, not its duration."""
 
 _LOADS: Final[Mapping[str, tuple[str, Callable[[Dialect, str, int], Plan]]]] = {
     IDLE: ("updates beside the range", writes_beside),
@@ -46,10 +46,10 @@ _CLUSTERS: Final[Mapping[str, _Start]] = {"genuine": genuine_moving_cluster, "sh
 
 
 def measure_migrations(options: argparse.Namespace, mongod: str, directory: Path) -> dict[str, Any]:
-    """Make the measurements, print them as tables and return what goes into the results.
+    """Make the measurements, print them as tables and return the document for the results.
 
     Raises:
-        BenchError: one could not be made.
+        BenchError: a measurement failed.
     """
     documents, fewer = options.documents, min(options.documents, LOADED_DOCUMENTS_MAX)
     moves: dict[str, list[Move]] = {}
@@ -82,7 +82,7 @@ def measure_migrations(options: argparse.Namespace, mongod: str, directory: Path
 
 
 def _rates(clusters: Mapping[str, MovingCluster], collection: str, documents: int) -> Iterator[tuple[str, Move]]:
-    """One round: a raw copy, and a move in each cluster, one after the other, each of the same new documents."""
+    """One round: a raw copy, then a move in each cluster, all of the same new documents."""
     for cluster in clusters.values():
         prepare(cluster, collection, documents)
     for cluster in list(clusters.values())[-1:]:
