@@ -39,12 +39,12 @@ logger = get_logger("router.indexes")
 @command("createIndexes", api_versions=("1",))
 async def create_indexes(operation: Operation) -> Reply:
     """Creates indexes on all shards that own a part of the collection."""
-    creation = _Creation(operation)
+    creation = IndexCreation(operation)
     replies = await with_routing(operation, operation.namespace, creation.attempt, create_database=True)
     return merge_raw(replies, connection_strings(operation))
 
 
-class _Creation:
+class IndexCreation:
     """One ``createIndexes`` in progress."""
 
     def __init__(self, operation: Operation) -> None:
@@ -103,18 +103,20 @@ class _Creation:
         if not all(reply.error is None or is_for_good(reply.error) for reply in replies):
             return  # the client will retry
         names = {each.shard_id: built_names(each, self._requested, self._existing[each.shard_id]) for each in replies}
-        collection, concern = self._operation.request.collection, {"w": "majority", "wtimeout": 60_000}
-        drops = {
-            shard: {"dropIndexes": collection, "index": built, "writeConcern": concern}
-            for shard, built in names.items()
-            if built
-        }
-        for reply in await self._ask(routing, drops):
-            if reply.error is not None:
+        for name in sorted({name for built in names.values() for name in built}):
+            await self._drop(routing, name, [shard for shard, built in names.items() if name in built])
+
+    async def _drop(self, routing: CollectionRouting, name: str, shards: Sequence[str]) -> None:
+        """Drop one index: a shard that lacks one of several drops none of them."""
+        concern = {"w": "majority", "wtimeout": 60_000}
+        drop = {"dropIndexes": self._operation.request.collection, "index": name, "writeConcern": concern}
+        for reply in await self._ask(routing, dict.fromkeys(shards, drop)):
+            if reply.error is not None and reply.error.code != ErrorCode.IndexNotFound:
                 logger.warning(
                     "Indexes stay that could not be built on all shards",
                     namespace=routing.namespace,
                     shard=reply.shard_id,
+                    index=name,
                     error=str(reply.error),
                 )
 
