@@ -8,21 +8,22 @@ nobody waits for that.
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from random import SystemRandom
 from typing import TYPE_CHECKING, Final
 
 import trio
 
 from shardwright.router.cursors.cursor import Cursor
+from shardwright.router.cursors.cursor_statistics import CursorStatistics
 from shardwright.router.cursors.get_more import ARGUMENT_ERRORS
 from shardwright.router.cursors.ids import new_cursor_id
+from shardwright.router.cursors.open_cursor import OpenCursor
 from shardwright.router.cursors.remote import RemoteCursor
+from shardwright.router.cursors.remote_killer import RemoteKiller
 from shardwright.router.cursors.session import CursorOwner
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
-from shardwright.wire.transport.holdings import Holding
 from shardwright.wire.transport.unread import UNREAD_REPLIES
 
 if TYPE_CHECKING:
@@ -36,77 +37,7 @@ IDLE_MILLISECONDS_MAX: Final = 600_000
 _REAP_SECONDS: Final = 4.0
 """As ``clientCursorMonitorFrequencySecs``."""
 
-_KILL_SECONDS_MAX: Final = 10.0
-
 _random_bits: Final = SystemRandom().getrandbits
-
-
-@dataclass(frozen=True, slots=True)
-class CursorStatistics:
-    """The numbers in ``serverStatus`` (``metrics.cursor``) and the metrics: cursors open now, and timed out so far."""
-
-    open_total: int
-    open_pinned: int
-    open_no_timeout: int
-    open_single_shard: int
-    open_multiple_shards: int
-    open_of_closed_connections: int
-    opened: int
-    timed_out: int
-
-
-class OpenCursor(Holding):
-    """A cursor in the manager; the documents it holds use memory between two requests.
-
-    Attributes:
-        id: the client's id for it.
-        cursor: what reads the results.
-        owner: the session and transaction that opened it.
-        client: the connection that last read it, if known.
-        is_immortal: it has no idle timeout.
-        is_checked_out: a ``getMore`` is reading it.
-        is_killed: it was killed while it was checked out.
-        last_used: on trio's clock.
-        scope: cancelled to interrupt the ``getMore`` that is reading it.
-    """
-
-    __slots__ = (
-        "_manager",
-        "client",
-        "cursor",
-        "id",
-        "is_checked_out",
-        "is_immortal",
-        "is_killed",
-        "last_used",
-        "owner",
-        "scope",
-    )
-
-    def __init__(
-        self,
-        cursor_id: int,
-        cursor: Cursor,
-        owner: CursorOwner,
-        manager: "CursorManager",
-        *,
-        is_immortal: bool,
-    ) -> None:
-        super().__init__()
-        self._manager = manager
-        self.id = cursor_id
-        self.cursor = cursor
-        self.owner = owner
-        self.client: ClientConnection | None = None
-        self.is_immortal = is_immortal
-        self.is_checked_out = False
-        self.is_killed = False
-        self.last_used = trio.current_time()
-        self.scope = trio.CancelScope()
-
-    def end(self) -> None:
-        """See `Holding`; later reads fail with CursorNotFound."""
-        self._manager.end_for_room(self)
 
 
 class CursorManager:
@@ -130,7 +61,7 @@ class CursorManager:
         self._idle_milliseconds_max = idle_milliseconds_max
         self._random_bits = random_bits
         self._cursors: dict[int, OpenCursor] = {}
-        self._to_kill, self._killing = trio.open_memory_channel[RemoteCursor](float("inf"))
+        self._killer = RemoteKiller()
         self._opened = 0
         self._timed_out = 0
 
@@ -138,8 +69,7 @@ class CursorManager:
         """End idle cursors, and kill those left on shards, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._reap_repeatedly)
-            async for remote in self._killing:
-                nursery.start_soon(self._kill_remote, remote)
+            nursery.start_soon(self._killer.run)
 
     def open(
         self,
@@ -152,8 +82,9 @@ class CursorManager:
         """Keep a cursor that is not exhausted; returns its id."""
         while (cursor_id := new_cursor_id(self._worker_index, self._random_bits)) in self._cursors:
             pass
-        entry = self._cursors[cursor_id] = OpenCursor(cursor_id, cursor, owner, self, is_immortal=is_immortal)
-        entry.client = client
+        entry = self._cursors[cursor_id] = OpenCursor(
+            cursor_id, cursor, owner, client, is_immortal=is_immortal, end_for_room=self._end_for_room
+        )
         UNREAD_REPLIES.holdings.keep(entry, cursor.held_bytes, client)
         self._opened += 1
         return cursor_id
@@ -174,15 +105,7 @@ class CursorManager:
         entry = self._cursors.get(cursor_id)
         if entry is None:
             raise CommandError(ErrorCode.CursorNotFound, f"cursor id {cursor_id} not found")
-        if entry.is_checked_out:
-            raise CommandError(ErrorCode.CursorInUse, f"cursor id {cursor_id} is already in use")
-        if entry.cursor.namespace != namespace:
-            raise CommandError(
-                ErrorCode.Unauthorized,
-                f"Requested getMore on namespace '{namespace}', but cursor belongs to a different namespace "
-                f"{entry.cursor.namespace}",
-            )
-        entry.owner.check(cursor_id, reader)
+        entry.check_readable(namespace, reader)
         entry.is_checked_out = True
         entry.client = client
         entry.scope = trio.CancelScope()
@@ -238,10 +161,7 @@ class CursorManager:
 
     def kill_remotes(self, remotes: Iterable[RemoteCursor]) -> None:
         """Kill cursors on shards that no cursor of ours needs any longer, in the background."""
-        for remote in remotes:
-            remote.give_up()
-            if not remote.is_exhausted:
-                self._to_kill.send_nowait(remote)
+        self._killer.kill(remotes)
 
     def reap(self, now: float) -> int:
         """End the cursors that have been idle for too long; returns how many.
@@ -250,18 +170,14 @@ class CursorManager:
             now: on trio's clock.
         """
         limit = now - self._idle_milliseconds_max() / 1000
-        expired = [
-            entry
-            for entry in self._cursors.values()
-            if entry.last_used <= limit and not entry.is_checked_out and not entry.is_immortal
-        ]
+        expired = [entry for entry in self._cursors.values() if entry.is_expired(limit)]
         for entry in expired:
             logger.info("A cursor timed out", cursor_id=entry.id, namespace=entry.cursor.namespace)
             self._end(entry)
         self._timed_out += len(expired)
         return len(expired)
 
-    def end_for_room(self, entry: OpenCursor) -> None:
+    def _end_for_room(self, entry: OpenCursor) -> None:
         """End an idle cursor to free its memory."""
         logger.info(
             "Killed an idle cursor to free memory for other replies",
@@ -272,20 +188,7 @@ class CursorManager:
 
     def statistics(self) -> CursorStatistics:
         """The current numbers."""
-        entries = self._cursors.values()
-        multiple = sum(len(entry.cursor.remotes) > 1 for entry in entries)
-        return CursorStatistics(
-            open_total=len(entries),
-            open_pinned=sum(entry.is_checked_out for entry in entries),
-            open_no_timeout=sum(entry.is_immortal for entry in entries),
-            open_single_shard=len(entries) - multiple,
-            open_multiple_shards=multiple,
-            open_of_closed_connections=sum(
-                entry.client is not None and entry.client.stream.is_closed for entry in entries
-            ),
-            opened=self._opened,
-            timed_out=self._timed_out,
-        )
+        return CursorStatistics.of(self._cursors.values(), opened=self._opened, timed_out=self._timed_out)
 
     def _end(self, entry: OpenCursor) -> None:
         self._cursors.pop(entry.id, None)
@@ -296,11 +199,3 @@ class CursorManager:
         while True:
             await trio.sleep(_REAP_SECONDS)
             self.reap(trio.current_time())
-
-    async def _kill_remote(self, remote: RemoteCursor) -> None:
-        """Kill a cursor on a shard; one that cannot be killed now times out there."""
-        try:
-            with trio.fail_after(_KILL_SECONDS_MAX):
-                await remote.kill()
-        except (BackendError, trio.TooSlowError) as error:
-            logger.debug("Could not kill a cursor on a shard", shard=remote.shard_id, error=str(error) or "timeout")

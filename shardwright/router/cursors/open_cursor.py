@@ -1,0 +1,99 @@
+"""A cursor that a client has open, between its requests and while one reads it."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import trio
+
+from shardwright.router.cursors.cursor import Cursor
+from shardwright.router.cursors.session import CursorOwner
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.transport.holdings import Holding
+
+if TYPE_CHECKING:
+    from shardwright.wire.transport.client_connection import ClientConnection
+
+
+class OpenCursor(Holding):
+    """A cursor and who may read it; the documents it holds use memory between two requests.
+
+    Args:
+        cursor_id: see below.
+        cursor: see below.
+        owner: see below.
+        client: see below.
+        is_immortal: see below.
+        end_for_room: ends it when its memory is needed for other replies.
+
+    Attributes:
+        id: the client's id for it.
+        cursor: what reads the results.
+        owner: the session and transaction that opened it.
+        client: the connection that last read it, if known.
+        is_immortal: it has no idle timeout.
+        is_checked_out: a ``getMore`` is reading it.
+        is_killed: it was killed while it was checked out.
+        last_used: on trio's clock.
+        scope: cancelled to interrupt the ``getMore`` that is reading it.
+    """
+
+    __slots__ = (
+        "_end_for_room",
+        "client",
+        "cursor",
+        "id",
+        "is_checked_out",
+        "is_immortal",
+        "is_killed",
+        "last_used",
+        "owner",
+        "scope",
+    )
+
+    def __init__(
+        self,
+        cursor_id: int,
+        cursor: Cursor,
+        owner: CursorOwner,
+        client: "ClientConnection | None",
+        *,
+        is_immortal: bool,
+        end_for_room: Callable[["OpenCursor"], None],
+    ) -> None:
+        super().__init__()
+        self._end_for_room = end_for_room
+        self.id = cursor_id
+        self.cursor = cursor
+        self.owner = owner
+        self.client = client
+        self.is_immortal = is_immortal
+        self.is_checked_out = False
+        self.is_killed = False
+        self.last_used = trio.current_time()
+        self.scope = trio.CancelScope()
+
+    def check_readable(self, namespace: str, reader: CursorOwner) -> None:
+        """Refuse a ``getMore`` that may not read it now.
+
+        Raises:
+            CommandError: CursorInUse; Unauthorized, it reads another namespace; 50799 to 50804, it belongs to another
+                session or transaction.
+        """
+        if self.is_checked_out:
+            raise CommandError(ErrorCode.CursorInUse, f"cursor id {self.id} is already in use")
+        if self.cursor.namespace != namespace:
+            raise CommandError(
+                ErrorCode.Unauthorized,
+                f"Requested getMore on namespace '{namespace}', but cursor belongs to a different namespace "
+                f"{self.cursor.namespace}",
+            )
+        self.owner.check(self.id, reader)
+
+    def is_expired(self, limit: float) -> bool:
+        """Whether it was last read before ``limit``, on trio's clock, and has to end for that."""
+        return self.last_used <= limit and not self.is_checked_out and not self.is_immortal
+
+    def end(self) -> None:
+        """See `Holding`; later reads fail with CursorNotFound."""
+        self._end_for_room(self)
