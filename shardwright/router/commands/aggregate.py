@@ -1,47 +1,26 @@
-"""``aggregate``: a pipeline, run by the one shard that has the data, or by several when merging is simple."""
-
-from collections.abc import Mapping, Sequence
-
-import bson
-from bson.timestamp import Timestamp
+"""``aggregate``: a pipeline, on a collection or on none."""
 
 from shardwright.router.commands.command_registry import command
 from shardwright.router.commands.explain import explain_command
-from shardwright.router.cursors.merged import MergedCursor
-from shardwright.router.operations.cursor_opening import answer_first_batch, open_on_one_shard, open_on_shards
-from shardwright.router.operations.foreign_collections import foreign_collections
-from shardwright.router.operations.missing import unless_missing
+from shardwright.router.operations.aggregation import run_aggregate, run_on_one_shard, run_on_shards
 from shardwright.router.operations.operation import Operation
-from shardwright.router.operations.retry import ATTEMPTS_MAX, with_database, with_routing
-from shardwright.router.operations.scatter import forwarded
-from shardwright.router.placement.collection_routing import CollectionRouting
+from shardwright.router.operations.retry import with_database
+from shardwright.router.operations.view_reads import aggregate_view
 from shardwright.router.placement.database_routing import DatabaseRouting
 from shardwright.router.reads.aggregate import (
-    WRITING_STAGES,
     as_explained,
-    batch_size,
     check_fields,
     not_supported,
-    with_shard_name,
-    with_stages,
 )
 from shardwright.router.reads.explained import ExplainedCommand
-from shardwright.router.reads.find_arguments import collation_of
-from shardwright.router.reads.merge import ResultMerger
 from shardwright.router.reads.pipeline import Pipeline
-from shardwright.router.reads.pipeline_merge import PER_SHARD_SOURCES, MergeablePipeline
-from shardwright.router.reads.pipeline_shards import shards_for_pipeline
-from shardwright.router.reads.read_concern import at_time, snapshot_time
-from shardwright.router.reads.resolved_view import ResolvedView
-from shardwright.router.replies.cursor_reply import FIRST_BATCH, CursorReply, cursor_element, empty_cursor
+from shardwright.router.reads.pipeline_merge import MergeablePipeline
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.shard_reply import ShardedViewError
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import STRING, append, decode_document, encode_elements, without
-from shardwright.wire.read_preference import PRIMARY
-from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+from shardwright.wire.rawbson import STRING
 
 
 @command("aggregate", reads=True, api_versions=("1",))
@@ -60,65 +39,6 @@ async def aggregate(operation: Operation) -> Reply:
         return await aggregate_view(operation, error)
 
 
-@may_run_in_reactor
-async def aggregate_view(operation: Operation, error: ShardedViewError) -> Reply:
-    """Answer a read of a view by an aggregation on the collection beneath the view.
-
-    Args:
-        operation: the read.
-        error: the answer of the shard that could not run it alone.
-
-    Raises:
-        CommandError: the read cannot be an aggregation, or it failed.
-    """
-    await in_own_task()
-    request = operation.request
-    for _ in range(ATTEMPTS_MAX):
-        request = ResolvedView.of(error.body).expand(request)
-        expanded = Operation(operation.context, operation.client, request)
-        try:
-            return await run_aggregate(expanded, operation.namespace)
-        except ShardedViewError as again:
-            error = again  # its collection has become a view in the meantime
-        finally:
-            operation.targeted = expanded.targeted
-            operation.retries += expanded.retries
-    raise error.error
-
-
-async def run_aggregate(operation: Operation, cursor_namespace: str) -> Reply:
-    """The reply to an aggregation on a collection.
-
-    Args:
-        operation: the aggregation.
-        cursor_namespace: the name of the cursor for the client: the collection's, or the view's.
-
-    Raises:
-        ShardedViewError: it is not a collection but a view that no shard can run alone.
-        CommandError: it failed.
-    """
-    request = operation.request
-    pipeline = Pipeline.parse(request)
-    collation = collation_of(request)
-
-    async def attempt(routing: CollectionRouting) -> Reply:
-        time = snapshot_time(request, routing.table, operation.context.clock.time.cluster_time)
-        shards = shards_for_pipeline(routing, pipeline, collation, time)
-        mergeable = MergeablePipeline.of(pipeline) if len(shards) > 1 else None
-        if len(shards) > 1 and mergeable is None:
-            routing = await operation.context.routing.latest(routing)  # no shard checks that this is still so
-            shards = shards_for_pipeline(routing, pipeline, collation, time)
-        versions = {shard: routing.versions_for(shard) for shard in shards}
-        if len(shards) == 1:
-            return await _on_one_shard(operation, pipeline, shards[0], versions[shards[0]], cursor_namespace, time)
-        if mergeable is None:
-            raise not_supported(pipeline, shards)
-        return await _on_shards(operation, mergeable, cursor_namespace, versions, time)
-
-    reading = with_routing(operation, operation.namespace, attempt)
-    return await unless_missing(operation, reading, empty_cursor(cursor_namespace))
-
-
 async def _without_collection(operation: Operation, pipeline: Pipeline) -> Reply:
     """Run ``{aggregate: 1}``, which reads no collection.
 
@@ -132,14 +52,14 @@ async def _without_collection(operation: Operation, pipeline: Pipeline) -> Reply
         mergeable = MergeablePipeline.of(pipeline)
         if mergeable is None:
             raise not_supported(pipeline, shards)
-        return await _on_shards(operation, mergeable, namespace, dict.fromkeys(shards, b""))
+        return await run_on_shards(operation, mergeable, namespace, dict.fromkeys(shards, b""))
     if pipeline.first == "$documents" and shards:
 
         async def on_primary(routing: DatabaseRouting) -> Reply:
-            return await _on_one_shard(operation, pipeline, routing.primary, routing.element)
+            return await run_on_one_shard(operation, pipeline, routing.primary, routing.element)
 
         async def anywhere(_: DatabaseRouting) -> Reply:
-            return await _on_one_shard(operation, pipeline, shards[0], b"")
+            return await run_on_one_shard(operation, pipeline, shards[0], b"")
 
         try:
             return await with_database(operation, db, on_primary)
@@ -151,110 +71,3 @@ async def _without_collection(operation: Operation, pipeline: Pipeline) -> Reply
         ErrorCode.CommandNotSupported,
         f"An aggregation of {{aggregate: 1}} that begins with '{pipeline.first}' is not supported through this router",
     )
-
-
-async def _on_one_shard(
-    operation: Operation,
-    pipeline: Pipeline,
-    shard: str,
-    versions: bytes,
-    cursor_namespace: str | None = None,
-    time: Timestamp | None = None,
-) -> Reply:
-    """Pass the command on to the one shard that has all the data.
-
-    Args:
-        operation: the command.
-        pipeline: its pipeline.
-        shard: the shard.
-        versions: the version elements.
-        cursor_namespace: of the cursor; None to keep the shard's.
-        time: of the snapshot, None outside snapshots.
-
-    Raises:
-        StaleRoutingError: the shard refused the versions.
-        CommandError: CommandNotSupported, the pipeline needs a collection on another shard; or the shard cannot be
-            reached.
-    """
-    request = operation.request
-    is_writing = not WRITING_STAGES.isdisjoint(pipeline.names)
-    preference = PRIMARY if is_writing else operation.read_preference
-    foreign = await foreign_collections(operation, pipeline, shard, preference, create_databases=True)
-    body = None if time is None else at_time(request.body, time, operation.context.clock.time.cluster_time)
-    if pipeline.first in PER_SHARD_SOURCES:
-        body = with_stages(request.body, with_shard_name(tuple(stage.raw for stage in pipeline.stages), shard))
-    frame = forwarded(operation, versions + foreign.version_elements, body)
-    with foreign.blamed():
-        if cursor_namespace is not None and cursor_namespace != operation.namespace and not is_writing:
-            return await _renamed(operation, shard, frame, cursor_namespace, time)
-        return await open_on_one_shard(
-            operation,
-            shard,
-            frame,
-            preference=preference,
-            may_repeat=not is_writing,
-        )
-
-
-async def _renamed(
-    operation: Operation, shard: str, frame: bytes, cursor_namespace: str, time: Timestamp | None
-) -> Reply:
-    """Open a cursor on one shard and give it to the client under another namespace.
-
-    Raises:
-        StaleRoutingError: the shard refused the versions.
-        CommandError: it failed.
-    """
-    size = batch_size(operation.request)
-    replies = await open_on_shards(operation, {shard: frame}, preference=operation.read_preference)
-    merger = ResultMerger(len(replies))
-    cursor = MergedCursor(operation.context.sender, cursor_namespace, replies, merger, at_cluster_time=time)
-    return await answer_first_batch(operation, cursor, size)
-
-
-async def _on_shards(
-    operation: Operation,
-    mergeable: MergeablePipeline,
-    namespace: str,
-    versions: Mapping[str, bytes],
-    time: Timestamp | None = None,
-) -> Reply:
-    """Run the pipeline on several shards and merge their results.
-
-    Args:
-        operation: the command.
-        mergeable: its pipeline.
-        namespace: of the cursor.
-        versions: the version elements for each shard.
-        time: of the snapshot, None outside snapshots.
-
-    Raises:
-        StaleRoutingError: some shard refused the versions.
-        CommandError: some shard failed.
-    """
-    request = operation.request
-    first_batch_size = batch_size(request)
-    body = at_time(request.body, time, operation.context.clock.time.cluster_time)
-    if mergeable.order is not None:
-        body = append(body, encode_elements({"needsMerge": True, "fromMongos": True}))
-    if mergeable.count_field is not None:
-        body = append(without(body, (b"cursor",)), encode_elements({"cursor": {}}))
-    frames = {
-        shard: forwarded(operation, elements, with_stages(body, with_shard_name(mergeable.shard_stages, shard)))
-        for shard, elements in versions.items()
-    }
-    replies = await open_on_shards(operation, frames, preference=operation.read_preference)
-    if mergeable.count_field is not None:
-        counted = mergeable.total(
-            [_counted(mergeable.count_field, CursorReply.of(reply).documents()) for reply in replies]
-        )
-        documents = [] if counted is None else [bson.encode(counted)]
-        return operation.raw_reply(cursor_element(FIRST_BATCH, documents, 0, namespace))
-    merger = ResultMerger(len(replies), order=mergeable.order, skip=mergeable.skip, limit=mergeable.limit)
-    cursor = MergedCursor(operation.context.sender, namespace, replies, merger, at_cluster_time=time)
-    return await answer_first_batch(operation, cursor, first_batch_size)
-
-
-def _counted(field: str, documents: Sequence[bytes]) -> int:
-    """The number in a shard's result, 0 if there is no result because nothing matched."""
-    return int(decode_document(documents[0])[field]) if documents else 0

@@ -27,7 +27,7 @@ class RemoteKiller:
                 nursery.start_soon(_kill, remote)
 
     def kill(self, remotes: Iterable[RemoteCursor]) -> None:
-        """Have remote cursors killed unless they are exhausted, and discard the batches they were asked for ahead of time."""
+        """Kill those that are not exhausted, and discard the batches that were requested ahead of time."""
         for remote in remotes:
             remote.give_up()
             if not remote.is_exhausted:
