@@ -7,7 +7,6 @@ import trio
 import trio.testing
 from bson.timestamp import Timestamp
 
-from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.routing.routing_cache import COLLECTIONS_MAX, RoutingCache
 from shardwright.sharding.catalog.database_entry import DatabaseEntry
 from shardwright.sharding.clock import VectorClock
