@@ -75,6 +75,11 @@ class FrameReader:
         self._pieces.append(data)
         self._available += len(data)
 
+    def discard(self) -> None:
+        """Drop what has arrived: no more frames will be taken."""
+        self._pieces = []
+        self._available = self._frame_bytes = 0
+
     def next_frame(self) -> bytes | None:
         """The next whole frame, or None while it is incomplete.
 

@@ -311,3 +311,6 @@ class FrameStream:
             self._readiness.close()
             trio.lowlevel.notify_closing(self._socket)
             self._socket.close()
+            # The connection's objects refer to each other, and stay until the next garbage collection.
+            self._reader.discard()
+            self.backlog = None
