@@ -16,7 +16,7 @@ from shardwright.daemon.metrics import Counter
 from shardwright.daemon.sidecar.options import SidecarOptions
 from shardwright.daemon.sidecar.sidecar import Sidecar
 from shardwright.daemon.single_flight import SingleFlight
-from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
 from shardwright.wire.transport.pools import ConnectionPools
@@ -92,8 +92,11 @@ class ConfigServer:
                 cluster_id = await initialize_catalog(self.sidecar.mongod)
                 break
             except (CommandError, BackendError) as error:
-                # Nothing more can be done in this term, which will end soon if the mongod is failing.
-                logger.error("Could not initialize the catalog", term=term, error=str(error))
+                if _ends_term(error):
+                    logger.info("Lost the primary role while initializing the catalog", term=term, error=str(error))
+                else:
+                    logger.error("Could not initialize the catalog", term=term, error=str(error))
+                # If the step-down fails, this term continues; otherwise it ends, and this task is cancelled.
                 await backoff.pause()
         catalog, shards = Catalog(self.sidecar.mongod, cluster_id, self._conflicts), ShardClients(nursery, self.pools)
         shard_hosts = ShardHosts(catalog, shards, nursery)
@@ -128,3 +131,10 @@ class ConfigServer:
     def _announce_change(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
+
+
+def _ends_term(error: CommandError | BackendError) -> bool:
+    """Whether an error comes from a step-down or a shutdown of the mongod, and not from the catalog."""
+    return isinstance(error, BackendError) or any(
+        has_category(error.code, category) for category in (Category.NOT_PRIMARY, Category.SHUTDOWN)
+    )
