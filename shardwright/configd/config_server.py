@@ -16,6 +16,7 @@ from shardwright.daemon.metrics import Counter
 from shardwright.daemon.sidecar.options import SidecarOptions
 from shardwright.daemon.sidecar.sidecar import Sidecar
 from shardwright.daemon.single_flight import SingleFlight
+from shardwright.wire.connection_string import ConnectionString
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
@@ -63,8 +64,8 @@ class ConfigServer:
             nursery.start_soon(self.sidecar.run, self)
 
     @property
-    def connection_string(self) -> str:
-        """``set/host:port,…`` of the config daemons, by which shards and routers know the config servers.
+    def connection_string(self) -> ConnectionString:
+        """The config daemons, by which shards and routers know the config servers.
 
         Raises:
             BackendError: the mongod is gone.
@@ -73,7 +74,7 @@ class ConfigServer:
         if mirror.hello is None:
             raise BackendError(self.options.mongod_socket, "is not reachable", sent=False)
         hello = mirror.present(mirror.hello)
-        return f"{hello['setName']}/{','.join(hello['hosts'])}"
+        return ConnectionString.of_set(hello["setName"], hello["hosts"])
 
     async def wait_for_primary(self) -> Primary | None:
         """The current term; None if the mongod is not primary, or not ready within `STEP_UP_SECONDS_MAX`."""
@@ -108,7 +109,7 @@ class ConfigServer:
             shards=shards,
             shard_hosts=shard_hosts,
             migrations=SingleFlight(nursery, cancelled=ErrorCode.InterruptedDueToReplStateChange),
-            config_string=lambda: self.connection_string,
+            config_servers=lambda: self.connection_string,
         )
         self._announce_change()
         logger.info("The catalog is ready", term=term, cluster_id=str(cluster_id))

@@ -4,12 +4,14 @@ import argparse
 import math
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
 from shardwright.daemon.log_file import LogRotation
 from shardwright.daemon.logs import LEVELS
+from shardwright.wire.connection_string import ConnectionString
+from shardwright.wire.errors import CommandError
+from shardwright.wire.host_and_port import PORT_MAX, HostAndPort
 from shardwright.wire.transport.timeouts import TIMEOUTS
 from shardwright.wire.transport.unread_total import UnreadBounds
 
@@ -22,68 +24,47 @@ SLOW_MS: Final = 100
 """MongoDB's ``slowOpThresholdMs``."""
 
 
-@dataclass(frozen=True, slots=True)
-class HostAndPort:
-    """An address at which a process listens. An IPv6 address is stored without brackets."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        """``host:port``, with brackets around an IPv6 address."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-@dataclass(frozen=True, slots=True)
-class HostList:
-    """A replica set as in ``--configdb cfg/host1:27019,host2:27019``: its name and some of its members."""
-
-    set_name: str
-    hosts: tuple[HostAndPort, ...]
-
-    def __str__(self) -> str:
-        """The format that `parse_host_list` accepts."""
-        return f"{self.set_name}/{','.join(map(str, self.hosts))}"
-
-
-def parse_host_and_port(text: str, *, default_port: int | None = None) -> HostAndPort:
-    """Parse ``host:port``, ``[ipv6]:port``, or, if there is a default port, only the host.
+def parse_host_and_port(text: str) -> HostAndPort:
+    """Parse ``host:port`` or ``[ipv6]:port``.
 
     Raises:
         ValueError: anything else, with a message for the user.
     """
-    if text.startswith("["):
-        host, bracket, rest = text[1:].partition("]")
-        if not bracket or (rest and not rest.startswith(":")):
-            raise ValueError(f"{text!r} is not of the form [address]:port")
-        port_text = rest[1:] if rest else None
-    else:
-        host, colon, rest = text.partition(":")
-        if ":" in rest:
-            raise ValueError(f"{text!r}: write an IPv6 address in brackets")
-        port_text = rest if colon else None
-    if not host or any(character.isspace() or character in "/," for character in host):
-        raise ValueError(f"{text!r} has no valid host name")
-    if port_text is None:
-        if default_port is None:
-            raise ValueError(f"{text!r} lacks a port")
-        return HostAndPort(host, default_port)
-    return HostAndPort(host, parse_port(port_text, port_min=1))
+    try:
+        parsed = HostAndPort.parse(text, default_port=None)
+    except CommandError as error:
+        raise ValueError(f"{text!r}: {error.message}") from error
+    _check_host_name(parsed, text)
+    return parsed
 
 
-def parse_host_list(text: str, *, default_port: int | None = None) -> HostList:
+def parse_replica_set(text: str, *, default_port: int | None = None) -> ConnectionString:
     """Parse ``set/host:port,host:port``.
 
+    Args:
+        text: the option's value.
+        default_port: see `HostAndPort.parse`.
+
     Raises:
         ValueError: anything else, with a message for the user.
     """
-    set_name, slash, hosts_text = text.partition("/")
-    if not slash or not set_name or not hosts_text:
+    try:
+        parsed = ConnectionString.parse(text, default_port=default_port)
+    except CommandError as error:
+        raise ValueError(f"{text!r}: {error.message}") from error
+    if not parsed.set_name:
         raise ValueError(f"{text!r} is not of the form set/host:port,host:port")
-    hosts = tuple(parse_host_and_port(host, default_port=default_port) for host in hosts_text.split(","))
-    if len(set(hosts)) != len(hosts):
+    for host in parsed.hosts:
+        _check_host_name(host, text)
+    if len(set(parsed.hosts)) != len(parsed.hosts):
         raise ValueError(f"{text!r} names a host twice")
-    return HostList(set_name, hosts)
+    return parsed
+
+
+def _check_host_name(parsed: HostAndPort, text: str) -> None:
+    """Refuse names that mongod would accept, but that no host can have."""
+    if any(character.isspace() or character in "/,[" for character in parsed.host):
+        raise ValueError(f"{text!r} has no valid host name")
 
 
 def parse_port(text: str, *, port_min: int = 0) -> int:
@@ -92,8 +73,8 @@ def parse_port(text: str, *, port_min: int = 0) -> int:
     Raises:
         ValueError: not a number from ``port_min`` to 65535.
     """
-    if not (text.isascii() and text.isdigit() and len(text) <= 5) or not port_min <= int(text) <= 65535:
-        raise ValueError(f"{text!r} is not a port from {port_min} to 65535")
+    if not (text.isascii() and text.isdigit() and len(text) <= 5) or not port_min <= int(text) <= PORT_MAX:
+        raise ValueError(f"{text!r} is not a port from {port_min} to {PORT_MAX}")
     return int(text)
 
 

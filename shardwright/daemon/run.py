@@ -15,8 +15,9 @@ import trio
 from shardwright.daemon.http import HealthServer, serve_http
 from shardwright.daemon.logs import configure_logs, log_uncaught_exceptions, rotate_logs
 from shardwright.daemon.metrics import Metrics
-from shardwright.daemon.options import HostAndPort, known_address, unread_bounds, use_timeouts
+from shardwright.daemon.options import known_address, unread_bounds, use_timeouts
 from shardwright.daemon.signals import LogAction, obey_log_signals, wait_for_end
+from shardwright.wire.host_and_port import HostAndPort
 from shardwright.wire.limits import CONNECTIONS_MAX
 from shardwright.wire.logger import get_logger
 from shardwright.wire.transport.local_sockets import LOCAL_SOCKETS, socket_path

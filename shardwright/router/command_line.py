@@ -8,11 +8,10 @@ from functools import partial
 from shardwright.config_servers.catalog_client import READ_SECONDS_MAX
 from shardwright.daemon.logs import reopen_logs, rotate_logs
 from shardwright.daemon.options import (
-    HostList,
     add_daemon_options,
     argument,
     known_address,
-    parse_host_list,
+    parse_replica_set,
     parse_seconds,
 )
 from shardwright.daemon.run import run_daemon
@@ -21,6 +20,7 @@ from shardwright.router.processes.workers import add_worker_options, run_workers
 from shardwright.router.service import RouterService
 
 DEFAULT_PORT = 27017
+CONFIG_SERVER_PORT = 27019
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -29,10 +29,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     parsed = argument_parser().parse_args(given)
     if parsed.workers > 1 and parsed.worker_index is None:
         return run_workers(parsed, given)
-    config: HostList = parsed.configdb
     options = RouterOptions(
-        config_set=config.set_name,
-        config_hosts=tuple(map(str, config.hosts)),
+        config_servers=parsed.configdb,
         address=known_address(parsed),
         arguments=("shardwright-router", *given),
         worker_index=parsed.worker_index or 0,
@@ -63,7 +61,7 @@ def argument_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--configdb",
         required=True,
-        type=argument(partial(parse_host_list, default_port=27019)),
+        type=argument(partial(parse_replica_set, default_port=CONFIG_SERVER_PORT)),
         metavar="SET/HOST:PORT,…",
         help="the replica set of the config servers",
     )

@@ -17,6 +17,7 @@ from shardwright.configd.primary.primary import Primary
 from shardwright.configd.shards.shard_clients import ShardClients, handshake
 from shardwright.configd.shards.shard_hosts import ShardHosts
 from shardwright.daemon.single_flight import SingleFlight
+from shardwright.wire.connection_string import ConnectionString
 from shardwright.wire.errors import BackendError
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import OpMsg, op_msg
@@ -104,7 +105,7 @@ async def in_process(config_set: Set) -> AsyncIterator[InProcess]:
             shards=shards,
             shard_hosts=ShardHosts(catalog, shards, nursery),
             migrations=SingleFlight(nursery),
-            config_string=lambda: config_set.connection_string,
+            config_servers=lambda: ConnectionString.parse(config_set.connection_string),
         )
         yield InProcess(mongod, primary)
         nursery.cancel_scope.cancel()

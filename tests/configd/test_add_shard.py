@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from pymongo.errors import OperationFailure
 
-from shardwright.configd.shards.shard_candidate import ConnectionString
+from shardwright.configd.shards.shard_candidate import find_existing
+from shardwright.sharding.catalog.shard_entry import ShardEntry
+from shardwright.wire.connection_string import ConnectionString
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from tests.configd.catalog_user import CatalogUser
@@ -145,6 +147,8 @@ def test_add_shard_that_is_not_reachable(catalog: CatalogUser) -> None:
         ({"_configsvrAddShard": "set/"}, ErrorCode.FailedToParse),
         ({"_configsvrAddShard": "set/host:port"}, ErrorCode.FailedToParse),
         ({"_configsvrAddShard": "set/host:70000"}, ErrorCode.FailedToParse),
+        ({"_configsvrAddShard": "set/host:99999999999"}, ErrorCode.Overflow),
+        ({"_configsvrAddShard": "one:1,two:1"}, ErrorCode.FailedToParse),
         ({"_configsvrAddShard": "set/127.0.0.1:1", "name": ""}, ErrorCode.BadValue),
         ({"_configsvrAddShard": "set/host:1"}, ErrorCode.InvalidOptions),
         ({"_configsvrAddShard": 1}, ErrorCode.TypeMismatch),
@@ -154,6 +158,13 @@ def test_add_shard_refuses_malformed_requests(catalog: CatalogUser, command: dic
     with pytest.raises(OperationFailure) as failure:
         catalog.run(command)
     assert failure.value.code == code
+
+
+def test_an_entry_without_hosts_is_an_error_when_shards_are_compared() -> None:
+    target = ConnectionString.parse("set/127.0.0.1:1")
+    with pytest.raises(CommandError) as refused:
+        find_existing(target, None, None, [ShardEntry("bad", "set/")])
+    assert refused.value.code == ErrorCode.FailedToParse
 
 
 def test_a_shards_hosts_follow_its_set(catalog: CatalogUser, candidate: FakeShard) -> None:
@@ -167,9 +178,3 @@ def test_a_shards_hosts_follow_its_set(catalog: CatalogUser, candidate: FakeShar
             if set(entry["host"].removeprefix(f"{candidate.set_name}/").split(",")) == set(hosts):
                 break
             assert time.monotonic() < deadline, entry
-
-
-def test_connection_string_has_default_ports() -> None:
-    target = ConnectionString.parse("set/one,two:27018,[::1]:27019")
-    assert target.hosts == ("one:27017", "two:27018", "[::1]:27019")
-    assert str(target) == "set/one:27017,two:27018,[::1]:27019"

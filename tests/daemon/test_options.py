@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 
 from shardwright.daemon.log_file import LogRotation
 from shardwright.daemon.options import (
-    HostAndPort,
-    HostList,
     add_daemon_options,
     argument,
     known_address,
     parse_host_and_port,
-    parse_host_list,
+    parse_replica_set,
     parse_seconds,
     unread_bounds,
 )
+from shardwright.wire.connection_string import ConnectionString
+from shardwright.wire.host_and_port import HostAndPort
 from shardwright.wire.transport.unread_total import UnreadBounds
 
 
@@ -34,14 +34,6 @@ from shardwright.wire.transport.unread_total import UnreadBounds
 def test_an_address_is_read_and_written_back(text: str, expected: HostAndPort) -> None:
     assert parse_host_and_port(text) == expected
     assert str(expected) == text
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("h", HostAndPort("h", 5)), ("[::1]", HostAndPort("::1", 5)), ("h:6", HostAndPort("h", 6))],
-)
-def test_a_default_port_is_taken_where_none_is_given(text: str, expected: HostAndPort) -> None:
-    assert parse_host_and_port(text, default_port=5) == expected
 
 
 @pytest.mark.parametrize(
@@ -70,17 +62,19 @@ def test_what_is_no_address_is_refused(text: str) -> None:
         parse_host_and_port(text)
 
 
-def test_a_host_list_is_read_and_written_back() -> None:
+def test_a_replica_set_is_read_and_written_back() -> None:
     text = "cfg/a:27019,[::1]:27020"
-    hosts = parse_host_list(text)
-    assert hosts == HostList("cfg", (HostAndPort("a", 27019), HostAndPort("::1", 27020)))
+    hosts = parse_replica_set(text)
+    assert hosts == ConnectionString("cfg", (HostAndPort("a", 27019), HostAndPort("::1", 27020)))
     assert str(hosts) == text
 
 
-@pytest.mark.parametrize("text", ["", "cfg", "cfg/", "/a:1", "a:1,b:1", "cfg/a:1,", "cfg/a:1,a:1", "cfg/a"])
-def test_what_is_no_host_list_is_refused(text: str) -> None:
+@pytest.mark.parametrize(
+    "text", ["", "cfg", "cfg/", "/a:1", "a:1", "a:1,b:1", "cfg/a:1,", "cfg/a:1,a:1", "cfg/a", "cfg/a b:1"]
+)
+def test_what_is_no_replica_set_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"^'"):
-        parse_host_list(text)
+        parse_replica_set(text)
 
 
 @given(st.text(max_size=20))
@@ -132,13 +126,13 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 def test_daemon_options_are_read() -> None:
     parser = argparse.ArgumentParser()
     add_daemon_options(parser, default_port=27017)
-    parser.add_argument("--configdb", type=argument(parse_host_list))
+    parser.add_argument("--configdb", type=argument(parse_replica_set))
     given_options = ["--bind-ip", "::", "--port", "0", "--metrics-port", "9216", "--log-level", "debug"]
     given_options += ["--log-file", "/tmp/x.log", "--slow-ms", "5", "--configdb", "cfg/h:1"]
     options = parser.parse_args(given_options)
     assert (options.bind_ip, options.port, options.metrics_port) == (("::",), 0, 9216)
     assert (options.log_level, options.log_file, options.slow_ms) == ("debug", Path("/tmp/x.log"), 5)
-    assert options.configdb == HostList("cfg", (HostAndPort("h", 1),))
+    assert options.configdb == ConnectionString("cfg", (HostAndPort("h", 1),))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
 from tests.interop.deployment import HIGH, LOW, Deployment, Document
+from tests.wire.malformed_addresses import MALFORMED_ADDRESSES, MALFORMED_CONNECTION_STRINGS
 
 Dialogue = Callable[[Deployment], Any]
 Compare = Callable[[Dialogue], None]
@@ -344,6 +345,8 @@ def test_add_shard(compare: Compare) -> None:
             add("set/"),
             add("set/host:1"),
             add("set/127.0.0.1:1", name=""),
+            *(add(f"set/{address}") for address in MALFORMED_ADDRESSES if "/" not in address),
+            *map(add, (*MALFORMED_ADDRESSES, *MALFORMED_CONNECTION_STRINGS, "set/host:99999999999")),
             deployment.on_config({"_configsvrAddShard": entry["host"]}, write_concern=None),
         ]
 

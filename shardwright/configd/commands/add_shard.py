@@ -8,7 +8,6 @@ from shardwright.configd.commands.command_registry import config_command
 from shardwright.configd.commands.operation import Operation
 from shardwright.configd.primary.primary import Primary
 from shardwright.configd.shards.shard_candidate import (
-    ConnectionString,
     check_databases,
     check_hello,
     check_locality,
@@ -19,6 +18,7 @@ from shardwright.configd.shards.shard_clients import handshake
 from shardwright.sharding.catalog.database_entry import DatabaseEntry
 from shardwright.sharding.catalog.shard_entry import ShardEntry
 from shardwright.sharding.versions import DatabaseVersion
+from shardwright.wire.connection_string import ConnectionString
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
@@ -38,12 +38,12 @@ async def add_shard(operation: Operation) -> dict[str, Any]:
     the same identity again.
 
     Raises:
-        CommandError: FailedToParse, BadValue, IllegalOperation, OperationFailed, HostUnreachable,
+        CommandError: FailedToParse, Overflow, BadValue, IllegalOperation, OperationFailed, HostUnreachable,
             FailedToSatisfyReadPreference.
     """
     target = ConnectionString.parse(operation.subject)
     name = operation.arguments.maybe_string(b"name")
-    check_locality(target, ConnectionString.parse(operation.primary.config_string()))
+    check_locality(target, operation.primary.config_servers())
     if name == "":
         raise CommandError(ErrorCode.BadValue, "shard name cannot be empty")
     max_size = operation.arguments.value(b"maxSize")
@@ -56,7 +56,7 @@ async def add_shard(operation: Operation) -> dict[str, Any]:
             return {"shardAdded": existing.id}
         if not target.set_name:
             await _check_lone_host(target)
-        async with primary.shards.candidate(target.set_name, target.hosts) as client:
+        async with primary.shards.candidate(target) as client:
             whole = await _check_set(client, target)
             find_existing(whole, name, max_size, shards)
             shard = ShardEntry(shard_name(whole, name), str(whole), max_size=max_size)
@@ -73,7 +73,7 @@ async def add_shard(operation: Operation) -> dict[str, Any]:
 async def _check_lone_host(target: ConnectionString) -> None:
     """Refuse a host that is given without its replica set, for the reason found in its hello."""
     try:
-        connection = await Connection.open(target.hosts[0], handshake=handshake())
+        connection = await Connection.open(target.addresses[0], handshake=handshake())
     except BackendError as error:
         raise CommandError(ErrorCode.HostUnreachable, str(error)) from error
     connection.close()
@@ -104,7 +104,7 @@ async def _identify(primary: Primary, client: ReplicaSetClient, shard: ShardEntr
     identity = {
         "shardName": shard.id,
         "clusterId": primary.catalog.cluster_id,
-        "configsvrConnectionString": primary.config_string(),
+        "configsvrConnectionString": str(primary.config_servers()),
     }
     await _ask(client, {"_addShard": 1, "shardIdentity": identity, "writeConcern": _MAJORITY})
 

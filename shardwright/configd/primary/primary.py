@@ -11,6 +11,7 @@ from shardwright.configd.primary.locks import NamedLocks
 from shardwright.configd.shards.shard_clients import ShardClients
 from shardwright.configd.shards.shard_hosts import ShardHosts
 from shardwright.daemon.single_flight import SingleFlight
+from shardwright.wire.connection_string import ConnectionString
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
@@ -28,7 +29,7 @@ class Primary:
         shard_hosts: keeps the hosts in their entries current.
         migrations: unanswered requests to donors, by their bytes; an identical request waits for the same answer.
         locks: locks on databases, collections and so on, distinguished by prefixes: ``db:``, ``ns:``, ``shards``.
-        config_string: returns ``set/host:port,…`` of the config servers, in the format sent to shards.
+        config_servers: returns their connection string, as sent to shards.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class Primary:
         shards: ShardClients,
         shard_hosts: ShardHosts,
         migrations: SingleFlight[bytes, None],
-        config_string: Callable[[], str],
+        config_servers: Callable[[], ConnectionString],
     ) -> None:
         self.term = term
         self.catalog = catalog
@@ -49,7 +50,7 @@ class Primary:
         self.shard_hosts = shard_hosts
         self.migrations = migrations
         self.locks = NamedLocks()
-        self.config_string = config_string
+        self.config_servers = config_servers
         self._operations: set[trio.CancelScope] = set()
         self._is_over = False
 

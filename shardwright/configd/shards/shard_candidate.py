@@ -1,39 +1,14 @@
 """Whether a replica set may become a shard: requirements on its hello and its databases. No I/O."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from shardwright.sharding.catalog.shard_entry import ShardEntry
+from shardwright.wire.connection_string import ConnectionString
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
 DATABASES_OF_EVERY_SHARD: Final = frozenset({"admin", "config", "local"})
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionString:
-    """``set/host:port,host:port``, or ``host:port`` of a server without a set."""
-
-    set_name: str
-    hosts: tuple[str, ...]
-
-    @classmethod
-    def parse(cls, text: str) -> "ConnectionString":
-        """Parse a connection string; the default port is 27017, as for shards in MongoDB.
-
-        Raises:
-            CommandError: FailedToParse.
-        """
-        set_name, slash, rest = text.partition("/")
-        if not slash:
-            set_name, rest = "", text
-        hosts = rest.split(",")
-        return cls(set_name, tuple(_parse_host(host, rest) for host in hosts))
-
-    def __str__(self) -> str:
-        joined = ",".join(self.hosts)
-        return f"{self.set_name}/{joined}" if self.set_name else joined
 
 
 def check_locality(target: ConnectionString, config_servers: ConnectionString) -> None:
@@ -42,13 +17,13 @@ def check_locality(target: ConnectionString, config_servers: ConnectionString) -
     Raises:
         CommandError: InvalidOptions.
     """
-    is_local = all(map(_is_localhost, config_servers.hosts))
+    is_local = all(host.is_localhost for host in config_servers.hosts)
     for host in target.hosts:
-        if _is_localhost(host) != is_local:
+        if host.is_localhost != is_local:
             raise CommandError(
                 ErrorCode.InvalidOptions,
                 "Can't use localhost as a shard since all shards need to communicate. Either use all shards and"
-                f" configdbs in localhost or all in actual IPs. host: {host} isLocalHost:{int(_is_localhost(host))}",
+                f" configdbs in localhost or all in actual IPs. host: {host} isLocalHost:{int(host.is_localhost)}",
             )
 
 
@@ -58,17 +33,19 @@ def find_existing(
     """The existing shard if a request is repeated; None if it is for a new one.
 
     Raises:
-        CommandError: IllegalOperation, the set or one of its hosts already belongs to a different shard.
+        CommandError: IllegalOperation, the set or one of its hosts already belongs to a different shard; FailedToParse,
+            the entry of a shard names no hosts.
     """
     for shard in shards:
-        if target.set_name == shard.set_name:
+        known = shard.connection_string
+        if target.set_name == known.set_name:
             if (name is not None and name != shard.id) or max_size != shard.max_size:
                 raise CommandError(
-                    ErrorCode.IllegalOperation, f"A shard already exists containing the replica set '{shard.set_name}'"
+                    ErrorCode.IllegalOperation, f"A shard already exists containing the replica set '{known.set_name}'"
                 )
             return shard
         for host in target.hosts:
-            if host in shard.members:
+            if host in known.hosts:
                 raise CommandError(
                     ErrorCode.IllegalOperation,
                     f"'{host}' is already a member of the existing shard '{shard.host}' ({shard.id}).",
@@ -96,13 +73,13 @@ def check_hello(target: ConnectionString, hello: Mapping[str, Any]) -> Connectio
     if set_name != target.set_name:
         raise _failed(f"the provided connection string ({target}) does not match the actual set name {set_name}")
     members = [*hello.get("hosts", ()), *hello.get("passives", ()), *hello.get("arbiters", ())]
-    for host in target.hosts:
-        if host not in members:
+    for address in target.addresses:
+        if address not in members:
             raise _failed(
-                f"in seed list {target}, host {host} does not belong to replica set {set_name}; its members are"
+                f"in seed list {target}, host {address} does not belong to replica set {set_name}; its members are"
                 f" {', '.join(members)}"
             )
-    return ConnectionString(set_name, tuple(hello["hosts"]))
+    return ConnectionString.of_set(set_name, hello["hosts"])
 
 
 def shard_name(target: ConnectionString, name: str | None) -> str:
@@ -137,22 +114,6 @@ def check_databases(target: ConnectionString, found: Iterable[str], primaries: M
                 f"can't add shard '{target}' because a local database '{name}' exists in another {primaries[name]}"
             )
     return brought
-
-
-def _is_localhost(address: str) -> bool:
-    host = address.rpartition(":")[0]
-    return host in ("localhost", "::1", "[::1]") or host.startswith("127.0.0.")
-
-
-def _parse_host(text: str, whole: str) -> str:
-    host, colon, port = text.rpartition(":")
-    if not colon:
-        host, port = text, "27017"
-    if not host:
-        raise CommandError(ErrorCode.FailedToParse, f'Empty host component parsing HostAndPort from "{whole}"')
-    if not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
-        raise CommandError(ErrorCode.FailedToParse, f'Bad port number "{port}" parsing HostAndPort from "{whole}"')
-    return f"{host}:{port}"
 
 
 def _failed(message: str) -> CommandError:

@@ -7,6 +7,7 @@ from typing import Any, Final
 import trio
 
 from shardwright.sharding.catalog.shard_entry import ShardEntry
+from shardwright.wire.connection_string import ConnectionString
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.transport.client import handshake_document
@@ -36,12 +37,15 @@ class ShardClients:
         self._clients: dict[str, ReplicaSetClient] = {}
 
     def client(self, shard: ShardEntry) -> ReplicaSetClient:
-        """The client of a shard, created on first use."""
+        """The client of a shard, created on first use.
+
+        Raises:
+            CommandError: FailedToParse, its entry names no hosts.
+        """
         client = self._clients.get(shard.id)
-        if client is None or client.set_name != shard.set_name:
-            client = self._clients[shard.id] = ReplicaSetClient(
-                self._monitor(shard.set_name, shard.members), self._pools
-            )
+        hosts = shard.connection_string
+        if client is None or client.set_name != hosts.set_name:
+            client = self._clients[shard.id] = ReplicaSetClient(self._monitor(hosts), self._pools)
             self._nursery.start_soon(client.monitor.run)
         return client
 
@@ -49,7 +53,8 @@ class ShardClients:
         """Run a repeatable command on the primary of a shard.
 
         Raises:
-            CommandError: the shard refused, or could not be reached (HostUnreachable, FailedToSatisfyReadPreference).
+            CommandError: the shard refused, or could not be reached (HostUnreachable, FailedToSatisfyReadPreference);
+                FailedToParse, its entry names no hosts.
         """
         try:
             return await self.client(shard).command(db, command)
@@ -57,9 +62,9 @@ class ShardClients:
             raise CommandError(ErrorCode.HostUnreachable, str(error)) from error
 
     @asynccontextmanager
-    async def candidate(self, set_name: str, seeds: tuple[str, ...]) -> AsyncIterator[ReplicaSetClient]:
+    async def candidate(self, target: ConnectionString) -> AsyncIterator[ReplicaSetClient]:
         """A client of a replica set that is not a shard yet, monitored only in the context."""
-        monitor = self._monitor(set_name, seeds)
+        monitor = self._monitor(target)
         scope = trio.CancelScope()
 
         async def follow() -> None:
@@ -73,5 +78,5 @@ class ShardClients:
         finally:
             scope.cancel()
 
-    def _monitor(self, set_name: str, seeds: tuple[str, ...]) -> ReplicaSetMonitor:
-        return ReplicaSetMonitor(set_name, seeds, handshake, self._pools)
+    def _monitor(self, hosts: ConnectionString) -> ReplicaSetMonitor:
+        return ReplicaSetMonitor(hosts.set_name, hosts.addresses, handshake, self._pools)

@@ -4,8 +4,6 @@ Routers and shards first look for a shard at the hosts in its entry. So the entr
 MongoDB's config server.
 """
 
-from dataclasses import replace
-
 import trio
 
 from shardwright.configd.catalog.catalog import Catalog
@@ -14,6 +12,7 @@ from shardwright.configd.shards.shard_clients import ShardClients
 from shardwright.sharding.catalog.shard_entry import ShardEntry
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
+from shardwright.wire.transport.monitor import ReplicaSetMonitor
 
 logger = get_logger("configd.shard_hosts")
 
@@ -36,25 +35,33 @@ class ShardHosts:
     async def follow_all(self) -> None:
         """Monitor the existing shards. Shards added later are passed to `follow`."""
         try:
-            for shard in await self._catalog.shards():
-                self.follow(shard)
+            shards = await self._catalog.shards()
         except (CommandError, BackendError) as error:
             logger.warning("Could not read the list of shards to monitor their hosts", error=str(error))
+            return
+        for shard in shards:
+            try:
+                self.follow(shard)
+            except CommandError as error:
+                logger.warning("Could not read the hosts of a shard", shard=shard.id, host=shard.host, error=str(error))
 
     def follow(self, shard: ShardEntry) -> None:
-        """Monitor one shard, unless it is monitored already."""
-        if shard.id not in self._followed:
-            self._followed.add(shard.id)
-            self._nursery.start_soon(self._follow, shard)
+        """Monitor one shard, unless it is monitored already.
 
-    async def _follow(self, shard: ShardEntry) -> None:
-        monitor = self._shards.client(shard).monitor
+        Raises:
+            CommandError: FailedToParse, its entry names no hosts.
+        """
+        if shard.id not in self._followed:
+            monitor = self._shards.client(shard).monitor
+            self._followed.add(shard.id)
+            self._nursery.start_soon(self._follow, shard.id, set(shard.connection_string.addresses), monitor)
+
+    async def _follow(self, shard_id: str, entered: set[str], monitor: ReplicaSetMonitor) -> None:
         while True:
-            # Only a primary's list of members is authoritative.
-            current = shard if monitor.primary is None else replace(shard, host=monitor.connection_string)
-            if set(current.members) != set(shard.members):
-                shard = current
-                await self._update(shard.id, shard.host)
+            # Only a primary's list of members is the truth.
+            if monitor.primary is not None and monitor.members.keys() != entered:
+                entered = set(monitor.members)
+                await self._update(shard_id, monitor.connection_string)
             else:
                 await monitor.wait_for_change()
 

@@ -10,6 +10,7 @@ from shardwright.router.operations.operation import Operation
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.plain_error import PlainError
 from shardwright.wire.arguments import Arguments
+from shardwright.wire.host_and_port import HostAndPort
 
 _NOT_PARAMETERS: Final = frozenset({"getParameter", "setParameter", "comment", "lsid", "maxTimeMS", "txnNumber"})
 
@@ -50,8 +51,8 @@ async def get_command_line_options(operation: Operation) -> Reply:
     return {
         "argv": list(options.arguments),
         "parsed": {
-            "net": {"port": int(options.address.rpartition(":")[2])},
-            "sharding": {"configDB": f"{options.config_set}/{','.join(options.config_hosts)}"},
+            "net": {"port": HostAndPort.parse(options.address).port},
+            "sharding": {"configDB": str(options.config_servers)},
         },
     }
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from shardwright.wire.connection_string import ConnectionString
 from shardwright.wire.transport.pool import PoolOptions
 
 
@@ -10,8 +11,7 @@ class RouterOptions:
     """The options of ``shardwright-router`` beyond those that all daemons have.
 
     Attributes:
-        config_set: name of the config servers' replica set.
-        config_hosts: addresses of some of its members, as ``host:port``.
+        config_servers: their replica set.
         address: ``host:port`` under which this router is registered in ``config.mongos``.
         arguments: the command line, for ``getCmdLineOpts``.
         worker_index: which of several processes that share the port this one is.
@@ -24,8 +24,7 @@ class RouterOptions:
         pool: bounds of the connection pools to shards.
     """
 
-    config_set: str
-    config_hosts: tuple[str, ...]
+    config_servers: ConnectionString
     address: str
     arguments: tuple[str, ...] = ()
     worker_index: int = 0

@@ -53,7 +53,8 @@ class RouterContext:
         self.clock = VectorClock()
         self.parameters = Parameters()
         self.pools = ConnectionPools(_handshake, options.pool)
-        monitor = ReplicaSetMonitor(options.config_set, options.config_hosts, _handshake, self.pools)
+        config_servers = options.config_servers
+        monitor = ReplicaSetMonitor(config_servers.set_name, config_servers.addresses, _handshake, self.pools)
         self.catalog = CatalogClient(ReplicaSetClient(monitor, self.pools), self.clock, options.config_seconds)
         self.shards = ShardRegistry(self.catalog, self.pools, _handshake, nursery, self.clock)
         self.routing = RoutingCache(self.catalog, nursery)

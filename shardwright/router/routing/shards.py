@@ -12,13 +12,17 @@ from shardwright.router.placement.database_routing import CONFIG_SHARD
 from shardwright.sharding.catalog.reads import read_shards
 from shardwright.sharding.catalog.shard_entry import ShardEntry, topology_time
 from shardwright.sharding.clock import VectorClock
+from shardwright.wire.connection_string import ConnectionString
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.logger import get_logger
 from shardwright.wire.read_preference import PRIMARY, ReadPreference
 from shardwright.wire.transport.monitor import ReplicaSetMonitor
 from shardwright.wire.transport.pools import ConnectionPools
 from shardwright.wire.transport.replica_set import ReplicaSetClient
 from shardwright.wire.transport.request_loop import may_run_in_reactor
+
+logger = get_logger("router.shards")
 
 RELOAD_SECONDS: Final = 30.0
 """As mongos's ``ShardRegistry``: the list is reloaded this often, and whenever it turns out to be stale."""
@@ -126,11 +130,13 @@ class ShardRegistry:
         """The known shard with a name, a connection string ``set/host:port,…`` or a member ``host:port``."""
         if identifier in self._shards:
             return self._shards[identifier]
-        set_name, slash, hosts = identifier.rpartition("/")
-        wanted = set(hosts.split(","))
+        try:
+            wanted = ConnectionString.parse(identifier)
+        except CommandError:
+            return None
         for shard in self._shards.values():
             monitor = shard.client.monitor
-            if (not slash or set_name == monitor.set_name) and wanted <= set(monitor.members):
+            if wanted.set_name in ("", monitor.set_name) and monitor.members.keys() >= set(wanted.addresses):
                 return shard
         return None
 
@@ -170,13 +176,19 @@ class ShardRegistry:
             self._shards.pop(shard_id).stop()
         for shard_id, entry in entries.items():
             if shard_id not in self._shards:
-                self._shards[shard_id] = self._start(entry)
+                self._try_start(entry)
         self.topology_time = topology_time(entries.values())
         self.is_known = True
 
-    def _start(self, entry: ShardEntry) -> Shard:
-        set_name, _, hosts = entry.host.partition("/")
-        monitor = ReplicaSetMonitor(set_name, hosts.split(","), self._handshake, self._pools)
+    def _try_start(self, entry: ShardEntry) -> None:
+        """Follow a shard. One whose entry names no hosts must not keep the others from being used, as in mongos."""
+        try:
+            self._shards[entry.id] = self._start(entry.id, entry.connection_string)
+        except CommandError as error:
+            logger.warning("Could not read the hosts of a shard", shard=entry.id, host=entry.host, error=str(error))
+
+    def _start(self, shard_id: str, hosts: ConnectionString) -> Shard:
+        monitor = ReplicaSetMonitor(hosts.set_name, hosts.addresses, self._handshake, self._pools)
         scope = trio.CancelScope()
 
         async def follow() -> None:
@@ -184,4 +196,4 @@ class ShardRegistry:
                 await monitor.run()
 
         self._nursery.start_soon(follow)
-        return Shard(entry.id, ReplicaSetClient(monitor, self._pools), scope)
+        return Shard(shard_id, ReplicaSetClient(monitor, self._pools), scope)

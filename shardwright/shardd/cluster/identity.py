@@ -6,7 +6,7 @@ from typing import Any
 
 from bson.objectid import ObjectId
 
-from shardwright.daemon.options import HostList, parse_host_list
+from shardwright.wire.connection_string import ConnectionString
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
@@ -32,26 +32,28 @@ class ShardIdentity:
         """Read the document, with or without its ``_id``.
 
         Raises:
-            CommandError: NoSuchKey or FailedToParse, a field is missing or malformed.
+            CommandError: NoSuchKey, FailedToParse or UnsupportedFormat, a field is missing or malformed.
         """
         try:
             identity = cls(document["shardName"], document["clusterId"], document["configsvrConnectionString"])
         except KeyError as error:
             raise CommandError(ErrorCode.NoSuchKey, f"missing {error} in a shard identity") from error
-        identity.config_hosts  # noqa: B018 - parses, and so checks
+        identity.config_servers  # noqa: B018 - parses, and so checks
         return identity
 
     @property
-    def config_hosts(self) -> HostList:
+    def config_servers(self) -> ConnectionString:
         """The config servers.
 
         Raises:
-            CommandError: FailedToParse.
+            CommandError: FailedToParse; UnsupportedFormat, they are no replica set.
         """
-        try:
-            return parse_host_list(self.config_string)
-        except ValueError as error:
-            raise CommandError(ErrorCode.FailedToParse, f"invalid configsvrConnectionString: {error}") from error
+        parsed = ConnectionString.parse(self.config_string)
+        if not parsed.set_name:
+            raise CommandError(
+                ErrorCode.UnsupportedFormat, f"config server connection string can only be replica sets: {parsed}"
+            )
+        return parsed
 
     def to_document(self) -> dict[str, Any]:
         """The document as MongoDB writes it."""
@@ -64,8 +66,8 @@ class ShardIdentity:
 
     def is_same_shard(self, other: "ShardIdentity") -> bool:
         """Whether both are the same shard of the same cluster, even if the config servers' hosts differ."""
-        return (self.shard_name, self.cluster_id, self.config_hosts.set_name) == (
+        return (self.shard_name, self.cluster_id, self.config_servers.set_name) == (
             other.shard_name,
             other.cluster_id,
-            other.config_hosts.set_name,
+            other.config_servers.set_name,
         )

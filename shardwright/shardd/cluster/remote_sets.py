@@ -5,6 +5,7 @@ from typing import Any
 
 import trio
 
+from shardwright.wire.connection_string import ConnectionString
 from shardwright.wire.transport.monitor import ReplicaSetMonitor
 from shardwright.wire.transport.pools import ConnectionPools
 from shardwright.wire.transport.replica_set import ReplicaSetClient
@@ -27,12 +28,11 @@ class RemoteSets:
         self._nursery = nursery
         self._clients: dict[str, ReplicaSetClient] = {}
 
-    def __getitem__(self, connection_string: str) -> ReplicaSetClient:
-        """The client for a connection string ``set/host:port,…``."""
-        set_name, _, hosts = connection_string.partition("/")
-        client = self._clients.get(set_name)
+    def __getitem__(self, hosts: ConnectionString) -> ReplicaSetClient:
+        """The client for a replica set."""
+        client = self._clients.get(hosts.set_name)
         if client is None:
-            monitor = ReplicaSetMonitor(set_name, hosts.split(","), self._handshake, self._pools)
+            monitor = ReplicaSetMonitor(hosts.set_name, hosts.addresses, self._handshake, self._pools)
             self._nursery.start_soon(monitor.run)
-            client = self._clients[set_name] = ReplicaSetClient(monitor, self._pools)
+            client = self._clients[hosts.set_name] = ReplicaSetClient(monitor, self._pools)
         return client

@@ -220,20 +220,20 @@ class ShardContext:
         """
         identity = await self.load_identity()
         if self._catalog is None:
-            self._catalog = Catalog(self._sets[identity.config_string], self._nursery, self.config_times)
+            self._catalog = Catalog(self._sets[identity.config_servers], self._nursery, self.config_times)
         return self._catalog
 
     async def shard_client(self, shard_id: str) -> ReplicaSetClient:
         """The client of a shard, which may be this one.
 
         Raises:
-            CommandError: ShardNotFound.
+            CommandError: ShardNotFound; FailedToParse, its entry names no hosts.
         """
         catalog = await self.catalog()
         entry = (await catalog.shards()).get(shard_id)
         if entry is None:
             raise CommandError(ErrorCode.ShardNotFound, f"Shard {shard_id} not found")
-        return self._sets[entry.host]
+        return self._sets[entry.connection_string]
 
     async def wait_majority(self) -> None:
         """Return when a majority of the set has everything that the local mongod has now.

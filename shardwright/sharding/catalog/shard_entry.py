@@ -8,6 +8,7 @@ from bson.timestamp import Timestamp
 
 from shardwright.sharding.document_fields import optional, required
 from shardwright.sharding.timestamps import pack_timestamp
+from shardwright.wire.connection_string import ConnectionString
 
 SHARD_AWARE: Final = 1
 """``state`` of a shard that has adopted its identity."""
@@ -65,14 +66,13 @@ class ShardEntry:
         return document
 
     @property
-    def set_name(self) -> str:
-        """The name of its replica set."""
-        return self.host.partition("/")[0]
+    def connection_string(self) -> ConnectionString:
+        """Its replica set and the members that ``host`` names.
 
-    @property
-    def members(self) -> tuple[str, ...]:
-        """The members that ``host`` names, ``host:port`` each."""
-        return tuple(self.host.partition("/")[2].split(","))
+        Raises:
+            CommandError: FailedToParse. As in MongoDB, such an entry can be read, so that it can be removed.
+        """
+        return ConnectionString.parse(self.host)
 
 
 def topology_time(shards: Iterable[ShardEntry]) -> int:

@@ -172,6 +172,7 @@ def test_read_database() -> None:
 def test_read_shards() -> None:
     document = bson.encode({"_id": "a", "host": "rs/one:1,two:2", "state": 1, "tags": ["z"], "draining": True})
     [entry], [command] = drive(read_shards(), [document])
-    assert (entry.id, entry.set_name, entry.members) == ("a", "rs", ("one:1", "two:2"))
+    hosts = entry.connection_string
+    assert (entry.id, hosts.set_name, hosts.addresses) == ("a", "rs", ("one:1", "two:2"))
     assert (entry.tags, entry.is_draining, entry.topology_time) == (("z",), True, None)
     assert command["sort"] == {"_id": 1}

@@ -1,0 +1,76 @@
+"""The list of shards, as a router reads it from the catalog."""
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, cast
+
+import trio
+
+from shardwright.router.routing.shards import ShardRegistry
+from shardwright.sharding.catalog.shard_entry import ShardEntry
+from shardwright.sharding.clock import VectorClock
+from shardwright.wire.transport.monitor import ReplicaSetMonitor
+from shardwright.wire.transport.pools import ConnectionPools
+from shardwright.wire.transport.replica_set import ReplicaSetClient
+
+if TYPE_CHECKING:
+    from types import GeneratorType
+
+    from shardwright.config_servers.catalog_client import CatalogClient
+
+
+class FakeCatalog:
+    """A catalog with some shards.
+
+    Args:
+        hosts: ``host`` of their entries, by name.
+    """
+
+    def __init__(self, pools: ConnectionPools, hosts: dict[str, str]) -> None:
+        self.client = ReplicaSetClient(ReplicaSetMonitor("cfg", ["127.0.0.1:1"], dict, pools), pools)
+        self._entries = [ShardEntry(name, host) for name, host in hosts.items()]
+
+    async def read(self, steps: "GeneratorType[Any, Any, Any]") -> list[ShardEntry]:
+        """The entries."""
+        steps.close()
+        await trio.lowlevel.checkpoint()
+        return self._entries
+
+
+def with_shards(check: Callable[[ShardRegistry], None], **hosts: str) -> None:
+    """Have a registry read entries, and look at it."""
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            pools = ConnectionPools(dict)
+            catalog = cast("CatalogClient", FakeCatalog(pools, hosts))
+            registry = ShardRegistry(catalog, pools, dict, nursery, VectorClock())
+            reload: Callable[[], Awaitable[None]] = registry.reload
+            await reload()
+            check(registry)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+def test_an_entry_without_hosts_hides_no_other_shard() -> None:
+    def check(registry: ShardRegistry) -> None:
+        assert registry.is_known
+        assert [shard.id for shard in registry.known()] == ["config", "good", "next"]
+        assert registry.find("bad") is None
+
+    with_shards(check, good="one/127.0.0.1:1", bad="two/", next="three/127.0.0.1:2,127.0.0.1:3")
+
+
+def test_a_shard_is_found_by_its_name_its_set_or_its_members() -> None:
+    def found(registry: ShardRegistry, identifier: str) -> str | None:
+        shard = registry.find(identifier)
+        return None if shard is None else shard.id
+
+    def check(registry: ShardRegistry) -> None:
+        for identifier in ("a", "rs/h:1,h:2", "rs/h:2", "h:2"):
+            assert found(registry, identifier) == "a", identifier
+        assert found(registry, "h") == "b"  # at the port that shards have unless another is given
+        for identifier in ("c", "rs", "rs/", "other/h:1", "rs/h:1,h:3", "h:3", "h:x", "h:1,h:2"):
+            assert found(registry, identifier) is None, identifier
+
+    with_shards(check, a="rs/h:1,h:2", b="rt/h:27017")
