@@ -1,5 +1,6 @@
 """The rules of the code base that a machine can check: who imports whom, and how large a file may grow."""
 
+import ast
 import re
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
@@ -8,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from tests.syntax import HOUSE, docstring, files_imported, imported
+from tests.syntax import HOUSE, docstring, files_imported, imported, tree_of
 
 PACKAGES: Final = (
     "wire",
@@ -116,6 +117,9 @@ the rooms together: they may import all of them, and no room imports them.
 
 EACH_ROOM: Final = [(package, room) for package, rooms in ROOMS.items() for room in rooms]
 
+CURSOR_READER: Final = "wire/transport/cursor.py"
+"""The file with the loop over ``getMore``."""
+
 LINES_MAX: Final = 500
 TABLES: Final = {"wire/error_codes.py"}
 """Files that are one long table."""
@@ -214,6 +218,19 @@ def test_files_stay_small_enough_to_hold_in_the_head(package: str) -> None:
         if (lines := len(path.read_text(encoding="utf-8").splitlines())) > LINES_MAX
     }
     assert not sizes
+
+
+def test_cursors_are_read_in_one_place() -> None:
+    """Clients' cursors on a router are passed on and not read; their ``getMore`` is made of bytes."""
+    readers = {
+        path.relative_to(HOUSE).as_posix()
+        for package in PACKAGES
+        for path in sources(package)
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Dict)
+        if any(isinstance(key, ast.Constant) and key.value == "getMore" for key in node.keys)
+    }
+    assert readers == {CURSOR_READER}
 
 
 @pytest.mark.parametrize("package", PACKAGES)
