@@ -1,1 +1,1 @@
-"""Live chunk migration on real clusters: moved under load, stopped at each step, killed at each step."""
+"""Live chunk migration on real clusters: under load, and with processes paused or killed at each step."""

@@ -16,7 +16,7 @@ SPLITS = (300, 600)
 
 
 class ClusterHolder:
-    """A cluster for several tests, replaced by a new one after a test has failed on it."""
+    """A cluster shared by several tests, replaced by a new one after a test has failed on it."""
 
     def __init__(self, factory: pytest.TempPathFactory, *options: str) -> None:
         self._factory, self._options = factory, options
@@ -25,7 +25,7 @@ class ClusterHolder:
         self.is_suspect = False
 
     def get(self) -> FaultCluster:
-        """The cluster, started if there is none that can be trusted."""
+        """The cluster; a new one is started if there is none, or none in a good state."""
         if self._cluster is not None and self.is_suspect:
             self.close()
         if self._cluster is None:
@@ -34,14 +34,14 @@ class ClusterHolder:
         return self._cluster
 
     def close(self) -> None:
-        """End the cluster."""
+        """Stop the cluster."""
         self._cluster, self.is_suspect = None, False
         self._running.close()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """Let fixtures know whether their test has failed."""
+    """Record for fixtures whether their test has failed."""
     report = yield
     if call.excinfo is not None:
         item.stash[FAILED] = True
@@ -53,7 +53,7 @@ FAILED = pytest.StashKey[bool]()
 
 @pytest.fixture(scope="module")
 def cluster_holder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterHolder]:
-    """Two shards of one member, two routers; modules may have others."""
+    """Two shards of one member, two routers; modules may override this."""
     holder = ClusterHolder(tmp_path_factory, *NO_DELAY)
     yield holder
     holder.close()
@@ -61,14 +61,14 @@ def cluster_holder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster
 
 @pytest.fixture
 def cluster(request: pytest.FixtureRequest, cluster_holder: ClusterHolder) -> Iterator[FaultCluster]:
-    """The cluster of the module, or a new one if it was left in doubt by the test before."""
+    """The module's cluster, or a new one if the previous test has failed."""
     yield cluster_holder.get()
     cluster_holder.is_suspect = FAILED in request.node.stash
 
 
 @pytest.fixture
 def namespace(request: pytest.FixtureRequest, cluster: FaultCluster) -> Iterator[str]:
-    """A collection sharded on ``key``, in three chunks; the one in the middle is on `LOWER`, the last on `UPPER`."""
+    """A collection sharded on ``key`` with three chunks; the middle one is on `LOWER`, the last one on `UPPER`."""
     name = f"migration_{next(_numbers)}"
     admin = cluster.router().admin
     admin.command("enableSharding", name, primaryShard=LOWER)
@@ -78,7 +78,7 @@ def namespace(request: pytest.FixtureRequest, cluster: FaultCluster) -> Iterator
 
 
 def shard_in_three(cluster: FaultCluster, namespace: str) -> str:
-    """Shard a collection on ``key`` and pre-place its three chunks; returns its name."""
+    """Shard a collection on ``key`` and place its three chunks; returns its name."""
     admin = cluster.router().admin
     admin.command("shardCollection", namespace, key={"key": 1})
     for bound in SPLITS:

@@ -1,4 +1,4 @@
-"""A cluster whose processes are killed, paused and started again by name, within milliseconds."""
+"""A cluster whose processes are killed, paused and restarted by name, within milliseconds."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from tests.integration.waiting import eventually
 from tests.local_cluster import RESTART_SECONDS_MAX, Client, RunningCluster, running_cluster
 
 NO_DELAY: Final = ("--orphan-cleanup-delay", "0")
-"""Orphans are deleted as soon as nobody reads them any more."""
+"""Orphans are deleted as soon as no older operation can read them."""
 
 
 class FaultCluster:
@@ -45,7 +45,7 @@ class FaultCluster:
     def kill(self, name: str) -> None:
         """End a process by SIGKILL; returns when it is gone."""
         self._local.kill(name, signal.SIGKILL)
-        # Those that this process has started are its children, and stay zombies until they are asked for.
+        # Processes that were started here are children of this one, and remain zombies until they are waited for.
         with suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
@@ -56,7 +56,7 @@ class FaultCluster:
 
     @contextmanager
     def paused(self, name: str) -> Iterator[None]:
-        """A process that is stopped for the length of the block."""
+        """Suspend a process until the block ends."""
         self._local.kill(name, signal.SIGSTOP)
         try:
             yield
@@ -88,7 +88,7 @@ class FaultCluster:
         return [name for name in self.names if name.startswith(f"{shard}.") and name.endswith(".mongod")]
 
     def primary_index(self, shard: str, *, other_than: int | None = None) -> int:
-        """Which member of a shard is primary, waiting until one is, or until another one is than before."""
+        """The primary member of a shard, once there is one, or once it is another one than before."""
 
         def find() -> tuple[int] | None:
             for index in range(len(self.mongods_of(shard))):
@@ -107,7 +107,7 @@ class FaultCluster:
 
 @contextmanager
 def fault_cluster(directory: Path, *options: str) -> Iterator[FaultCluster]:
-    """Start a cluster of two routers with these options of ``up``; after the block it is down, whatever happened to it.
+    """Start a cluster of two routers with these options of ``up``, and stop it after the block, whatever its state.
 
     Every commit of a migration is verified.
     """

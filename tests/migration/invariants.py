@@ -21,7 +21,7 @@ MIGRATION_COLLECTIONS: Final = (
     *("rangeDeletions", "migrationCoordinators", "migrationRecipients", "collection_critical_sections"),
     *("migrationAttempts", "migrationCheckpoints"),
 )
-"""The collections of ``config`` on each shard that hold documents only while a migration or a deletion goes on."""
+"""The collections of ``config`` on each shard that have documents only during a migration or a range deletion."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Placement:
 
     @classmethod
     def of(cls, cluster: FaultCluster, namespace: str) -> "Placement":
-        """The placement of a collection, which is checked on the way.
+        """The placement of a collection, after checking its chunks.
 
         Raises:
             AssertionError: the chunks leave a gap or overlap, or their versions are not those that a move leaves.
@@ -57,7 +57,7 @@ class Placement:
 
 
 def check_chunks(pattern: ShardKeyPattern, found: list[Document]) -> None:
-    """Chunks tile the key space, have versions of their own, and are where their history says.
+    """Check that chunks tile the key space, have distinct versions, and are where their history says.
 
     Raises:
         AssertionError: they are not.
@@ -76,10 +76,10 @@ def check_chunks(pattern: ShardKeyPattern, found: list[Document]) -> None:
 
 
 def check_collection(cluster: FaultCluster, namespace: str, model: Mapping[Any, Document]) -> Placement:
-    """All that can be asked of a collection that nobody writes to any more and whose migrations are over.
+    """Check everything about a collection without writers whose migrations are over.
 
     Raises:
-        AssertionError: something is lost, there twice, visible though an orphan, on the wrong shard, or left over.
+        AssertionError: a document is lost, duplicated, visible though an orphan, on the wrong shard, or left over.
     """
     check_visible(cluster, namespace, model)
     wait_clean(cluster)
@@ -90,7 +90,7 @@ def check_collection(cluster: FaultCluster, namespace: str, model: Mapping[Any, 
 
 
 def check_visible(cluster: FaultCluster, namespace: str, model: Mapping[Any, Document]) -> None:
-    """Each router shows every document once, as it must be, whatever orphans there may be.
+    """Check that each router shows every document exactly once and up to date, whatever orphans there may be.
 
     Raises:
         AssertionError: it does not.
@@ -98,7 +98,7 @@ def check_visible(cluster: FaultCluster, namespace: str, model: Mapping[Any, Doc
     database, _, name = namespace.partition(".")
     for index in range(len(cluster.router_addresses)):
         collection = cluster.router(index)[database][name]
-        # First what counts without reading: it must not see orphans either.
+        # First a count that reads no documents: it must not see orphans either.
         assert collection.count_documents({}) == len(model), (
             f"router.{index} counts wrong; {_difference(collection, model)}"
         )
@@ -110,10 +110,10 @@ def check_visible(cluster: FaultCluster, namespace: str, model: Mapping[Any, Doc
 
 
 def check_stored(cluster: FaultCluster, namespace: str, model: Mapping[Any, Document], placement: Placement) -> None:
-    """Every mongod holds exactly what its shard owns.
+    """Check that every mongod has exactly the documents that its shard owns.
 
     Raises:
-        AssertionError: it holds more, less or something else.
+        AssertionError: one has other documents.
     """
     database, _, name = namespace.partition(".")
     owned: dict[str, dict[Any, Document]] = {}
@@ -127,7 +127,7 @@ def check_stored(cluster: FaultCluster, namespace: str, model: Mapping[Any, Docu
                 stored = {document["_id"]: document for document in cluster.client(mongod)[database][name].find()}
                 return "" if stored == expected else _described(stored, expected)
 
-            # Secondaries apply what the primary has a moment later.
+            # Secondaries apply the primary's writes a moment later.
             eventually(lambda: not differs(), what=f"{mongod} holds what {shard} owns ({differs()})")
 
 

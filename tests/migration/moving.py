@@ -1,4 +1,4 @@
-"""A moveChunk or moveRange that runs beside the test."""
+"""A moveChunk or moveRange that runs concurrently with the test."""
 
 import threading
 from collections.abc import Iterator
@@ -17,10 +17,10 @@ _REPLY_AT: Final = 21
 
 
 class RunningMove:
-    """A command that was sent to a router and may take its time.
+    """A command that was sent to a router and may take a while.
 
     Attributes:
-        reply: what was answered; None before that, or if the connection was lost.
+        reply: the reply; None before it arrives, or if the connection was lost.
     """
 
     def __init__(self, address: str, command: Document) -> None:
@@ -33,14 +33,14 @@ class RunningMove:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is an answer, or can be none any more."""
+        """Whether the reply has arrived, or can no longer arrive."""
         return not self._thread.is_alive()
 
     def wait(self, *, within: float = MOVE_SECONDS_MAX) -> Document | None:
         """Wait for the reply, None if the connection was lost.
 
         Raises:
-            AssertionError: there was none in time.
+            AssertionError: it did not arrive in time.
         """
         self._thread.join(within)
         assert self.is_over, f"{self._command} has no answer after {within} s"
@@ -62,7 +62,7 @@ class RunningMove:
 
 @contextmanager
 def moving(address: str, command: Document) -> Iterator[RunningMove]:
-    """Send a command to a router; it may go on beyond the block if the test has failed."""
+    """Send a command to a router; it may outlive the block if the test has failed."""
     move = RunningMove(address, command)
     try:
         yield move

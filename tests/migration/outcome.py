@@ -1,4 +1,4 @@
-"""What every migration beside writers must leave behind, however it ended."""
+"""The state that every migration with concurrent writers must leave behind, however it ended."""
 
 from tests.migration.fault_cluster import FaultCluster
 from tests.migration.invariants import Placement, check_collection
@@ -7,13 +7,13 @@ from tests.migration.writers import Writers
 
 
 def check_outcome(cluster: FaultCluster, namespace: str, writers: Writers) -> Placement:
-    """Retried writes are answered as the first time, everything is where it must be, and the next migration succeeds.
+    """Check that retried writes get the same replies, all documents are in place, and the next migration succeeds.
 
     Returns:
-        Where everything was before that next migration.
+        The placement before that next migration.
 
     Raises:
-        AssertionError: it is not so.
+        AssertionError: one of these is not true.
     """
     writers.retry_kept()
     placement = check_collection(cluster, namespace, writers.model)

@@ -1,4 +1,4 @@
-"""Where migrations of these tests are stopped, what is killed there, and which chunk is moved."""
+"""Where these tests pause migrations, which processes they kill there, and which chunk they move."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -43,16 +43,16 @@ COMMITTED_PLACES: Final = tuple(
         "hangBeforeForgettingMigrationAfterCommitDecision",
     )
 )
-"""Where a migration waits that has been committed, in this order, while clients go on."""
+"""Where a committed migration waits, in this order, while clients continue."""
 
 ABORTED_PLACES: Final = tuple(Place(place.daemon, place.name.replace("Commit", "Abort")) for place in COMMITTED_PLACES)
-"""Likewise one that has been aborted."""
+"""Where an aborted migration waits, likewise."""
 
 DELETION_PLACES: Final = tuple(
     Place(f"{DONOR}.shardd", name)
     for name in ("suspendRangeDeletion", "hangBeforeDoingDeletion", "hangAfterDoingDeletion")
 )
-"""Where the deletion of the range waits that the donor has given away."""
+"""Where the deletion of the donor's former range waits."""
 
 FAILURES: Final = (
     *(Place(f"{DONOR}.shardd", name) for name in ("loseMigrateCloneReply", "loseTransferModsReply")),
@@ -60,31 +60,31 @@ FAILURES: Final = (
     Place(f"{DONOR}.shardd", "failMigrationCommit"),
     Place(f"{RECIPIENT}.shardd", "migrationRecipientFailPostCommitRefresh"),
 )
-"""Where something goes wrong by itself."""
+"""Fail points at which a migration fails by itself."""
 
 
 ABORTABLE_PLACES: Final = tuple(
     place for place in PLACES if place.name not in ("moveChunkHangAtStep6", "hangBeforeLeavingCriticalSection")
 )
-"""Those that a migration passes before its commit."""
+"""The places that a migration passes before its commit."""
 
 BLOCKED_PLACES: Final = (
     *("moveChunkHangAtStep5", "hangBeforeLeavingCriticalSection"),
     *("migrateThreadHangAtStep6", "migrateThreadHangAtStep7"),
 )
-"""Where the migration stands in its critical section, so that writes wait; reads at the donor do so later."""
+"""The places in the critical section, where writes wait; reads on the donor wait only later."""
 
 READABLE_AT: Final = {"moveChunkHangAtStep5": LOWER, "hangBeforeLeavingCriticalSection": UPPER}
-"""Where reads wait on one shard: the other. Before the commit the recipient has a critical section for reads too, as in
-MongoDB; after it, only the donor."""
+"""The shard on which reads do not wait at these places. As in MongoDB, before the commit the recipient blocks reads of
+the range; after it, only the donor does."""
 
 
 def middle_to(shard: str, namespace: str) -> dict[str, Any]:
-    """The command that moves the chunk in the middle."""
+    """The command that moves the middle chunk."""
     return {"moveChunk": namespace, "find": {"key": SPLITS[0]}, "to": shard}
 
 
 def move_the_middle_on(cluster: FaultCluster, namespace: str) -> None:
-    """Move the chunk in the middle to where it is not: after any migration, however it ended, the next one succeeds."""
+    """Move the middle chunk to the other shard: after any migration, however it ended, the next one succeeds."""
     owner = Placement.of(cluster, namespace).owner({"key": SPLITS[0]})
     cluster.router(1).admin.command(middle_to(LOWER if owner == UPPER else UPPER, namespace))

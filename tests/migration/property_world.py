@@ -1,4 +1,4 @@
-"""A sharded collection and its model, for tests that do to both the same."""
+"""A sharded collection and its model, for tests that apply the same operations to both."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ KEYS: Final = 24
 
 DUPLICATE_KEY: Final = 11000
 ANOTHER_OWNER: Final = 20
-"""The code with which routers refuse to give a document a key that another shard owns."""
+"""The error code with which routers refuse to give a document a key that another shard owns."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Kind:
     Attributes:
         key: the shard key pattern.
         unique: the key of a unique index, None if there is none.
-        splits: where it is split to begin with.
+        splits: where it is split at first.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Kind:
     unique: tuple[str, ...] | None = None
 
     def bound(self, key: int) -> Document:
-        """A bound between chunks for each value of a shard key; those of a hashed one are anywhere among the hashes."""
+        """A bound between chunks for each value of a shard key; for a hashed key it is an arbitrary hash."""
         if "hashed" in self.key.values():
             return {"k": Int64((key + 1) * (1 << 64) // (KEYS + 1) - (1 << 63))}
         return dict.fromkeys(self.key, key)
@@ -59,8 +59,8 @@ class PropertyWorld:
     """The collection and the model of one example.
 
     Attributes:
-        model: every document that must be there, by ``_id``.
-        is_changing: whether chunks may change their owners at this moment.
+        model: the expected documents, by ``_id``.
+        is_changing: whether chunks may change their owners at the moment.
     """
 
     def __init__(self, cluster: FaultCluster, kind: Kind, namespace: str) -> None:
@@ -87,7 +87,7 @@ class PropertyWorld:
 
     @property
     def chunks(self) -> list[Document]:
-        """The chunks as they are now."""
+        """The present chunks."""
         return chunks(self.cluster.router(), self.namespace)
 
     def is_at_least(self, bound: Document, other: Document) -> bool:
@@ -96,22 +96,22 @@ class PropertyWorld:
         return first >= second
 
     def check(self) -> None:
-        """All that must be so when no migration is under way.
+        """Check everything that must hold when no migration is under way.
 
         Raises:
-            AssertionError: something is not.
+            AssertionError: something does not hold.
         """
         check_collection(self.cluster, self.namespace, self.model)
 
     def _collection(self) -> Collection[Document]:
-        """By way of the routers in turn."""
+        """The collection through the next router; routers take turns."""
         self._turn += 1
         return self._routers[self._turn % 2]
 
-    # What is done to both
+    # Operations on both
 
     def insert(self, k: int, j: int, u: int) -> None:
-        """Insert a document; a value that the unique index has is refused."""
+        """Insert a document; a value that exists in the unique index is refused."""
         self._next += 1
         document = {"_id": self._next, "k": k, "j": j, "u": u, "v": 0}
         try:
@@ -123,7 +123,7 @@ class PropertyWorld:
             self.model[self._next] = document
 
     def insert_again(self, choice: int) -> None:
-        """Insert a document that is there: it is refused."""
+        """Insert a document that exists: it is refused."""
         document = self._chosen(choice)
         if document is None:
             return
@@ -141,14 +141,14 @@ class PropertyWorld:
             document["v"] += 1
 
     def replace_one(self, choice: int) -> None:
-        """Replace one document by a bigger one."""
+        """Replace one document with a bigger one."""
         document = self._chosen(choice)
         if document is not None:
             document.update(v=document["v"] + 1, text="x" * 200)
             assert self._collection().replace_one(self._query(document), document).modified_count == 1
 
     def modify_one(self, choice: int) -> None:
-        """findAndModify, which answers with the document as it was."""
+        """Run a findAndModify, which returns the document before the update."""
         document = self._chosen(choice)
         if document is not None:
             before = dict(document)
@@ -157,7 +157,7 @@ class PropertyWorld:
             assert found == before
 
     def update_many(self, low: int, high: int) -> None:
-        """Change all documents of a range of keys, wherever they are."""
+        """Update all documents in a range of keys, wherever they are."""
         matched = self._in_range(low, high)
         result = self._collection().update_many({"k": {"$gte": low, "$lt": high}}, {"$inc": {"v": 1}})
         for document in matched:
@@ -165,7 +165,7 @@ class PropertyWorld:
         assert (result.matched_count, result.modified_count) == (len(matched), len(matched)), result.raw_result
 
     def update_everything(self) -> None:
-        """Change all documents by a filter that says nothing of the shard key."""
+        """Update all documents by a filter without the shard key."""
         result = self._collection().update_many({"v": {"$gte": 0}}, {"$inc": {"v": 1}})
         for document in self.model.values():
             document["v"] += 1
@@ -179,7 +179,7 @@ class PropertyWorld:
             del self.model[document["_id"]]
 
     def delete_many(self, low: int, high: int) -> None:
-        """Delete all documents of a range of keys."""
+        """Delete all documents in a range of keys."""
         matched = self._in_range(low, high)
         result = self._collection().delete_many({"k": {"$gte": low, "$lt": high}})
         for document in matched:
@@ -187,7 +187,7 @@ class PropertyWorld:
         assert result.deleted_count == len(matched)
 
     def change_key(self, choice: int, k: int) -> None:
-        """Give one document another shard key value; only keys of the same shard are allowed."""
+        """Change one document's shard key; only keys on the same shard are allowed."""
         document = self._chosen(choice)
         if document is None or document["k"] == k:
             return
@@ -207,7 +207,7 @@ class PropertyWorld:
             assert self._is_taken(moved), f"{moved} was refused"
 
     def read(self, low: int, high: int) -> None:
-        """Find, count and distinct see the documents of the model, and each once."""
+        """Check that find, count and distinct see each document of the model exactly once."""
         matched = {document["_id"]: document for document in self._in_range(low, high)}
         query = {"k": {"$gte": low, "$lt": high}}
         found = list(self._collection().find(query))

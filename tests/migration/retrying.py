@@ -1,7 +1,7 @@
-"""Retryable writes sent, and sent again, by hand.
+"""Retryable writes that the test sends and retries by itself.
 
-A driver retries a write once and tells nobody. Here the same bytes (session, number, statements) are sent until there
-is an answer, through one router and then through another, so that a test can hold all answers against each other.
+A driver retries a write once, and silently. Here the same bytes (session, number, statements) are sent until there is a
+reply, through one router and then through another, so that a test can compare all replies.
 """
 
 import time
@@ -26,20 +26,20 @@ ANSWER_SECONDS_MAX: Final = 10.0
 _CURSOR_NOT_FOUND: Final = 43
 
 _NEVER_SENT: Final = 133
-"""FailedToSatisfyReadPreference: a shard had no primary all the time, so nothing was sent to it."""
+"""FailedToSatisfyReadPreference: a shard had no primary for too long, so nothing was sent to it."""
 
 _RETRYABLE_CODES: Final = frozenset({6, 7, 89, 91, 134, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436, _NEVER_SENT})
-"""The errors after which a driver, or an application, reads again ("Retryable Reads" of the driver specifications)."""
+"""The errors after which a driver, or an application, retries a read (see "Retryable Reads" in the specifications)."""
 
 _REPLY_AT: Final = 21
-"""Where the body begins in an OP_MSG: after header, flags and the kind of its section."""
+"""Offset of the body in an OP_MSG: after header, flags and the kind of its section."""
 
 _ANSWER_FIELDS: Final[tuple[str, ...]] = ("n", "nModified", "upserted", "value", "writeErrors")
 """The parts of a reply that must be the same each time the write is sent."""
 
 
 class WriteRefusedError(AssertionError):
-    """A write was answered with an error that no driver would retry, or with none at all in time."""
+    """A write failed with an error that no driver would retry, or was not answered in time."""
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,10 @@ class Session:
 
 
 class RetryingClient:
-    """Sends commands to routers until one answers, starting with the first; of one thread.
+    """Sends commands to routers until one answers, starting with the first; for one thread.
 
     Attributes:
-        resent: how often something had to be sent again.
+        resent: how often a command had to be sent again.
     """
 
     def __init__(self, addresses: Sequence[str]) -> None:
@@ -86,21 +86,21 @@ class RetryingClient:
         self.resent = 0
 
     def close(self) -> None:
-        """Close all connections; they are opened again when they are needed."""
+        """Close all connections; they are reopened when needed."""
         for connection in self._connections.values():
             connection.socket.close()
         self._connections.clear()
 
     def run(self, write: Write, *, router: int = 0, within: float = HEAL_SECONDS_MAX) -> Document:
-        """Send a write until it is answered, first to the router of that index, and return what the answer says.
+        """Send a write until it is answered, first to the router with an index; returns the relevant part of the reply.
 
         Raises:
-            WriteRefusedError: it failed in a way that is not to be retried, or for too long.
+            WriteRefusedError: it failed with an error that must not be retried, or for too long.
         """
         return answer(self.run_whole(write, router=router, within=within))
 
     def run_whole(self, write: Write, *, router: int = 0, within: float = HEAL_SECONDS_MAX) -> Document:
-        """Likewise, and return the whole reply.
+        """Send a write until it is answered; returns the whole reply.
 
         Raises:
             WriteRefusedError: as `run`.
@@ -108,7 +108,7 @@ class RetryingClient:
         return self._repeat(write.database, write.body, _is_retryable_write, router, within)
 
     def read(self, database: str, body: Document, *, router: int = 0, within: float = HEAL_SECONDS_MAX) -> Document:
-        """Likewise for a command that only reads; returns the whole reply.
+        """Send a command that only reads until it is answered; returns the whole reply.
 
         Raises:
             WriteRefusedError: as `run`.
@@ -116,13 +116,13 @@ class RetryingClient:
         return self._repeat(database, body, _is_retryable_read, router, within)
 
     def once(self, database: str, body: Document, *, router: int = 0) -> Document | None:
-        """The reply of one router to a command that is sent once; None when there is no answer in time."""
+        """The reply of one router to a command that is sent once; None if it does not answer in time."""
         return self._send(self._addresses[router % len(self._addresses)], database, body)[0]
 
     def read_all(
         self, database: str, find: Document, *, router: int = 0, within: float = HEAL_SECONDS_MAX
     ) -> list[Any]:
-        """All documents that a find finds, batch by batch; where a cursor was lost, it is opened again.
+        """All documents that a find returns, batch by batch; a lost cursor is reopened.
 
         Raises:
             WriteRefusedError: as `run`.
@@ -179,7 +179,7 @@ class RetryingClient:
             time.sleep(RETRY_PAUSE_SECONDS)
 
     def _send(self, address: str, database: str, body: Document) -> tuple[Document | None, str]:
-        """The reply if there is one, and what was wrong, empty if nothing."""
+        """The reply if there is one, and the problem, which is empty if there is none."""
         try:
             connection = self._connections.get(address) or self._connect(address)
             connection.send_command(body, db=database)
@@ -207,7 +207,7 @@ class RetryingClient:
 
 
 def answer(reply: Document) -> Document:
-    """What a reply says about the write, whichever server it is from."""
+    """The parts of a reply about the write itself, which do not depend on the server."""
     said: Document = {field: reply[field] for field in _ANSWER_FIELDS if field in reply}
     if "lastErrorObject" in reply:
         said["lastErrorObject"] = reply["lastErrorObject"]

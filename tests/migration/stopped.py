@@ -1,4 +1,4 @@
-"""Migrations that stand still at a place."""
+"""Migrations that wait at a fail point."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,9 +15,9 @@ from tests.migration.places import Place, middle_to
 def stopped_at(
     cluster: FaultCluster, namespace: str, place: Place, mode: str | dict[str, Any] = "alwaysOn"
 ) -> Iterator[tuple[FailPoint, RunningMove]]:
-    """A move of the chunk in the middle to `UPPER`, which has come to a place and waits there for the fail point's end.
+    """A move of the middle chunk to `UPPER` that has reached a place, and waits there until its fail point is off.
 
-    The first router has ordered it. It may go on beyond the block if the test has failed.
+    It was sent through the first router. It may outlive the block if the test has failed.
     """
     with (
         fail_point(cluster.client(place.daemon), place.name, mode) as point,

@@ -1,4 +1,4 @@
-"""Migrations that are told to end before they commit."""
+"""Migrations that are aborted from outside before they commit."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from tests.migration.writers import writing
 
 @pytest.mark.parametrize("place", ABORTABLE_PLACES, ids=lambda place: place.name)
 def test_migrations_are_forbidden(cluster: FaultCluster, namespace: str, place: Place) -> None:
-    """``setAllowMigrations`` aborts what has not reached its commit, and waits for that."""
+    """``setAllowMigrations`` aborts a migration that has not reached its commit, and waits for that."""
     routers, admin = cluster.router_addresses, cluster.router(1).admin
     with writing(namespace, routers) as writers:
         writers.wait_for_progress(60)
@@ -41,7 +41,7 @@ def test_migrations_are_forbidden(cluster: FaultCluster, namespace: str, place: 
 
 @pytest.mark.parametrize("place", ABORTABLE_PLACES, ids=lambda place: place.name)
 def test_operation_is_killed(cluster: FaultCluster, namespace: str, place: Place) -> None:
-    """``killOp`` on what ``currentOp`` shows of the donor's migration."""
+    """``killOp`` with the id that ``currentOp`` shows for the donor's migration."""
     routers, admin = cluster.router_addresses, cluster.router(1).admin
     with writing(namespace, routers) as writers:
         writers.wait_for_progress(60)

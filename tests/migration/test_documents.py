@@ -1,4 +1,4 @@
-"""What happens to single documents while their range moves."""
+"""Single documents that change while their range moves."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ HELD_BEFORE_COMMIT = Place(f"{DONOR}.shardd", "moveChunkHangAtStep4")
 
 @pytest.mark.parametrize("place", [HELD_AFTER_CLONE, HELD_BEFORE_COMMIT], ids=["recipient", "donor"])
 def test_delete_spares_the_same_id_of_another_range(cluster: FaultCluster, namespace: str, place: Place) -> None:
-    """An ``_id`` is unique on each shard only: what came and went on the donor was never the recipient's document."""
+    """An ``_id`` is unique only on each shard: the document deleted on the donor was never the recipient's."""
     database, _, collection = namespace.partition(".")
     things = cluster.router()[database][collection]
     things.insert_many([{"_id": "same", "key": 700}, {"_id": "other", "key": 400}])
@@ -48,8 +48,8 @@ def test_same_id_on_the_recipient_fails_the_move(cluster: FaultCluster, namespac
     check_collection(cluster, namespace, {"same": {"_id": "same", "key": 700}})
 
 
-def test_documents_of_a_stranger_on_the_recipient_fail_the_move(cluster: FaultCluster, namespace: str) -> None:
-    """What somebody wrote to a shard directly, in a range that is not its own, is not mixed with what comes."""
+def test_foreign_documents_on_the_recipient_fail_the_move(cluster: FaultCluster, namespace: str) -> None:
+    """Documents written directly to a shard that does not own their range are not mixed with received ones."""
     database, _, collection = namespace.partition(".")
     cluster.router()[database][collection].insert_one({"_id": "own", "key": 400})
     stored = cluster.client(f"{RECIPIENT}.mongod")[database][collection]
@@ -60,7 +60,7 @@ def test_documents_of_a_stranger_on_the_recipient_fail_the_move(cluster: FaultCl
 
 
 def test_ping_pong_with_deletes(cluster: FaultCluster, namespace: str) -> None:
-    """Documents that have just been deleted from a shard come back to it."""
+    """Documents that have just been deleted from a shard move back to it."""
     database, _, collection = namespace.partition(".")
     things = cluster.router()[database][collection]
     model: dict[int, Document] = {n: {"_id": n, "key": 300 + n % 300, "text": "x" * 200} for n in range(3000)}

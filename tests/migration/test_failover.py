@@ -1,4 +1,4 @@
-"""Shards of three members, whose primaries change at each step of a migration."""
+"""Shards of three members whose primaries change at each step of a migration."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -15,10 +15,10 @@ from tests.migration.stopped import stopped_at
 from tests.migration.writers import writing
 
 DONOR_PLACES: Final = (*DONOR_STEPS, "hangBeforeLeavingCriticalSection", COMMITTED_PLACES[1].name)
-"""The last one is where the decision has been persisted, and the recipient does not know it."""
+"""The last one is where the decision is persisted but the recipient does not know it yet."""
 
 STEP_DOWN_SECONDS: Final = 10
-"""How long a former primary stays one no more; another is elected at once."""
+"""How long a former primary cannot be elected again; another member is elected at once."""
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +48,8 @@ def test_step_down(cluster: FaultCluster, namespace: str, place: str, side: str)
 @pytest.mark.parametrize("process", ["mongod", "shardd"])
 @pytest.mark.parametrize("side", [LOWER, UPPER], ids=["donor", "recipient"])
 @pytest.mark.parametrize("step", [DONOR_STEPS[3], DONOR_STEPS[4], RECIPIENT_STEPS[3]])
-def test_death_of_a_primary(cluster: FaultCluster, namespace: str, step: str, side: str, process: str) -> None:
-    """Another member goes on while the former primary is down."""
+def test_primary_is_killed(cluster: FaultCluster, namespace: str, step: str, side: str, process: str) -> None:
+    """Another member takes over while the former primary is down."""
     holder = cluster.primary_daemon(LOWER if step in DONOR_STEPS else UPPER)
     index = cluster.primary_index(side)
     victim = f"{side}.{index}.{process}"
@@ -60,10 +60,10 @@ def test_death_of_a_primary(cluster: FaultCluster, namespace: str, step: str, si
             if process == "mongod":
                 cluster.primary_index(side, other_than=index)
             else:
-                # Its mongod stays primary: nobody else can speak for the shard.
+                # Its mongod remains primary, so no other daemon can answer for the shard.
                 cluster.restart(victim)
             if process == "shardd" or not holder.startswith(side):
-                # A daemon without its mongod answers nobody, and what it was doing has ended.
+                # A daemon without its mongod answers no requests, and its work has ended.
                 point.turn_off()
             move.wait()
             if process == "mongod":

@@ -1,7 +1,7 @@
-"""Every step of a migration is stopped at, and there every kind of process is killed.
+"""A migration is paused at every step, and every kind of process is killed there.
 
-Writers go on all the time, with retryable writes that are retried through a second router. In the end every
-acknowledged write is there once, no orphan is to be seen, the chunk map is whole, nothing is left behind, and
+Meanwhile writers continue, with retryable writes that are retried through a second router. At the end every
+acknowledged write is there exactly once, no orphans are visible, the chunk map is complete, nothing is left behind, and
 chunks can be moved.
 """
 
@@ -35,19 +35,19 @@ from tests.migration.stopped import stopped_at
 from tests.migration.writers import KEYS, writing
 
 READABLE_KEYS = {LOWER: (0, SPLITS[1]), UPPER: (SPLITS[1], KEYS)}
-"""The keys of the documents that only that shard has while the migration is about to commit, or has just done so."""
+"""The keys of the documents that only that shard has, shortly before and after the commit."""
 
 SHARD_VICTIMS = tuple(victim for victim in VICTIMS if victim.startswith((LOWER, UPPER)))
 
 
 def things(cluster: FaultCluster, router: int, namespace: str) -> Collection[dict[str, Any]]:
-    """The collection by way of one router."""
+    """The collection through one router."""
     database, _, name = namespace.partition(".")
     return cluster.router(router)[database][name]
 
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
-def test_stop_look_and_go_on(cluster: FaultCluster, namespace: str, place: Place) -> None:
+def test_pause_inspect_and_continue(cluster: FaultCluster, namespace: str, place: Place) -> None:
     routers = cluster.router_addresses
     still: list[dict[str, Any]] = [{"_id": f"still/{key}", "key": key, "is_still": True} for key in range(0, KEYS, 10)]
     things(cluster, 0, namespace).insert_many(still)
@@ -89,7 +89,7 @@ def test_kill(cluster: FaultCluster, namespace: str, place: Place, victim: str) 
             point.turn_off()
             move.wait()
         writers.wait_for_progress(60)
-    # It may have ended either way.
+    # It may have been committed or aborted.
     check_outcome(cluster, namespace, writers)
 
 
@@ -97,7 +97,7 @@ def test_kill(cluster: FaultCluster, namespace: str, place: Place, victim: str) 
 @pytest.mark.parametrize("victim", [None, *SHARD_VICTIMS])
 @pytest.mark.parametrize("place", COMMITTED_PLACES, ids=lambda place: place.name)
 def test_kill_after_the_commit(cluster: FaultCluster, namespace: str, place: Place, victim: str | None) -> None:
-    """What the config servers have committed is completed, from whatever is written down of it."""
+    """A migration that the config servers have committed is completed from its persisted state."""
     with writing(namespace, cluster.router_addresses) as writers:
         writers.wait_for_progress(60)
         with stopped_at(cluster, namespace, place) as (point, move):
@@ -114,9 +114,9 @@ def test_kill_after_the_commit(cluster: FaultCluster, namespace: str, place: Pla
 @pytest.mark.parametrize("victim", [None, f"{DONOR}.shardd", f"{RECIPIENT}.shardd"])
 @pytest.mark.parametrize("place", ABORTED_PLACES, ids=lambda place: place.name)
 def test_kill_after_the_abort(cluster: FaultCluster, namespace: str, place: Place, victim: str | None) -> None:
-    """The next migration of the range finds nothing of the aborted one in its way.
+    """Nothing of the aborted migration hinders the next one of the range.
 
-    That may be the same request: the config daemon sends it again to a donor that was not there to answer it.
+    That may be the same request: the config daemon repeats it if the donor was down and did not answer.
     """
     failure = fail_point(cluster.client(place.daemon), "failMigrationCommit", {"times": 1})
     with writing(namespace, cluster.router_addresses) as writers:
@@ -134,7 +134,7 @@ def test_kill_after_the_abort(cluster: FaultCluster, namespace: str, place: Plac
 
 
 def go_on_without(cluster: FaultCluster, victim: str | None, point: FailPoint) -> None:
-    """End a process and turn the fail point off; a recipient is away while the donor goes on."""
+    """Kill a process and turn the fail point off; a killed recipient stays down while the donor continues."""
     if victim is not None:
         cluster.kill(victim)
     if victim is None or victim.startswith(RECIPIENT):
@@ -145,11 +145,11 @@ def go_on_without(cluster: FaultCluster, victim: str | None, point: FailPoint) -
 
 
 def check_completed(cluster: FaultCluster, namespace: str, decision: str, place: int) -> None:
-    """The completion of a migration is as it must be where it waits.
+    """Check the state of a migration's completion at the place where it waits.
 
     Args:
-        decision: what has become of the migration.
-        place: the first, the second or the third in which it may wait.
+        decision: the migration's decision.
+        place: the number of the place where it waits, of three in order.
     """
     (coordinator,) = catalog_documents(cluster.client(f"{DONOR}.mongod"), "migrationCoordinators", {"nss": namespace})
     assert coordinator.get("decision") == (decision if place else None)
@@ -164,7 +164,7 @@ def check_completed(cluster: FaultCluster, namespace: str, decision: str, place:
 @pytest.mark.parametrize("victim", VICTIMS)
 @pytest.mark.parametrize("place", DELETION_PLACES, ids=lambda place: place.name)
 def test_kill_during_the_deletion(cluster: FaultCluster, namespace: str, place: Place, victim: str) -> None:
-    """What the donor has given away is deleted in the end, and not to be seen before."""
+    """The donor's former documents are deleted eventually, and not visible before."""
     routers = cluster.router_addresses
     with writing(namespace, routers) as writers:
         writers.wait_for_progress(90)

@@ -1,4 +1,4 @@
-"""Move after move under a load of writes, and moves as people order them."""
+"""Many consecutive moves under a load of writes, and moves as users request them."""
 
 import random
 import time
@@ -23,7 +23,7 @@ Document = dict[str, Any]
 
 def test_many_moves_in_a_row_under_writes(cluster: FaultCluster, namespace: str) -> None:
     admin = cluster.router().admin
-    # The seed says nothing about the outcome: any order of moves must do.
+    # The seed does not matter for the outcome: any order of moves must work.
     choice = random.Random(MOVES)
     for bound in range(50, KEYS, 50):
         if bound not in SPLITS:
@@ -113,7 +113,7 @@ def test_options(cluster: FaultCluster, namespace: str, command: Document, expec
     check_collection(cluster, namespace, {n: {"_id": n, "key": n} for n in range(KEYS)})
 
 
-def test_range_of_which_only_the_beginning_is_given_fits_the_chunk_size(cluster: FaultCluster, namespace: str) -> None:
+def test_range_with_only_a_lower_bound_fits_the_chunk_size(cluster: FaultCluster, namespace: str) -> None:
     database, _, name = namespace.partition(".")
     things = cluster.router()[database][name]
     text = "x" * 10_000

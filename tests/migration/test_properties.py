@@ -1,4 +1,4 @@
-"""Random writes while chunks move back and forth and others are split and merged, compared with a model."""
+"""Random writes compared with a model, while chunks move back and forth and others are split and merged."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -48,15 +48,15 @@ STEPS: Final[st.SearchStrategy[Step]] = st.one_of(
 )
 
 MULTI_WRITES: Final = ("update_many", "update_everything", "delete_many")
-"""Writes that go to several shards, whatever versions these have. As in MongoDB, one that runs while a move commits may
-find a document on both shards or on neither (which the later ``pauseMigrationsDuringMultiUpdates`` prevents)."""
+"""Writes that go to several shards without versions. As in MongoDB, one that runs while a move commits may find a
+document on both shards or on neither (which ``pauseMigrationsDuringMultiUpdates`` of later versions prevents)."""
 
 HOLDS: Final = (
     *(("shard0", f"moveChunkHangAtStep{step}") for step in (2, 3, 4)),
     *(("shard1", f"migrateThreadHangAtStep{step}") for step in (2, 3, 4, 5)),
 )
-"""Where a move may be held while steps are done: everywhere before the critical section. The shards are the donor's and
-the recipient's of a move up; for a move down they change places."""
+"""Where a move may be held while steps are run: everywhere before the critical section. The shards are donor and
+recipient of a move up; for a move down they are swapped."""
 
 moves = st.tuples(
     st.integers(0, 100),
@@ -65,7 +65,7 @@ moves = st.tuples(
     st.lists(STEPS, max_size=4),
     st.lists(STEPS, max_size=4),
 )
-"""Which chunk moves, where it is held, what is done meanwhile, while it goes on, and after it while others change."""
+"""Which chunk moves, where it is held, and the steps while it is held, while it continues, and after it."""
 
 Move = tuple[int, tuple[str, str] | None, list[Step], list[Step], list[Step]]
 
@@ -75,7 +75,7 @@ Shape = tuple[bool, int]
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_writes_during_moves(cluster: FaultCluster, kind: Kind) -> None:
-    # A failure may leave the cluster in a state that makes other examples fail, so nothing is gained by shrinking it.
+    # A failure may leave the cluster in a state in which other examples fail too, so shrinking would be pointless.
     @settings(
         max_examples=EXAMPLES,
         suppress_health_check=list(HealthCheck),
@@ -101,14 +101,14 @@ def test_writes_during_moves(cluster: FaultCluster, kind: Kind) -> None:
 
 
 def do(world: PropertyWorld, steps: list[Step]) -> None:
-    """Do steps to the collection and to the model."""
+    """Run steps on the collection and on the model."""
     for name, arguments in steps:
         if not (world.is_changing and name in MULTI_WRITES):
             getattr(world, name)(*arguments)
 
 
 def move_during(world: PropertyWorld, move: Move, shapes: list[Shape]) -> None:
-    """Move a chunk, and split and merge others and do steps meanwhile."""
+    """Move a chunk, and meanwhile split and merge others and run steps."""
     index, hold, held, after, _ = move
     found = world.chunks
     chunk = found[index % len(found)]
@@ -123,7 +123,7 @@ def move_during(world: PropertyWorld, move: Move, shapes: list[Shape]) -> None:
         running = during.enter_context(moving(world.cluster.router_addresses[1], command))
         if point is not None:
             point.wait_entered()
-        # Until a move has come to a place where it is held, what happens to its chunk decides whether it can be made.
+        # Until a move has reached the place where it is held, splitting or merging its chunk could make it fail.
         during.enter_context(reshaping(world, shapes, without=chunk if point is None else None))
         world.is_changing = point is None
         do(world, held)
@@ -139,15 +139,15 @@ def move_during(world: PropertyWorld, move: Move, shapes: list[Shape]) -> None:
 
 @contextmanager
 def reshaping(world: PropertyWorld, shapes: list[Shape], *, without: Document | None = None) -> Iterator[None]:
-    """Split and merge while the block runs, all at the same time. On the donor of a move this waits for the move.
+    """Split and merge concurrently while the block runs. On the donor of a move this waits for the move.
 
     Args:
         world: the collection.
-        shapes: what is done.
-        without: a chunk that is left alone.
+        shapes: the splits and merges to run.
+        without: a chunk to leave alone.
 
     Raises:
-        AssertionError: something failed for another reason than that chunks are not as they were.
+        AssertionError: one failed for a reason other than that the chunks have changed.
     """
     address = world.cluster.router_addresses[0]
     commands = [command for shape in shapes if (command := shape_command(world, shape, without)) is not None]
@@ -161,7 +161,7 @@ def reshaping(world: PropertyWorld, shapes: list[Shape], *, without: Document | 
 
 
 def is_out_of_date(reply: Document) -> bool:
-    """Whether a change was refused because the chunks are not any more as they were when it was asked for."""
+    """Whether a change was refused because the chunks have changed since it was requested."""
     return reply.get("code") in (ErrorCode.BadValue, ErrorCode.IllegalOperation) or "boundary key" in reply["errmsg"]
 
 

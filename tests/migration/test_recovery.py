@@ -1,4 +1,4 @@
-"""New primaries that are slow to recover, and are asked before they have."""
+"""New primaries that are slow to recover, and get requests before they have."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ BEFORE_COMMIT: Final = Place(f"{DONOR}.shardd", "moveChunkHangAtStep5")
 
 @contextmanager
 def slow_reads(cluster: FaultCluster, mongod: str, namespace: str) -> Iterator[None]:
-    """A mongod that takes its time for every find in a collection."""
+    """Make a mongod slow at every find in a collection."""
     data = {"failCommands": ["find"], "namespace": namespace, "blockConnection": True, "blockTimeMS": SLOW_MILLISECONDS}
     admin = cluster.client(mongod).admin
     admin.command("configureFailPoint", "failCommand", mode="alwaysOn", data=data)
@@ -29,7 +29,7 @@ def slow_reads(cluster: FaultCluster, mongod: str, namespace: str) -> Iterator[N
 
 
 def test_recipient_is_released_before_it_has_recovered(cluster: FaultCluster, namespace: str) -> None:
-    """The donor commits while the recipient's daemon has not yet read that it is in its critical section."""
+    """The donor commits before the recipient's daemon has read that it is in its critical section."""
     with writing(namespace, cluster.router_addresses) as writers:
         writers.wait_for_progress(60)
         with (
@@ -49,7 +49,7 @@ def test_recipient_is_released_before_it_has_recovered(cluster: FaultCluster, na
 
 
 def test_donor_is_slow_to_recover(cluster: FaultCluster, namespace: str) -> None:
-    """Until it knows that it was about to commit, it lets nobody write."""
+    """Until it knows that it was about to commit, it admits no writes."""
     with writing(namespace, cluster.router_addresses) as writers:
         writers.wait_for_progress(60)
         with (

@@ -1,4 +1,4 @@
-"""Writers with retryable writes who know, document by document, what must be there in the end."""
+"""Writers with retryable writes that know, document by document, the expected result."""
 
 import random
 import threading
@@ -18,7 +18,7 @@ KEYS: Final = 900
 
 WRITERS: Final = 3
 KEPT_SHARE: Final = 0.5
-"""Of the writes, how many are retried when all is over."""
+"""The share of writes that are retried at the end."""
 
 PAUSE_SECONDS: Final = many(0, 10) / 1000
 """Of a writer between two writes. Writers that never pause take both cores of a small machine, and most of what they
@@ -29,29 +29,29 @@ JOIN_SECONDS_MAX: Final = 90.0
 
 @dataclass(frozen=True)
 class Acknowledged:
-    """A write and what was answered."""
+    """A write and its reply."""
 
     write: Write
     answer: Document
 
 
 class Writer:
-    """One thread's writes, all on documents of its own; every second write is retried through the other router.
+    """One thread's writes, all on its own documents; every second write is retried through the other router.
 
     Some of the writes have a session of their own and can thus be retried at any later time; of the others, which share
     a session, only the newest can.
 
     Args:
-        number: tells the writers apart.
-        namespace: where it writes.
-        addresses: of the routers.
-        seed: chooses what it writes.
-        kept_share: of the writes, how many have a session of their own.
+        number: distinguishes the writers.
+        namespace: the collection.
+        addresses: the addresses of the routers.
+        seed: determines what it writes.
+        kept_share: the share of writes that have a session of their own.
 
     Attributes:
-        model: what must be there, by ``_id``.
-        kept: the writes that are to be retried when all is over.
-        acknowledged: how many writes were.
+        model: the expected documents, by ``_id``.
+        kept: the writes to retry at the end.
+        acknowledged: number of acknowledged writes.
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class Writer:
         self._client.close()
 
     def write_once(self) -> None:
-        """Make one random write, and retry it at once or remember it.
+        """Send one random write, and retry it at once or remember it for later.
 
         Raises:
-            AssertionError: an answer was wrong, or there was none in time.
+            AssertionError: a reply was wrong, or did not arrive in time.
         """
         kinds = [
             *(self._insert, self._insert_some, self._increment, self._replace, self._update_some),
@@ -99,13 +99,13 @@ class Writer:
         """Send every remembered write again, through the second router.
 
         Raises:
-            AssertionError: an answer is not that of the first time.
+            AssertionError: a reply differs from the first one.
         """
         for each in self.kept:
             again = self._client.run(each.write, router=1)
             assert again == each.answer, f"{each.write}: {again} when retried in the end, {each.answer} before"
 
-    # Kinds of writes: the command, and the answer that it must have. The model has what the write leaves behind.
+    # Kinds of writes: the command, and the expected reply. The model records the effect of the write.
 
     def _new(self) -> Document:
         self._inserted += 1
@@ -124,7 +124,7 @@ class Writer:
         return {"insert": self._collection, "documents": [self._new()]}, {"n": 1}
 
     def _insert_some(self) -> tuple[Document, Document]:
-        """Documents on several shards, so that the statements of one write have different homes."""
+        """Documents on several shards, so that the statements of one write go to different shards."""
         documents = [self._new() for _ in range(4)]
         return {"insert": self._collection, "documents": documents, "ordered": self._random.random() < 0.5}, {"n": 4}
 
@@ -181,8 +181,8 @@ class Writers:
     """Several writers, a thread each.
 
     Attributes:
-        writers: they.
-        failures: what went wrong, at most one of each.
+        writers: the writers.
+        failures: their failures, at most one for each.
     """
 
     def __init__(self, namespace: str, addresses: Sequence[str], *, kept_share: float = KEPT_SHARE) -> None:
@@ -193,29 +193,29 @@ class Writers:
 
     @property
     def model(self) -> dict[str, Document]:
-        """What must be there, by ``_id``, once the writers have ended."""
+        """The expected documents, by ``_id``, once the writers have ended."""
         return {identity: document for writer in self.writers for identity, document in writer.model.items()}
 
     @property
     def acknowledged(self) -> int:
-        """How many writes were acknowledged so far."""
+        """Number of writes acknowledged so far."""
         return sum(writer.acknowledged for writer in self.writers)
 
     @property
     def retried(self) -> int:
-        """How many writes will have been retried in the end."""
+        """Number of writes that will have been retried at the end."""
         return sum(len(writer.kept) for writer in self.writers)
 
     def start(self) -> None:
-        """Let them begin."""
+        """Start them."""
         for thread in self._threads:
             thread.start()
 
     def wait_for_progress(self, writes: int = 30, *, within: float = 60.0) -> None:
-        """Wait until each has had so many more writes acknowledged.
+        """Wait until each has had a number of further writes acknowledged.
 
         Raises:
-            AssertionError: they were not in time, or a writer has failed.
+            AssertionError: that took too long, or a writer has failed.
         """
         goals = [(writer, writer.acknowledged + writes // len(self.writers)) for writer in self.writers]
 
@@ -226,22 +226,22 @@ class Writers:
         eventually(have_got_on, within=within, what="writers get on")
 
     def stop(self) -> None:
-        """Let them end, and wait until they have."""
+        """Stop them, and wait until they have ended."""
         self._is_stopping.set()
         for thread in self._threads:
             thread.join(JOIN_SECONDS_MAX)
         assert not any(thread.is_alive() for thread in self._threads), "a writer hangs"
 
     def check(self) -> None:
-        """Fail with the first failure of a writer."""
+        """Raise the first failure of a writer."""
         if self.failures:
             raise self.failures[0]
 
     def retry_kept(self) -> None:
-        """Retry all that is remembered, each writer its own, at the same time.
+        """Retry all remembered writes, all writers concurrently.
 
         Raises:
-            AssertionError: an answer is not that of the first time.
+            AssertionError: a reply differs from the first one.
         """
         threads = [threading.Thread(target=self._guard, args=(writer.retry_kept,)) for writer in self.writers]
         for thread in threads:
@@ -273,7 +273,7 @@ class Writers:
 
 @contextmanager
 def writing(namespace: str, addresses: Sequence[str], *, kept_share: float = KEPT_SHARE) -> Iterator[Writers]:
-    """Writers that run for the length of the block; after it they have ended, and none of them has failed."""
+    """Run writers until the block ends, and check then that none of them has failed."""
     writers = Writers(namespace, addresses, kept_share=kept_share)
     writers.start()
     try:

@@ -182,8 +182,8 @@ def mini_cluster(directory: Path, shards: int = 2, members: int | Sequence[int] 
 
     Args:
         directory: for its files.
-        shards: how many.
-        members: how many each shard has, or each of them.
+        shards: number of shards.
+        members: number of members of each shard, the same for all or one for each.
     """
     with ExitStack() as stack:
         config = _start_set(stack, directory, "config", "configd", 1)

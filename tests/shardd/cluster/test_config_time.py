@@ -1,7 +1,7 @@
 """A shard never reads a catalog older than what it, its former primary or a router has seen.
 
-A config server whose majority commit point stands still answers like one that has just been elected and does not know
-yet what has been committed.
+A config server whose majority commit point does not advance answers like one that has just been elected and does not
+know yet what has been committed.
 """
 
 from collections.abc import Iterator, Mapping

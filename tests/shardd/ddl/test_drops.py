@@ -26,7 +26,7 @@ class Beside:
     """A command that runs concurrently with the test.
 
     Attributes:
-        reply: of it, once it has ended.
+        reply: its reply, once it has ended.
     """
 
     def __init__(self, run: Callable[[], dict[str, Any]]) -> None:

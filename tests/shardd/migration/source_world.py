@@ -148,7 +148,7 @@ class Recipient:
     """The documents that a recipient would have.
 
     Args:
-        same: makes equal keys of ids that the collection holds equal.
+        same: maps ids that the collection considers equal to equal keys.
     """
 
     def __init__(self, same: Callable[[bytes], bytes] = lambda key: key) -> None:

@@ -165,7 +165,7 @@ class Following:
     async def _clone(self, times: int) -> None:
         """Clone a batch, several times if the reply was lost.
 
-        A document whose shard key rises while the range is read comes twice; it is as good as any other version.
+        A document whose shard key increases while the range is read comes twice; either version will do.
         """
         for _ in range(times):
             batch = documents_of(await self.source.next_clone_batch(self.clone_number))

@@ -21,10 +21,10 @@ class World:
 
     Attributes:
         sharded: the sharded collection; ``sh0`` has given a range of it to ``sh1``.
-        stored: what its mongod has.
-        plain: the other one, in the same database and with the same indexes.
-        documents: what `reset` stores, orphans included.
-        owned_ids: the ``_id`` of those that ``sh0`` owns.
+        stored: the same collection on its mongod.
+        plain: the other collection, in the same database and with the same indexes.
+        documents: the documents that `reset` stores, including orphans.
+        owned_ids: the ids of those that ``sh0`` owns.
     """
 
     sharded: ShardedNamespace
@@ -73,9 +73,9 @@ def make_world(
     Args:
         mini: the cluster.
         mongod: a client of the mongod of ``sh0``.
-        sharded: the collection; its database is used up.
-        documents: what there is, apart from what ``sh1`` has owned all the time.
-        moved: bounds of a chunk of ``sh0``; by default the first that it has.
+        sharded: the collection, whose database cannot be used for anything else.
+        documents: all documents, except those that ``sh1`` has always owned.
+        moved: bounds of a chunk on ``sh0``; by default the first one.
     """
     mine = [chunk for chunk in sharded.chunks() if chunk["shard"] == "sh0"]
     low, high = moved or (mine[0]["min"], mine[0]["max"])

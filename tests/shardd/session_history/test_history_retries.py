@@ -33,9 +33,9 @@ class Case:
     """A write and its retry, which may be of more or other statements.
 
     Args:
-        original: what the donor executed.
-        retry: what is sent again; by default the same.
-        number: the number of the retry, that of the write being 5.
+        original: the command that the donor executed.
+        retry: the command that is retried; by default the same.
+        number: the transaction number of the retry; that of the write is 5.
     """
 
     original: Command
@@ -159,9 +159,9 @@ class Moved:
     """A range that the test has moved, with its history.
 
     Attributes:
-        donor: the mongod of the shard that had it.
-        recipient: the daemon of the one that has it.
-        version: that routers send with its operations.
+        donor: the mongod of its former owner.
+        recipient: the daemon of its new owner.
+        version: the version that routers send with its operations.
     """
 
     donor: str

@@ -94,7 +94,7 @@ class Mongod:
     """A mongod that records what was written.
 
     Attributes:
-        written: the documents that were saved last, by collection.
+        written: the documents that were last saved, by collection.
     """
 
     def __init__(self) -> None:
@@ -116,9 +116,9 @@ class LoneDonor:
     """One migration.
 
     Attributes:
-        mongod: the donor's.
+        mongod: the donor's mongod.
         recipient: see above.
-        state: what the donor knows of the collection.
+        state: the state of the collection on the donor.
         outcome: how the migration ended.
         seconds: how long it took.
     """

@@ -42,9 +42,9 @@ class Halfway:
 
     Attributes:
         sharded: the collection.
-        move: of its range.
+        move: the move of its range.
         hold: keeps the recipient's mongod from inserting.
-        checkpoint: a checkpoint of the recipient's, maybe not its last one.
+        checkpoint: one of the recipient's checkpoints, possibly not its last one.
     """
 
     sharded: ShardedNamespace

@@ -20,18 +20,18 @@ class FakeDonor(FakeShard):
     """A shard with one member, as far as a recipient can see.
 
     Attributes:
-        uuid: of the collection, whatever its name.
-        options: it was created with.
-        indexes: specifications of all of its indexes but that of ``_id``.
-        documents: those of the range, in the order of the shard key.
-        batch_documents: how many of them make a batch.
+        uuid: the collection's UUID, whatever its name.
+        options: the collection's options.
+        indexes: specifications of all its indexes except that of ``_id``.
+        documents: the range's documents, in the order of the shard key.
+        batch_documents: number of documents in a batch.
         batches_before_hold: how many batches are still handed out while ``_migrateClone`` is held.
-        from_key: the value of the shard key from which on they are handed out.
-        modifications: batches that are still to be handed out, each of ``_id`` values and of documents.
-        history: documents of session history that are still to be handed out.
-        position: of the oplog; every batch of modifications makes it rise.
-        broken_connections: how many connections still break instead of bringing an answer, by the command.
-        session_id: the only one that is served; None for any.
+        from_key: the value of the shard key from which documents are handed out.
+        modifications: batches that have yet to be handed out, each of ``_id`` values and of documents.
+        history: documents of session history that have yet to be handed out.
+        position: the position in the oplog; every batch of modifications advances it.
+        broken_connections: how many connections are still to be broken in place of a reply, by command.
+        session_id: the only migration session id that is served; None for any.
     """
 
     def __init__(self, set_name: str, address: str) -> None:

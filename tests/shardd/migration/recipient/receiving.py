@@ -25,10 +25,10 @@ class Receiving:
     """One migration to a shard, from a donor simulated by the test.
 
     Attributes:
-        donor: which hands out the documents.
-        member: the recipient's only one.
+        donor: hands out the documents.
+        member: the recipient's only member.
         namespace: the collection, sharded by ``a``.
-        session_id: of the attempt under way.
+        session_id: the migration session id of the attempt under way.
     """
 
     def __init__(
