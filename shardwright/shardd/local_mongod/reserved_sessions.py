@@ -19,113 +19,32 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
-import bson
 import trio
 from bson.binary import Binary
-from bson.int64 import Int64
 
 from shardwright.daemon.backoff import Backoff
-from shardwright.daemon.sidecar.mongod import REPLICATION_DATA, LocalMongod
-from shardwright.daemon.sidecar.reply_term import term_of_body
-from shardwright.daemon.sidecar.term_scope import check_term, term_of_task
+from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.empty_timestamps import restoring_updates
-from shardwright.shardd.local_mongod.raw_replies import check_reply
 from shardwright.shardd.local_mongod.reserved_session_ids import RESERVED_SESSION_IDS
+from shardwright.shardd.local_mongod.reserved_transaction import Transaction
+from shardwright.shardd.local_mongod.write_concern import LOCAL_WRITE_CONCERN
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
-from shardwright.wire.frames import next_request_id
 from shardwright.wire.logger import get_logger
-from shardwright.wire.message import encode_sequence, op_msg
 from shardwright.wire.rawbson import decode_document, encode_document, raw_document
-from shardwright.wire.transport.client import response_body
 
 logger = get_logger("shardd.reserved_sessions")
 
 Result = TypeVar("Result")
 
-LOCAL_WRITE_CONCERN: Final[Mapping[str, Any]] = {"w": 1}
-"""Does not wait for other members; mongod's default, the majority, would cost a flush of the journal each time."""
-
 _FENCE: Final = Namespace("shardwright", "fence")
 """A collection that need not exist: an empty transaction reads it."""
 
-_ENDED: Final = frozenset({ErrorCode.NoSuchTransaction, ErrorCode.TransactionCommitted})
 _NUMBER_IS_TAKEN: Final = frozenset({ErrorCode.TransactionTooOld, ErrorCode.ConflictingOperationInProgress})
 _TRANSIENT: Final = "TransientTransactionError"
 _TRANSIENT_ATTEMPTS_MAX: Final = 10
 _ABORT_SECONDS_MAX: Final = 1.0
-
-
-class Transaction:
-    """One transaction under way. Statements are run one after the other."""
-
-    def __init__(self, mongod: LocalMongod, lsid: Mapping[str, Any], number: int) -> None:
-        self._mongod = mongod
-        self._fields: dict[str, Any] = {"lsid": lsid, "txnNumber": Int64(number), "autocommit": False}
-        self._has_begun = False
-
-    async def run(
-        self, db: str, body: Mapping[str, Any], sequence: tuple[bytes, Sequence[bytes]] | None = None
-    ) -> bytes:
-        """Run one statement; returns the raw body of the reply.
-
-        If the task works for a term, the statement fails in any other. So a transaction is committed only in the term
-        of its statements, as mongod aborts open transactions when it steps down.
-
-        Args:
-            db: the database.
-            body: the command without session and transaction fields.
-            sequence: name and raw documents of an argument that is sent as a document sequence.
-
-        Raises:
-            CommandError: the statement, or one of its items, failed; InterruptedDueToReplStateChange, the term is over.
-                In either case the transaction can only be aborted.
-            BackendError: mongod does not answer.
-        """
-        await self._mongod.check_term_before()
-        reply = await self._exchange(db, body, sequence)
-        check_reply(reply)
-        expected = term_of_task()
-        if expected is not None:
-            check_term(expected, term_of_body(reply))
-        return reply
-
-    async def _exchange(
-        self, db: str, body: Mapping[str, Any], sequence: tuple[bytes, Sequence[bytes]] | None = None
-    ) -> bytes:
-        start = {} if self._has_begun else {"startTransaction": True}
-        self._has_begun = True
-        command = bson.encode({**body, **start, **self._fields, REPLICATION_DATA: 1, "$db": db})
-        sections = b"" if sequence is None else encode_sequence(*sequence)
-        frame = op_msg(command, request_id=next_request_id(), sections=sections)
-        return response_body(await self._mongod.pool.exchange(frame))
-
-    async def commit(self, write_concern: Mapping[str, Any]) -> None:
-        """Commit it.
-
-        Raises:
-            CommandError: it could not be committed; WriteConcernFailed, it was, but the write concern was not met.
-            BackendError: mongod does not answer.
-        """
-        if self._has_begun:
-            await self.run("admin", {"commitTransaction": 1, "writeConcern": write_concern})
-
-    async def abort(self) -> None:
-        """Abort it, unless it has already ended.
-
-        Raises:
-            CommandError: it could not be aborted.
-            BackendError: mongod does not answer.
-        """
-        if not self._has_begun:
-            return
-        try:
-            # In any term: without a check that could fail.
-            check_reply(await self._exchange("admin", {"abortTransaction": 1}))
-        except CommandError as error:
-            if error.code not in _ENDED:
-                raise
 
 
 class ReservedSession:

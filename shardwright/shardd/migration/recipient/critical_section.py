@@ -14,8 +14,7 @@ from bson.binary import Binary
 from shardwright.shardd.context.fail_point_names import MIGRATION_RECIPIENT_FAIL_POST_COMMIT_REFRESH
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod.config_collection import ConfigCollection
-from shardwright.shardd.local_mongod.reserved_sessions import LOCAL_WRITE_CONCERN
-from shardwright.shardd.local_mongod.write_concern import MAJORITY
+from shardwright.shardd.local_mongod.write_concern import LOCAL_WRITE_CONCERN, MAJORITY
 from shardwright.shardd.metadata.critical_section import CriticalSection
 from shardwright.shardd.metadata.namespace_state import NamespaceState
 from shardwright.shardd.migration.documents import CRITICAL_SECTIONS, MIGRATION_RECIPIENTS, MigrationRecipientDocument

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.cursors import all_documents
-from shardwright.shardd.local_mongod.reserved_sessions import LOCAL_WRITE_CONCERN, ReservedSession
+from shardwright.shardd.local_mongod.reserved_sessions import ReservedSession
+from shardwright.shardd.local_mongod.write_concern import LOCAL_WRITE_CONCERN
 from shardwright.shardd.migration.recipient.received_range import RangeMembership
 from shardwright.shardd.migration.recipient.request import ReceiveRequest
 from shardwright.sharding.bson_text import document_text

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from shardwright.shardd.context.shard_context import ShardContext
-from shardwright.shardd.local_mongod.reserved_sessions import LOCAL_WRITE_CONCERN
+from shardwright.shardd.local_mongod.write_concern import LOCAL_WRITE_CONCERN
 from shardwright.shardd.migration.recipient.request import ReceiveRequest
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
