@@ -6,33 +6,20 @@ The steps and their order are those of MongoDB's ``MigrationDestinationManager``
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
-from uuid import UUID
 
 import trio
 
 from shardwright.daemon.backoff import Backoff
 from shardwright.shardd.cluster.network import as_command_error
 from shardwright.shardd.context.shard_context import ShardContext
-from shardwright.shardd.local_mongod.range_contents import is_range_empty
 from shardwright.shardd.migration.active_migrations import new_opid
 from shardwright.shardd.migration.documents import MigrationRecipientDocument
-from shardwright.shardd.migration.recipient.catch_up import Modifier
-from shardwright.shardd.migration.recipient.checkpoint_keeper import CheckpointKeeper
-from shardwright.shardd.migration.recipient.clone import Cloner
-from shardwright.shardd.migration.recipient.collection_copy import DonorCollection, copy_collection, describe_on_donor
 from shardwright.shardd.migration.recipient.critical_section import RecipientCriticalSection
-from shardwright.shardd.migration.recipient.donor_link import CloneBatch, DonorLink
 from shardwright.shardd.migration.recipient.peers import RecipientPeers
-from shardwright.shardd.migration.recipient.range_writer import RangeWriter
-from shardwright.shardd.migration.recipient.received_range import delete_received, wait_range_free
 from shardwright.shardd.migration.recipient.request import ReceiveRequest
 from shardwright.shardd.migration.recipient.status import ReceiveState, ReceiveStatus
 from shardwright.shardd.migration.recipient.steps import RecipientStep, Steps
-from shardwright.shardd.migration.recipient.together import run_together
-from shardwright.shardd.migration.recipient.write_concern import effective_write_concern
-from shardwright.shardd.orphans.range_deletion_task import CLEAN_NOW, RangeDeletionTask
-from shardwright.shardd.session_history.pull import HistoryPull
-from shardwright.sharding.chunks import ChunkRange
+from shardwright.shardd.migration.recipient.transfer import Transfer
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError, RemoteProtocolError
 from shardwright.wire.logger import get_logger
@@ -42,10 +29,6 @@ logger = get_logger("shardd.migration.recipient")
 
 COMMIT_SECONDS_MAX: Final = 30.0
 """How long the catch-up, and then the last modifications, may take once the donor wants to commit."""
-
-_STEADY_POLL_SECONDS: Final = 0.02
-"""The pause after a batch without modifications."""
-
 
 _BEFORE_COMMIT: Final = frozenset({ReceiveState.READY, ReceiveState.CLONE, ReceiveState.CATCHUP, ReceiveState.STEADY})
 _COMMITTING: Final = frozenset({ReceiveState.STEADY, ReceiveState.COMMIT_START})
@@ -78,16 +61,12 @@ class RecipientMigration:
         self.steps = Steps(context, request)
         self.opid = new_opid()
         self.began = datetime.now(UTC)
-        self._context = context
-        self._peers = peers
         self._on_end = on_end
-        self._link = DonorLink(context, request)
-        self._checkpoints = CheckpointKeeper(context.mongod, peers.range_deletions, request, self.status)
         self._section = RecipientCriticalSection(context, _recipient_document(request))
+        self._transfer = Transfer(context, peers, request, self.status, self.steps, self._section)
         self._scope = trio.CancelScope()
         self._stop_reason: CommandError | None = None
         self._loaded = trio.Event()
-        self._commit_requested = trio.Event()
         self._release_requested = trio.Event()
         self._ended = trio.Event()
         self._logger = logger.bind(
@@ -115,7 +94,7 @@ class RecipientMigration:
         if self.status.error is not None and not self.steps.done:
             raise self.status.error
         reply: dict[str, Any] = {"started": True}
-        resumed = self._checkpoints.resumed
+        resumed = self._transfer.resumed
         if resumed is not None:
             assert resumed.cloned_up_to is not None
             reply["resumeFrom"] = {"key": raw_document(resumed.cloned_up_to), "position": resumed.position}
@@ -135,7 +114,7 @@ class RecipientMigration:
             raise CommandError(ErrorCode.CommandFailed, "startCommit timed out waiting for the catch up completion")
         if status.state not in _COMMITTING | _PREPARED:
             raise not_steady(self.request.session_id, self)
-        self._commit_requested.set()
+        self._transfer.request_commit()
         with trio.move_on_after(COMMIT_SECONDS_MAX) as patience:
             await status.wait(lambda state: state not in _COMMITTING)
         if patience.cancelled_caught:
@@ -177,7 +156,7 @@ class RecipientMigration:
         """Whether another attempt at the same migration may replace this one."""
         return self.status.state in _BEFORE_COMMIT
 
-    # From the beginning to the end
+    # Life
 
     async def run(self) -> None:
         """Receive the range."""
@@ -223,7 +202,7 @@ class RecipientMigration:
             self._conclude(error or self._stop_reason)
         finally:
             self._loaded.set()
-            self._link.close()
+            self._transfer.close()
             self.status.end()
             self._on_end()
             self._ended.set()
@@ -241,130 +220,12 @@ class RecipientMigration:
             self.status.enter(ReceiveState.DONE)
 
     async def _receive(self) -> None:
-        await self._checkpoints.load()
+        await self._transfer.load()
         self._loaded.set()
-        write_concern = effective_write_concern(self._context, self.request)
-        writer = RangeWriter(self._context.mongod, self.request, write_concern)
-        donor, first = await self._prepare()
-        history = HistoryPull(self._peers.history_table, self._link.history.command, self.request.session_id)
-
-        async def meanwhile() -> None:
-            await run_together(self._checkpoints.keep, history.follow)
-
-        async def transfer() -> None:
-            await self._clone(writer, first)
-            modifier = Modifier(
-                self._peers.sessions, self._context.fail_points, self.request, writer, donor.options.get("collation")
-            )
-            await self._catch_up(modifier, writer, history)
-            await self._finish_transfer(modifier, writer, history)
-
-        await run_together(transfer, meanwhile=meanwhile)
+        await self._transfer.run()
         self.status.enter(ReceiveState.ENTERED_CRITICAL_SECTION)
         await self._wait_release()
         await self.steps.finish(RecipientStep.CRITICAL_SECTION_LEFT)
-
-    async def _prepare(self) -> tuple[DonorCollection, CloneBatch]:
-        """Do everything that precedes the first insert, up to registering the range."""
-        context, request = self._context, self.request
-        donor = await describe_on_donor(self._link)
-        await wait_range_free(context.mongod, self._peers.range_deletions, request, donor.uuid)
-        await self.steps.finish(RecipientStep.OLD_RANGES_DELETED)
-        # Only a donor with this migration under way hands out documents, so a request that arrives late leaves nothing
-        # behind. From here on the donor follows its oplog and aborts the migration if options or indexes change, so
-        # the collection has to be described again: it may have changed before.
-        first = await self._link.clone_batch(0)
-        donor = await describe_on_donor(self._link)
-        await copy_collection(context, request.namespace, donor)
-        await self.steps.finish(RecipientStep.COLLECTION_CREATED)
-        if self._checkpoints.resumed is None:
-            self._checkpoints.position = first.position
-        await self._checkpoints.begin(donor.uuid)
-        await self._make_room()
-        await self._register(donor.uuid)
-        await self.steps.finish(RecipientStep.RANGE_REGISTERED)
-        return donor, first
-
-    async def _make_room(self) -> None:
-        """Make sure that the range holds no local documents but those that the checkpoint covers."""
-        context, request, resumed = self._context, self.request, self._checkpoints.resumed
-        if self._checkpoints.has_predecessor:
-            low = request.range.min if resumed is None else resumed.cloned_up_to
-            assert low is not None
-            unreliable = ChunkRange.of(request.pattern, low, request.range.max)
-            await delete_received(context.mongod, self._peers.sessions, request.namespace, request.pattern, unreliable)
-        elif not await is_range_empty(context.mongod, request.namespace, request.pattern, request.range):
-            raise CommandError(
-                ErrorCode.OperationFailed,
-                f"cannot receive range {request.range} of {request.namespace}: this shard holds documents in it",
-            )
-
-    async def _register(self, collection_uuid: UUID) -> None:
-        request = self.request
-        pong = await self._context.mongod.command("admin", {"ping": 1})
-        await self._peers.range_deletions.register(
-            RangeDeletionTask(
-                id=request.migration_id,
-                namespace=str(request.namespace),
-                collection_uuid=collection_uuid,
-                donor=request.donor,
-                range=request.key_range,
-                pending=True,
-                when=CLEAN_NOW,
-                timestamp=pong["operationTime"],
-            )
-        )
-
-    async def _clone(self, writer: RangeWriter, first: CloneBatch) -> None:
-        """Insert the range's documents as they were when the clone began, or later."""
-        self.status.enter(ReceiveState.CLONE)
-        sessions, load = self._peers.sessions, self._peers.client_load
-        cloner = Cloner(self._link, sessions, writer, self.status, self._checkpoints.prefix, load)
-        await cloner.run(first)
-        await self._checkpoints.save()
-        await self.steps.finish(RecipientStep.CLONED)
-
-    async def _catch_up(self, modifier: Modifier, writer: RangeWriter, history: HistoryPull) -> None:
-        """Apply the changes since the clone began, until the donor wants to commit."""
-        status = self.status
-        status.enter(ReceiveState.CATCHUP)
-        while count := await self._apply_next(modifier, writer):
-            status.catchup += count
-        # As in MongoDB, the critical section does not begin while much of the session history is still to come.
-        await run_together(self._context.wait_majority, history.drain)
-        await self.steps.finish(RecipientStep.CAUGHT_UP)
-        status.enter(ReceiveState.STEADY)
-        while not self._commit_requested.is_set():
-            count = await self._apply_next(modifier, writer)
-            status.steady += count
-            if not count:
-                with trio.move_on_after(_STEADY_POLL_SECONDS):
-                    await self._commit_requested.wait()
-
-    async def _finish_transfer(self, modifier: Modifier, writer: RangeWriter, history: HistoryPull) -> None:
-        """Drain modifications and history, and enter the critical section.
-
-        The donor blocks writes meanwhile, so these run concurrently.
-        """
-        self.status.enter(ReceiveState.COMMIT_START)
-
-        async def drain() -> None:
-            while count := await self._apply_next(modifier, writer):
-                self.status.steady += count
-            await modifier.complete()
-            await self.steps.finish(RecipientStep.MODIFICATIONS_DRAINED)
-
-        await run_together(drain, history.drain, self._section.begin)
-        await self.steps.finish(RecipientStep.HISTORY_DRAINED)
-        await self._section.complete()
-
-    async def _apply_next(self, modifier: Modifier, writer: RangeWriter) -> int:
-        """Apply the next batch of modifications; returns the number of documents in it."""
-        modifications = await self._link.modifications()
-        count = 0 if modifications.is_empty else await modifier.apply(modifications)
-        if modifications.position is not None and not writer.has_postponed:
-            self._checkpoints.position = modifications.position
-        return count
 
     async def _wait_release(self) -> None:
         await self._release_requested.wait()
