@@ -35,5 +35,5 @@ async def cleanup_orphaned(shard: ShardComponents, request: Request) -> dict[str
             f"could not cleanup orphaned data, start key {document_text(start)} does not match shard key pattern "
             f"{pattern}",
         )
-    await shard.range_deletions.wait_all_deleted(namespace)
+    await shard.range_deletions.known.wait_all_deleted(namespace)
     return {}

@@ -90,7 +90,7 @@ class Migrations:
         active = self.donor.start(request)
         await active.wait_result()
         if request.wait_for_delete and active.migration_id is not None:
-            await self._range_deletions.wait_deleted(active.migration_id)
+            await self._range_deletions.known.wait_deleted(active.migration_id)
 
     async def abort_all(self, namespace: str, reason: str) -> None:
         """Abort a collection's migration from this shard, and wait for its end.

@@ -8,7 +8,6 @@ overlap the range, and the parts of it that this shard does not own are hidden f
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -18,44 +17,15 @@ from bson.timestamp import Timestamp
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod.reserved_sessions import ReservedSessions
 from shardwright.shardd.orphans.older_cursors import OlderCursors
-from shardwright.shardd.orphans.orphan_ranges import orphan_ranges, range_of
+from shardwright.shardd.orphans.orphan_ranges import orphan_ranges
 from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
 from shardwright.shardd.orphans.range_deletion_task import RangeDeletionTask
+from shardwright.shardd.range_deleter.known_deletions import KnownDeletion, KnownDeletions, logger_of
 from shardwright.shardd.range_deleter.older_readers import hide_from_cursors_of_secondary, hide_from_older_readers
 from shardwright.shardd.range_deleter.range_deleter import RangeDeleter
 from shardwright.shardd.range_deleter.task_store import RangeDeletionStore
-from shardwright.sharding.chunks import ChunkRange
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.logger import Logger, get_logger
-
-logger = get_logger("shardd.orphans")
-
-
-class _Entry:
-    """One known range deletion, and an event for its end."""
-
-    def __init__(self, task: RangeDeletionTask) -> None:
-        self.task = task
-        self.range = range_of(task)
-        self.ended = trio.Event()
-        self.error: CommandError | None = None
-        self.is_running = False
-
-    def end(self, error: CommandError | None = None) -> None:
-        """Record that the range is deleted or forgotten or, with an error, that it will be neither for now."""
-        self.error = error
-        self.ended.set()
-
-    async def wait_ended(self) -> None:
-        """Return when the range is deleted or forgotten.
-
-        Raises:
-            CommandError: it will not be for now.
-        """
-        await self.ended.wait()
-        if self.error is not None:
-            raise self.error
 
 
 class RangeDeletions:
@@ -68,19 +38,21 @@ class RangeDeletions:
         context: this shard daemon's context.
         sessions: the reserved sessions in which documents are deleted.
         older_cursors: hides incoming ranges from older cursors.
+
+    Attributes:
+        known: the range deletions that have not ended.
     """
 
     def __init__(self, context: ShardContext, sessions: ReservedSessions, older_cursors: OlderCursors) -> None:
         self._context = context
         self._older_cursors = older_cursors
-        self._tasks = context.range_deletion_tasks
+        self.known = KnownDeletions(context.range_deletion_tasks)
         self._store = RangeDeletionStore(context.mongod)
         self._deleter = RangeDeleter(context, sessions, self._store, self._on_deleted)
-        self._entries: dict[UUID, _Entry] = {}
         self._nursery: trio.Nursery | None = None
         metrics = context.metrics
-        metrics.gauge("range_deletions_pending", "Range deletions not yet finished", lambda: len(self._entries))
-        metrics.gauge("orphan_documents", "Orphaned documents waiting to be deleted", self._orphan_count)
+        metrics.gauge("range_deletions_pending", "Range deletions not yet finished", lambda: len(self.known))
+        metrics.gauge("orphan_documents", "Orphaned documents waiting to be deleted", lambda: self.known.orphans)
 
     # Terms
 
@@ -98,17 +70,14 @@ class RangeDeletions:
         await self._store.prepare()
         await self.reload()
         self._nursery = nursery
-        for entry in self._entries.values():
-            if not entry.task.pending:
-                self._start(entry)
+        for deletion in self.known:
+            if not deletion.task.pending:
+                self._start(deletion)
 
     def end_term(self) -> None:
         """End all waits: the deletions were cancelled with their nursery, and the next primary resumes them."""
         self._nursery = None
-        self._tasks.unload()
-        for entry in self._entries.values():
-            if not entry.ended.is_set():
-                entry.end(_stepped_down())
+        self.known.unload(_stepped_down())
 
     # Changes
 
@@ -124,11 +93,11 @@ class RangeDeletions:
             BackendError: mongod does not answer.
         """
         self._require_term()
-        if task.id in self._entries:
+        if task.id in self.known:
             return
         await self._store.insert(task)
-        self._adopt(task)
-        _logger_of(task).info("Registered a range deletion")
+        self.known.adopt(task)
+        logger_of(task).info("Registered a range deletion")
         state = self._context.namespace(task.namespace)
         table = state.table if state.is_known else await self._deleter.authoritative_table(task)
         ranges = orphan_ranges([task], table, self._context.require_identity().shard_name) if table else ()
@@ -152,11 +121,11 @@ class RangeDeletions:
         self._require_term()
         task = await self._store.mark_ready(migration_id, when, await self._now())
         if task is None:
-            self._forget(migration_id)
+            self.known.forget(migration_id)
             return
-        entry = self._adopt(task)
-        _logger_of(task).info("Scheduled a range deletion", when=when)
-        self._start(entry)
+        deletion = self.known.adopt(task)
+        logger_of(task).info("Scheduled a range deletion", when=when)
+        self._start(deletion)
 
     async def remove(self, migration_id: UUID) -> None:
         """Remove, on a majority, the task of a range that this shard owns for good.
@@ -167,11 +136,11 @@ class RangeDeletions:
             BackendError: mongod does not answer.
         """
         self._require_term()
-        entry = self._entries.get(migration_id)
-        if entry is not None and entry.is_running:
+        deletion = self.known.find(migration_id)
+        if deletion is not None and deletion.is_running:
             raise CommandError(ErrorCode.IllegalOperation, f"the range of migration {migration_id} is being deleted")
         await self._store.delete(migration_id)
-        self._forget(migration_id)
+        self.known.forget(migration_id)
 
     async def add_orphan_count(self, migration_id: UUID, count: int) -> None:
         """Add to the number of orphans that is recorded for a range; a negative number subtracts.
@@ -181,63 +150,9 @@ class RangeDeletions:
             BackendError: mongod does not answer.
         """
         await self._store.add_orphans(migration_id, count)
-        entry = self._entries.get(migration_id)
-        if entry is not None:
-            entry.task = replace(entry.task, orphans=entry.task.orphans + count)
+        self.known.add_orphans(migration_id, count)
 
-    async def wait_no_overlap(
-        self, namespace: str, collection_uuid: UUID, range: ChunkRange, *, ignoring: UUID | None = None
-    ) -> None:
-        """Return when no registered range overlaps the given one.
-
-        Args:
-            namespace: the collection.
-            collection_uuid: its UUID.
-            range: the given range.
-            ignoring: a migration whose range does not count.
-
-        Raises:
-            CommandError: an overlapping range will not be deleted for now.
-        """
-        while True:
-            overlapping = [
-                entry
-                for entry in self._entries.values()
-                if entry.task.id != ignoring
-                and entry.task.namespace == namespace
-                and entry.task.collection_uuid == collection_uuid
-                and entry.range.overlaps(range)
-            ]
-            if not overlapping:
-                return
-            _logger_of(overlapping[0].task).info("Waiting for an overlapping range deletion")
-            await overlapping[0].wait_ended()
-
-    async def wait_deleted(self, migration_id: UUID) -> None:
-        """Return when a migration's range is deleted or forgotten; at once if it is not known.
-
-        Raises:
-            CommandError: it will not be for now.
-        """
-        entry = self._entries.get(migration_id)
-        if entry is not None:
-            await entry.wait_ended()
-
-    async def wait_all_deleted(self, namespace: str) -> None:
-        """Return when all ranges of a collection that may be deleted have been, for ``cleanupOrphaned``.
-
-        Raises:
-            CommandError: one of them will not be for now.
-        """
-        for entry in [each for each in self._entries.values() if each.task.namespace == namespace]:
-            if not entry.task.pending:
-                await entry.wait_ended()
-
-    # Knowledge
-
-    def tasks_of(self, namespace: str) -> list[RangeDeletionTask]:
-        """The unfinished range deletions of a collection, whatever its UUID."""
-        return [entry.task for entry in self._entries.values() if entry.task.namespace == namespace]
+    # Persisted state
 
     async def tasks_at(self, namespace: str, time: Timestamp) -> list[RangeDeletionTask]:
         """The range deletions of a collection at a cluster time; errors as `RangeDeletionStore.load_at`."""
@@ -250,14 +165,7 @@ class RangeDeletions:
             CommandError: they cannot be read.
             BackendError: mongod does not answer.
         """
-        tasks = {task.id: task for task in await self._store.load()}
-        for migration_id in [each for each in self._entries if each not in tasks]:
-            self._forget(migration_id)
-        for task in tasks.values():
-            entry = self._adopt(task)
-            if entry.ended.is_set():  # in an earlier term
-                self._entries[task.id] = _Entry(task)
-        self._tasks.set_loaded()
+        self.known.replace(await self._store.load())
 
     async def observe_gap(self) -> None:
         """Catch up after a secondary's mongod may have applied oplog entries that were not observed.
@@ -266,11 +174,11 @@ class RangeDeletions:
             CommandError: mongod refuses.
             BackendError: mongod does not answer.
         """
-        known = set(self._entries)
+        before = {deletion.task.id for deletion in self.known}
         await self.reload()
-        for entry in list(self._entries.values()):
-            if entry.task.id not in known and entry.task.pending:
-                await self._hide_on_secondary(entry.task)
+        for deletion in self.known:
+            if deletion.task.id not in before and deletion.task.pending:
+                await self._hide_on_secondary(deletion.task)
 
     async def observe(self, entry: Mapping[str, Any]) -> None:
         """Follow an oplog entry of ``config.rangeDeletions`` that a secondary's mongod has applied.
@@ -282,10 +190,11 @@ class RangeDeletions:
             BackendError: mongod does not answer.
         """
         if entry["op"] == "i":
-            task = self._adopt(RangeDeletionTask.from_document(entry["o"])).task
+            task = RangeDeletionTask.from_document(entry["o"])
+            self.known.adopt(task)
             await self._hide_on_secondary(task)
         elif entry["op"] == "d":
-            self._forget(entry["o"]["_id"].as_uuid())
+            self.known.forget(entry["o"]["_id"].as_uuid())
 
     # Internals
 
@@ -294,51 +203,26 @@ class RangeDeletions:
         if state is not None:  # else nobody has read the collection through this daemon, so there are no cursors
             await hide_from_cursors_of_secondary(state, self._older_cursors, task)
 
-    def _adopt(self, task: RangeDeletionTask) -> _Entry:
-        entry = self._entries.get(task.id)
-        if entry is None:
-            entry = self._entries[task.id] = _Entry(task)
-            self._publish(task.namespace)
-        else:
-            entry.task = task
-        return entry
-
-    def _forget(self, migration_id: UUID) -> None:
-        entry = self._entries.pop(migration_id, None)
-        if entry is not None:
-            self._publish(entry.task.namespace)
-            entry.end()
-
-    def _publish(self, namespace: str) -> None:
-        self._tasks.put(namespace, self.tasks_of(namespace))
-
-    def _start(self, entry: _Entry) -> None:
+    def _start(self, deletion: KnownDeletion) -> None:
         assert self._nursery is not None
-        if entry.ended.is_set():  # it was refused before
-            entry = self._entries[entry.task.id] = _Entry(entry.task)
-        if not entry.is_running:
-            entry.is_running = True
-            self._nursery.start_soon(self._delete, entry)
+        if not deletion.is_running:
+            deletion.is_running = True
+            self._nursery.start_soon(self._delete, deletion)
 
-    async def _delete(self, entry: _Entry) -> None:
-        task = entry.task
+    async def _delete(self, deletion: KnownDeletion) -> None:
+        task = deletion.task
         try:
             await self._deleter.delete(task)
-            self._forget(task.id)
+            self.known.forget(task.id)
         except CommandError as error:
             # The range stays hidden and blocks migrations until somebody looks at it or the next primary tries again.
-            _logger_of(task).error("Could not delete a range", error=str(error))
-            entry.end(error)
+            logger_of(task).error("Could not delete a range", error=str(error))
+            deletion.end(error)
         finally:
-            entry.is_running = False
+            deletion.is_running = False
 
     def _on_deleted(self, migration_id: UUID, count: int) -> None:
-        entry = self._entries.get(migration_id)
-        if entry is not None:
-            entry.task = replace(entry.task, orphans=max(entry.task.orphans - count, 0))
-
-    def _orphan_count(self) -> int:
-        return sum(entry.task.orphans for entry in self._entries.values())
+        self.known.add_orphans(migration_id, -count)
 
     def _require_term(self) -> None:
         if self._nursery is None:
@@ -349,15 +233,6 @@ class RangeDeletions:
         pong = await self._context.mongod.command("admin", {"ping": 1})
         time: Timestamp = pong["operationTime"]
         return time
-
-
-def _logger_of(task: RangeDeletionTask) -> Logger:
-    return logger.bind(
-        namespace=task.namespace,
-        migration=str(task.id),
-        range=str(range_of(task)),
-        orphans=task.orphans,
-    )
 
 
 def _stepped_down() -> CommandError:

@@ -62,7 +62,7 @@ class CheckpointKeeper:
         """
         request = self._request
         found = await self._store.load(request.migration_id)
-        tasks = self._range_deletions.tasks_of(str(request.namespace))
+        tasks = self._range_deletions.known.tasks_of(str(request.namespace))
         self.has_predecessor = found is not None or any(task.id == request.migration_id for task in tasks)
         if found is None:
             return

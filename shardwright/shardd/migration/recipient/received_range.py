@@ -58,7 +58,8 @@ async def wait_range_free(
     namespace = str(request.namespace)
     parameters = await mongod.command("admin", {"getParameter": 1, _WAIT_PARAMETER: 1})
     with trio.move_on_after(parameters[_WAIT_PARAMETER] / 1000):
-        await range_deletions.wait_no_overlap(namespace, collection_uuid, request.range, ignoring=request.migration_id)
+        known = range_deletions.known
+        await known.wait_no_overlap(namespace, collection_uuid, request.range, ignoring=request.migration_id)
         return
     raise CommandError(
         ErrorCode.ExceededTimeLimit,

@@ -1,0 +1,193 @@
+"""The range deletions that a daemon knows, with their ends for those who wait for them."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from uuid import UUID
+
+import trio
+
+from shardwright.shardd.orphans.orphan_ranges import range_of
+from shardwright.shardd.orphans.range_deletion_task import RangeDeletionTask
+from shardwright.shardd.orphans.range_deletion_tasks import RangeDeletionTasks
+from shardwright.sharding.chunks import ChunkRange
+from shardwright.wire.errors import CommandError
+from shardwright.wire.logger import Logger, get_logger
+
+logger = get_logger("shardd.orphans")
+
+
+class KnownDeletion:
+    """One known range deletion, and an event for its end.
+
+    Attributes:
+        task: the task as it was last persisted or replicated.
+        range: its range, with encoded keys.
+        is_running: whether a task is at work on it.
+    """
+
+    def __init__(self, task: RangeDeletionTask) -> None:
+        self.task = task
+        self.range = range_of(task)
+        self.is_running = False
+        self._ended = trio.Event()
+        self._error: CommandError | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether `end` was called."""
+        return self._ended.is_set()
+
+    def end(self, error: CommandError | None = None) -> None:
+        """Record that the range is deleted or forgotten or, with an error, that it will be neither for now."""
+        self._error = error
+        self._ended.set()
+
+    async def wait_ended(self) -> None:
+        """Return when the range is deleted or forgotten.
+
+        Raises:
+            CommandError: it will not be for now.
+        """
+        await self._ended.wait()
+        if self._error is not None:
+            raise self._error
+
+
+class KnownDeletions:
+    """All range deletions that a daemon knows, by migration.
+
+    Args:
+        published: where operations look them up.
+    """
+
+    def __init__(self, published: RangeDeletionTasks) -> None:
+        self._published = published
+        self._all: dict[UUID, KnownDeletion] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[KnownDeletion]:
+        return iter(list(self._all.values()))
+
+    def __contains__(self, migration_id: UUID) -> bool:
+        return migration_id in self._all
+
+    def find(self, migration_id: UUID) -> KnownDeletion | None:
+        """The range deletion of a migration, None if it is not known."""
+        return self._all.get(migration_id)
+
+    def tasks_of(self, namespace: str) -> list[RangeDeletionTask]:
+        """The unfinished range deletions of a collection, whatever its UUID."""
+        return [each.task for each in self._all.values() if each.task.namespace == namespace]
+
+    @property
+    def orphans(self) -> int:
+        """Number of documents to delete, as far as known."""
+        return sum(each.task.orphans for each in self._all.values())
+
+    # Changes
+
+    def adopt(self, task: RangeDeletionTask) -> KnownDeletion:
+        """Record a task that is new or has changed; its end can be waited for again if it had ended with an error."""
+        known = self._all.get(task.id)
+        if known is None:
+            known = self._all[task.id] = KnownDeletion(task)
+            self._publish(task.namespace)
+        elif known.has_ended:
+            known = self._all[task.id] = KnownDeletion(task)
+        else:
+            known.task = task
+        return known
+
+    def forget(self, migration_id: UUID) -> None:
+        """Remove a range that is deleted, or that this shard owns for good; does nothing if it is not known."""
+        known = self._all.pop(migration_id, None)
+        if known is not None:
+            self._publish(known.task.namespace)
+            known.end()
+
+    def replace(self, tasks: Iterable[RangeDeletionTask]) -> None:
+        """Know exactly these tasks from now on, which are all that are persisted."""
+        present = {task.id: task for task in tasks}
+        for migration_id in [each for each in self._all if each not in present]:
+            self.forget(migration_id)
+        for task in present.values():
+            self.adopt(task)
+        self._published.set_loaded()
+
+    def unload(self, error: CommandError) -> None:
+        """End all waits with an error, at the end of a term; the persisted tasks have to be read again."""
+        self._published.unload()
+        for each in self._all.values():
+            if not each.has_ended:
+                each.end(error)
+
+    def add_orphans(self, migration_id: UUID, count: int) -> None:
+        """Add to the number of orphans of a range, if it is known; a negative number subtracts."""
+        known = self._all.get(migration_id)
+        if known is not None:
+            known.task = replace(known.task, orphans=max(known.task.orphans + count, 0))
+
+    # Waits
+
+    async def wait_no_overlap(
+        self, namespace: str, collection_uuid: UUID, range: ChunkRange, *, ignoring: UUID | None = None
+    ) -> None:
+        """Return when no registered range overlaps the given one.
+
+        Args:
+            namespace: the collection.
+            collection_uuid: its UUID.
+            range: the given range.
+            ignoring: a migration whose range does not count.
+
+        Raises:
+            CommandError: an overlapping range will not be deleted for now.
+        """
+        while True:
+            overlapping = [
+                each
+                for each in self._all.values()
+                if each.task.id != ignoring
+                and each.task.namespace == namespace
+                and each.task.collection_uuid == collection_uuid
+                and each.range.overlaps(range)
+            ]
+            if not overlapping:
+                return
+            logger_of(overlapping[0].task).info("Waiting for an overlapping range deletion")
+            await overlapping[0].wait_ended()
+
+    async def wait_deleted(self, migration_id: UUID) -> None:
+        """Return when a migration's range is deleted or forgotten; at once if it is not known.
+
+        Raises:
+            CommandError: it will not be for now.
+        """
+        known = self._all.get(migration_id)
+        if known is not None:
+            await known.wait_ended()
+
+    async def wait_all_deleted(self, namespace: str) -> None:
+        """Return when all ranges of a collection that may be deleted have been, for ``cleanupOrphaned``.
+
+        Raises:
+            CommandError: one of them will not be for now.
+        """
+        for each in [each for each in self._all.values() if each.task.namespace == namespace]:
+            if not each.task.pending:
+                await each.wait_ended()
+
+    def _publish(self, namespace: str) -> None:
+        self._published.put(namespace, self.tasks_of(namespace))
+
+
+def logger_of(task: RangeDeletionTask) -> Logger:
+    """A logger whose lines identify a range deletion."""
+    return logger.bind(
+        namespace=task.namespace,
+        migration=str(task.id),
+        range=str(range_of(task)),
+        orphans=task.orphans,
+    )
