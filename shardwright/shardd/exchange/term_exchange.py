@@ -146,7 +146,7 @@ class TermExchange:
         await self._sidecar.certainty.wait_certain()
         term = self._sidecar.mirror.term
         if term != self._term and (self._must_report_term or term is not None):
-            logger.warning("An operation is not sent in another term than that in which it was let in", term=self._term)
+            logger.warning("Not sending an operation because its term has ended", term=self._term)
             raise BackendError(self._sidecar.mongod.socket_path, "has begun another term", sent=False)
 
     def _may_begin(self) -> bool:
@@ -167,7 +167,7 @@ class TermExchange:
         raise self._refusal()
 
     def _refusal(self) -> BackendError:
-        logger.warning("An operation was answered in a later term than it was admitted in", term=self._term)
+        logger.warning("Withholding a reply because the operation ran in another term", term=self._term)
         return BackendError(self._sidecar.mongod.socket_path, "replied in another term", sent=True)
 
 

@@ -85,7 +85,7 @@ class CacheWatch:
             try:
                 await self._follow()
             except (BackendError, CommandError) as error:
-                logger.info("Restarting to follow the oplog", error=str(error))
+                logger.info("Reopening the oplog cursor", error=str(error))
             await self._backoff.pause()
 
     async def _follow(self) -> None:

@@ -362,7 +362,7 @@ class DonorMigration:
 
     @property
     def _logger(self) -> Logger:
-        """Logs what concerns the attempt under way."""
+        """The logger for the attempt under way."""
         return logger.bind(
             namespace=self.coordinator.namespace,
             migration=str(self.coordinator.id),

@@ -67,7 +67,9 @@ class CheckpointKeeper:
         if found is None:
             return
         if not found.is_trusted_by(request):
-            logger.info("Restarting to receive a range", namespace=str(request.namespace), session=request.session_id)
+            logger.info(
+                "Discarding an untrusted checkpoint", namespace=str(request.namespace), session=request.session_id
+            )
             return
         self.resumed = found
         self.position = found.position

@@ -68,7 +68,11 @@ class RangeWriter:
             except CommandError as error:
                 if error.code == ErrorCode.WriteConcernFailed:
                     # As in MongoDB, slow secondaries delay a migration but do not fail it.
-                    logger.warning("Majority replication is slow", namespace=str(self._namespace), error=str(error))
+                    logger.warning(
+                        "Secondaries are slow to replicate a migration",
+                        namespace=str(self._namespace),
+                        error=str(error),
+                    )
                     return documents
                 position = error.extra.get("index")
                 if error.code != ErrorCode.DuplicateKey or not isinstance(position, int):
