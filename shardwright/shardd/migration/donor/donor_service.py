@@ -4,18 +4,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from hashlib import sha256
-from typing import Final
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import trio
-from bson.binary import Binary
 
 from shardwright.daemon.backoff import Backoff
 from shardwright.shardd.cluster.network import as_command_error, is_transient
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.migration.active_migrations import ActiveDonorMigration, ActiveMigrations, DonorMigrationKey
-from shardwright.shardd.migration.documents import MigrationCoordinatorDocument, new_session_id
+from shardwright.shardd.migration.documents import MigrationCoordinatorDocument
 from shardwright.shardd.migration.donor.attempts import MigrationAttempts
 from shardwright.shardd.migration.donor.completion import Completion, decide
 from shardwright.shardd.migration.donor.critical_section import DonorCriticalSection
@@ -23,20 +20,17 @@ from shardwright.shardd.migration.donor.metrics import DonorMetrics
 from shardwright.shardd.migration.donor.migration import DonorMigration, Outcome
 from shardwright.shardd.migration.donor.outcome import wait_outcome
 from shardwright.shardd.migration.donor.plan import MovePlan, check_size, plan_move
+from shardwright.shardd.migration.donor.registration import new_coordinator, new_range_deletion
 from shardwright.shardd.migration.donor.request import MoveRangeRequest
 from shardwright.shardd.migration.donor.steps import DonorStep, Steps
 from shardwright.shardd.migration.donor.store import DonorStore
 from shardwright.shardd.migration.parameters import MigrationParameters
-from shardwright.shardd.orphans.range_deletion_task import CLEAN_DELAYED, CLEAN_NOW, RangeDeletionTask
 from shardwright.shardd.range_deleter.range_deletions import RangeDeletions
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
 
 logger = get_logger("shardd.migration.donor")
-
-_NO_USER: Final = sha256(b"").digest()
-"""The user part of the id of a session that belongs to no user."""
 
 
 class DonorService:
@@ -170,7 +164,7 @@ class DonorService:
         except CommandError as error:
             await steps.log_times(error)
             raise
-        coordinator = self._new_coordinator(plan)
+        coordinator = new_coordinator(self._context.require_identity().shard_name, plan)
         active.migration_id = coordinator.id
         attempts = MigrationAttempts(coordinator.id, request)
         await steps.log("start")
@@ -178,7 +172,7 @@ class DonorService:
         await self._store.save_attempts(attempts)
         try:
             await self._store.save_coordinator(coordinator)
-            await self._range_deletions.register(await self._range_deletion(coordinator, request))
+            await self._range_deletions.register(await new_range_deletion(self._context.mongod, coordinator, request))
             with active.abortable():
                 await steps.finish(
                     DonorStep.CHECKED_AND_PERSISTED, migration=str(coordinator.id), session=coordinator.session_id
@@ -187,36 +181,6 @@ class DonorService:
             await self._finish(coordinator, attempts, steps, Outcome(as_command_error(error)))
             raise
         await self._run(active, plan, coordinator, attempts, steps, documents)
-
-    def _new_coordinator(self, plan: MovePlan) -> MigrationCoordinatorDocument:
-        donor, recipient = self._context.require_identity().shard_name, plan.request.recipient
-        return MigrationCoordinatorDocument(
-            id=uuid4(),
-            session_id=new_session_id(donor, recipient),
-            lsid={"id": Binary.from_uuid(uuid4()), "uid": _NO_USER},
-            txn_number=0,
-            namespace=str(plan.request.namespace),
-            collection_uuid=plan.table.collection.uuid,
-            donor=donor,
-            recipient=recipient,
-            range=plan.key_range,
-            chunk_version=plan.chunk_version,
-        )
-
-    async def _range_deletion(
-        self, coordinator: MigrationCoordinatorDocument, request: MoveRangeRequest
-    ) -> RangeDeletionTask:
-        pong = await self._context.mongod.command("admin", {"ping": 1})
-        return RangeDeletionTask(
-            id=coordinator.id,
-            namespace=coordinator.namespace,
-            collection_uuid=coordinator.collection_uuid,
-            donor=coordinator.donor,
-            range=coordinator.range,
-            pending=True,
-            when=CLEAN_NOW if request.wait_for_delete else CLEAN_DELAYED,
-            timestamp=pong["operationTime"],
-        )
 
     # After a change of primary
 
@@ -232,7 +196,7 @@ class DonorService:
             # Chunk versions may have changed since, and the commit is checked against the persisted one.
             coordinator = replace(coordinator, chunk_version=plan.chunk_version)
             await self._store.save_coordinator(coordinator)
-            await self._range_deletions.register(await self._range_deletion(coordinator, request))
+            await self._range_deletions.register(await new_range_deletion(self._context.mongod, coordinator, request))
             estimate = await plan.new_source(self._context, coordinator.session_id).estimate()
         except (CommandError, BackendError) as error:
             await self._finish(coordinator, attempts, steps, Outcome(as_command_error(error)))
