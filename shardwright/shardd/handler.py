@@ -22,14 +22,14 @@ from shardwright.shardd.metadata.namespace_state import NamespaceState
 from shardwright.shardd.metadata.stale_errors import StaleError, stale_reply
 from shardwright.shardd.metadata.views import CHANGES_OF_VIEWS
 from shardwright.shardd.operations.admission import NAMED_IN_FULL, Admission, Entry, is_read, namespace_of
-from shardwright.shardd.operations.current_op import with_own_operations
+from shardwright.shardd.operations.current_op import with_daemon_operations
 from shardwright.shardd.operations.involved_cursors import InvolvedCursors
 from shardwright.shardd.operations.involvement import InvolvementFinder, named_namespaces
 from shardwright.shardd.operations.retried_writes import TXN_NUMBER, answer_retried_write
 from shardwright.shardd.operations.sharded_operations import SHARDED_OPERATIONS, ShardedOperation
 from shardwright.shardd.operations.topology_gossip import is_for_all_shards, run_with_topology_time
-from shardwright.shardd.operations.writing_pipelines import executed_at_once, is_writing
-from shardwright.shardd.orphans.error_texts import in_clients_words
+from shardwright.shardd.operations.writing_pipelines import is_writing, without_batch_size
+from shardwright.shardd.orphans.error_texts import without_filter_in_errors
 from shardwright.shardd.orphans.filtered_commands import hiding_moves, without_orphans
 from shardwright.shardd.orphans.hidden_filters import shows_queries, without_filters
 from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
@@ -126,7 +126,7 @@ class ShardHandler(SidecarHandler):
             return await self._get_more(upstream, request)
         if shows_queries(request):
             return without_filters(
-                await upstream.forward(with_own_operations(request, self._shard.migrations.progress), flags)
+                await upstream.forward(with_daemon_operations(request, self._shard.migrations.progress), flags)
             )
         try:
             return await upstream.pass_on(request.message.frame, flags)
@@ -143,7 +143,7 @@ class ShardHandler(SidecarHandler):
             await self._context.load_identity()
         if is_writing(request):
             must_report_term = True
-            request = executed_at_once(request)
+            request = without_batch_size(request)
         elif not is_write:
             client.allow_interruption()
         if READ_CONCERN in request.fields:
@@ -244,7 +244,7 @@ class ShardHandler(SidecarHandler):
             if orphans is not None:
                 await in_own_task()
                 run = partial(self._run_without_orphans, exchange, state, orphans, request)
-                return await in_clients_words(self._context.mongod, request, run)
+                return await without_filter_in_errors(self._context.mongod, request, run)
         return await self._run_filtered(exchange, state, request)
 
     async def _run_without_orphans(

@@ -78,7 +78,7 @@ class ShardServer:
                 self.range_deletions,
                 self.history_table,
                 self.migrations,
-                TermRecovery(lambda _: self.previews.transactions.end_forgotten()),
+                TermRecovery(lambda _: self.previews.transactions.end_abandoned()),
                 context.recovery_gate,
                 self.coordinators,
             ),

@@ -65,7 +65,7 @@ async def rename_collection(shard: ShardComponents, request: Request) -> dict[st
 @command("_shardsvrCollMod", is_ddl=True)
 async def modify_collection(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Change a collection's options on all shards that have it."""
-    change = {name: value for name, value in request.document.items() if _is_of_coll_mod(name, request.name)}
+    change = {name: value for name, value in request.document.items() if _is_coll_mod_field(name, request.name)}
     fields = with_verbatim_stages(change, request.body)
     return await shard.coordinators.run(ModifyCollection, own_collection(request), {"collModRequest": fields})
 
@@ -94,6 +94,6 @@ _GENERIC_FIELDS: Final = frozenset(
 )
 
 
-def _is_of_coll_mod(field: str, command_name: str) -> bool:
+def _is_coll_mod_field(field: str, command_name: str) -> bool:
     """Whether a field of the request says what to change, rather than how to run the command."""
     return field != command_name and not field.startswith("$") and field not in _GENERIC_FIELDS

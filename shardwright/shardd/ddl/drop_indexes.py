@@ -32,7 +32,7 @@ async def drop_indexes_everywhere(context: ShardContext, namespace: Namespace, i
         shards = await catalog.shards()
         if table is None:
             me = context.require_identity().shard_name
-            return {"raw": {shards[me].host: _plain(await change(context.mongod, namespace, drop))}}
+            return {"raw": {shards[me].host: _without_times(await change(context.mongod, namespace, drop))}}
         replies = await _drop_on_owners(context, namespace, drop, table)
     return {"raw": {shards[shard_id].host: reply for shard_id, reply in sorted(replies.items())}}
 
@@ -46,7 +46,7 @@ async def _drop_on_owners(
     async def send(shard_id: str) -> None:
         versioned = {**drop, "shardVersion": table.shard_version(shard_id).to_document()}
         try:
-            replies[shard_id] = _plain(await send_to_shard(context, shard_id, namespace.db, versioned))
+            replies[shard_id] = _without_times(await send_to_shard(context, shard_id, namespace.db, versioned))
         except CommandError as error:
             errors[shard_id] = error
             replies[shard_id] = error.reply()
@@ -61,6 +61,6 @@ async def _drop_on_owners(
     return replies
 
 
-def _plain(reply: dict[str, Any]) -> dict[str, Any]:
+def _without_times(reply: dict[str, Any]) -> dict[str, Any]:
     """A reply without its gossiped times."""
     return {name: value for name, value in reply.items() if name not in ("$clusterTime", "operationTime")}

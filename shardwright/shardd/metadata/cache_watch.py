@@ -70,7 +70,7 @@ class CacheWatch:
                 await self._mirror.wait_for_change()
             with trio.CancelScope() as scope:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._follow_again_and_again)
+                    nursery.start_soon(self._keep_following)
                     while self._is_secondary:
                         await self._mirror.wait_for_change()
                     scope.cancel()
@@ -80,7 +80,7 @@ class CacheWatch:
         hello = self._mirror.hello
         return hello is not None and bool(hello.get("secondary"))
 
-    async def _follow_again_and_again(self) -> None:
+    async def _keep_following(self) -> None:
         while True:
             try:
                 await self._follow()

@@ -11,7 +11,7 @@ HEAVY_OPERATIONS_PER_SECOND: Final = 100
 
 _INTERVAL_SECONDS: Final = 0.2
 
-_OF_CLIENTS: Final = (
+_CLIENT_COMMANDS: Final = (
     *("aggregate", "count", "delete", "distinct", "find", "findAndModify", "findandmodify", "getMore", "insert"),
     "update",
 )
@@ -45,4 +45,4 @@ class ClientLoad:
 
     def _count_now(self) -> int:
         statistics = self._operations.statistics()
-        return sum(statistics[name].count for name in _OF_CLIENTS if name in statistics)
+        return sum(statistics[name].count for name in _CLIENT_COMMANDS if name in statistics)

@@ -19,7 +19,7 @@ def union_with(operations: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"$unionWith": {"pipeline": [{"$documents": [{"$literal": operation} for operation in operations]}]}}
 
 
-def with_own_operations(request: Request, own: Callable[[], Sequence[dict[str, Any]]]) -> bytes:
+def with_daemon_operations(request: Request, own: Callable[[], Sequence[dict[str, Any]]]) -> bytes:
     """The frame to forward for a request: its own, or one that adds the daemon's operations to ``$currentOp``.
 
     Args:

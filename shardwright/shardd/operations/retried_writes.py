@@ -45,7 +45,7 @@ async def answer_retried_write(mongod: LocalMongod, table: HistoryTable, request
             is unknown whether a statement was executed; or the request does not match what was executed.
     """
     write = _session_write(table, request)
-    if write is None or await _has_gone_on(mongod, write):
+    if write is None or await _has_newer_write(mongod, write):
         return None
     executed = await table.lookup(write)
     if not executed:
@@ -102,7 +102,7 @@ def _session_write(table: HistoryTable, request: Request) -> SessionWrite | None
     return SessionWrite(session, number)
 
 
-async def _has_gone_on(mongod: LocalMongod, write: SessionWrite) -> bool:
+async def _has_newer_write(mongod: LocalMongod, write: SessionWrite) -> bool:
     """Whether the local mongod knows a newer write of the session, and so refuses this one by itself."""
     newer = {"_id": raw_document(write.lsid), "txnNum": {"$gt": Int64(write.txn_number)}}
     find = {"find": "transactions", "filter": newer, "limit": 1, "singleBatch": True}

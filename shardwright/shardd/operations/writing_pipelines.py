@@ -24,7 +24,7 @@ def is_writing(request: Request) -> bool:
     return span is not None and span[0] == ARRAY and writes(request.body, span[2])
 
 
-def executed_at_once(request: Request) -> Request:
+def without_batch_size(request: Request) -> Request:
     """The same ``aggregate`` without ``batchSize``, so that mongod writes before it replies.
 
     With ``batchSize: 0`` mongod would open a cursor and write at the first ``getMore``, which carries no version. Other

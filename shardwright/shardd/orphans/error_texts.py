@@ -40,7 +40,7 @@ _NOT_EXPLAINED: Final = frozenset(
 )
 
 
-async def in_clients_words(
+async def without_filter_in_errors(
     mongod: LocalMongod, request: Request, run: Callable[[], Awaitable[bytes | None]]
 ) -> bytes | None:
     """Run a request with an ownership filter; returns the frame of the reply, without the filter in error messages.

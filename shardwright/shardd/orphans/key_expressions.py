@@ -44,13 +44,13 @@ def is_below(key: Expression, bound: bytes, *, is_collated: bool) -> Expression:
         is_collated: whether a collation other than the simple one is in force.
     """
     values = [span for _, span in rawbson.spans(bound)]
-    if not is_collated or not holds_strings(bound):
+    if not is_collated or not has_strings(bound):
         return {"$lt": [key, [_literal(bound, span) for span in values]]}
     signs = [_compare(_element(key, position), bound, span) for position, span in enumerate(values)]
     return {"$lt": [signs, [0] * len(signs)]}
 
 
-def holds_strings(document: bytes, start: int = 0) -> bool:
+def has_strings(document: bytes, start: int = 0) -> bool:
     """Whether the document that begins at ``start`` contains a string, at any depth."""
     return any(_is_collatable(document, span) for _, span in rawbson.spans(document, start))
 
@@ -160,5 +160,5 @@ def _literal(document: bytes, span: Span) -> Expression:
 def _is_collatable(document: bytes, span: Span) -> bool:
     """Whether a value is a string or contains one."""
     if span[0] in (rawbson.OBJECT, rawbson.ARRAY):
-        return holds_strings(document, span[2])
+        return has_strings(document, span[2])
     return span[0] in _STRINGS

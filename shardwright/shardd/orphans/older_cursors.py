@@ -96,7 +96,7 @@ class OlderCursors:
         batch = fields[b"nextBatch"]
         documents = rawbson.array_documents(value, batch)
         ranges = self._hidden[cursor_id][1]
-        kept = [document for document in documents if not any(each.holds(document) for each in ranges)]
+        kept = [document for document in documents if not any(each.covers(document) for each in ranges)]
         is_over = not any(value[fields[b"id"][2] : fields[b"id"][3]])
         if is_over:
             del self._hidden[cursor_id]

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
 
-from shardwright.shardd.orphans.key_expressions import Expression, holds_strings, is_below, shard_key
+from shardwright.shardd.orphans.key_expressions import Expression, has_strings, is_below, shard_key
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.sharding.targeting.collation import is_simple
@@ -35,7 +35,7 @@ class OwnershipFilter:
         self.pattern = pattern
         self.ranges = tuple(ranges)
         self.default_collation = default_collation
-        self.depends_on_collation = any(holds_strings(each.min) or holds_strings(each.max) for each in ranges)
+        self.depends_on_collation = any(has_strings(each.min) or has_strings(each.max) for each in ranges)
         """Whether `element` differs between the simple collation and others."""
         self._min_keys = [each.min_key for each in ranges]
 
@@ -44,7 +44,7 @@ class OwnershipFilter:
         position = bisect_right(self._min_keys, key) - 1
         return position >= 0 and self._is_below_max(key, self.ranges[position])
 
-    def holds(self, document: bytes) -> bool:
+    def covers(self, document: bytes) -> bool:
         """Whether a raw document, or just its shard key, is in one of the ranges."""
         return self.is_orphan(self.pattern.key_bytes_of_document(document))
 

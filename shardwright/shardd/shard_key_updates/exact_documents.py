@@ -8,7 +8,7 @@ from typing import Any
 from shardwright.wire.rawbson import append, encode_elements, find, raw_document, wrap_value
 
 
-def only_this_one(query: bytes, identity: bytes, *, is_collated: bool) -> bytes:
+def only_with_id(query: bytes, identity: bytes, *, is_collated: bool) -> bytes:
     """``query`` restricted to the document with an ``_id``.
 
     Args:
@@ -22,7 +22,7 @@ def only_this_one(query: bytes, identity: bytes, *, is_collated: bool) -> bytes:
     return append(query, narrowed)
 
 
-def only_as_it_was(query: bytes, before: bytes, *, is_collated: bool) -> bytes:
+def only_if_unchanged(query: bytes, before: bytes, *, is_collated: bool) -> bytes:
     """``query`` restricted to one document, as long as it is unchanged.
 
     Comparing documents uses the collation in force for strings; so if that is not simple, hashes are compared too.

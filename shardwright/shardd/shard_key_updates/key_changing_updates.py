@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from shardwright.shardd.local_mongod.cursors import find_cursor
 from shardwright.shardd.shard_key_updates.detection import may_change_shard_key
-from shardwright.shardd.shard_key_updates.exact_documents import only_this_one
+from shardwright.shardd.shard_key_updates.exact_documents import only_with_id
 from shardwright.shardd.shard_key_updates.key_changing_request import KeyChangingRequest
 from shardwright.shardd.shard_key_updates.merged_update_reply import MergedUpdateReply
 from shardwright.shardd.shard_key_updates.overtaken_updates import is_update_overtaken
@@ -123,7 +123,7 @@ class KeyChangingUpdates:
         of_one = UpdateStatement(without(statement.raw, {b"upsert"}))
         total: dict[str, Any] = {"n": 0, "nModified": 0}
         for identity in found:
-            only = only_this_one(statement.query, identity, is_collated=collated)
+            only = only_with_id(statement.query, identity, is_collated=collated)
             reply = await self._update_first(of_one, only, 0, is_multi=True)
             if reply.get("writeErrors"):
                 return reply

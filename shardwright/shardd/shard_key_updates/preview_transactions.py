@@ -109,10 +109,10 @@ class PreviewTransactions:
             yield transaction
         finally:
             with trio.CancelScope(shield=True), trio.move_on_after(_END_SECONDS_MAX):
-                await _ended(transaction)
+                await _end_quietly(transaction)
             self._free.append(session)
 
-    async def end_forgotten(self) -> None:
+    async def end_abandoned(self) -> None:
         """End the transactions that a killed daemon left open.
 
         Raises:
@@ -130,7 +130,7 @@ class PreviewTransactions:
             await _overtake(self._mongod, _Session(Binary(operation["lsid"]["id"], UUID_SUBTYPE), number))
 
 
-async def _ended(transaction: PreviewTransaction) -> None:
+async def _end_quietly(transaction: PreviewTransaction) -> None:
     try:
         await transaction.end()
     except (CommandError, BackendError):
@@ -141,7 +141,7 @@ async def _overtake(mongod: LocalMongod, session: _Session) -> None:
     """End the last transaction of a session, or prevent it from beginning, by an empty one with a higher number."""
     other = PreviewTransaction(mongod, session)
     await other.run("shardwright", {"find": "fence", "limit": 1, "singleBatch": True})
-    await _ended(other)
+    await _end_quietly(other)
 
 
 def _new_id() -> Binary:

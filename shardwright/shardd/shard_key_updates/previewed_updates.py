@@ -9,7 +9,7 @@ and refuses it with DuplicateKey if another writer was faster.
 from collections.abc import Mapping
 from typing import Any, Final
 
-from shardwright.shardd.shard_key_updates.exact_documents import only_as_it_was
+from shardwright.shardd.shard_key_updates.exact_documents import only_if_unchanged
 from shardwright.shardd.shard_key_updates.preview import Preview
 from shardwright.wire.rawbson import (
     ARRAY,
@@ -43,11 +43,11 @@ def previewed_statement(statement: bytes, query: bytes, preview: Preview, *, is_
         is_collated: whether a collation other than the simple one is in force.
     """
     if preview.before is not None:
-        made = _making_the_same(statement, b"u", preview.after)
-        narrowed = element(b"q", OBJECT, only_as_it_was(query, preview.before, is_collated=is_collated))
+        made = _with_previewed_result(statement, b"u", preview.after)
+        narrowed = element(b"q", OBJECT, only_if_unchanged(query, preview.before, is_collated=is_collated))
         return raw_document(append(without(made, {b"q", b"upsert", b"multi"}), narrowed))
     if preview.after is not None:
-        return {"q": raw_document(NOTHING), "u": _inserting(preview.after), "upsert": True}
+        return {"q": raw_document(NOTHING), "u": _producing(preview.after), "upsert": True}
     return FINDING_NOTHING
 
 
@@ -61,17 +61,17 @@ def previewed_find_and_modify(body: bytes, query: bytes, preview: Preview, *, is
         is_collated: whether a collation other than the simple one is in force.
     """
     if preview.before is not None:
-        made = _making_the_same(body, b"update", preview.after)
-        narrowed = element(b"query", OBJECT, only_as_it_was(query, preview.before, is_collated=is_collated))
+        made = _with_previewed_result(body, b"update", preview.after)
+        narrowed = element(b"query", OBJECT, only_if_unchanged(query, preview.before, is_collated=is_collated))
         return append(without(made, {b"query", b"upsert"}), narrowed)
     nothing = element(b"query", OBJECT, NOTHING)
     if preview.after is not None:
-        inserting = encode_elements({"update": _inserting(preview.after)})
+        inserting = encode_elements({"update": _producing(preview.after)})
         return append(without(body, _OF_THE_QUERY), nothing + inserting)
     return append(without(body, {b"query", b"upsert"}), nothing)
 
 
-def _making_the_same(document: bytes, name: bytes, after: bytes | None) -> bytes:
+def _with_previewed_result(document: bytes, name: bytes, after: bytes | None) -> bytes:
     """A statement or command whose update is certain to have the previewed result.
 
     Operators have it in any case, except ``$currentDate``. They are kept because they are shorter.
@@ -79,9 +79,9 @@ def _making_the_same(document: bytes, name: bytes, after: bytes | None) -> bytes
     span = find(document, name)
     if after is None or span is None or not (span[0] == ARRAY or find(document, b"$currentDate", span[2])):
         return document
-    return append(without(document, {name, b"arrayFilters"}), encode_elements({name.decode(): _inserting(after)}))
+    return append(without(document, {name, b"arrayFilters"}), encode_elements({name.decode(): _producing(after)}))
 
 
-def _inserting(document: bytes) -> list[Any]:
+def _producing(document: bytes) -> list[Any]:
     """A pipeline that produces a document, whatever its field names, without filling in empty timestamps again."""
     return [{"$replaceWith": {"$literal": raw_document(document)}}]

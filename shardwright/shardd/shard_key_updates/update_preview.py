@@ -8,7 +8,7 @@ import trio
 
 from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.shardd.shard_key_updates.exact_documents import only_this_one
+from shardwright.shardd.shard_key_updates.exact_documents import only_with_id
 from shardwright.shardd.shard_key_updates.preview import Preview
 from shardwright.shardd.shard_key_updates.preview_transactions import PreviewTransaction, PreviewTransactions
 from shardwright.sharding.namespace import Namespace
@@ -83,7 +83,7 @@ async def _preview(transaction: PreviewTransaction, namespace: Namespace, modifi
     identity = before if before is not None else _upserted(reply, fields)
     if identity is None:
         return Preview(None, None)
-    query = raw_document(only_this_one(EMPTY_DOCUMENT, identity, is_collated=True))
+    query = raw_document(only_with_id(EMPTY_DOCUMENT, identity, is_collated=True))
     found = await transaction.run(namespace.db, {"find": namespace.collection, "filter": query})
     cursor = index(found, index(found)[b"cursor"][2])
     return Preview(before, array_documents(found, cursor[b"firstBatch"])[0])

@@ -23,7 +23,7 @@ RETRY_SECONDS_MAX: Final = 10.0
 """The longest pause before a retry."""
 
 
-async def run_to_its_end(coordinator: Coordinator) -> dict[str, Any]:
+async def run_to_end(coordinator: Coordinator) -> dict[str, Any]:
     """Run a coordinator, with retries if it must finish, and remove its document; returns the reply.
 
     Raises:

@@ -67,7 +67,7 @@ class CreateCollection(Coordinator):
         table = await self._read_routing()
         if table is None:
             self.must_finish = False
-            table = await self._shard_it(pattern)
+            table = await self._shard_collection(pattern)
         else:
             self._check_same(table, pattern)
             if self.phase is not None:
@@ -78,7 +78,7 @@ class CreateCollection(Coordinator):
     def _unique(self) -> bool:
         return bool(self.arguments.get("unique", False))
 
-    async def _shard_it(self, pattern: ShardKeyPattern) -> RoutingTable:
+    async def _shard_collection(self, pattern: ShardKeyPattern) -> RoutingTable:
         context, namespace = self.context, self.namespace
         me = context.require_identity().shard_name
         details = {"shardKey": self.arguments["shardKey"], "collection": str(namespace), "primary": me}

@@ -7,7 +7,7 @@ from typing import Any
 import trio
 
 from shardwright.shardd.context.shard_context import ShardContext
-from shardwright.shardd.ddl.coordinators.attempts import run_to_its_end
+from shardwright.shardd.ddl.coordinators.attempts import run_to_end
 from shardwright.shardd.ddl.coordinators.coordinator import Coordinator, LocalMigrations, coordinator_documents
 from shardwright.shardd.ddl.coordinators.left_behind import left_behind
 from shardwright.sharding.namespace import Namespace
@@ -95,7 +95,7 @@ class CoordinatorService:
             async with AsyncExitStack() as locks:
                 for name in coordinator.locks:
                     await locks.enter_async_context(self._context.ddl_locks.hold(name))
-                run.reply = await run_to_its_end(coordinator)
+                run.reply = await run_to_end(coordinator)
         except CommandError as error:
             run.error = error
         except BackendError as error:

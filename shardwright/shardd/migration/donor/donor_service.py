@@ -119,7 +119,7 @@ class DonorService:
             if attempts is None or attempts.has_entered_critical_section:
                 section = DonorCriticalSection(self._context, coordinator)
                 await section.restore()
-                work = partial(self._find_out, coordinator, attempts, section)
+                work = partial(self._recover_outcome, coordinator, attempts, section)
             else:
                 work = partial(self._resume, active, coordinator, attempts)
             nursery.start_soon(self._execute, active, work)
@@ -225,7 +225,7 @@ class DonorService:
                 )
             await backoff.pause()
 
-    async def _find_out(
+    async def _recover_outcome(
         self,
         coordinator: MigrationCoordinatorDocument,
         attempts: MigrationAttempts | None,
@@ -249,7 +249,7 @@ class DonorService:
                 section = DonorCriticalSection(self._context, coordinator)
                 await section.restore()
                 with suppress(CommandError):  # raised if it was aborted
-                    await self._find_out(coordinator, attempts, section)
+                    await self._recover_outcome(coordinator, attempts, section)
 
     # To the end
 

@@ -74,7 +74,7 @@ class ChangedDocuments:
                 # A single reply of mongod, of 16 MB at most, is enough, provided that it settles at least one id.
                 if any(element in found for element in elements):
                     break
-        return self._judge(elements, found, is_complete=cursor.is_exhausted)
+        return self._changes_of(elements, found, is_complete=cursor.is_exhausted)
 
     def _arguments(self, elements: Collection[bytes]) -> Mapping[str, Any]:
         values = b"".join(
@@ -88,7 +88,7 @@ class ChangedDocuments:
             "readConcern": {"level": "majority"},
         }
 
-    def _judge(self, elements: Collection[bytes], found: Mapping[bytes, bytes], *, is_complete: bool) -> Changes:
+    def _changes_of(self, elements: Collection[bytes], found: Mapping[bytes, bytes], *, is_complete: bool) -> Changes:
         key_of, is_inside = self._pattern.key_bytes_of_document, self._range.contains_key
         inside = {element: document for element, document in found.items() if is_inside(key_of(document))}
         if is_complete:
