@@ -23,7 +23,7 @@ _STATE_ID: Final = "vectorClockState"
 _MAJORITY: Final = {"w": "majority", "wtimeout": 60_000}
 
 AHEAD_SECONDS_MAX: Final = 60
-"""How far a time in a request may be ahead of the wall clock. Any client can send one, so later ones are ignored."""
+"""How far a time in a request may be ahead of the wall clock. Any client can send one; later ones are ignored."""
 
 
 class ConfigTimes:

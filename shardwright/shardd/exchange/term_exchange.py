@@ -1,8 +1,8 @@
 """Running an operation on mongod, and withholding the reply if it was executed in another term.
 
-An operation is admitted by the placement that the daemon knows, which is valid in one term of its mongod. The operation
-may be executed in another one: the process, or mongod, may have been suspended in between. By then this shard may own
-other ranges, so that a write does not belong to the collection, and documents that were not found may be elsewhere.
+An operation is admitted because of the placement that the daemon knows, which is valid in one term of its mongod. The
+operation may be executed in another one: the process, or mongod, may have been suspended in between. By then this shard
+may own other ranges, so that a write is lost to the collection, and documents that were not found may be elsewhere.
 
 * For writes, and for reads that promise the newest state (``linearizable``), mongod has to report its term in the
   reply.

@@ -46,7 +46,7 @@ class OlderCursors:
     async def hide(
         self, namespace: str, hidden: OwnershipFilter, *, end_after_seconds: float = END_AFTER_SECONDS
     ) -> None:
-        """Hide documents that are written to some ranges from now on from all cursors that are open.
+        """Hide documents that will be written to some ranges from all cursors that are open now.
 
         Args:
             namespace: the collection.

@@ -1,4 +1,4 @@
-"""The range deletions that a daemon knows, with their ends for those who wait for them."""
+"""The range deletions that a daemon knows, and waiting for their ends."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -22,7 +22,7 @@ class KnownDeletion:
     Attributes:
         task: the task as it was last persisted or replicated.
         range: its range, with encoded keys.
-        is_running: whether a task is at work on it.
+        is_running: whether the deletion has been started in this term.
     """
 
     def __init__(self, task: RangeDeletionTask) -> None:
@@ -108,7 +108,7 @@ class KnownDeletions:
             known.end()
 
     def replace(self, tasks: Iterable[RangeDeletionTask]) -> None:
-        """Know exactly these tasks from now on, which are all that are persisted."""
+        """Replace all known tasks by those that are persisted."""
         present = {task.id: task for task in tasks}
         for migration_id in [each for each in self._all if each not in present]:
             self.forget(migration_id)

@@ -252,7 +252,7 @@ def _bytes_of(entry: HistoryEntry) -> int:
 
 
 def _find_inherited(namespace: Namespace, collection_uuid: UUID) -> dict[str, Any]:
-    """The find for statements that this shard received about the collection, and for sessions of incomplete history."""
+    """Arguments of a ``find`` for the statements received about the collection, and for incomplete histories."""
     of_collection = {"nss": str(namespace), "ui": Binary(collection_uuid.bytes)}
     return {
         "filter": {"$or": [of_collection, {"_id.stmtId": -1}]},

@@ -2,7 +2,7 @@
 
 A plain mongod knows no shard keys and would change one like any other field, so updates that may do that are diverted
 from the usual path (`shardd.shard_key_updates.key_changing_updates`). A modification that names no part of the shard
-key, or assigns the values that the query requires anyway, is not.
+key, or assigns the values that the query requires anyway, is not diverted.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,1 +1,1 @@
-"""The donor of a migration: the shard that gives a range, and that finds out whether it has been given away."""
+"""The donor's side of a migration: it drives the migration, has it committed, and completes it."""

@@ -1,1 +1,1 @@
-"""The recipient's side of a migration: it pulls a range from the donor and, in the end, takes it over."""
+"""The recipient's side of a migration: it pulls a range from the donor, and owns it after the commit."""

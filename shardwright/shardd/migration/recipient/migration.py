@@ -156,7 +156,7 @@ class RecipientMigration:
         """Whether another attempt at the same migration may replace this one."""
         return self.status.state in _BEFORE_COMMIT
 
-    # Life
+    # Lifecycle
 
     async def run(self) -> None:
         """Receive the range."""

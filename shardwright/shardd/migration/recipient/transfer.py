@@ -1,6 +1,6 @@
-"""Bringing a range to the recipient: everything up to the complete critical section.
+"""Transferring a range to the recipient: everything up to the complete critical section.
 
-The range is prepared and registered, cloned, caught up with and, once the donor blocks writes, drained.
+The range is registered and cloned, changes are applied, and once the donor blocks writes the last of them are drained.
 """
 
 from typing import TYPE_CHECKING, Final

@@ -112,7 +112,7 @@ class DocumentReader:
             await self._mongod.command("admin", {"refreshSessions": [self._lsid]})
 
     async def next_batch(self) -> DocumentBatch | None:
-        """The next batch; None when there are no more, either because all have been read (`is_exhausted`) or not."""
+        """The next batch; None when no more will come, and `is_exhausted` says whether all have been read."""
         try:
             return await self._receiver.receive()
         except trio.EndOfChannel:

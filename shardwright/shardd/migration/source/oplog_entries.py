@@ -3,7 +3,7 @@
 The forms are those that mongod 6.0 writes (each was observed on 6.0.5):
 
 * ``i``, ``u``, ``d`` have ``ns`` and ``ui``; the id is ``o._id`` of an insert or a delete, ``o2._id`` of an update,
-  whose ``o`` may be just a delta. Only an insert has the shard key, so only of an insert is it known whether it is in
+  whose ``o`` may be just a delta. Only an insert has the shard key, so it is known only of inserts whether they are in
   the range.
 * An atomic ``applyOps`` command is one ``c`` entry on ``admin.$cmd`` with ``o.applyOps``, whose operations each have
   the ``ui`` that mongod adds; nested ones are logged flat. It has no ``prevOpTime``.
