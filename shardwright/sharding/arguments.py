@@ -2,7 +2,7 @@
 
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.versions import ChunkVersion
-from shardwright.wire.arguments import Arguments
+from shardwright.wire.arguments import Arguments, Strictness
 from shardwright.wire.rawbson import ARRAY, OBJECT
 from shardwright.wire.request import Request
 
@@ -32,3 +32,15 @@ def chunk_version(arguments: Arguments, name: bytes) -> ChunkVersion:
         CommandError: 40414, TypeMismatch.
     """
     return ChunkVersion.from_span(arguments.document, arguments.span(name, OBJECT, ARRAY))
+
+
+def secondary_throttle(arguments: Arguments) -> bool | None:
+    """Whether a recipient's writes wait for its secondaries, under either name of the option; None if not given.
+
+    Raises:
+        CommandError: TypeMismatch, also for null.
+    """
+    for name in (b"secondaryThrottle", b"_secondaryThrottle"):
+        if arguments.has(name):
+            return arguments.boolean(name, strictness=Strictness.EXTRACTED)
+    return None

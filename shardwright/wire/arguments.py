@@ -42,6 +42,12 @@ class Strictness(Enum):
     OPTIONAL_BOOL = "optionalBool"
     """Only a boolean, with a different error message, and null is refused too."""
 
+    EXTRACTED = "bsonExtractBooleanField"
+    """As `OPTIONAL_BOOL`, with the error message of fields that MongoDB reads without its parser."""
+
+
+_NULL_IS_A_VALUE: Final = frozenset({Strictness.OPTIONAL_BOOL, Strictness.EXTRACTED})
+
 
 class Arguments:
     """The fields of a command, or of a document in it.
@@ -97,7 +103,7 @@ class Arguments:
     def boolean(self, name: bytes, default: bool = False, strictness: Strictness = Strictness.SAFE_BOOL) -> bool:
         """A boolean, or its default."""
         span = self._fields.get(name)
-        if span is None or (span[0] == rawbson.NULL and strictness is not Strictness.OPTIONAL_BOOL):
+        if span is None or (span[0] == rawbson.NULL and strictness not in _NULL_IS_A_VALUE):
             return default
         return self._boolean(name, span, strictness)
 
@@ -186,6 +192,10 @@ class Arguments:
         """The documents of an array, as raw bytes, or None."""
         return None if self._is_missing(name) else self.raw_documents(name)
 
+    def maybe_nested(self, name: bytes) -> "Arguments | None":
+        """The fields of a document, or None."""
+        return None if self._is_missing(name) else self.nested(name)
+
     def nested(self, name: bytes) -> "Arguments":
         """The fields of a document."""
         return Arguments(self.raw(name), self._path_of(name))
@@ -217,6 +227,11 @@ class Arguments:
             raise CommandError(
                 ErrorCode.TypeMismatch,
                 f"Field '{name.decode(errors='replace')}' should be a boolean value, but found: {type_name(span[0])}",
+            )
+        if strictness is Strictness.EXTRACTED:
+            raise CommandError(
+                ErrorCode.TypeMismatch,
+                f'"{name.decode(errors="replace")}" had the wrong type. Expected bool, found {type_name(span[0])}',
             )
         if strictness is Strictness.BOOL:
             raise wrong_type(self._path_of(name), span[0], "bool")

@@ -49,7 +49,7 @@ def test_config_servers_survive_a_step_down(trio_set: Set) -> None:
         assert client.config.version.count_documents({}) == 1
 
 
-def test_an_order_to_move_is_given_again_by_the_next_primary(trio_set: Set) -> None:
+def test_a_request_to_move_is_sent_again_by_the_next_primary(trio_set: Set) -> None:
     with (
         fake_shards("c", "d") as shards,
         trio_set.client(retryWrites=False) as client,
@@ -64,13 +64,13 @@ def test_an_order_to_move_is_given_again_by_the_next_primary(trio_set: Set) -> N
         moved = donor.held["_shardsvrMoveRange"] = threading.Event()
         try:
             interrupted = movers.submit(catalog.run, move)
-            wait_for_orders(donor, 1)
+            wait_for_requests(donor, 1)
             with suppress(AutoReconnect):
                 other.admin.command({"replSetStepDown": 30, "secondaryCatchUpPeriodSecs": 20})
             # What drivers and routers try again.
             assert isinstance(interrupted.exception(30), AutoReconnect)
             repeated = movers.submit(run_on_new_primary, CatalogUser(other), move)
-            wait_for_orders(donor, 2)
+            wait_for_requests(donor, 2)
         finally:
             moved.set()
         repeated.result(30)
@@ -81,7 +81,7 @@ def test_an_order_to_move_is_given_again_by_the_next_primary(trio_set: Set) -> N
         ] * 2
 
 
-def wait_for_orders(shard: FakeShard, count: int) -> None:
+def wait_for_requests(shard: FakeShard, count: int) -> None:
     """Wait until a donor has been told so often to move a range."""
     with shard.arrived:
         assert shard.arrived.wait_for(lambda: len(shard.received("_shardsvrMoveRange")) >= count, 30)

@@ -1,4 +1,4 @@
-"""``_configsvrMoveRange``: finding the donor and giving it the order."""
+"""``_configsvrMoveRange``: finding the donor and sending it the request."""
 
 import threading
 from collections.abc import Iterator
@@ -24,14 +24,16 @@ def sharded(catalog: CatalogUser, request: pytest.FixtureRequest) -> Sharded:
     return catalog.shard_collection(f"move.{request.node.name}", [(LOW, 0, "a"), (0, 10, "b"), (10, HIGH, "a")])
 
 
-def order(shard: FakeShard) -> dict[str, Any]:
+def request_to(shard: FakeShard) -> dict[str, Any]:
     [received] = shard.received("_shardsvrMoveRange")
     return {name: value for name, value in received.items() if name not in ("$db", "lsid", "$clusterTime")}
 
 
-def test_move_range_orders_the_donor(catalog: CatalogUser, sharded: Sharded, shards: dict[str, FakeShard]) -> None:
+def test_move_range_sends_the_donor_a_request(
+    catalog: CatalogUser, sharded: Sharded, shards: dict[str, FakeShard]
+) -> None:
     assert catalog.run({"_configsvrMoveRange": sharded.namespace, "toShard": "b", "min": {"x": 10}}) == {"ok": 1.0}
-    assert order(shards["a"]) == {
+    assert request_to(shards["a"]) == {
         "_shardsvrMoveRange": sharded.namespace,
         "toShard": "b",
         "min": {"x": 10},
@@ -46,7 +48,7 @@ def test_move_range_orders_the_donor(catalog: CatalogUser, sharded: Sharded, sha
 
 
 @pytest.mark.parametrize(
-    ("given", "ordered"),
+    ("given", "expected"),
     [
         ({"min": {"x": 12}}, {"min": {"x": 12}}),  # The donor finds out how much fits.
         ({"max": {"x": 0}}, {"min": {"x": LOW}, "max": {"x": 0}}),
@@ -59,14 +61,14 @@ def test_move_range_bounds(
     catalog: CatalogUser,
     shards: dict[str, FakeShard],
     given: dict[str, Any],
-    ordered: dict[str, Any],
+    expected: dict[str, Any],
     request: pytest.FixtureRequest,
 ) -> None:
     namespace = f"move.bounds{abs(hash(request.node.name))}"
     catalog.shard_collection(namespace, [(LOW, 0, "a"), (0, 10, "b"), (10, HIGH, "a")])
     catalog.run({"_configsvrMoveRange": namespace, "toShard": "b", **given})
-    received = order(shards["a"])
-    assert {name: received[name] for name in ("min", "max") if name in received} == ordered
+    received = request_to(shards["a"])
+    assert {name: received[name] for name in ("min", "max") if name in received} == expected
 
 
 def test_move_range_to_where_it_is_moves_nothing(
@@ -80,33 +82,36 @@ def test_move_range_passes_options_on(catalog: CatalogUser, sharded: Sharded, sh
     catalog.config.collections.update_one({"_id": sharded.namespace}, {"$set": {"maxChunkSizeBytes": 5}})
     options = {"waitForDelete": True, "forceJumbo": 1}
     catalog.run({"_configsvrMoveRange": sharded.namespace, "toShard": "b", "min": {"x": 10}, **options})
-    received = order(shards["a"])
+    received = request_to(shards["a"])
     assert received["waitForDelete"] is True
     assert received["forceJumbo"] == 1
     assert received["maxChunkSizeBytes"] == 5
 
 
 @pytest.mark.parametrize(
-    ("throttle", "ordered"),
+    ("throttle", "expected"),
     [
         ({"secondaryThrottle": True}, (True, {"w": 1, "wtimeout": 0})),
         ({"secondaryThrottle": True, "writeConcern": {"w": 2}}, (True, {"w": 2})),
         ({"_secondaryThrottle": True, "writeConcern": {"w": "majority"}}, (True, {"w": "majority"})),
         ({"secondaryThrottle": False, "writeConcern": {"w": 2}}, (False, {"w": 1, "wtimeout": 0})),
+        ({"secondaryThrottle": False, "writeConcern": None}, (False, {"w": 1, "wtimeout": 0})),
+        ({"secondaryThrottle": True, "_secondaryThrottle": 1}, (True, {"w": 1, "wtimeout": 0})),
         ({}, (False, {"w": 1, "wtimeout": 0})),
+        (None, (False, {"w": 1, "wtimeout": 0})),
     ],
 )
 def test_move_range_throttle(
     catalog: CatalogUser,
     sharded: Sharded,
     shards: dict[str, FakeShard],
-    throttle: dict[str, Any],
-    ordered: tuple[bool, dict[str, Any]],
+    throttle: dict[str, Any] | None,
+    expected: tuple[bool, dict[str, Any]],
 ) -> None:
     move = {"_configsvrMoveRange": sharded.namespace, "toShard": "b", "min": {"x": 10}}
     catalog.run({**move, "secondaryThrottle": throttle})
-    received = order(shards["a"])
-    assert (received["secondaryThrottle"], received["writeConcern"]) == ordered
+    received = request_to(shards["a"])
+    assert (received["secondaryThrottle"], received["writeConcern"]) == expected
 
 
 def test_move_range_does_not_pass_for_a_step_down_of_its_own(
@@ -140,6 +145,10 @@ def test_move_range_answers_what_the_donor_says(
         ({"toShard": "c"}, ErrorCode.ShardNotFound),
         ({"toShard": ""}, ErrorCode.NoSuchKey),
         ({"secondaryThrottle": True}, ErrorCode.TypeMismatch),
+        ({"secondaryThrottle": {"secondaryThrottle": None}}, ErrorCode.TypeMismatch),
+        ({"secondaryThrottle": {"_secondaryThrottle": 1}}, ErrorCode.TypeMismatch),
+        ({"secondaryThrottle": {"secondaryThrottle": True, "writeConcern": None}}, 10065),
+        ({"secondaryThrottle": {"secondaryThrottle": True, "writeConcern": {}}}, ErrorCode.FailedToParse),
         ({"min": {"y": 1}}, ErrorCode.ShardKeyNotFound),
         ({"min": {"x": HIGH}}, ErrorCode.ShardKeyNotFound),
         ({"max": {"x": 5}}, ErrorCode.FailedToParse),
@@ -181,13 +190,13 @@ def test_move_range_of_a_frozen_collection(
 
 @pytest.fixture
 def slow_move(shards: dict[str, FakeShard]) -> Iterator[threading.Event]:
-    """Shard ``a`` answers its orders when the event is set."""
+    """Shard ``a`` answers its requests when the event is set."""
     moved = shards["a"].held["_shardsvrMoveRange"] = threading.Event()
     yield moved
     moved.set()
 
 
-def wait_for_orders(shard: FakeShard, count: int) -> None:
+def wait_for_requests(shard: FakeShard, count: int) -> None:
     with shard.arrived:
         assert shard.arrived.wait_for(lambda: len(shard.received("_shardsvrMoveRange")) >= count, 10)
 
@@ -198,14 +207,14 @@ def test_move_range_like_one_under_way_joins_it(
     move = {"_configsvrMoveRange": sharded.namespace, "toShard": "b", "min": {"x": 10}}
     with ThreadPoolExecutor() as clients:
         first = clients.submit(catalog.run, move)
-        wait_for_orders(shards["a"], 1)
+        wait_for_requests(shards["a"], 1)
         # Whoever gives up takes the move from nobody.
         with pytest.raises(OperationFailure) as failure:
             catalog.run({**move, "maxTimeMS": 200})
         assert failure.value.code == ErrorCode.MaxTimeMSExpired
         # The donor has to be asked what it thinks of another one.
         other = clients.submit(catalog.run, {**move, "waitForDelete": True})
-        wait_for_orders(shards["a"], 2)
+        wait_for_requests(shards["a"], 2)
         slow_move.set()
         assert first.result() == other.result() == {"ok": 1.0}
     assert [each["waitForDelete"] for each in shards["a"].received("_shardsvrMoveRange")] == [False, True]

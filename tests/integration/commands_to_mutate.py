@@ -165,7 +165,7 @@ def of_shards(db: str, name: str) -> list[Document]:
 
 
 def _start_of_migration(full: str) -> Document:
-    """The order to receive a range from a shard that does not exist."""
+    """The request to receive a range from a shard that does not exist."""
     attempt: Document = {"sessionId": "none", "start": datetime(2026, 1, 1, tzinfo=UTC), "documents": 1, "bytes": 5}
     return {
         "_recvChunkStart": full,

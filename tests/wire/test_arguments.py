@@ -65,6 +65,11 @@ def test_strictness_of_booleans() -> None:
         in (refused(one.boolean, b"flag", strictness=Strictness.OPTIONAL_BOOL)[1])
     )
     assert arguments(flag=None).boolean(b"flag", True, Strictness.BOOL) is True
+    for value, kind in ((None, "null"), (1, "int")):
+        flag = arguments(flag=value).boolean
+        assert refused(flag, b"flag", strictness=Strictness.EXTRACTED)[1] == (
+            f'"flag" had the wrong type. Expected bool, found {kind}'
+        )
     assert "found: null" in refused(arguments(flag=None).boolean, b"flag", strictness=Strictness.OPTIONAL_BOOL)[1]
 
 

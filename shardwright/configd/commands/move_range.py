@@ -10,6 +10,7 @@ from shardwright.configd.catalog.ranges import parse_range
 from shardwright.configd.catalog.transactions import Transaction
 from shardwright.configd.commands.command_registry import config_command
 from shardwright.configd.commands.operation import Operation
+from shardwright.sharding.arguments import secondary_throttle
 from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.catalog.collection_entry import CollectionEntry
 from shardwright.sharding.catalog.settings import CHUNK_SIZE_ID, ChunkSizeSettings
@@ -20,13 +21,15 @@ from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import raw_document
+from shardwright.wire.rawbson import EMPTY_DOCUMENT, raw_document
 
 _DO_NOT_FORCE: Final = 0
 _FORCE_JUMBO: Final = range(3)
 """The values of ``forceJumbo``: do not force, force manually, force for the balancer."""
 
 _UNTHROTTLED: Final = {"w": 1, "wtimeout": 0}
+
+_NOT_AN_OBJECT: Final = 10065
 
 
 @config_command("_configsvrMoveRange")
@@ -115,15 +118,30 @@ def _throttle(arguments: Arguments) -> dict[str, Any]:
     It comes from ``secondaryThrottle: {secondaryThrottle: bool, writeConcern?}`` (MongoDB's MigrationSecondaryThrottle,
     in which the field may also begin with an underscore); the balancer's settings do not apply to manual moves.
     """
-    given = arguments.nested(b"secondaryThrottle") if arguments.has(b"secondaryThrottle") else None
-    is_on = given is not None and given.boolean(
-        b"secondaryThrottle", given.boolean(b"_secondaryThrottle", default=False)
-    )
-    write_concern = given.maybe_raw(b"writeConcern") if given is not None and is_on else None
+    given = arguments.maybe_nested(b"secondaryThrottle")
+    is_on = given is not None and bool(secondary_throttle(given))
+    write_concern = _write_concern(given) if given is not None and is_on else None
     return {
         "secondaryThrottle": is_on,
         "writeConcern": _UNTHROTTLED if write_concern is None else raw_document(write_concern),
     }
+
+
+def _write_concern(throttle: Arguments) -> bytes | None:
+    """The write concern of a ``secondaryThrottle`` that is on, which may be absent but not null.
+
+    Raises:
+        CommandError: 10065, it is no document; FailedToParse, it is empty.
+    """
+    if not throttle.has(b"writeConcern"):
+        return None
+    try:
+        write_concern = throttle.raw(b"writeConcern")
+    except CommandError:
+        raise CommandError(_NOT_AN_OBJECT, "invalid parameter: expected an object (writeConcern)") from None
+    if write_concern == EMPTY_DOCUMENT:
+        raise CommandError(ErrorCode.FailedToParse, "write concern object cannot be empty")
+    return write_concern
 
 
 async def _resolve(chunks: CollectionChunks, low: bytes | None, high: bytes | None) -> tuple[Chunk, dict[str, Any]]:

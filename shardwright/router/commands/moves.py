@@ -19,13 +19,13 @@ from shardwright.router.operations.routed_sending import send_to_primary_shard
 from shardwright.router.operations.split_vector import split_vector
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.plain_error import PlainError
-from shardwright.sharding.arguments import full_namespace
+from shardwright.sharding.arguments import full_namespace, secondary_throttle
 from shardwright.sharding.catalog.reads import read_chunk_size
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import BOOL, decode_document, raw_document
+from shardwright.wire.rawbson import decode_document, raw_document
 from shardwright.wire.request import Request
 
 _FORCE_MANUAL: Final = 1
@@ -132,35 +132,29 @@ async def _move(operation: Operation, namespace: str, move: dict[str, Any], wait
         waits: the options that make a move wait for the donor's range deletion.
     """
     request = operation.request
-    order = {
+    configsvr_command = {
         "_configsvrMoveRange": namespace,
         **move,
         "waitForDelete": any(Arguments.of(request).boolean(name) for name in waits),
         "forceJumbo": _FORCE_MANUAL if Arguments.of(request).boolean(b"forceJumbo") else 0,
-        **_throttle(request),
+        **_throttle(request, secondary_throttle(Arguments.of(request))),
         "writeConcern": MAJORITY,
     }
     try:
-        await operation.context.catalog.command(order)
+        await operation.context.catalog.command(configsvr_command)
     finally:
         operation.context.routing.forget_collection(namespace)
 
 
-def _throttle(request: Request) -> dict[str, Any]:
+def _throttle(request: Request, is_on: bool | None) -> dict[str, Any]:
     """How the recipient is to wait for its secondaries, in the servers' internal form.
 
     The command's own write concern applies to nothing else, and only if ``secondaryThrottle`` is on.
-
-    Raises:
-        CommandError: TypeMismatch.
     """
-    name = next((name for name in (b"secondaryThrottle", b"_secondaryThrottle") if name in request.fields), None)
-    if name is None:
+    if is_on is None:
         return {}
-    if request.fields[name][0] != BOOL:
-        raise CommandError(ErrorCode.TypeMismatch, f'"{name.decode()}" had the wrong type. Expected bool')
-    throttle: dict[str, Any] = {"secondaryThrottle": bool(request.get(name))}
+    throttle: dict[str, Any] = {"secondaryThrottle": is_on}
     write_concern = Arguments.of(request).maybe_raw(b"writeConcern")
-    if throttle["secondaryThrottle"] and write_concern is not None:
+    if is_on and write_concern is not None:
         throttle["writeConcern"] = decode_document(write_concern)
     return {"secondaryThrottle": throttle}

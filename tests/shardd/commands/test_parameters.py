@@ -32,6 +32,11 @@ def test_parameters_of_both_in_one_command(daemon: Client) -> None:
     assert (found["orphanCleanupDelaySecs"], found["verifyMigrations"]) == (7, True)
 
 
+def test_mongod_cuts_a_delay_to_whole_seconds(daemon: Client) -> None:
+    daemon.admin.command("setParameter", 1, orphanCleanupDelaySecs=1.5)
+    assert daemon.admin.command("getParameter", 1, orphanCleanupDelaySecs=1)["orphanCleanupDelaySecs"] == 1
+
+
 def test_all_parameters(daemon: Client) -> None:
     found = daemon.admin.command("getParameter", "*")
     assert {"verifyMigrations", "migrationCatchUpTimeoutSecs", "rangeDeleterBatchSize"} <= set(found)

@@ -168,20 +168,20 @@ def test_the_zones_of_an_unsharded_collection_are_dropped_with_it(mini: MiniClus
 
 
 def test_a_drop_command_is_executed_once(mini: MiniCluster, ranged: ShardedNamespace) -> None:
-    def order(number: int) -> dict[str, Any]:
+    def drop_request(number: int) -> dict[str, Any]:
         session = {"txnNumber": Int64(numbers[number])}  # the client adds its lsid
         return ranged.run({"_shardsvrDropCollectionParticipant": "u", "fromMigrate": True, **session}, "sh1")
 
     numbers = [next(transaction_numbers) for _ in range(4)]
     with mongod(mini, "sh1") as behind:
         behind[ranged.db].create_collection("u")
-        assert order(2)["ok"] == 1.0
+        assert drop_request(2)["ok"] == 1.0
         assert behind[ranged.db].list_collection_names() == ["c"]
         behind[ranged.db].create_collection("u")
-        assert order(2)["ok"] == 1.0
-        assert order(1)["code"] == 225  # TransactionTooOld
+        assert drop_request(2)["ok"] == 1.0
+        assert drop_request(1)["code"] == 225  # TransactionTooOld
         assert sorted(behind[ranged.db].list_collection_names()) == ["c", "u"]
-        assert order(3)["ok"] == 1.0
+        assert drop_request(3)["ok"] == 1.0
         assert behind[ranged.db].list_collection_names() == ["c"]
 
 
@@ -205,11 +205,11 @@ def test_a_late_create_command_is_refused(mini: MiniCluster, ranged: ShardedName
 
 def test_a_late_drop_command_spares_a_new_database_of_that_name(mini: MiniCluster, ranged: ShardedNamespace) -> None:
     version = ranged.database_version
-    order = {"_shardsvrDropDatabaseParticipant": 1, "databaseVersion": version}
+    request = {"_shardsvrDropDatabaseParticipant": 1, "databaseVersion": version}
     assert drop_database(ranged)["ok"] == 1.0
-    assert ranged.run(order, "sh1")["code"] == 117
+    assert ranged.run(request, "sh1")["code"] == 117
     mini.shard_collection(ranged.namespace, {"a": "hashed"}, "sh0")
-    assert ranged.run(order, "sh1")["code"] == 117
+    assert ranged.run(request, "sh1")["code"] == 117
     assert collections(mini, ranged) == {"sh0": ["c"], "sh1": ["c"]}
 
 
