@@ -1,4 +1,4 @@
-"""Commands to a config server as shards and routers send them, and the catalog as they find it afterwards."""
+"""Commands to a config server as sent by shards and routers, and the resulting catalog."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ GOSSIP = frozenset({"$clusterTime", "operationTime", "$configTime", "$topologyTi
 
 @dataclass(frozen=True)
 class Sharded:
-    """A sharded collection and what names its incarnation."""
+    """A sharded collection and the identity of its incarnation."""
 
     namespace: str
     uuid: Binary
@@ -41,13 +41,13 @@ class CatalogUser:
         self.config = client.config
 
     def run(self, command: Mapping[str, Any], *, write_concern: Mapping[str, Any] | None = MAJORITY) -> dict[str, Any]:
-        """The reply without its gossip."""
+        """The reply without gossip fields."""
         concern = {} if write_concern is None else {"writeConcern": write_concern}
         reply: dict[str, Any] = self.client.admin.command({**command, **concern})
         return {name: value for name, value in reply.items() if name not in GOSSIP}
 
     def shard_collection(self, namespace: str, bounds: Sequence[tuple[Any, Any, str]] | None = None) -> Sharded:
-        """Enter a collection sharded on ``{x: 1}``, with one chunk on shard ``a`` or the chunks given."""
+        """Add a collection sharded on ``{x: 1}``, with one chunk on shard ``a`` or the given chunks."""
         now = Timestamp(int(time.time()), 1)
         sharded = Sharded(namespace, Binary.from_uuid(uuid4()), ObjectId(), now)
         self.run(self.create_command(sharded, bounds or [(MinKey(), MaxKey(), "a")]))
@@ -55,7 +55,7 @@ class CatalogUser:
 
     @staticmethod
     def create_command(sharded: Sharded, bounds: Sequence[tuple[Any, Any, str]]) -> dict[str, Any]:
-        """The command that enters a collection."""
+        """The command that adds a collection."""
         collection = {
             "_id": sharded.namespace,
             "lastmodEpoch": sharded.epoch,
@@ -93,7 +93,7 @@ class CatalogUser:
         ]
 
     def changes(self, namespace: str) -> list[dict[str, Any]]:
-        """What the changelog says of a namespace."""
+        """The changelog's entries for a namespace."""
         return list(self.config.changelog.find({"ns": namespace}))
 
     def now(self) -> Timestamp:
@@ -102,7 +102,7 @@ class CatalogUser:
         return time
 
     def split(self, sharded: Sharded, low: Any, high: Any, *points: Any, shard: str = "a") -> dict[str, Any]:  # noqa: ANN401 - values of keys
-        """Split the chunk of the given bounds."""
+        """Split the chunk with the given bounds."""
         return self.run(
             {
                 "_configsvrCommitChunkSplit": sharded.namespace,

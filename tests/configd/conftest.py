@@ -1,4 +1,4 @@
-"""A config daemon with its mongod, and shards that do what they are told."""
+"""A config daemon with its mongod, and fake shards."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -27,7 +27,7 @@ def config_client(config_set: Set) -> Iterator[MongoClient[dict[str, Any]]]:
 
 @pytest.fixture(scope="session")
 def shards(config_client: MongoClient[dict[str, Any]]) -> Iterator[dict[str, FakeShard]]:
-    """Two shards that have been added, ``a`` and ``b``."""
+    """Two added shards, ``a`` and ``b``."""
     with fake_shards("a", "b") as fakes:
         user = CatalogUser(config_client)
         for fake in fakes.values():

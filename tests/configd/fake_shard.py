@@ -1,6 +1,6 @@
-"""A replica set of one member that does what it is told: the shards of the tests that are about the config daemon.
+"""A fake replica set of one member, which serves as a shard in tests of the config daemon.
 
-It serves real connections, so that the config daemon reaches it as it reaches any shard, and keeps a log of commands.
+It serves real connections, so that the config daemon reaches it like any shard, and records commands.
 """
 
 import threading
@@ -23,13 +23,13 @@ class FakeShard:
     """The set and its one member.
 
     Attributes:
-        set_name: of the replica set.
+        set_name: the name of the replica set.
         address: ``host:port`` of the member.
         hello: fields of its hello that differ from those of a primary.
-        databases: what listDatabases shows, with sizes in bytes.
-        failures: errors by the name of the command that is to fail with them.
-        held: events by the name of the command whose answers wait for them.
-        commands: the commands received, but for hello.
+        databases: the result of listDatabases, with sizes in bytes.
+        failures: errors by the name of the command that should fail with them.
+        held: events by the name of the command whose replies wait for them.
+        commands: the received commands, except hello.
         arrived: notified of each of them.
     """
 
@@ -45,17 +45,17 @@ class FakeShard:
 
     @property
     def connection_string(self) -> str:
-        """As ``addShard`` takes it."""
+        """The connection string for ``addShard``."""
         return f"{self.set_name}/{self.address}"
 
     def received(self, name: str) -> list[dict[str, Any]]:
-        """The commands of a name, in the order in which they came."""
+        """The received commands with a name, in order."""
         return [command for command in self.commands if name in command]
 
     async def handle(self, client: ClientConnection, request: Request) -> bytes | None:
         """Answer one request."""
         if request.name == "hello":
-            # Without a topologyVersion, so that nobody waits for news here.
+            # Without a topologyVersion, so that nobody sends an awaitable hello.
             return reply_document(request.message.request_id, {**self._hello(), "ok": 1.0})
         with self.arrived:
             self.commands.append(request.document)
@@ -67,11 +67,11 @@ class FakeShard:
         return reply_document(request.message.request_id, {**self.answer(request), "ok": 1.0})
 
     def is_held(self, request: Request) -> bool:
-        """Whether the answer to a command has to wait for an event."""
+        """Whether the reply to a command has to wait for an event."""
         return request.name in self.held
 
     def answer(self, request: Request) -> Mapping[str, Any]:
-        """The reply to a command, less ``ok``."""
+        """The reply to a command, without ``ok``."""
         answer = _ANSWERS.get(request.name)
         return {} if answer is None else answer(self)
 
@@ -112,14 +112,14 @@ _ANSWERS: Mapping[str, Callable[[FakeShard], dict[str, Any]]] = {
 
 @contextmanager
 def fake_shards(*set_names: str) -> Iterator[dict[str, FakeShard]]:
-    """Serve sets of these names while the block runs."""
+    """Serve sets with these names while the block runs."""
     with serving(FakeShard, *set_names) as shards:
         yield shards
 
 
 @contextmanager
 def serving(kind: Callable[[str, str], Shard], *set_names: str) -> Iterator[dict[str, Shard]]:
-    """As `fake_shards`, with shards of a kind of their own."""
+    """As `fake_shards`, with shards of another class."""
     listeners = {name: open_listeners(["127.0.0.1"], 0) for name in set_names}
     shards = {name: kind(name, f"127.0.0.1:{each[0].getsockname()[1]}") for name, each in listeners.items()}
     started = threading.Event()

@@ -1,4 +1,4 @@
-"""The config daemon's commands run inside the test, on a real mongod that fails when it is told to."""
+"""The config daemon's commands run inside the test, on a real mongod with injected failures."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -31,14 +31,14 @@ WRITES = frozenset({"applyOps", "insert", "delete", "create", "createIndexes"})
 
 @dataclass
 class Fault:
-    """When mongod goes away: at the given write, before it is made or when it has been made but not acknowledged."""
+    """When mongod fails: at the given write, before it is executed, or after it was executed but not acknowledged."""
 
     write: int
     is_made: bool
 
 
 class FaultyMongod:
-    """Passes commands on to a mongod; counts writes, and loses the connection at one of them if told so."""
+    """Passes commands on to a mongod; counts writes, and loses the connection at one of them if there is a fault."""
 
     def __init__(self, mongod: Commands) -> None:
         self._mongod = mongod
@@ -46,7 +46,7 @@ class FaultyMongod:
         self.fault: Fault | None = None
 
     async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
-        """Run a command, or not."""
+        """Run a command unless the fault prevents it."""
         if next(iter(command)) not in WRITES:
             return await self._mongod.command(db, command)
         self.writes += 1
@@ -61,7 +61,7 @@ class InProcess:
     """A primary config daemon without its process.
 
     Attributes:
-        mongod: through which it sees its mongod.
+        mongod: runs its commands.
         primary: its term.
     """
 

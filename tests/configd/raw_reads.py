@@ -15,7 +15,7 @@ RAW: CodecOptions[RawBSONDocument] = CodecOptions(RawBSONDocument)
 
 
 def run_reads(client: MongoClient[dict[str, Any]], steps: CatalogReads[Result]) -> Result:
-    """The result of a read, for which ``client`` is asked."""
+    """The result of a read through ``client``."""
     try:
         read = next(steps)
         while True:

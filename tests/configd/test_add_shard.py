@@ -20,14 +20,14 @@ from tests.shardd.mini_cluster import Set
 
 @pytest.fixture
 def candidate(request: pytest.FixtureRequest, catalog: CatalogUser) -> Iterator[FakeShard]:
-    """A replica set that is no shard yet, named after the test; it is forgotten afterwards."""
+    """A replica set that is not a shard yet, named after the test; it is removed afterwards."""
     name = re.sub(r"\W", "_", request.node.name)
     with fake_shards(name) as fakes:
         yield fakes[name]
         catalog.config.shards.delete_many({"host": fakes[name].connection_string})
 
 
-def test_add_shard_enters_it_and_tells_it_who_it_is(
+def test_add_shard_inserts_it_and_sends_its_identity(
     catalog: CatalogUser, candidate: FakeShard, config_set: Set
 ) -> None:
     reply = catalog.run({"_configsvrAddShard": candidate.connection_string})
@@ -61,7 +61,7 @@ def test_add_shard_under_a_name(catalog: CatalogUser, candidate: FakeShard) -> N
     assert len(candidate.received("_addShard")) == 1
 
 
-def test_add_shard_brings_its_databases_along(catalog: CatalogUser, candidate: FakeShard) -> None:
+def test_add_shard_adds_its_databases(catalog: CatalogUser, candidate: FakeShard) -> None:
     candidate.databases = {"admin": 1, "brought": 2, "config": 3, "local": 4}
     catalog.run({"_configsvrAddShard": candidate.connection_string})
     entries = list(catalog.config.databases.find({"primary": candidate.set_name}))
@@ -91,13 +91,13 @@ def test_add_shard_refuses_config_servers(catalog: CatalogUser, candidate: FakeS
     assert failure.value.code == ErrorCode.OperationFailed
 
 
-def test_add_shard_refuses_seeds_that_are_no_members(catalog: CatalogUser, candidate: FakeShard) -> None:
+def test_add_shard_refuses_seeds_that_are_not_members(catalog: CatalogUser, candidate: FakeShard) -> None:
     with pytest.raises(OperationFailure, match=r"host 127\.0\.0\.1:1 does not belong to replica set") as failure:
         catalog.run({"_configsvrAddShard": f"{candidate.connection_string},127.0.0.1:1"})
     assert failure.value.code == ErrorCode.OperationFailed
 
 
-def test_add_shard_repeats_what_was_interrupted(catalog: CatalogUser, candidate: FakeShard) -> None:
+def test_add_shard_can_be_repeated_after_an_interruption(catalog: CatalogUser, candidate: FakeShard) -> None:
     candidate.failures["_addShard"] = CommandError(ErrorCode.InternalError, "power is out")
     with pytest.raises(OperationFailure, match="power is out"):
         catalog.run({"_configsvrAddShard": candidate.connection_string})
@@ -127,7 +127,7 @@ def test_add_shard_without_the_name_of_its_set(catalog: CatalogUser, candidate: 
     assert failure.value.code == ErrorCode.OperationFailed
 
 
-def test_add_shard_that_is_no_set(catalog: CatalogUser, candidate: FakeShard) -> None:
+def test_add_shard_that_is_not_a_replica_set(catalog: CatalogUser, candidate: FakeShard) -> None:
     candidate.hello = {"setName": None, "hosts": None, "primary": None, "me": None}
     with pytest.raises(OperationFailure, match="is not a member of a replica set") as failure:
         catalog.run({"_configsvrAddShard": candidate.address})

@@ -1,4 +1,4 @@
-"""Splits, merges and migrations, as shards have them committed."""
+"""Splits, merges and migrations, committed at the request of shards."""
 
 from typing import Any
 from uuid import uuid4
@@ -19,7 +19,7 @@ LOW, HIGH = MinKey(), MaxKey()
 
 @pytest.fixture
 def sharded(catalog: CatalogUser, request: pytest.FixtureRequest) -> Sharded:
-    """A collection of the test's own with one chunk, on shard ``a``."""
+    """The test's own collection with one chunk, on shard ``a``."""
     return catalog.shard_collection(f"chunks.{request.node.name}")
 
 
@@ -52,7 +52,7 @@ def test_split_again_is_confirmed(catalog: CatalogUser, sharded: Sharded) -> Non
     assert len(catalog.changes(sharded.namespace)) == 3
 
 
-def test_split_in_two_is_noted_as_such(catalog: CatalogUser, sharded: Sharded) -> None:
+def test_split_in_two_is_logged_as_one_split(catalog: CatalogUser, sharded: Sharded) -> None:
     catalog.split(sharded, LOW, HIGH, 5)
     [change] = catalog.changes(sharded.namespace)
     assert change["what"] == "split"
@@ -64,7 +64,7 @@ def test_split_in_two_is_noted_as_such(catalog: CatalogUser, sharded: Sharded) -
     }
 
 
-def test_split_in_three_is_noted_part_by_part(catalog: CatalogUser, sharded: Sharded) -> None:
+def test_split_in_three_is_logged_part_by_part(catalog: CatalogUser, sharded: Sharded) -> None:
     catalog.split(sharded, LOW, HIGH, 0, 10)
     changes = catalog.changes(sharded.namespace)
     assert [change["what"] for change in changes] == ["multi-split"] * 3
@@ -104,7 +104,7 @@ def test_split_refuses(catalog: CatalogUser, change: dict[str, Any], code: int) 
     assert not catalog.changes(sharded.namespace)
 
 
-def test_merge_makes_one_chunk_of_many(catalog: CatalogUser, sharded: Sharded) -> None:
+def test_merge_combines_many_chunks(catalog: CatalogUser, sharded: Sharded) -> None:
     catalog.split(sharded, LOW, HIGH, 0, 10, 20)
     first = catalog.chunks(sharded)[0]
     reply = catalog.merge(sharded, LOW, 20)
@@ -186,7 +186,7 @@ def test_move_of_the_last_chunk_leaves_the_donor_with_none(catalog: CatalogUser,
     assert reply["collectionVersion"] == sharded.version(Timestamp(2, 0))
 
 
-def test_move_of_a_part_splits_the_rest_off(catalog: CatalogUser, sharded: Sharded) -> None:
+def test_move_of_a_part_splits_off_the_rest(catalog: CatalogUser, sharded: Sharded) -> None:
     [before] = catalog.chunks(sharded)
     catalog.move(sharded, 0, 10, "a", "b")
     assert catalog.bounds(sharded) == [

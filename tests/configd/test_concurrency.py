@@ -1,4 +1,4 @@
-"""Operations on the same collection at once: each is made as if the others came before or after it."""
+"""Concurrent operations on the same collection are serializable."""
 
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -37,7 +37,7 @@ def test_splits_of_all_chunks_at_once_get_different_versions(catalog: CatalogUse
     assert len(catalog.bounds(sharded)) == 16
 
 
-def test_the_same_migration_at_once_is_committed_once(catalog: CatalogUser) -> None:
+def test_the_same_migration_committed_concurrently_is_committed_once(catalog: CatalogUser) -> None:
     sharded = catalog.shard_collection("concurrency.moves", [(LOW, 0, "a"), (0, HIGH, "b")])
     version = sharded.version(catalog.chunks(sharded)[1]["lastmod"])
     now = catalog.now()
@@ -64,8 +64,8 @@ def test_the_same_migration_at_once_is_committed_once(catalog: CatalogUser) -> N
     assert max(version for _, _, _, version in catalog.bounds(sharded)) == (2, 0)
 
 
-def test_two_primaries_at_once_cannot_break_the_catalog(catalog: CatalogUser, config_set: Set) -> None:
-    """One that has not noticed that it is deposed does not share the locks of the other."""
+def test_two_concurrent_primaries_cannot_break_the_catalog(catalog: CatalogUser, config_set: Set) -> None:
+    """One that has not noticed that it was deposed does not share the locks of the other."""
     sharded = catalog.shard_collection("concurrency.deposed")
     command = {
         "_configsvrCommitChunkSplit": sharded.namespace,
@@ -94,7 +94,7 @@ def test_two_primaries_at_once_cannot_break_the_catalog(catalog: CatalogUser, co
     assert len(catalog.bounds(sharded)) == 2
 
 
-def test_locks_are_first_come_first_served_and_forgotten() -> None:
+def test_locks_are_granted_in_order_and_removed() -> None:
     async def main() -> None:
         locks = NamedLocks()
         order: list[int] = []
@@ -116,7 +116,7 @@ def test_locks_are_first_come_first_served_and_forgotten() -> None:
     trio.run(main)
 
 
-def test_a_lock_that_nobody_got_is_forgotten() -> None:
+def test_a_lock_that_was_never_granted_is_removed() -> None:
     async def main() -> None:
         locks = NamedLocks()
         async with locks.hold("x"):

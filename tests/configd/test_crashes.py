@@ -1,7 +1,7 @@
-"""Every command can be repeated after its mongod, or the daemon, went away at any write it makes.
+"""Every command can be repeated after its mongod, or the daemon, has failed at any of its writes.
 
 The same command runs on equal collections: once undisturbed, and once with a failure before or after each write, and
-then again. Both have to leave the same catalog.
+then again. Both must leave the same catalog.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -139,7 +139,7 @@ def test_command_is_repeatable_after_a_crash_at_each_write(
                 server.mongod.writes = 0
                 server.mongod.fault = Fault(write, is_made)
                 code = await code_of(server, command)
-                # That a change could not be noted in the changelog, which comes last, fails no command.
+                # A failure to write to the changelog, which comes last, does not fail the command.
                 assert code == ErrorCode.InterruptedDueToReplStateChange or write == writes
                 server.mongod.fault = None
                 await server.run(command)

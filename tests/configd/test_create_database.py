@@ -12,7 +12,7 @@ from tests.configd.catalog_user import CatalogUser
 from tests.configd.fake_shard import FakeShard
 
 
-def test_create_database_answers_its_version(catalog: CatalogUser) -> None:
+def test_create_database_returns_its_version(catalog: CatalogUser) -> None:
     reply = catalog.run({"_configsvrCreateDatabase": "created", "primaryShardId": "b"})
     entry = catalog.config.databases.find_one({"_id": "created"})
     assert entry == {"_id": "created", "primary": "b", "partitioned": False, "version": reply["databaseVersion"]}
@@ -32,14 +32,14 @@ def test_create_database_leaves_one_entry_in_the_changelog(catalog: CatalogUser)
     assert (change["what"], change["details"], change["shard"]) == ("createDatabase", {"primary": "b"}, "config")
 
 
-def test_create_database_lets_the_primary_know(catalog: CatalogUser, shards: dict[str, FakeShard]) -> None:
+def test_create_database_refreshes_the_primary_shard(catalog: CatalogUser, shards: dict[str, FakeShard]) -> None:
     catalog.run({"_configsvrCreateDatabase": "told", "primaryShardId": "a"})
     [told] = shards["a"].received("_flushDatabaseCacheUpdates")
     assert told["_flushDatabaseCacheUpdates"] == "told"
     assert not shards["b"].received("_flushDatabaseCacheUpdates")
 
 
-def test_create_database_succeeds_without_the_primary_knowing(
+def test_create_database_succeeds_if_the_primary_shard_cannot_be_reached(
     catalog: CatalogUser, shards: dict[str, FakeShard]
 ) -> None:
     shards["a"].failures["_flushDatabaseCacheUpdates"] = CommandError(ErrorCode.InternalError, "not now")
@@ -59,7 +59,7 @@ def test_create_database_chooses_the_shard_with_least_data(
     assert entry["primary"] == chosen
 
 
-def test_create_database_fails_if_a_shard_does_not_say_how_much_it_holds(
+def test_create_database_fails_if_a_shard_does_not_report_its_size(
     catalog: CatalogUser, shards: dict[str, FakeShard]
 ) -> None:
     shards["b"].failures["listDatabases"] = CommandError(ErrorCode.InternalError, "not now")
@@ -106,7 +106,7 @@ def test_create_database_needs_no_version_for_config(catalog: CatalogUser) -> No
     assert catalog.config.databases.find_one({"_id": "config"}) is None
 
 
-def test_create_database_at_once_creates_it_once(catalog: CatalogUser, shards: dict[str, FakeShard]) -> None:
+def test_concurrent_create_database_creates_it_once(catalog: CatalogUser, shards: dict[str, FakeShard]) -> None:
     with ThreadPoolExecutor(8) as pool:
         replies = list(pool.map(catalog.run, [{"_configsvrCreateDatabase": "crowded"}] * 8))
     assert all(reply == replies[0] for reply in replies)
@@ -114,7 +114,7 @@ def test_create_database_at_once_creates_it_once(catalog: CatalogUser, shards: d
     assert len(told) == 1
 
 
-def test_create_databases_that_differ_in_case_at_once_creates_one(catalog: CatalogUser) -> None:
+def test_concurrent_create_databases_that_differ_in_case_create_one(catalog: CatalogUser) -> None:
     def create(name: str) -> int:
         try:
             catalog.run({"_configsvrCreateDatabase": name})

@@ -1,4 +1,4 @@
-"""Entering and forgetting collections and databases for the shards that create and drop them."""
+"""Adding and removing collections and databases for the shards that create and drop them."""
 
 import time
 from itertools import pairwise
@@ -23,7 +23,7 @@ def new_collection(namespace: str) -> Sharded:
     return Sharded(namespace, Binary.from_uuid(uuid4()), ObjectId(), Timestamp(int(time.time()), 1))
 
 
-def test_create_enters_the_documents_as_they_were_sent(catalog: CatalogUser) -> None:
+def test_create_stores_the_documents_as_they_were_sent(catalog: CatalogUser) -> None:
     sharded = new_collection("ddl.entered")
     command = catalog.create_command(sharded, [(LOW, 0, "a"), (0, HIGH, "b")])
     command["collection"]["timeseriesFields"] = {"timeField": "t", "granularity": "hours"}
@@ -51,7 +51,7 @@ def test_create_replaces_the_chunks_of_an_attempt_that_ended_half_way(catalog: C
     assert catalog.chunks(sharded) == command["chunks"]
 
 
-def test_create_of_another_collection_of_the_name_is_refused(catalog: CatalogUser) -> None:
+def test_create_of_another_collection_with_the_name_is_refused(catalog: CatalogUser) -> None:
     catalog.run(catalog.create_command(new_collection("ddl.taken"), [(LOW, HIGH, "a")]))
     other = new_collection("ddl.taken")
     with pytest.raises(OperationFailure, match="is sharded already") as failure:
@@ -79,8 +79,8 @@ def test_create_refuses_chunks_that_do_not_tile(
     assert catalog.config.collections.find_one({"_id": "ddl.untiled"}) is None
 
 
-def test_create_of_many_chunks_exceeds_no_message(catalog: CatalogUser) -> None:
-    """More documents than one insert is given."""
+def test_create_with_many_chunks_uses_several_inserts(catalog: CatalogUser) -> None:
+    """More documents than fit in one insert."""
     count = 25_000
     bounds = [LOW, *range(count - 1), HIGH]
     sharded = catalog.shard_collection("ddl.many", [(low, high, "a") for low, high in pairwise(bounds)])
@@ -90,7 +90,7 @@ def test_create_of_many_chunks_exceeds_no_message(catalog: CatalogUser) -> None:
     assert catalog.config.chunks.count_documents({"uuid": sharded.uuid}) == 0
 
 
-def test_drop_collection_forgets_everything_of_it(catalog: CatalogUser) -> None:
+def test_drop_collection_removes_everything(catalog: CatalogUser) -> None:
     sharded = new_collection("ddl.dropped")
     catalog.run(catalog.create_command(sharded, [(LOW, 0, "a"), (0, HIGH, "b")]))
     catalog.config.tags.insert_one({"ns": "ddl.dropped", "min": {"x": LOW}, "max": {"x": 0}, "tag": "z"})
@@ -125,7 +125,7 @@ def test_drop_collection_again_spares_zones_given_since(catalog: CatalogUser) ->
     assert catalog.config.tags.find_one({"ns": "ddl.zoned"}) is not None
 
 
-def test_drop_database_forgets_it_and_what_is_left_of_its_collections(catalog: CatalogUser) -> None:
+def test_drop_database_removes_it_and_the_rest_of_its_collections(catalog: CatalogUser) -> None:
     version = catalog.run({"_configsvrCreateDatabase": "drop-me", "primaryShardId": "a"})["databaseVersion"]
     sharded, other = new_collection("drop-me.left"), new_collection("drop-me-not.other")
     catalog.run(catalog.create_command(sharded, [(LOW, HIGH, "a")]))

@@ -22,14 +22,16 @@ from tests.shardd.mini_cluster import Set
 NEED_MAJORITY = sorted(name for name, each in COMMANDS.items() if each.write_concern is WriteConcernRule.MAJORITY)
 
 
-def test_names_are_taken_once() -> None:
+def test_a_command_name_can_be_registered_once() -> None:
     with pytest.raises(ValueError, match="two handlers for the command _configsvrAddShard"):
         config_command("_configsvrAddShard")(COMMANDS["_configsvrAddShard"].handler)
 
 
 @pytest.mark.parametrize("name", NEED_MAJORITY)
 @pytest.mark.parametrize("write_concern", [None, {"w": 1}])
-def test_majority_is_demanded(catalog: CatalogUser, name: str, write_concern: dict[str, Any] | None) -> None:
+def test_majority_write_concern_is_required(
+    catalog: CatalogUser, name: str, write_concern: dict[str, Any] | None
+) -> None:
     with pytest.raises(OperationFailure, match=f'"{name}" must be called with majority writeConcern') as failure:
         catalog.run({name: "x"}, write_concern=write_concern)
     assert failure.value.code == ErrorCode.InvalidOptions
@@ -54,8 +56,8 @@ def test_unknown_commands_are_for_mongod_to_refuse(catalog: CatalogUser) -> None
     assert failure.value.code == ErrorCode.CommandNotFound
 
 
-def test_max_time_bounds_a_command(catalog: CatalogUser, shards: dict[str, FakeShard]) -> None:
-    """No primary is found in a set of which only a wrong address is known, until time is up."""
+def test_max_time_limits_a_command(catalog: CatalogUser, shards: dict[str, FakeShard]) -> None:
+    """No primary is found within the time limit if only a wrong address of a set is known."""
     with pytest.raises(ExecutionTimeout) as failure:
         catalog.run({"_configsvrAddShard": "nobody/127.0.0.1:1", "maxTimeMS": 50})
     assert failure.value.code == ErrorCode.MaxTimeMSExpired
@@ -95,8 +97,8 @@ def test_plain_commands_pass_through(catalog: CatalogUser) -> None:
     assert list(catalog.client.anything.collection.aggregate([{"$count": "n"}])) == [{"n": 1}]
 
 
-def test_reads_wait_for_no_other_shards_time(catalog: CatalogUser) -> None:
-    """A time that another shard has come to is reached by a no-op, not by the next write of somebody."""
+def test_reads_do_not_wait_for_another_shards_time(catalog: CatalogUser) -> None:
+    """A time that another shard has reached is reached by a no-op, not by the next write of some client."""
     now = catalog.now()
     later = Timestamp(now.time + 2, 1)
     read = {
@@ -115,18 +117,18 @@ def test_running_commands_are_interrupted_when_the_term_ends(config_set: Set, sh
         async with in_process(config_set) as server:
             codes: list[int] = []
 
-            async def wait_for_nobody() -> None:
+            async def wait_forever() -> None:
                 with pytest.raises(CommandError) as failure:
                     await server.run({"_configsvrAddShard": "nobody/127.0.0.1:1"})
                 codes.append(failure.value.code)
 
             with trio.fail_after(10):
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(wait_for_nobody)
-                    nursery.start_soon(wait_for_nobody)
+                    nursery.start_soon(wait_forever)
+                    nursery.start_soon(wait_forever)
                     await trio.testing.wait_all_tasks_blocked(0.01)
                     server.primary.end()
-                await wait_for_nobody()
+                await wait_forever()
             assert codes == [ErrorCode.InterruptedDueToReplStateChange] * 3
 
     trio.run(main)

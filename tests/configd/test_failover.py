@@ -1,4 +1,4 @@
-"""Config servers of several members: one works, the others answer reads and point writes to it."""
+"""Config servers of several members: the primary runs commands, the others answer reads and refuse writes."""
 
 import threading
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def test_config_servers_survive_a_step_down(trio_set: Set) -> None:
 
         primary = client.primary
         assert primary is not None
-        # A client that was connected to the old primary finds its connection closed, or is told.
+        # A client that was connected to the old primary is disconnected or gets a not-primary error.
         with suppress(AutoReconnect):
             client.admin.command({"replSetStepDown": 30, "secondaryCatchUpPeriodSecs": 20})
         run_on_new_primary(catalog, {"_configsvrCreateDatabase": "after", "primaryShardId": "a"})
@@ -49,7 +49,7 @@ def test_config_servers_survive_a_step_down(trio_set: Set) -> None:
         assert client.config.version.count_documents({}) == 1
 
 
-def test_a_request_to_move_is_sent_again_by_the_next_primary(trio_set: Set) -> None:
+def test_a_move_request_is_repeated_by_the_next_primary(trio_set: Set) -> None:
     with (
         fake_shards("c", "d") as shards,
         trio_set.client(retryWrites=False) as client,
@@ -67,7 +67,7 @@ def test_a_request_to_move_is_sent_again_by_the_next_primary(trio_set: Set) -> N
             wait_for_requests(donor, 1)
             with suppress(AutoReconnect):
                 other.admin.command({"replSetStepDown": 30, "secondaryCatchUpPeriodSecs": 20})
-            # What drivers and routers try again.
+            # Drivers and routers retry after this.
             assert isinstance(interrupted.exception(30), AutoReconnect)
             repeated = movers.submit(run_on_new_primary, CatalogUser(other), move)
             wait_for_requests(donor, 2)
@@ -82,7 +82,7 @@ def test_a_request_to_move_is_sent_again_by_the_next_primary(trio_set: Set) -> N
 
 
 def wait_for_requests(shard: FakeShard, count: int) -> None:
-    """Wait until a donor has been told so often to move a range."""
+    """Wait until a donor has received ``count`` requests to move a range."""
     with shard.arrived:
         assert shard.arrived.wait_for(lambda: len(shard.received("_shardsvrMoveRange")) >= count, 30)
 
@@ -116,6 +116,6 @@ def run_on_new_primary(catalog: CatalogUser, command: dict[str, Any]) -> None:
         try:
             catalog.run(command)
             return
-        except AutoReconnect:  # no connection, or an error that says that the member is not primary (any more)
+        except AutoReconnect:  # no connection, or a not-primary error
             continue
     raise AssertionError("no new primary took over")

@@ -1,4 +1,4 @@
-"""The catalog as the first primary makes it."""
+"""The catalog as created by the first primary."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -60,7 +60,7 @@ def test_initialization_is_repeatable(catalog: CatalogUser, config_set: Set) -> 
 
 def test_a_catalog_of_another_version_is_left_alone() -> None:
     class OtherVersion:
-        """A mongod whose catalog was written by something else."""
+        """A mongod whose catalog was written by another version."""
 
         async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
             assert "find" in command

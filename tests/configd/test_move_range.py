@@ -50,7 +50,7 @@ def test_move_range_sends_the_donor_a_request(
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({"min": {"x": 12}}, {"min": {"x": 12}}),  # The donor finds out how much fits.
+        ({"min": {"x": 12}}, {"min": {"x": 12}}),  # the donor determines how much fits
         ({"max": {"x": 0}}, {"min": {"x": LOW}, "max": {"x": 0}}),
         ({"max": {"x": -5}}, {"min": {"x": LOW}, "max": {"x": -5}}),
         ({"max": {"x": HIGH}}, {"min": {"x": 10}, "max": {"x": HIGH}}),
@@ -71,7 +71,7 @@ def test_move_range_bounds(
     assert {name: received[name] for name in ("min", "max") if name in received} == expected
 
 
-def test_move_range_to_where_it_is_moves_nothing(
+def test_move_range_to_its_owner_moves_nothing(
     catalog: CatalogUser, sharded: Sharded, shards: dict[str, FakeShard]
 ) -> None:
     assert catalog.run({"_configsvrMoveRange": sharded.namespace, "toShard": "b", "min": {"x": 5}}) == {"ok": 1.0}
@@ -114,7 +114,7 @@ def test_move_range_throttle(
     assert (received["secondaryThrottle"], received["writeConcern"]) == expected
 
 
-def test_move_range_does_not_pass_for_a_step_down_of_its_own(
+def test_move_range_does_not_report_a_donors_step_down_as_its_own(
     catalog: CatalogUser, sharded: Sharded, shards: dict[str, FakeShard]
 ) -> None:
     shards["a"].failures["_shardsvrMoveRange"] = CommandError(
@@ -126,7 +126,7 @@ def test_move_range_does_not_pass_for_a_step_down_of_its_own(
     assert len(shards["a"].received("_shardsvrMoveRange")) > 1
 
 
-def test_move_range_answers_what_the_donor_says(
+def test_move_range_returns_the_donors_error(
     catalog: CatalogUser, sharded: Sharded, shards: dict[str, FakeShard]
 ) -> None:
     shards["a"].failures["_shardsvrMoveRange"] = CommandError(
@@ -175,7 +175,7 @@ def test_move_range_of_a_frozen_collection(
     catalog: CatalogUser, sharded: Sharded, shards: dict[str, FakeShard]
 ) -> None:
     catalog.run({"_configsvrSetAllowMigrations": sharded.namespace, "allowMigrations": False})
-    # Both shards own chunks, and one of them may be in the middle of a migration.
+    # Both shards own chunks, and one of them may have an active migration.
     for shard in shards.values():
         [flush] = shard.received("_flushRoutingTableCacheUpdatesWithWriteConcern")
         assert (flush["_flushRoutingTableCacheUpdatesWithWriteConcern"], flush["syncFromConfig"]) == (
@@ -201,18 +201,18 @@ def wait_for_requests(shard: FakeShard, count: int) -> None:
         assert shard.arrived.wait_for(lambda: len(shard.received("_shardsvrMoveRange")) >= count, 10)
 
 
-def test_move_range_like_one_under_way_joins_it(
+def test_move_range_identical_to_one_in_progress_joins_it(
     catalog: CatalogUser, sharded: Sharded, shards: dict[str, FakeShard], slow_move: threading.Event
 ) -> None:
     move = {"_configsvrMoveRange": sharded.namespace, "toShard": "b", "min": {"x": 10}}
     with ThreadPoolExecutor() as clients:
         first = clients.submit(catalog.run, move)
         wait_for_requests(shards["a"], 1)
-        # Whoever gives up takes the move from nobody.
+        # A caller that gives up does not cancel the move for the others.
         with pytest.raises(OperationFailure) as failure:
             catalog.run({**move, "maxTimeMS": 200})
         assert failure.value.code == ErrorCode.MaxTimeMSExpired
-        # The donor has to be asked what it thinks of another one.
+        # A different request has to be decided by the donor.
         other = clients.submit(catalog.run, {**move, "waitForDelete": True})
         wait_for_requests(shards["a"], 2)
         slow_move.set()
@@ -220,7 +220,7 @@ def test_move_range_like_one_under_way_joins_it(
     assert [each["waitForDelete"] for each in shards["a"].received("_shardsvrMoveRange")] == [False, True]
 
 
-def test_move_range_goes_on_without_whoever_asked(
+def test_move_range_continues_without_the_requester(
     catalog: CatalogUser, sharded: Sharded, shards: dict[str, FakeShard], slow_move: threading.Event
 ) -> None:
     move = {"_configsvrMoveRange": sharded.namespace, "toShard": "b", "min": {"x": 10}, "maxTimeMS": 200}

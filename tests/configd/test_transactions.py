@@ -1,4 +1,4 @@
-"""Transactions on the catalog that meet other writes."""
+"""Transactions on the catalog that conflict with other writes."""
 
 from collections.abc import Awaitable, Callable
 
@@ -28,7 +28,7 @@ def _documents(catalog: CatalogUser) -> None:
     catalog.config.settings.insert_one({"_id": "one", "value": 1, "list": [1, {"a": None}]})
 
 
-def test_transaction_that_meets_a_change_begins_again(catalog: CatalogUser, config_set: Set) -> None:
+def test_transaction_that_conflicts_with_a_change_starts_again(catalog: CatalogUser, config_set: Set) -> None:
     seen: list[int] = []
 
     async def work(transaction: Transaction) -> None:
@@ -51,7 +51,7 @@ def test_transaction_that_meets_a_change_begins_again(catalog: CatalogUser, conf
     assert found == {"_id": "one", "value": 22, "list": [1, {"a": None}]}
 
 
-def test_transaction_that_relied_on_absence_begins_again(catalog: CatalogUser, config_set: Set) -> None:
+def test_transaction_that_relied_on_absence_starts_again(catalog: CatalogUser, config_set: Set) -> None:
     seen: list[object] = []
 
     async def work(transaction: Transaction) -> None:
@@ -68,7 +68,7 @@ def test_transaction_that_relied_on_absence_begins_again(catalog: CatalogUser, c
     assert catalog.config.settings.find_one({"_id": "two"}) == {"_id": "two"}
 
 
-def test_transaction_that_keeps_colliding_gives_up(catalog: CatalogUser, config_set: Set) -> None:
+def test_transaction_that_keeps_conflicting_gives_up(catalog: CatalogUser, config_set: Set) -> None:
     attempts = 0
 
     async def work(transaction: Transaction) -> None:
@@ -111,7 +111,7 @@ def test_transaction_reads_one_snapshot(catalog: CatalogUser, config_set: Set) -
         return [first, *second]
 
     async def body(mongod: FaultyMongod) -> None:
-        # Nothing is written, so nothing can collide.
+        # Nothing is written, so there cannot be a conflict.
         first, second = await run_transaction(mongod, work)
         assert first == second
 

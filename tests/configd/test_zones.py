@@ -14,7 +14,7 @@ from tests.configd.catalog_user import CatalogUser
 
 @pytest.fixture
 def zone(catalog: CatalogUser) -> str:
-    """A zone that shard ``a`` belongs to."""
+    """A zone to which shard ``a`` belongs."""
     name = f"zone-{ObjectId()}"
     catalog.run({"_configsvrAddShardToZone": "a", "zone": name})
     return name
@@ -45,7 +45,7 @@ def test_zones_of_an_unknown_shard(catalog: CatalogUser, name: str) -> None:
     assert failure.value.code == ErrorCode.ShardNotFound
 
 
-def test_the_last_shard_stays_while_its_zone_has_ranges(catalog: CatalogUser, zone: str) -> None:
+def test_the_last_shard_cannot_leave_a_zone_with_ranges(catalog: CatalogUser, zone: str) -> None:
     give_range = {"_configsvrUpdateZoneKeyRange": f"zones.{zone}", "min": {"x": 0}, "max": {"x": 5}}
     catalog.run({**give_range, "zone": zone})
     remove = {"_configsvrRemoveShardFromZone": "a", "zone": zone}

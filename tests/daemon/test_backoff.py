@@ -17,7 +17,7 @@ GROWTH = st.floats(1.1, 4)
 
 
 @given(FIRST, TIMES_FIRST, GROWTH, st.integers(1, 40), st.randoms())
-def test_each_pause_is_between_half_and_all_of_what_grows_up_to_the_maximum(
+def test_each_pause_is_between_half_and_all_of_a_delay_that_grows_to_the_maximum(
     first: float, times: float, growth: float, count: int, source: random.Random
 ) -> None:
     backoff = Backoff(first, first * times, growth=growth, random_fraction=source.random)
@@ -39,7 +39,7 @@ def test_pauses_grow_until_the_maximum_and_stay_there(
 
 
 @given(FIRST, TIMES_FIRST, st.integers(0, 20), st.floats(0, 1))
-def test_after_a_reset_the_first_pause_comes_again(first: float, times: float, count: int, fraction: float) -> None:
+def test_a_reset_returns_to_the_first_pause(first: float, times: float, count: int, fraction: float) -> None:
     backoff = Backoff(first, first * times, random_fraction=lambda: fraction)
     pauses = [backoff.next_seconds() for _ in range(5)]
     for _ in range(count):
@@ -48,12 +48,12 @@ def test_after_a_reset_the_first_pause_comes_again(first: float, times: float, c
     assert [backoff.next_seconds() for _ in range(5)] == pauses
 
 
-def test_loops_that_fail_together_do_not_stay_together() -> None:
+def test_loops_that_fail_together_drift_apart() -> None:
     first, second = Backoff(1.0, 60.0), Backoff(1.0, 60.0)
     assert [first.next_seconds() for _ in range(5)] != [second.next_seconds() for _ in range(5)]
 
 
-def test_a_pause_takes_the_time_that_is_due() -> None:
+def test_a_pause_takes_the_expected_time() -> None:
     async def pause_thrice() -> list[float]:
         backoff = Backoff(2.0, 6.0, random_fraction=lambda: 0.5)
         times = [trio.current_time()]

@@ -1,4 +1,4 @@
-"""Fail points: the modes of ``configureFailPoint``, places that fail and places that wait."""
+"""Fail points: the modes of ``configureFailPoint``, failing and waiting."""
 
 import pytest
 import trio
@@ -22,7 +22,7 @@ def fires(points: FailPoints, times: int) -> list[bool]:
         ({"activationProbability": 1}, [True, True, True]),
     ],
 )
-def test_a_mode_says_who_is_affected(mode: object, expected: list[bool]) -> None:
+def test_a_mode_determines_which_calls_are_affected(mode: object, expected: list[bool]) -> None:
     points = FailPoints(["here"])
     points.configure("here", mode)
     assert fires(points, 3) == expected
@@ -45,7 +45,7 @@ def test_an_unknown_name_is_refused() -> None:
     assert error.value.code_name == "FailPointSetFailed"
 
 
-def test_the_data_says_how_to_fail_and_whom() -> None:
+def test_the_data_determines_the_error_and_who_gets_it() -> None:
     points = FailPoints(["here"])
     points.configure("here", "alwaysOn", {"errorCode": 91, "namespace": "db.c"})
     assert points.should_fail("here", lambda data: data["namespace"] == "db.d") is None
@@ -55,7 +55,7 @@ def test_the_data_says_how_to_fail_and_whom() -> None:
     assert points.configure("here", "off") == 1
 
 
-def test_a_place_waits_until_its_fail_point_is_off() -> None:
+def test_waiting_ends_when_the_fail_point_is_turned_off() -> None:
     async def main() -> None:
         points = FailPoints(["here"])
         await points.hang_while("here")

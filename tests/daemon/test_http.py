@@ -21,7 +21,7 @@ def server(not_ready_reason: Reason = lambda: None) -> HealthServer:
 
 
 def converse(requests: list[bytes], *, health: HealthServer | None = None) -> bytes:
-    """All that the server says to these pieces of a client's half, until it closes or has said it all."""
+    """Everything that the server sends in response to these parts of a client's data."""
 
     async def main() -> bytes:
         ours, theirs = memory_stream_pair()
@@ -66,12 +66,12 @@ def test_readyz_says_why_not() -> None:
     assert json.loads(health.respond(b"GET", b"/readyz").body) == {"status": "ready"}
 
 
-def test_a_connection_is_used_again() -> None:
+def test_a_connection_is_reused() -> None:
     reply = converse([request("/healthz") + request("/readyz"), request("/nothing")])
     assert [line.split()[1] for line in reply.splitlines() if line.startswith(b"HTTP/1.1")] == [b"200", b"200", b"404"]
 
 
-def test_a_request_may_come_byte_by_byte() -> None:
+def test_a_request_may_arrive_byte_by_byte() -> None:
     whole = converse([request("/healthz")])
     assert b'{"status": "ok"}' in whole
     piecemeal = converse([request("/healthz")[position : position + 1] for position in range(len(request("/healthz")))])
@@ -93,19 +93,19 @@ def test_head_has_no_body() -> None:
         (b"GET /" + b"x" * (2 * REQUEST_BYTES_MAX), 431),
     ],
 )
-def test_what_is_not_served_is_refused(sent: bytes, status: int) -> None:
+def test_invalid_requests_are_refused(sent: bytes, status: int) -> None:
     assert converse([sent]).startswith(f"HTTP/1.1 {status} ".encode())
 
 
-def test_a_client_that_leaves_without_a_request_gets_nothing() -> None:
+def test_a_client_that_disconnects_without_a_request_gets_nothing() -> None:
     assert converse([]) == b""
 
 
-def test_a_client_that_leaves_in_the_middle_of_a_request_is_told() -> None:
+def test_a_client_that_disconnects_during_a_request_gets_an_error() -> None:
     assert converse([b"GET /metr"]).startswith(b"HTTP/1.1 400")
 
 
-def test_a_fault_in_a_gauge_is_an_internal_error_and_no_more() -> None:
+def test_a_faulty_gauge_causes_only_an_internal_error() -> None:
     metrics = Metrics("router", [])
     broken: dict[str, float] = {}
     metrics.gauge("broken", "Fails", lambda: broken["missing"])

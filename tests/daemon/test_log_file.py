@@ -1,4 +1,4 @@
-"""The file of the log and its rotation, by ourselves and by other programs."""
+"""The log file and its rotation, by the daemon and by other programs."""
 
 import os
 import subprocess
@@ -31,7 +31,7 @@ def reopening(path: Path) -> Iterator[LogFile]:
 
 
 def texts(directory: Path) -> dict[str, str]:
-    """What is in each file of a directory."""
+    """The contents of each file in a directory."""
     return {each.name: each.read_text() for each in directory.iterdir()}
 
 
@@ -52,7 +52,7 @@ def test_second_rotation_within_a_second_replaces_nothing(log: LogFile, path: Pa
     assert texts(path.parent) == {"daemon.log": "kept\ngoes on\n", "daemon.log.then": "old\n"}
 
 
-def test_file_that_was_moved_is_left_where_it_is(log: LogFile, path: Path) -> None:
+def test_moved_file_is_not_renamed_again(log: LogFile, path: Path) -> None:
     log.write("old\n")
     path.rename(path.with_name("moved"))
     log.rotate("then")
@@ -70,8 +70,8 @@ def test_reopen_renames_nothing(reopening: LogFile, path: Path) -> None:
     assert texts(path.parent) == {"daemon.log": "new\n", "moved": "old\nmore\n"}
 
 
-def test_file_that_was_cut_is_written_from_its_beginning(log: LogFile, path: Path) -> None:
-    """As ``copytruncate`` does it: without appending there would be a hole as long as the old log."""
+def test_truncated_file_is_written_from_its_beginning(log: LogFile, path: Path) -> None:
+    """As with ``copytruncate``: without appending there would be a hole as long as the old log."""
     log.write("old\n")
     os.truncate(path, 0)
     log.write("new\n")
@@ -100,8 +100,8 @@ def test_file_that_cannot_be_opened_leaves_the_old_one_in_use(log: LogFile, path
     assert path.with_name("moved").read_text() == "goes on\n"
 
 
-def test_standard_streams_that_were_the_file_follow_it(path: Path) -> None:
-    """Or nobody could free the space of a finished file by removing it."""
+def test_standard_streams_follow_the_file(path: Path) -> None:
+    """Otherwise the space of a finished file could not be freed by removing it."""
     code = (
         "import os, sys; from pathlib import Path; from shardwright.daemon.log_file import LogFile\n"
         "log = LogFile(Path(sys.argv[1])); log.rotate('then'); os.write(2, b'trouble\\n')"
@@ -111,6 +111,6 @@ def test_standard_streams_that_were_the_file_follow_it(path: Path) -> None:
     assert texts(path.parent) == {"daemon.log": "trouble\n", "daemon.log.then": ""}
 
 
-def test_what_utf8_cannot_say_is_written_as_an_escape(log: LogFile, path: Path) -> None:
+def test_characters_invalid_in_utf8_are_escaped(log: LogFile, path: Path) -> None:
     log.write("\ud800\n")
     assert path.read_text() == "\\ud800\n"

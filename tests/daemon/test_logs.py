@@ -1,4 +1,4 @@
-"""Log lines: their form, what they cost when nobody reads them, and what getLog remembers."""
+"""Log lines: their format, their cost if they are not written, and what getLog returns."""
 
 import io
 import json
@@ -27,7 +27,7 @@ from shardwright.wire.logger import get_logger
 
 @pytest.fixture(autouse=True)
 def _root_logger() -> Iterator[None]:
-    """Give pytest its root logger back as it was."""
+    """Restore pytest's root logger after the test."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
@@ -88,7 +88,7 @@ def test_lines_of_libraries_have_the_same_form(log_path: Path, library: str) -> 
 
 
 @pytest.mark.filterwarnings("default")
-def test_a_warning_of_python_is_a_line(log_path: Path) -> None:
+def test_a_python_warning_is_logged(log_path: Path) -> None:
     warnings.warn("is going away", DeprecationWarning, stacklevel=1)
     (line,) = lines_of(log_path)
     assert (line["component"], line["level"]) == ("py.warnings", "warning")
@@ -97,13 +97,13 @@ def test_a_warning_of_python_is_a_line(log_path: Path) -> None:
 
 @pytest.fixture
 def _hooks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the interpreter's hooks set back after the test."""
+    """Restore the interpreter's hooks after the test."""
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
 
 
 @pytest.mark.usefixtures("_hooks")
-def test_an_exception_that_nothing_caught_is_a_line(log_path: Path) -> None:
+def test_an_uncaught_exception_is_logged(log_path: Path) -> None:
     log_uncaught_exceptions()
     try:
         raise KeyError("missing")
@@ -122,7 +122,7 @@ class _Faulty:
 
 
 @pytest.mark.usefixtures("_hooks")
-def test_an_exception_that_the_interpreter_ignores_is_a_line(log_path: Path) -> None:
+def test_an_exception_ignored_by_the_interpreter_is_logged(log_path: Path) -> None:
     log_uncaught_exceptions()
     _Faulty()
     (line,) = lines_of(log_path)
@@ -138,7 +138,7 @@ def test_fields_do_not_replace_those_of_the_line(log_path: Path) -> None:
     assert line["t"] != 0
 
 
-def test_an_exception_comes_with_its_traceback(log_path: Path) -> None:
+def test_an_exception_is_logged_with_its_traceback(log_path: Path) -> None:
     logger = get_logger("router")
     try:
         raise KeyError("missing")
@@ -196,7 +196,7 @@ def test_another_log_name_is_refused_as_by_mongod() -> None:
     assert caught.value.code == ErrorCode.OperationFailed
 
 
-def test_trouble_with_the_stream_does_not_reach_the_caller(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stream_failure_does_not_reach_the_caller(capsys: pytest.CaptureFixture[str]) -> None:
     stream = io.StringIO()
     log = RecentLog()
     sink = LogSink(stream, log)

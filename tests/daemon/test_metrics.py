@@ -1,4 +1,4 @@
-"""What is counted, and what Prometheus gets to read of it."""
+"""What is counted, and what Prometheus reads."""
 
 import pytest
 from hypothesis import given
@@ -53,7 +53,7 @@ def test_every_duration_is_in_the_bucket_of_its_bound(seconds: list[float]) -> N
         assert sum(statistics["find"].buckets[: position + 1]) == sum(duration <= bound for duration in seconds)
 
 
-def test_outcomes_do_not_grow_for_ever() -> None:
+def test_the_number_of_outcomes_is_limited() -> None:
     operations = OperationMetrics("x", ["find"])
     for number in range(500):
         operations.observe("find", f"Location{number}", 0.1)
@@ -72,7 +72,7 @@ def test_statistics_do_not_change_afterwards() -> None:
     assert operations.statistics()["find"].outcomes == {OK: 2}
 
 
-def test_counters_and_gauges_are_read_when_asked_for() -> None:
+def test_counters_and_gauges_are_read_on_demand() -> None:
     metrics = Metrics("shardd", [])
     refreshes = metrics.counter("refreshes", "Refreshes of routing tables")
     stale = metrics.labelled_counter("stale_versions", "Stale versions answered", "kind")
@@ -93,7 +93,7 @@ def test_counters_and_gauges_are_read_when_asked_for() -> None:
     assert found["shardwright_shardd_pool_connections", frozenset({("host", "h:1")})] == 4
 
 
-def test_a_metric_name_is_taken_once() -> None:
+def test_a_metric_name_can_be_used_once() -> None:
     metrics = Metrics("router", [])
     metrics.counter("refreshes", "Refreshes")
     with pytest.raises(ValueError, match="refreshes"):

@@ -1,4 +1,4 @@
-"""What a request is about, as the log of slow operations tells it."""
+"""The namespace of a request in the log of slow operations."""
 
 from typing import Any
 
@@ -48,7 +48,7 @@ def test_namespace(command: dict[str, Any], db: str, namespace: str) -> None:
     ],
 )
 def test_namespace_at_a_config_daemon(command: dict[str, Any], db: str, namespace: str) -> None:
-    handler = ConfigHandler.__new__(ConfigHandler)  # what it is made of matters to no namespace
+    handler = ConfigHandler.__new__(ConfigHandler)  # namespaces do not depend on its other attributes
     assert handler.namespace_of(request(command, db)) == namespace
 
 

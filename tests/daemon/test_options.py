@@ -57,7 +57,7 @@ def test_an_address_is_read_and_written_back(text: str, expected: HostAndPort) -
         "a/b:1",
     ],
 )
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_an_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"^'"):
         parse_host_and_port(text)
 
@@ -72,7 +72,7 @@ def test_a_replica_set_is_read_and_written_back() -> None:
 @pytest.mark.parametrize(
     "text", ["", "cfg", "cfg/", "/a:1", "a:1", "a:1,b:1", "cfg/a:1,", "cfg/a:1,a:1", "cfg/a", "cfg/a b:1"]
 )
-def test_what_is_no_replica_set_is_refused(text: str) -> None:
+def test_an_invalid_replica_set_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"^'"):
         parse_replica_set(text)
 
@@ -108,7 +108,7 @@ def test_daemon_options_have_defaults() -> None:
     }
 
 
-def test_bounds_are_read() -> None:
+def test_limits_are_parsed() -> None:
     parser = argparse.ArgumentParser()
     add_daemon_options(parser, default_port=27017)
     given_options = ["--unread-reply-mb", "64", "--unread-reply-mb-per-client", "8", "--unread-reply-seconds", "3"]
@@ -118,12 +118,12 @@ def test_bounds_are_read() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "nan", "inf", "ten"])
-def test_what_is_no_time_is_refused(text: str) -> None:
+def test_an_invalid_time_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a number of seconds"):
         parse_seconds(text)
 
 
-def test_daemon_options_are_read() -> None:
+def test_daemon_options_are_parsed() -> None:
     parser = argparse.ArgumentParser()
     add_daemon_options(parser, default_port=27017)
     parser.add_argument("--configdb", type=argument(parse_replica_set))

@@ -1,4 +1,4 @@
-"""What metrics and the log of slow operations call the end of an operation."""
+"""The outcomes of operations in metrics and the log of slow operations."""
 
 import socket
 from collections.abc import Awaitable, Callable, Iterator
@@ -37,7 +37,7 @@ def ping(flags: int = 0) -> Request:
         (BaseExceptionGroup("", [BaseExceptionGroup("", [CommandError(50, "too slow")])]), "MaxTimeMSExpired"),
     ],
 )
-def test_failures_have_outcomes_of_their_own(client: ClientConnection, failure: Exception, outcome: str) -> None:
+def test_outcomes_of_failures(client: ClientConnection, failure: Exception, outcome: str) -> None:
     assert outcome_of_failure(failure, client) == outcome
 
 
@@ -65,7 +65,7 @@ async def cancelled_in_nursery(client: ClientConnection, found: list[str]) -> No
 
 @pytest.mark.parametrize("cancel", [cancelled, cancelled_in_nursery])
 @pytest.mark.parametrize(("is_disconnected", "outcome"), [(True, "ClientDisconnect"), (False, "InterruptedAtShutdown")])
-def test_cancelled_operation_was_left_or_interrupted(
+def test_cancelled_operation_was_abandoned_or_interrupted(
     client: ClientConnection,
     cancel: Callable[[ClientConnection, list[str]], Awaitable[None]],
     is_disconnected: bool,
@@ -77,7 +77,7 @@ def test_cancelled_operation_was_left_or_interrupted(
     assert found == [outcome]
 
 
-def test_reply_that_nobody_waits_for_any_more_is_no_success(client: ClientConnection) -> None:
+def test_reply_after_a_disconnect_is_not_a_success(client: ClientConnection) -> None:
     assert outcome_of_success(client, ping()) == "ok"
     client.is_disconnected = True
     assert outcome_of_success(client, ping()) == "ClientDisconnect"

@@ -1,4 +1,4 @@
-"""The signals that every daemon obeys, as mongod does."""
+"""The signals that every daemon handles, as mongod does."""
 
 import json
 import os
@@ -46,7 +46,7 @@ class Running:
 
 @pytest.fixture(autouse=True)
 def _hang_up_is_not_ignored() -> Iterator[None]:
-    """Have the daemons start as from a shell, also when these tests themselves were started by ``nohup``."""
+    """Start the daemons as from a shell, even if these tests themselves were started by ``nohup``."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
@@ -54,7 +54,7 @@ def _hang_up_is_not_ignored() -> Iterator[None]:
 
 @contextmanager
 def running(directory: Path, *options: str, prefix: tuple[str, ...] = ()) -> Iterator[Running]:
-    """A daemon that serves; it is gone after the block."""
+    """A running daemon, which is stopped after the block."""
     log = directory / "toy.log"
     command = [*prefix, sys.executable, "-m", "tests.daemon.toy_daemon", "--log-file", str(log), *options]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
@@ -68,7 +68,7 @@ def running(directory: Path, *options: str, prefix: tuple[str, ...] = ()) -> Ite
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_signal_that_ends_in_order(tmp_path: Path, number: signal.Signals) -> None:
+def test_signal_shuts_down_in_order(tmp_path: Path, number: signal.Signals) -> None:
     with running(tmp_path) as daemon:
         daemon.process.send_signal(number)
         assert daemon.process.wait(END_SECONDS_MAX) == 0
@@ -93,7 +93,7 @@ def test_sigusr1_renames_the_log(tmp_path: Path) -> None:
         assert not daemon.lines("Listening")
 
 
-def test_sigusr1_opens_a_log_that_was_moved(tmp_path: Path) -> None:
+def test_sigusr1_reopens_a_moved_log(tmp_path: Path) -> None:
     with running(tmp_path, "--log-rotate", "reopen") as daemon:
         daemon.log.rename(tmp_path / "moved")
         daemon.process.send_signal(signal.SIGUSR1)
@@ -133,7 +133,7 @@ def test_burst_of_signals_while_nobody_reads_the_log() -> None:
             for _ in range(300):
                 process.send_signal(signal.SIGUSR2)
                 process.send_signal(signal.SIGUSR1)
-                time.sleep(0.001)  # or they become one
+                time.sleep(0.001)  # otherwise they are merged into one
             process.send_signal(signal.SIGTERM)
             os.close(writing)
             too_late = threading.Timer(END_SECONDS_MAX, process.kill)
@@ -170,7 +170,7 @@ def test_signal_during_a_rotation_waits_until_it_is_done(tmp_path: Path, monkeyp
 
 
 def _fill(process: subprocess.Popen[bytes], pipe: int) -> None:
-    """Have the daemon write to its log until it waits for a reader."""
+    """Make the daemon write to its log until it waits for a reader."""
 
     def is_full() -> bool:
         process.send_signal(signal.SIGUSR2)
@@ -179,7 +179,7 @@ def _fill(process: subprocess.Popen[bytes], pipe: int) -> None:
     eventually(is_full, what="the pipe is full")
 
 
-def test_supervisor_of_a_cluster_holds_signals_back_that_a_starting_daemon_would_not_survive(tmp_path: Path) -> None:
+def test_supervisor_blocks_signals_that_would_kill_a_starting_daemon(tmp_path: Path) -> None:
     sleeper = spawn(["/bin/sleep", "60"], tmp_path / "out", held_back=LOG_SIGNALS)
     try:
         for number in LOG_SIGNALS:
@@ -198,7 +198,7 @@ STARTING = [
 
 
 @pytest.mark.parametrize("daemon", STARTING, ids=lambda daemon: daemon[0])
-def test_signals_during_the_imports_are_obeyed_after_them(tmp_path: Path, daemon: tuple[str, ...]) -> None:
+def test_signals_during_imports_are_handled_afterwards(tmp_path: Path, daemon: tuple[str, ...]) -> None:
     log = tmp_path / "log"
     process = subprocess.Popen([sys.executable, "-m", *daemon, "--port", "0", "--log-file", str(log)])
     try:

@@ -1,4 +1,4 @@
-"""One run of a piece of work for all who ask at the same time, and a later one for those who ask for that."""
+"""Running a piece of work once for concurrent callers, and again for callers that need a later run."""
 
 from collections.abc import Coroutine, Generator
 from types import coroutine
@@ -16,7 +16,7 @@ from shardwright.wire.transport.request_loop import RequestLoop
 
 
 class Work:
-    """Returns how many times it has begun, once it may end."""
+    """Returns how many times it has been started, once it is allowed to end."""
 
     def __init__(self) -> None:
         self.begun = 0
@@ -30,7 +30,7 @@ class Work:
 
 
 def results(*ways: str) -> list[int]:
-    """What callers get who ask in these ways, one after another, while the work of the first is under way."""
+    """The results of callers that ask in these ways, one after another, while the first one's work is in progress."""
     found: dict[int, int] = {}
 
     async def main() -> None:
@@ -51,29 +51,29 @@ def results(*ways: str) -> list[int]:
     return [found[number] for number in range(len(ways))]
 
 
-def test_who_asks_meanwhile_gets_the_result_of_the_run_under_way() -> None:
+def test_later_callers_get_the_result_of_the_run_in_progress() -> None:
     assert results("run", "run", "run") == [1, 1, 1]
 
 
-def test_callers_who_need_a_new_run_share_one_that_begins_later() -> None:
+def test_callers_that_need_a_new_run_share_one() -> None:
     assert results("run", "after_now", "run", "after_now") == [1, 2, 1, 2]
 
 
-def test_a_new_run_begins_at_once_when_nothing_is_under_way() -> None:
+def test_a_new_run_starts_at_once_if_none_is_in_progress() -> None:
     assert results("after_now", "run") == [1, 1]
 
 
 @coroutine
 def rest_of(step: Coroutine[Any, Any, int]) -> Generator[Any, Any, int]:
-    """Run a coroutine that has been begun to its end."""
+    """Run a coroutine that has already been started to its end."""
     return (yield from step.__await__())
 
 
 @pytest.mark.parametrize(("way", "expected"), [("run", 1), ("run_after_now", 2)])
-def test_what_is_under_way_when_a_caller_asks_in_the_reactor_counts(
+def test_a_run_in_progress_counts_when_a_caller_asks_in_the_reactor(
     monkeypatch: pytest.MonkeyPatch, way: str, expected: int
 ) -> None:
-    """It may end before the caller is in a task of its own."""
+    """It may end before the caller is in its own task."""
 
     async def main() -> None:
         work = Work()
@@ -95,7 +95,7 @@ def test_what_is_under_way_when_a_caller_asks_in_the_reactor_counts(
 
 @pytest.mark.parametrize("code", [ErrorCode.ShutdownInProgress, ErrorCode.InterruptedDueToReplStateChange])
 def test_callers_learn_why_work_was_cancelled(code: ErrorCode) -> None:
-    """Work of a term ends with the term; the daemon goes on."""
+    """Work of a term ends with the term, while the daemon continues."""
 
     async def main() -> CommandError:
         async with trio.open_nursery() as callers, trio.open_nursery() as owner:

@@ -1,4 +1,4 @@
-"""What keeps a daemon from starting: one line on standard error, and exit status 1."""
+"""Errors that prevent a daemon from starting: one line on standard error, and exit status 1."""
 
 import socket
 import subprocess
@@ -19,7 +19,7 @@ ROUTER = ("shardwright.router.main", "--configdb", "config/127.0.0.1:1", "--work
 
 @pytest.fixture
 def taken() -> Iterator[int]:
-    """A port that another process listens on."""
+    """A port on which another process listens."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
 
@@ -32,7 +32,7 @@ def free() -> int:
 
 
 def error_of(*arguments: str) -> str:
-    """The one line that a daemon says, as it does not start."""
+    """The single line that a daemon prints when it fails to start."""
     completed = subprocess.run(
         [sys.executable, "-m", *arguments], capture_output=True, text=True, timeout=SECONDS_MAX, check=False
     )
@@ -63,7 +63,7 @@ def test_address_of_another_machine(free: int) -> None:
     assert error == f"cannot listen on [2001:db8::1]:{free}: Cannot assign requested address"
 
 
-def test_name_that_no_host_can_have(free: int) -> None:
+def test_impossible_host_name(free: int) -> None:
     assert error_of(*TOY, "--port", str(free), "--bind-ip", "a..b").startswith(f"cannot listen on a..b:{free}: ")
 
 

@@ -1,4 +1,4 @@
-"""A daemon that answers every command with ``ok: 1``, for tests of what all daemons have in common."""
+"""A daemon that answers every command with ``ok: 1``, for tests of the code common to all daemons."""
 
 import argparse
 import sys
@@ -25,7 +25,7 @@ class ToyDaemon:
 
     @classmethod
     async def start(cls, nursery: trio.Nursery) -> "ToyDaemon":
-        """Make it; a task that waits for ever is in the background."""
+        """Create it, with a background task that waits forever."""
         nursery.start_soon(trio.sleep_forever)
         return cls()
 
@@ -38,7 +38,7 @@ class ToyDaemon:
         """A client has connected."""
 
     def connection_closed(self, client: ClientConnection) -> None:
-        """A client has gone."""
+        """A client has disconnected."""
 
     def not_ready_reason(self) -> str | None:
         """Always ready."""
@@ -48,7 +48,7 @@ class ToyDaemon:
         """Called before the first client is served."""
 
     def begin_shutdown(self) -> None:
-        """Called when the signal to end has come."""
+        """Called after the signal to shut down."""
 
 
 if __name__ == "__main__":

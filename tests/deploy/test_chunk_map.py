@@ -4,7 +4,7 @@ from shardwright.deploy.chunk_map import WIDTH, Chunk, ChunkMap, draw
 
 
 def chunk_map(owners: str, bounds: list[object] | None = None) -> ChunkMap:
-    """A map whose chunks belong to the shards named by the digits of ``owners``."""
+    """A map whose chunks belong to the shards numbered by the digits of ``owners``."""
     inner = bounds or list(range(1, len(owners)))
     points = [MinKey(), *inner, MaxKey()]
     chunks = tuple(
@@ -42,5 +42,5 @@ def test_many_chunks_share_columns_and_no_owner_disappears() -> None:
     assert "… 990 more" in lines[8]
 
 
-def test_long_bounds_are_cut() -> None:
+def test_long_bounds_are_truncated() -> None:
     assert "x" * 23 + "…" in draw(chunk_map("01", ["x" * 100]), ["shard0", "shard1"])

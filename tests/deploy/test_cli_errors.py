@@ -1,4 +1,4 @@
-"""What goes wrong before anything runs: one sentence, a non-zero exit status, and nothing left."""
+"""Errors before anything runs: one sentence, a non-zero exit status, and nothing left behind."""
 
 import json
 import socket
@@ -28,14 +28,14 @@ MALFORMED = [
 
 
 def error_of(*arguments: str) -> str:
-    """The one line that a failing command prints."""
+    """The single line printed by a failing command."""
     with redirect_stdout(StringIO()) as output, redirect_stderr(StringIO()) as errors:
         status = main(list(arguments))
     return error_in(status, output.getvalue(), errors.getvalue())
 
 
 def error_in(status: int, output: str, errors: str) -> str:
-    """The one line that a failing command has printed."""
+    """The single line of error output of a failed command."""
     assert status == 1, errors
     assert output == ""
     line, end, rest = errors.rpartition("\n")[0].rpartition("\n")

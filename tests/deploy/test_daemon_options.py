@@ -1,4 +1,4 @@
-"""Options of the daemons that ``up`` passes on."""
+"""Options that ``up`` passes on to the daemons."""
 
 from itertools import count
 from pathlib import Path
@@ -13,7 +13,7 @@ from shardwright.deploy.layout import ClusterState, Layout
 from shardwright.deploy.topology import Role, Size, Topology
 
 
-def test_dashes_of_the_option_may_be_written() -> None:
+def test_leading_dashes_are_allowed() -> None:
     assert parse_option("--slow-ms=5") == parse_option("slow-ms=5") == ("slow-ms", "5")
 
 
@@ -24,12 +24,12 @@ def test_malformed_options_are_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["port", "configdb", "workers", "mongod-socket", "log-file"])
-def test_options_that_the_launcher_gives_are_refused(name: str) -> None:
+def test_options_that_the_launcher_sets_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="sets itself"):
         parse_option(f"{name}=1")
 
 
-def test_options_are_kept_changed_and_taken_back() -> None:
+def test_options_are_kept_changed_and_removed() -> None:
     before = combined({}, {Role.ROUTER: {"slow-ms": "5", "max-connections": "10"}})
     after = combined(before, {Role.ROUTER: {"slow-ms": "", "max-connections": "20"}, Role.SHARDD: {"slow-ms": "1"}})
     assert after == {Role.ROUTER: {"max-connections": "20"}, Role.SHARDD: {"slow-ms": "1"}, Role.CONFIGD: {}}
@@ -58,12 +58,12 @@ def test_every_daemon_of_a_role_is_started_with_its_options(tmp_path: Path) -> N
         (Role.CONFIGD, "unread-reply", "5", "ambiguous option|the configd has no option --unread-reply"),
     ],
 )
-def test_the_daemon_says_what_it_does_not_take(role: Role, name: str, value: str, reason: str) -> None:
+def test_the_daemon_reports_options_that_it_refuses(role: Role, name: str, value: str, reason: str) -> None:
     with pytest.raises(DeployError, match=reason):
         check_options({role: {name: value}})
 
 
-def test_an_option_that_is_refused_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refused_option_leaves_no_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = tmp_path / "cluster"
     assert main(["up", "--dir", str(directory), "--router-option", "unread-reply-mb=0"]) == 1
     assert "--router-option" in capsys.readouterr().err

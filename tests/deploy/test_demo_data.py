@@ -1,7 +1,7 @@
 from shardwright.deploy.demo_data import batches, load_cities, split_points
 
 
-def test_cities_are_many_and_in_shard_key_order() -> None:
+def test_there_are_many_cities_in_shard_key_order() -> None:
     cities = load_cities()
     assert len(cities) >= 100_000
     keys = [(city["country"], city["_id"]) for city in cities]

@@ -1,4 +1,4 @@
-"""The directory of a running cluster: copied, damaged, made in another session, or left half-made."""
+"""The directory of a running cluster: copied, damaged, created in another session, or incomplete."""
 
 import os
 import re
@@ -21,7 +21,7 @@ SMALL = ("--shards", "1")
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    """A cluster in a directory too long for sockets; all tests but the last one that has it leave it running."""
+    """A cluster in a directory whose path is too long for sockets; all its tests but the last leave it running."""
     with running_cluster(tmp_path_factory.mktemp("own") / ("d" * 100), *SMALL) as running:
         yield running
 
@@ -33,7 +33,7 @@ def bring_back(cluster: RunningCluster) -> None:
 
 
 def pids(cluster: RunningCluster) -> dict[str, int | None]:
-    """The pid of each process that runs."""
+    """The pid of each running process."""
     return {process["name"]: process["pid"] for process in cluster.status()["processes"]}
 
 
@@ -101,8 +101,8 @@ def test_running_cluster_with_a_damaged_state_file_is_stopped(own: RunningCluste
     layout.state_file.write_bytes(kept)
 
 
-def test_up_that_was_killed_can_be_undone(tmp_path: Path) -> None:
-    """Also where it was killed between the start of a process and the writing of its pid file."""
+def test_up_that_was_killed_can_be_cleaned_up(tmp_path: Path) -> None:
+    """Even if it was killed between the start of a process and the writing of its pid file."""
     command = [sys.executable, "-m", "shardwright.deploy.cli", "up", "--port", "0", "--dir", str(tmp_path), *SMALL]
     launcher = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     pid_file = Layout(tmp_path).pid_file("config.0.mongod")
@@ -118,7 +118,7 @@ def test_up_that_was_killed_can_be_undone(tmp_path: Path) -> None:
 
 
 def test_up_that_cannot_write_leaves_the_directory_usable(tmp_path: Path) -> None:
-    """A limit of no bytes for each file, in place of a disk that is full."""
+    """A file size limit of 0 bytes simulates a full disk."""
     directory = tmp_path / "cluster"
     up = [sys.executable, "-m", "shardwright.deploy.cli", "up", "--port", "0", "--dir", str(directory), *SMALL]
     completed = subprocess.run(

@@ -1,4 +1,4 @@
-"""The life of clusters of their own, from ``up`` to ``down``, as the ``shardwright`` command shows it."""
+"""The life cycle of clusters, from ``up`` to ``down``, through the ``shardwright`` command."""
 
 import json
 import os
@@ -28,13 +28,13 @@ SMALL = ("--shards", "1")
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    """A one-shard cluster that these tests may stop and break, and that they leave running."""
+    """A one-shard cluster that these tests may stop and damage, but leave running."""
     with running_cluster(tmp_path_factory.mktemp("own"), *SMALL) as running:
         yield running
 
 
 def processes_of(directory: Path) -> list[str]:
-    """Command lines of the running processes that were told anything about ``directory``."""
+    """Command lines of the running processes that mention ``directory``."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and ProcessIdentity.of(int(entry.name)) is not None:
@@ -70,7 +70,7 @@ def test_listed_shards_are_those_of_the_json_line(own: RunningCluster) -> None:
     assert {shard["_id"]: shard["host"] for shard in listed} == own.shards
 
 
-def test_proof_of_writing_leaves_nothing(own: RunningCluster) -> None:
+def test_test_write_leaves_nothing_behind(own: RunningCluster) -> None:
     with own.client() as client:
         assert "shardwright_probe" not in client.list_database_names()
 
@@ -97,7 +97,7 @@ def test_down_and_up_keeps_data_and_ports(own: RunningCluster) -> None:
         assert client["launcher"]["kept"].find_one() == {"_id": 1, "text": "survives"}
 
 
-def test_parameters_and_options_are_kept_until_they_are_given_another_value(own: RunningCluster) -> None:
+def test_parameters_and_options_are_kept_until_changed(own: RunningCluster) -> None:
     def bring_back(*options: str) -> tuple[int, int]:
         own.down()
         completed = shardwright("up", "--detach", "--dir", str(own.directory), *options)
@@ -156,7 +156,7 @@ def test_paused_process_continues(own: RunningCluster) -> None:
 
 
 def test_recycled_pid_survives_down(own: RunningCluster) -> None:
-    """The pid file of a process that ended may name a pid that somebody else has now: here, this very test."""
+    """The pid file of an ended process may contain a pid that another process has now: here, this test's."""
     own.kill("router.0")
     me = ProcessIdentity.of(os.getpid())
     assert me is not None
@@ -208,7 +208,7 @@ def test_foreground_reports_a_death_and_ends_with_down(tmp_path: Path) -> None:
 
 @contextmanager
 def foreground(directory: Path) -> Iterator[subprocess.Popen[str]]:
-    """A launcher that stays until it is asked to end; on standard output comes its one line of JSON."""
+    """A launcher in the foreground, which prints its line of JSON on standard output."""
     command = [
         sys.executable,
         "-m",
@@ -229,13 +229,13 @@ def foreground(directory: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def without_pids(document: dict[str, Any]) -> dict[str, Any]:
-    """``document`` with every pid left out."""
+    """``document`` without pids."""
     processes = [{key: value for key, value in process.items() if key != "pid"} for process in document["processes"]]
     return {**document, "processes": processes}
 
 
 def test_each_worker_of_a_router_has_metrics(tmp_path: Path) -> None:
-    """Worker i on the port of the router's metrics and i more, also when the cluster comes back."""
+    """Worker i has the router's metrics port plus i, even after the cluster is restarted."""
     with running_cluster(tmp_path / "cluster", *SMALL, "--workers", "3") as running:
         check_metrics_of_workers(running, 3)
         running.down()
@@ -245,7 +245,7 @@ def test_each_worker_of_a_router_has_metrics(tmp_path: Path) -> None:
 
 
 def check_metrics_of_workers(running: RunningCluster, workers: int) -> None:
-    """See that each worker of the first router shows its metrics, once it has started."""
+    """Check that each worker of the first router serves its metrics, once it has started."""
     host, _, port = running.metrics["router.0"].rpartition(":")
     for worker in range(workers):
         address = f"http://{host}:{int(port) + worker}/metrics"
@@ -254,7 +254,7 @@ def check_metrics_of_workers(running: RunningCluster, workers: int) -> None:
 
 
 def answer_of(address: str) -> str | None:
-    """The body of an HTTP reply, None while there is nobody to give one."""
+    """The body of an HTTP reply; None while nobody answers."""
     try:
         with urlopen(address, timeout=10) as reply:
             return str(reply.read(), "utf-8")

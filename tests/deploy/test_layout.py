@@ -37,7 +37,7 @@ def test_saved_state_is_loaded(tmp_path: Path, state: ClusterState) -> None:
     assert layout.load() == state
 
 
-def test_missing_and_empty_directories_hold_no_cluster(tmp_path: Path) -> None:
+def test_missing_and_empty_directories_contain_no_cluster(tmp_path: Path) -> None:
     assert Layout(tmp_path).load() is None
     assert Layout(tmp_path / "missing").load() is None
     with pytest.raises(DeployError, match="there is no cluster in"):
@@ -67,7 +67,7 @@ def test_damaged_state_is_refused(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["[]", "null"])
-def test_damaged_state_does_not_keep_a_cluster_from_being_stopped(
+def test_cluster_with_a_damaged_state_can_be_stopped(
     tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "cluster.json").write_text(text)
@@ -83,9 +83,7 @@ def test_socket_paths_fit_whatever_the_directory(length: int) -> None:
     assert len(os.fsencode(sockets / "config.10.configd" / "127.0.0.1:65535.sock")) <= SOCKET_PATH_BYTES_MAX
 
 
-def test_daemons_with_socket_directories_of_their_own_find_none_of_the_others(
-    tmp_path: Path, state: ClusterState
-) -> None:
+def test_daemons_with_their_own_socket_directories_do_not_find_each_other(tmp_path: Path, state: ClusterState) -> None:
     layout = Layout(tmp_path)
     together = replace(state, sockets=layout.choose_sockets())
     separate = replace(together, separate_sockets=True)
@@ -108,7 +106,7 @@ def test_socket_paths_fit_whatever_the_temporary_directory(tmp_path: Path, monke
     assert Layout(tmp_path / ("d" * 120)).choose_sockets().parent == Path("/tmp")
 
 
-def test_only_the_owner_enters_the_socket_directory(tmp_path: Path, state: ClusterState) -> None:
+def test_only_the_owner_can_enter_the_socket_directory(tmp_path: Path, state: ClusterState) -> None:
     layout = Layout(tmp_path)
     layout.create(state)
     assert state.sockets.stat().st_mode & 0o777 == 0o700
@@ -117,16 +115,16 @@ def test_only_the_owner_enters_the_socket_directory(tmp_path: Path, state: Clust
 
 @pytest.fixture
 def long(tmp_path: Path) -> Layout:
-    """A directory too long to have sockets in it."""
+    """A directory whose path is too long for sockets."""
     layout = Layout(tmp_path / ("d" * 120))
     layout.root.mkdir()
     return layout
 
 
-def test_sockets_outside_are_where_they_were_made(
+def test_sockets_outside_are_found_where_they_were_created(
     long: Layout, state: ClusterState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever TMPDIR is in the session of a later command."""
+    """Even if TMPDIR differs in the session of a later command."""
     long.save(replace(state, sockets=long.choose_sockets()))
     saved = long.require().sockets
     with tempfile.TemporaryDirectory() as other:
@@ -135,7 +133,7 @@ def test_sockets_outside_are_where_they_were_made(
         assert long.require().sockets == saved
 
 
-def test_copy_of_a_directory_has_sockets_of_its_own(long: Layout, state: ClusterState) -> None:
+def test_copy_of_a_directory_has_its_own_sockets(long: Layout, state: ClusterState) -> None:
     long.save(replace(state, sockets=long.choose_sockets()))
     copy = Layout(long.root.with_name("c" * 120))
     shutil.copytree(long.root, copy.root)
@@ -160,21 +158,21 @@ def test_only_socket_directories_are_removed(tmp_path: Path) -> None:
     assert precious.is_dir()
 
 
-def test_older_state_file_has_the_defaults_of_what_it_lacks(tmp_path: Path, state: ClusterState) -> None:
+def test_older_state_file_gets_defaults_for_missing_fields(tmp_path: Path, state: ClusterState) -> None:
     change_state(tmp_path, state, without=("workers", "cacheGB", "parameters", "logRotate", "directory"))
     layout = Layout(tmp_path)
     assert layout.load() == replace(state, sockets=layout.choose_sockets())
 
 
 @pytest.mark.parametrize("key", ["size", "processes"])
-def test_state_file_that_lacks_the_essential_is_refused(tmp_path: Path, state: ClusterState, key: str) -> None:
+def test_state_file_without_an_essential_field_is_refused(tmp_path: Path, state: ClusterState, key: str) -> None:
     change_state(tmp_path, state, without=(key,))
     with pytest.raises(DeployError, match=f"another version of shardwright.*'{key}'.*or another --dir"):
         Layout(tmp_path).load()
 
 
 @pytest.mark.parametrize("field", ["port", "metrics_port", "role"])
-def test_processes_that_lack_a_field_are_refused(tmp_path: Path, state: ClusterState, field: str) -> None:
+def test_processes_without_a_required_field_are_refused(tmp_path: Path, state: ClusterState, field: str) -> None:
     document = change_state(tmp_path, state)
     for process in document["processes"]:
         del process[field]
@@ -184,7 +182,7 @@ def test_processes_that_lack_a_field_are_refused(tmp_path: Path, state: ClusterS
 
 
 def change_state(directory: Path, state: ClusterState, without: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Write a state file that lacks some keys; returns what it says."""
+    """Write a state file without some keys; returns its contents."""
     layout = Layout(directory)
     layout.save(state)
     document: dict[str, Any] = json.loads(layout.state_file.read_bytes())

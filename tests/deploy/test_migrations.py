@@ -22,7 +22,7 @@ MIGRATION = {
 }
 
 
-def test_a_donors_side_in_one_line() -> None:
+def test_donor_in_one_line() -> None:
     assert migration_text(MIGRATION) == (
         "shard0.0.shardd: shop.orders [5000, MaxKey) shard0 -> shard1: step 3 of 6 clone, "
         "1,234 of 200,000 documents, 1.3 MB, 17 changes to transfer, 7 s"

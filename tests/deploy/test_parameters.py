@@ -15,14 +15,14 @@ def test_malformed_parameters_are_refused(text: str) -> None:
         parse_parameter(text)
 
 
-def test_a_value_may_hold_anything() -> None:
+def test_a_value_may_contain_anything() -> None:
     assert parse_parameter("logComponentVerbosity={a: 'b=c'}") == ("logComponentVerbosity", "{a: 'b=c'}")
 
 
 def test_every_parameter_goes_to_the_process_that_has_it() -> None:
     parameters = {"orphanCleanupDelaySecs": "1", "verifyMigrations": "true", "unknown": "2"}
     assert parameters_of_daemon(parameters) == {"verifyMigrations": "true"}
-    # What a mongod does not know either, it says itself.
+    # A mongod itself reports parameters that it does not know.
     assert parameters_of_mongod(parameters) == {"orphanCleanupDelaySecs": "1", "unknown": "2"}
 
 

@@ -1,4 +1,4 @@
-"""What a pid file says: about this directory, about another one, or nothing that can be read."""
+"""Pid files of this directory, of another one, and damaged ones."""
 
 import json
 import shutil
@@ -29,7 +29,7 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def sleeper(directory: Path) -> Iterator[ProcessIdentity]:
-    """A process that is marked as ``router.0`` of the directory, and has its log on its command line."""
+    """A process marked as ``router.0`` of the directory, with its log on its command line."""
     marks = mark(directory_identity(directory), "router.0")
     identity = spawn([sys.executable, "-c", SLEEPER, str(directory / "log")], directory / "log", marks)
     yield identity
@@ -52,7 +52,7 @@ def test_saved_identity_is_loaded(directory: Path) -> None:
     assert load(directory) == PidFile(identity=IDENTITY)
 
 
-def test_copy_says_whose_it_is(directory: Path, sleeper: ProcessIdentity) -> None:
+def test_copy_names_the_original(directory: Path, sleeper: ProcessIdentity) -> None:
     save(directory, sleeper)
     copy = Path(shutil.copytree(directory, directory.with_name("copy")))
     assert load(copy) == PidFile(original=str(directory))
@@ -64,7 +64,7 @@ def test_directory_that_was_renamed_keeps_its_processes(directory: Path) -> None
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '"x"', "5", "null", '{"pid": 5}', '{"pid": "x", "started": ""}'])
-def test_damage_is_said_and_not_raised(directory: Path, content: str) -> None:
+def test_damage_is_reported_and_not_raised(directory: Path, content: str) -> None:
     (directory / "pid").write_text(content)
     found = load(directory)
     assert found.damage
@@ -84,7 +84,7 @@ def test_process_is_found_by_its_mark(directory: Path, sleeper: ProcessIdentity,
     assert marked_processes(directory_identity(tmp_path)) == {}
 
 
-def test_what_a_process_starts_itself_is_not_taken_for_it(directory: Path) -> None:
+def test_a_child_process_is_not_mistaken_for_its_parent(directory: Path) -> None:
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SLEEPER!r}])"
     identity = spawn([sys.executable, "-c", code], directory / "log", mark(directory_identity(directory), "router.0"))
     children = Path(f"/proc/{identity.pid}/task/{identity.pid}/children")
@@ -113,7 +113,7 @@ def test_failed_write_leaves_the_old_file_and_nothing_else(directory: Path, monk
     assert load(directory) == PidFile(identity=IDENTITY)
 
 
-def test_process_of_an_earlier_boot_is_nobodys(directory: Path) -> None:
-    # The number of a device may change when the machine is started again, so that the directory looks like another one.
+def test_process_of_an_earlier_boot_is_not_running(directory: Path) -> None:
+    # The number of a device may change when the machine reboots, so that the directory looks like another one.
     save_pid_file(directory / "pid", IDENTITY, directory, "0:0")
     assert load(directory) == PidFile(identity=IDENTITY)

@@ -20,7 +20,7 @@ def test_held_port_is_not_chosen_by_another() -> None:
         assert others.hold_free(preferred=[port]) != port
 
 
-def test_ports_in_a_row_are_held_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_consecutive_ports_are_held_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shardwright.deploy.ports.FREE_PORTS", range(FREE_PORTS.start, FREE_PORTS.start + 40))
     with PortReservation() as ours, PortReservation() as others:
         first = ours.hold_free_run(5)
@@ -31,7 +31,7 @@ def test_ports_in_a_row_are_held_together(monkeypatch: pytest.MonkeyPatch) -> No
         others.release(free)
         with pytest.raises(DeployError, match="no 40 ports in a row are free"):
             others.hold_free_run(40)
-        ours.hold(free)  # what was tried in vain is held no longer
+        ours.hold(free)  # ports of failed attempts are no longer held
 
 
 def test_released_port_can_be_listened_on() -> None:
@@ -50,7 +50,7 @@ def test_port_in_use_is_refused() -> None:
 
 
 def test_port_of_a_stopped_server_can_be_held() -> None:
-    """Its last connection is in TIME_WAIT, which must not keep a cluster from coming back."""
+    """Its last connection is in TIME_WAIT, which must not prevent a cluster from restarting."""
     with socket.create_server((LOOPBACK, 0)) as server:
         port = server.getsockname()[1]
         with socket.create_connection((LOOPBACK, port)) as client:

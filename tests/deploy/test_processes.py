@@ -45,7 +45,7 @@ def test_recycled_pid_is_never_signalled(start: Start) -> None:
     assert identity.is_running()
 
 
-def test_process_has_the_variables_that_it_is_given(start: Start, tmp_path: Path) -> None:
+def test_process_gets_the_given_variables(start: Start, tmp_path: Path) -> None:
     identity = spawn(
         [sys.executable, "-c", "import os; print(os.environ['GIVEN'], 'PATH' in os.environ)"],
         tmp_path / "log",
@@ -56,7 +56,7 @@ def test_process_has_the_variables_that_it_is_given(start: Start, tmp_path: Path
     assert (tmp_path / "log").read_text() == "value True\n"
 
 
-def test_ended_process_that_nobody_waited_for_is_not_running(start: Start) -> None:
+def test_zombie_is_not_running(start: Start) -> None:
     identity = start("raise SystemExit(3)")
     assert identity.wait_ended(10)
     assert not identity.is_running()

@@ -3,7 +3,7 @@ import io
 from shardwright.deploy.progress import WIDTH, progress_bar
 
 
-def test_finished_bar_is_full_and_printed_once_where_nobody_watches() -> None:
+def test_finished_bar_is_full_and_printed_once_without_a_terminal() -> None:
     stream = io.StringIO()
     with progress_bar("loading", 200, stream) as bar:
         for _ in range(4):
@@ -13,7 +13,7 @@ def test_finished_bar_is_full_and_printed_once_where_nobody_watches() -> None:
     assert "200/200" in stream.getvalue()
 
 
-def test_bar_shows_how_far_it_came_when_the_work_fails() -> None:
+def test_bar_shows_the_progress_when_the_work_fails() -> None:
     stream = io.StringIO()
     try:
         with progress_bar("loading", 100, stream) as bar:

@@ -28,7 +28,7 @@ def test_no_port_is_used_twice() -> None:
     assert len(ports) == len(set(ports))
 
 
-def test_workers_of_a_router_have_ports_of_their_own() -> None:
+def test_workers_of_a_router_have_their_own_ports() -> None:
     ports = count(20_000)
 
     def free_ports(number: int) -> int:

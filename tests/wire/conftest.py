@@ -1,4 +1,4 @@
-"""A real mongod, spoken to in raw bytes, for the tests that compare with it."""
+"""A real mongod, reached through raw bytes, for tests that compare with it."""
 
 import shutil
 import subprocess
@@ -16,14 +16,14 @@ from tests.wire.raw_connection import RawConnection
 
 @pytest.fixture(scope="session")
 def mongod_socket(mongod_binary: str) -> Iterator[str]:
-    """The UNIX socket of a throw-away mongod with every compressor and with test commands."""
+    """The UNIX socket of a temporary mongod with all compressors and test commands enabled."""
     directory = tempfile.mkdtemp(prefix="shardwright-")
     socket = f"{directory}/mongod.sock"
     log_path = Path(directory) / "mongod.log"
     arguments = [mongod_binary, "--dbpath", directory, "--bind_ip", socket, "--wiredTigerCacheSizeGB", "0.25"]
     arguments += ["--setParameter", "diagnosticDataCollectionEnabled=false"]
     arguments += ["--setParameter", "enableTestCommands=1", "--networkMessageCompressors", "snappy,zstd,zlib"]
-    arguments += ["--replSet", "wire"]  # a standalone has one assertion number of its own; the set is never initiated
+    arguments += ["--replSet", "wire"]  # a standalone has one different assertion number; the set is never initiated
     with log_path.open("wb") as log:
         process = subprocess.Popen(arguments, stdout=log, stderr=log)
     try:
@@ -34,7 +34,7 @@ def mongod_socket(mongod_binary: str) -> Iterator[str]:
             client.admin.command("ping")
         yield socket
     finally:
-        process.kill()  # nothing of it is kept
+        process.kill()  # its data is not needed
         process.wait()
         shutil.rmtree(directory)
 

@@ -25,13 +25,13 @@ class RawConnection:
         self._socket.close()
 
     def exchange(self, frame: bytes) -> bytes:
-        """Send a frame and return the frame that answers it; b"" when the server closes the connection instead."""
+        """Send a frame and return the reply; b"" if the server closes the connection instead."""
         self._socket.sendall(frame)
         header = self._receive(16)
         return header + self._receive(int.from_bytes(header[:4], "little") - 16) if header else b""
 
     def command(self, command: dict[str, Any], *, db: str = "admin", exhaust_allowed: bool = False) -> dict[str, Any]:
-        """Run a command by OP_MSG and return the reply."""
+        """Run a command through OP_MSG and return the reply."""
         reply = self.exchange(op_msg_frame({**command, "$db": db}, EXHAUST_ALLOWED if exhaust_allowed else 0))
         return dict(bson.decode(reply[21:]))
 

@@ -1,4 +1,4 @@
-"""What our server side answers, compared with what a real mongod answers to the same bytes."""
+"""Our server's replies, compared with those of a real mongod to the same bytes."""
 
 from collections.abc import Callable
 from struct import unpack_from
@@ -23,8 +23,8 @@ DRIVER = {"name": "shardwright tests", "version": "1"}
 CLIENT = {"driver": DRIVER, "os": {"type": "Linux"}}
 OTHER_PROCESS = ObjectId("0123456789ab0123456789ab")
 
-# Codes that mongod only raises together with more fields than failCommand gives them, or that make it close the
-# connection or end itself.
+# Codes that mongod raises only with more fields than failCommand provides, or that make it close the connection or
+# terminate.
 NOT_TO_BE_PROVOKED = {
     ErrorCode.OK,
     ErrorCode.MultipleErrorsOccurred,
@@ -173,7 +173,7 @@ def test_hello_errors_are_mongods(
 )
 def test_client_metadata_errors_are_mongods(connect: Connect, client: object) -> None:
     connection, slot = connect(), ClientMetadataSlot()
-    # Twice, since after a document that was accepted no other is, and after one that was not there may be.
+    # Twice, since after an accepted document no other is accepted, while after a refused one another may be.
     for offered in (client, CLIENT):
         assert_same_error(our_metadata_error(slot, offered), connection.command({"hello": 1, "client": offered}))
 
@@ -218,7 +218,7 @@ def our_metadata_error(slot: ClientMetadataSlot, client: object) -> CommandError
     ],
     ids=lambda frame: str(legacy.parse_query(frame)),
 )
-def test_op_query_is_answered_as_by_mongod(connect: Connect, frame: bytes) -> None:
+def test_op_query_gets_mongods_reply(connect: Connect, frame: bytes) -> None:
     theirs = connect().exchange(frame)
     their_document = bson.decode(theirs[36:])
     query = legacy.parse_query(frame)

@@ -1,4 +1,4 @@
-"""The shared reading of command arguments, against what mongod 6.0.5 answered to the same fields."""
+"""The shared parsing of command arguments, compared with mongod 6.0.5's replies to the same fields."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def refused(call: Any, *args: Any, **options: Any) -> tuple[int, str]:  # noqa: 
 
 @pytest.mark.parametrize("fields", [{}, {"collection": None}])
 def test_null_is_missing(fields: dict[str, Any]) -> None:
-    """mongod answers both alike."""
+    """mongod gives the same reply to both."""
     given_fields = arguments(**fields)
     assert given_fields.maybe_string(b"collection") is None
     assert refused(given_fields.string, b"collection") == (

@@ -1,4 +1,4 @@
-"""CRC-32C against the published check values, and over frames."""
+"""CRC-32C against the published check values, and on frames."""
 
 import pytest
 

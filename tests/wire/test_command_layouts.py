@@ -1,4 +1,4 @@
-"""Commands that are alike have their fields in the same places; whatever is not alike is walked over."""
+"""Similar commands have their fields at the same positions; other commands are scanned."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def command(fields: dict[str, Any], *, name: str = "find", db: str = "shop") -> 
 
 
 def learned(body: bytes) -> CommandLayouts:
-    """With the layout of a command, which was seen often enough."""
+    """Layouts that include that of a command, which was seen often enough."""
     found = CommandLayouts()
     fields = index(body)
     for _ in range(2):
@@ -31,7 +31,7 @@ def learned(body: bytes) -> CommandLayouts:
 
 
 @given(documents, st.lists(st.tuples(st.integers(0, 400), st.binary(min_size=1, max_size=8)), max_size=4))
-def test_what_has_a_known_layout_has_its_fields_there(fields: dict[str, Any], changes: list[tuple[int, bytes]]) -> None:
+def test_a_known_layout_locates_the_fields(fields: dict[str, Any], changes: list[tuple[int, bytes]]) -> None:
     body = command(fields)
     assume(len(body) <= command_layouts.BYTES_MAX)
     known = learned(body)
@@ -72,14 +72,14 @@ def test_names_types_and_lengths_matter(other: bytes) -> None:
     assert learned(command({"filter": {"a": 1}, "limit": 1})).find(other) is None
 
 
-def test_a_length_of_a_document_that_is_not_its_own_matters() -> None:
+def test_a_wrong_document_length_matters() -> None:
     body = command({"limit": 1})
     known = learned(body)
     assert known.find(body[:-1]) is None
     assert known.find(body + b"\0") is None
 
 
-def test_values_that_end_where_they_say_themselves_are_walked_over() -> None:
+def test_values_without_a_length_prefix_have_no_layout() -> None:
     known = CommandLayouts()
     body = command({"hint": Regex("abc", "i")})
     for _ in range(3):
@@ -87,7 +87,7 @@ def test_values_that_end_where_they_say_themselves_are_walked_over() -> None:
         assert known.find(body) is None
 
 
-def test_long_commands_are_walked_over() -> None:
+def test_long_commands_have_no_layout() -> None:
     known = CommandLayouts()
     body = command({"filter": {"a": "x" * 2_000}})
     for _ in range(3):
@@ -95,7 +95,7 @@ def test_long_commands_are_walked_over() -> None:
         assert known.find(body) is None
 
 
-def test_there_is_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_layouts_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command_layouts, "_LAYOUTS_MAX", 2)
     known = learned(command({"limit": 1}))
     for name in ("count", "distinct"):
@@ -104,7 +104,7 @@ def test_there_is_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     assert known.find(command({"limit": 1})) is None
 
 
-def test_requests_know_themselves_by_their_shape() -> None:
+def test_requests_are_recognised_by_their_layout() -> None:
     for number in range(3):
         body = command({"getMore": Int64(number), "lsid": {"id": number}})
         request = Request(OpMsg(op_msg(body, request_id=number)))

@@ -17,7 +17,7 @@ FRAME = pack("<iiii", 16 + 300, 7, 3, OP_MSG) + b"shard" * 60
 
 
 def compressed_frame(payload: bytes, *, size: int, compressor: int, opcode: int = OP_MSG) -> bytes:
-    """An OP_COMPRESSED frame with whatever a hostile peer would write into it."""
+    """An OP_COMPRESSED frame with arbitrary fields, as from a malicious peer."""
     return pack("<iiiiiiB", 25 + len(payload), 7, 3, OP_COMPRESSED, opcode, size, compressor) + payload
 
 
@@ -35,7 +35,7 @@ def deflated(data: bytes, compressor: Compressor) -> bytes:
 
 @pytest.mark.parametrize("compressor", Compressor)
 @given(payload=st.binary(max_size=2000))
-def test_decompress_gives_the_frame_back(compressor: Compressor, payload: bytes) -> None:
+def test_decompress_restores_the_frame(compressor: Compressor, payload: bytes) -> None:
     frame = pack("<iiii", 16 + len(payload), 11, 12, OP_MSG) + payload
     packed = compress(frame, compressor)
     assert int.from_bytes(packed[:4], "little") == len(packed)
@@ -55,7 +55,7 @@ def test_decompress_refuses_every_truncation(compressor: Compressor) -> None:
 
 @pytest.mark.parametrize("compressor", Compressor)
 @pytest.mark.parametrize("difference", [-1, 1, -300])
-def test_decompress_refuses_another_size_than_announced(compressor: Compressor, difference: int) -> None:
+def test_decompress_refuses_a_size_other_than_announced(compressor: Compressor, difference: int) -> None:
     data = FRAME[16:]
     packed = compressed_frame(deflated(data, compressor), size=len(data) + difference, compressor=compressor)
     with pytest.raises(RemoteProtocolError):
@@ -94,7 +94,7 @@ def test_decompress_refuses_malformed_frames(frame: bytes, reason: str) -> None:
     compressor=st.integers(min_value=0, max_value=255),
     tail=st.binary(max_size=3),
 )
-def test_decompress_takes_any_bytes_or_raises(payload: bytes, size: int, compressor: int, tail: bytes) -> None:
+def test_decompress_accepts_any_bytes_or_raises(payload: bytes, size: int, compressor: int, tail: bytes) -> None:
     try:
         frame, _ = decompress(compressed_frame(payload, size=size, compressor=compressor) + tail)
     except RemoteProtocolError:

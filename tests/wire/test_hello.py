@@ -42,7 +42,7 @@ def test_await_budget_of_a_plain_hello_is_none() -> None:
     assert await_budget_ms(parse({}), CURRENT) is None
 
 
-def test_an_exhaust_stream_goes_on_with_what_was_answered() -> None:
+def test_an_exhaust_stream_continues_from_the_last_reply() -> None:
     request = parse(
         {"topologyVersion": TopologyVersion(OTHER_PROCESS, 9).document(), "maxAwaitTimeMS": 10}, exhaust_allowed=True
     )
@@ -72,15 +72,13 @@ def test_an_exhaust_stream_goes_on_with_what_was_answered() -> None:
         ({}, True, 51763, "A hello/isMaster request with exhaust must specify 'maxAwaitTimeMS'"),
     ],
 )
-def test_mongos_has_assertions_of_its_own(
-    fields: dict[str, Any], exhaust_allowed: bool, code: int, message: str
-) -> None:
+def test_mongos_has_its_own_assertions(fields: dict[str, Any], exhaust_allowed: bool, code: int, message: str) -> None:
     with pytest.raises(CommandError) as caught:
         parse(fields, exhaust_allowed=exhaust_allowed)
     assert (caught.value.code, caught.value.message) == (code, message)
 
 
-def test_mongos_refuses_a_counter_that_has_not_been_yet() -> None:
+def test_mongos_refuses_a_counter_in_the_future() -> None:
     request = parse({"topologyVersion": CURRENT.bumped().document(), "maxAwaitTimeMS": 1})
     with pytest.raises(CommandError, match="greater than the mongos topology version counter: 5") as caught:
         await_budget_ms(request, CURRENT, assertions=MONGOS)
@@ -105,7 +103,7 @@ def test_parse_hello_reads_any_field_or_raises(value: bytes, name: str) -> None:
         assert request.topology_version is None or request.max_await_ms is not None
 
 
-def test_client_metadata_keeps_who_is_calling() -> None:
+def test_client_metadata_identifies_the_client() -> None:
     client = {
         "application": {"name": "orders"},
         "driver": {"name": "PyMongo", "version": "4.20"},
@@ -120,7 +118,7 @@ def test_client_metadata_keeps_who_is_calling() -> None:
 
 
 @pytest.mark.parametrize(("padding", "is_accepted"), [(0, True), (1, False)])
-def test_mongos_takes_512_bytes_of_client_metadata(padding: int, is_accepted: bool) -> None:
+def test_mongos_accepts_512_bytes_of_client_metadata(padding: int, is_accepted: bool) -> None:
     client = {"driver": {"name": "d", "version": "1"}, "os": {"type": "Linux"}, "platform": ""}
     client["platform"] = "x" * (MONGOS_BYTES_MAX - len(bson.encode(client)) + padding)
     body = bson.encode({"client": client})

@@ -1,4 +1,4 @@
-"""OP_QUERY frames: whole, cut at every byte, with bytes behind their end, and at random."""
+"""OP_QUERY frames: whole, truncated at every byte, with trailing bytes, and random."""
 
 from struct import pack, unpack_from
 
@@ -28,7 +28,7 @@ def test_parse_query_reads_every_field() -> None:
 
 
 @pytest.mark.parametrize("wrapper", ["$query", "query"])
-def test_parse_query_takes_the_command_out_of_its_wrapper(wrapper: str) -> None:
+def test_parse_query_unwraps_the_command(wrapper: str) -> None:
     frame = op_query_frame("admin.$cmd", {wrapper: {"hello": 1}, "$readPreference": {"mode": "nearest"}})
     query = legacy.parse_query(frame)
     assert query.query == bson.encode({"hello": 1})
@@ -42,7 +42,7 @@ def test_parse_query_refuses_every_truncation() -> None:
 
 
 @pytest.mark.parametrize("tail", [b"x", b"\0\0\0\0\0", bson.encode({}) + b"\0", pack("<i", 100) + bytes(20)])
-def test_parse_query_refuses_bytes_behind_its_documents(tail: bytes) -> None:
+def test_parse_query_refuses_trailing_bytes(tail: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         legacy.parse_query(HELLO + tail)
 

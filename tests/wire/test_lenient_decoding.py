@@ -63,7 +63,7 @@ def test_nested_documents_are_encoded_as_they_were(kind: int, value: bytes) -> N
 
 
 @given(st.dictionaries(st.text(st.characters(codec="utf-8", exclude_characters="\0")), st.integers(-9, 9) | st.text()))
-def test_what_the_codec_accepts_is_decoded_by_it(document: dict[str, object]) -> None:
+def test_valid_documents_are_decoded_as_by_the_codec(document: dict[str, object]) -> None:
     assert decode_document(bson.encode(document)) == document
 
 
@@ -77,7 +77,7 @@ def test_what_the_codec_accepts_is_decoded_by_it(document: dict[str, object]) ->
         element(b"x", OBJECT, pack("<i", 6) + b"\0\0"),
     ],
 )
-def test_what_is_not_well_formed_is_the_fault_of_the_request(value: bytes) -> None:
+def test_malformed_bytes_in_the_request_are_the_clients_error(value: bytes) -> None:
     nested = from_elements(element(b"ping", STRING, b"\1\0\0\0\0") + element(b"a", OBJECT, from_elements(value)) + DB)
     request = Request(OpMsg(op_msg(nested, request_id=1)))
     error = error_of_request(InvalidBSONError("met on the way"), request)
@@ -85,7 +85,7 @@ def test_what_is_not_well_formed_is_the_fault_of_the_request(value: bytes) -> No
     assert error.code == ErrorCode.InvalidBSON
 
 
-def test_other_failures_are_ours() -> None:
+def test_other_failures_are_internal_errors() -> None:
     request = Request(OpMsg(op_msg(from_elements(element(b"odd", *ODD[0]) + DB), request_id=1)))
     assert error_of_request(InvalidBSONError("of a reply"), request) is None
     assert error_of_request(ZeroDivisionError(), request) is None
@@ -93,7 +93,7 @@ def test_other_failures_are_ours() -> None:
     assert error_of_request(refused, request) is refused
 
 
-def test_top_level_that_is_not_well_formed() -> None:
+def test_malformed_top_level() -> None:
     with pytest.raises(CommandError) as caught:
         Request(OpMsg(op_msg(from_elements(element(b"ping", 0x33, b"") + DB), request_id=1)))
     assert caught.value.code == ErrorCode.InvalidBSON

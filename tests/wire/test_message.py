@@ -1,4 +1,4 @@
-"""Frames and OP_MSG: every case whole, byte by byte and with bytes behind it, and anything at all from hypothesis."""
+"""Frames and OP_MSG: every case whole, byte by byte and with trailing bytes, and arbitrary input from hypothesis."""
 
 import struct
 
@@ -51,7 +51,7 @@ def test_frame_reader_takes_a_frame_byte_by_byte(frame: bytes) -> None:
 
 
 @pytest.mark.parametrize("frame", FRAMES)
-def test_frame_reader_keeps_what_follows(frame: bytes) -> None:
+def test_frame_reader_keeps_trailing_bytes(frame: bytes) -> None:
     reader = FrameReader()
     reader.feed(frame + PLAIN[:10])
     assert reader.next_frame() == frame
@@ -71,7 +71,7 @@ def test_frame_reader_refuses_impossible_lengths(length: int) -> None:
 
 
 @given(st.lists(st.sampled_from(FRAMES), max_size=5), st.data())
-def test_frame_reader_cuts_any_stream_however_it_arrives(frames: list[bytes], data: st.DataObject) -> None:
+def test_frame_reader_splits_any_stream_however_it_arrives(frames: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(frames)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
     reader, found = FrameReader(), []
@@ -105,7 +105,7 @@ def test_op_msg_checksum_is_verified() -> None:
         OpMsg(broken)
 
 
-def test_checksum_comes_and_goes_without_a_trace() -> None:
+def test_adding_and_removing_a_checksum_restores_the_frame() -> None:
     assert without_checksum(SUMMED) == WITH_SEQUENCE
     assert without_checksum(PLAIN) == PLAIN
 
@@ -141,13 +141,13 @@ def test_op_msg_refuses_malformed_messages(frame: bytes) -> None:
 @pytest.mark.parametrize(
     "data", [b"\1", b"\5\0\0\0", b"\4\0\0\0\0", b"\xff\xff\xff\xff\0", DOCUMENTS[0] + b"\0", DOCUMENTS[1][:-1]]
 )
-def test_split_documents_refuses_what_does_not_add_up(data: bytes) -> None:
+def test_split_documents_refuses_inconsistent_lengths(data: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         split_documents(data)
 
 
 @given(st.binary(max_size=200), st.integers(0, 0xFFFFFFFF))
-def test_any_bytes_parse_or_are_refused(sections: bytes, flags: int) -> None:
+def test_any_bytes_are_parsed_or_refused(sections: bytes, flags: int) -> None:
     try:
         message = OpMsg(raw_frame(sections, flags))
         for sequence in message.sequences:
@@ -157,7 +157,7 @@ def test_any_bytes_parse_or_are_refused(sections: bytes, flags: int) -> None:
 
 
 @given(st.sampled_from(FRAMES), st.data())
-def test_any_mutilated_message_parses_or_is_refused(frame: bytes, data: st.DataObject) -> None:
+def test_any_damaged_message_is_parsed_or_refused(frame: bytes, data: st.DataObject) -> None:
     position = data.draw(st.integers(16, len(frame) - 1))
     mutilated = frame[:position] + bytes([data.draw(st.integers(0, 255))]) + frame[position + 1 :]
     try:

@@ -1,4 +1,4 @@
-"""Compression with pymongo as the client: it understands what we compress, and we what it compresses."""
+"""Compression with pymongo as the client, in both directions."""
 
 import socket
 import threading
@@ -20,7 +20,7 @@ from shardwright.wire.rawbson import index
 
 
 class CompressingServer:
-    """As much of a server as a pymongo client needs to ping it; keeps a log of the compressors it has met."""
+    """The minimal server that a pymongo client can ping; it records the compressors used."""
 
     def __init__(self) -> None:
         self.compressors_met: list[Compressor] = []
@@ -93,8 +93,8 @@ def server() -> Iterator[CompressingServer]:
         yield running
 
 
-def test_pymongo_and_we_understand_each_other_compressed(server: CompressingServer) -> None:
-    # snappy and zstd would need more packages beside pymongo; mongod speaks them in test_against_mongod.
+def test_pymongo_and_this_server_exchange_compressed_messages(server: CompressingServer) -> None:
+    # snappy and zstd would need packages in addition to pymongo; test_against_mongod covers them with mongod.
     client: MongoClient[dict[str, object]] = MongoClient(
         f"mongodb://127.0.0.1:{server.port}/?compressors=zlib&directConnection=true"
     )

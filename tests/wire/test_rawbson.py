@@ -1,4 +1,4 @@
-"""Raw BSON access against pymongo's codec, and against damage."""
+"""Raw BSON access compared with pymongo's codec, and on damaged documents."""
 
 import datetime
 import re
@@ -58,9 +58,9 @@ values = st.recursive(
 documents = st.dictionaries(names, values, max_size=6)
 
 
-def test_spans_tell_every_type_apart() -> None:
+def test_spans_distinguish_every_type() -> None:
     found = {name.decode(): rawbson.decode_value(DOCUMENT, span) for name, span in rawbson.spans(DOCUMENT)}
-    # What is read on its own is not yet put together to a DBRef.
+    # A value decoded on its own is not combined into a DBRef.
     assert found == bson.decode(DOCUMENT, codec_options=rawbson.VALUE_CODEC) | {"ref": {"$ref": "c", "$id": 1}}
 
 
@@ -81,7 +81,7 @@ def test_spans_know_the_deprecated_types(kind: int, value: bytes) -> None:
 
 
 @given(documents)
-def test_index_finds_what_the_codec_finds(fields: dict[str, Any]) -> None:
+def test_index_agrees_with_the_codec(fields: dict[str, Any]) -> None:
     document = bson.encode(fields)
     decoded = bson.decode(document, codec_options=rawbson.VALUE_CODEC)
     index = rawbson.index(document)
@@ -113,7 +113,7 @@ def test_without_spans_removes_what_without_removes(fields: dict[str, Any], remo
     assert rawbson.without_spans(document, spans) == rawbson.without(document, {name.encode() for name in removed})
 
 
-def test_without_is_the_document_itself_when_nothing_is_removed() -> None:
+def test_without_returns_the_same_object_if_nothing_is_removed() -> None:
     assert rawbson.without(DOCUMENT, {b"absent"}) is DOCUMENT
 
 
@@ -124,9 +124,9 @@ def test_index_keeps_the_last_of_repeated_names() -> None:
 
 
 @given(st.lists(documents, max_size=12))
-def test_array_documents_cuts_what_array_of_documents_joins(parts: list[dict[str, Any]]) -> None:
+def test_array_documents_reverses_array_of_documents(parts: list[dict[str, Any]]) -> None:
     encoded = [bson.encode(part) for part in parts]
-    # As raw documents: the codec would move an _id to the front of a document, but not of one inside an array.
+    # As raw documents: the codec moves _id to the front of a top-level document, but not of one inside an array.
     document = bson.encode({"documents": [rawbson.raw_document(part) for part in encoded]})
     span = rawbson.index(document)[b"documents"]
     assert rawbson.array_documents(document, span) == encoded
@@ -165,7 +165,7 @@ def test_raw_document_is_copied_verbatim_into_another() -> None:
     assert bson.encode({"inner": rawbson.raw_document(DOCUMENT)}) == bson.encode({"inner": EVERY_TYPE})
 
 
-def test_index_reads_a_document_that_lies_inside_other_bytes() -> None:
+def test_index_reads_a_document_inside_other_bytes() -> None:
     data = b"before" + DOCUMENT + b"after"
     assert rawbson.document_length(data, 6) == len(DOCUMENT)
     assert len(rawbson.index(data, 6)) == len(EVERY_TYPE)
@@ -260,12 +260,12 @@ def test_find_agrees_with_index(content: dict[str, Any]) -> None:
 
 
 @given(st.binary(max_size=40), st.binary(max_size=3))
-def test_find_in_anything_finds_or_raises(damaged: bytes, name: bytes) -> None:
+def test_find_in_any_bytes_finds_or_raises(damaged: bytes, name: bytes) -> None:
     with suppress(InvalidBSONError):
         rawbson.find(damaged, name)
 
 
-def test_find_gives_the_first_of_two_and_walks_no_further() -> None:
+def test_find_returns_the_first_of_two_and_reads_no_further() -> None:
     document = rawbson.from_elements(rawbson.element(b"a", rawbson.NULL, b"") * 2 + b"\x06broken")
     assert rawbson.find(document, b"a") == (rawbson.NULL, 4, 7, 7)
     with pytest.raises(InvalidBSONError):

@@ -1,1 +1,1 @@
-"""Tests of what sidecars share."""
+"""Tests of the code that sidecars share."""

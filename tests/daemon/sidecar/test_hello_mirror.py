@@ -1,4 +1,4 @@
-"""What clients are told of the local mongod, and when they are told again."""
+"""What clients see of the local mongod, and when they are notified of changes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -28,20 +28,20 @@ def mirror_of(*replies: Mapping[str, Any]) -> HelloMirror:
     return mirror
 
 
-def test_knows_its_own_address_from_the_beginning() -> None:
+def test_own_address_is_known_from_the_start() -> None:
     reply = mirror_of(hello(1)).current_reply(connection_id=9)
     assert reply is not None
     assert (reply["me"], reply["hosts"], reply["connectionId"]) == ("d0:1", ["d0:1"], 9)
 
 
-def test_a_reply_that_says_the_same_is_no_new_version() -> None:
+def test_an_identical_reply_does_not_change_the_version() -> None:
     mirror = mirror_of(hello(1))
     before = mirror.version
     mirror.observe(hello(1, localTime=5))
     assert mirror.version == before
 
 
-def test_a_change_of_mongod_or_of_an_address_is_a_new_version() -> None:
+def test_a_change_of_mongod_or_of_an_address_changes_the_version() -> None:
     mirror = mirror_of(hello(1))
     before = mirror.version
     mirror.observe(hello(2, secondary=True))
@@ -51,34 +51,34 @@ def test_a_change_of_mongod_or_of_an_address_is_a_new_version() -> None:
     assert not mirror.unmapped_members
 
 
-def test_an_older_reply_that_comes_late_is_passed_over() -> None:
+def test_an_older_reply_is_ignored() -> None:
     mirror = mirror_of(hello(3, secondary=True))
     mirror.observe(hello(2, secondary=False))
     assert mirror.hello is not None
     assert mirror.hello["secondary"] is True
 
 
-def test_another_run_of_mongod_begins_counting_again() -> None:
+def test_a_new_mongod_process_restarts_the_counter() -> None:
     mirror = mirror_of(hello(9))
     mirror.meet(hello(0, process=ObjectId(), secondary=True))
     assert mirror.hello is not None
     assert mirror.hello["secondary"] is True
 
 
-def test_a_reply_of_a_run_that_has_ended_is_passed_over() -> None:
+def test_a_reply_of_an_ended_process_is_ignored() -> None:
     mirror = mirror_of(hello(9, process=ObjectId(), secondary=False), hello(0, secondary=True))
     mirror.observe(hello(10, process=ObjectId(), secondary=False))
     assert mirror.hello is not None
     assert mirror.hello["secondary"] is True
 
 
-def test_says_nothing_while_mongod_is_gone() -> None:
+def test_there_is_no_reply_while_mongod_is_gone() -> None:
     mirror = mirror_of(hello(1))
     mirror.lose()
     assert mirror.current_reply(connection_id=1) is None
 
 
-def test_whoever_waits_is_woken_by_a_change_at_once() -> None:
+def test_a_change_wakes_waiters_at_once() -> None:
     mirror = mirror_of(hello(1))
 
     async def main() -> float:
@@ -92,7 +92,7 @@ def test_whoever_waits_is_woken_by_a_change_at_once() -> None:
     assert trio.run(main, clock=clock) == clock.current_time()
 
 
-def test_clients_learn_which_extensions_the_daemon_understands() -> None:
+def test_hello_lists_the_daemons_extensions() -> None:
     mirror = HelloMirror("m0:1", "d0:1", ("newField",))
     mirror.meet(hello(1))
     reply = mirror.current_reply(connection_id=9)

@@ -1,4 +1,4 @@
-"""A mongod's hello under the addresses of the daemons."""
+"""A mongod's hello with the addresses of the daemons."""
 
 from bson import ObjectId
 
@@ -18,14 +18,14 @@ HELLO = {
 }
 
 
-def test_every_address_is_that_of_a_daemon() -> None:
+def test_addresses_are_replaced_by_those_of_daemons() -> None:
     seen = rewrite_hello(HELLO, SIDECARS)
     assert seen["hosts"] == ["d0:1", "d1:1"]
     assert (seen["primary"], seen["me"]) == ("d0:1", "d0:1")
     assert seen["setName"] == "s"
 
 
-def test_a_member_without_daemon_is_left_out_everywhere() -> None:
+def test_a_member_without_a_daemon_is_omitted_everywhere() -> None:
     seen = rewrite_hello({**HELLO, "primary": "m2:1"}, SIDECARS)
     assert "primary" not in seen
     assert "arbiters" not in seen

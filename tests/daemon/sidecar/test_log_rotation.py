@@ -8,7 +8,7 @@ from pymongo.errors import OperationFailure
 from tests.shardd.mini_cluster import Member, replica_set
 
 ROTATED = "*.20??-??-??T??-??-??"
-"""The name of a log that was rotated, as mongod and we make it."""
+"""The name of a rotated log, the same for mongod and the daemon."""
 
 
 @pytest.mark.parametrize("kind", ["shardd", "configd"])
@@ -30,7 +30,7 @@ def test_both_logs_are_rotated(tmp_path: Path, kind: str) -> None:
 
 
 def check_refusal(member: Member, logs: Path) -> None:
-    """See that what the mongod refuses is not done by the daemon either."""
+    """Check that the daemon does not do what the mongod refuses."""
     with member.client() as client, pytest.raises(OperationFailure) as caught:
         client.admin.command("logRotate", "audit")
     assert caught.value.code == 4

@@ -11,7 +11,7 @@ from tests.shardd.mini_cluster import Client, replica_set
 
 
 def wait_until_writable(client: Client) -> None:
-    """Write until it works: the driver itself waits for a primary, up to its server selection timeout."""
+    """Write until it succeeds; the driver itself waits for a primary, up to its server selection timeout."""
     deadline = time.monotonic() + 30
     while True:
         try:

@@ -1,4 +1,4 @@
-"""The oplog comes to the times that clients wait for."""
+"""The oplog reaches the times that clients wait for."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
@@ -21,7 +21,7 @@ HERE = "host:1"
 
 
 class FakeMongod:
-    """A primary with an oplog that no-ops bring on by one tick each, and which is also its own pool."""
+    """A primary whose oplog advances by one tick with each no-op, and which is also its own pool."""
 
     def __init__(self) -> None:
         self.address = HERE
@@ -43,7 +43,7 @@ def find_after(time: Timestamp, cluster_time: Timestamp) -> Request:
     return Request(OpMsg(op_msg(bson.encode(body), request_id=next_request_id())))
 
 
-def test_a_time_in_the_future_does_not_keep_later_ones_from_being_reached() -> None:
+def test_a_time_in_the_future_does_not_prevent_reaching_later_ones() -> None:
     mongod = FakeMongod()
     writer = NoopWriter(cast("LocalMongod", mongod), cast("HelloMirror", mongod), cast("ConnectionPools", {}))
     trio.run(writer.reach, find_after(Timestamp(1_000_000, 1), Timestamp(10, 1)))

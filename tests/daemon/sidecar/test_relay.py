@@ -1,4 +1,4 @@
-"""A daemon looks like the mongod behind it, byte for byte where it can, to real drivers."""
+"""To real drivers a daemon looks like the mongod behind it, byte for byte where possible."""
 
 import asyncio
 import socket
@@ -103,7 +103,7 @@ def test_a_driver_finds_a_replica_set_of_daemons(alone: Set) -> None:
         assert client.relay.items.count_documents({"_id": "in a transaction"}) == 1
 
 
-def test_an_asynchronous_driver_does_too(alone: Set) -> None:
+def test_an_asynchronous_driver_finds_it_too(alone: Set) -> None:
     async def main() -> int:
         hosts = ",".join(member.address for member in alone.members)
         async with AsyncMongoClient[dict[str, Any]](f"mongodb://{hosts}/", replicaSet=alone.name) as client:
@@ -127,7 +127,7 @@ def test_mongod_knows_the_client(member: Member) -> None:
 
 
 @pytest.mark.parametrize("name", ["hello", "isMaster", "ismaster"])
-def test_hello_is_that_of_the_mongod_under_the_address_of_the_daemon(member: Member, name: str) -> None:
+def test_hello_is_mongods_with_the_address_of_the_daemon(member: Member, name: str) -> None:
     with member.client() as client, member.mongod_client() as mongod:
         seen, wanted = client.admin.command(name), mongod.admin.command(name)
     assert (seen["me"], seen["primary"], seen["hosts"]) == (member.address, member.address, [member.address])
@@ -140,7 +140,7 @@ def test_hello_is_that_of_the_mongod_under_the_address_of_the_daemon(member: Mem
     }
 
 
-def test_hello_waits_for_news_and_streams(member: Member) -> None:
+def test_hello_waits_for_changes_and_streams(member: Member) -> None:
     with Raw(member.address) as raw:
         version = bson.decode(raw.exchange({"hello": 1, "$db": "admin"}).body)["topologyVersion"]
         waiting = {"hello": 1, "topologyVersion": version, "maxAwaitTimeMS": 50, "$db": "admin"}
@@ -155,7 +155,7 @@ def test_hello_waits_for_news_and_streams(member: Member) -> None:
     ("fields", "code"),
     [({"maxAwaitTimeMS": 5}, 31368), ({"topologyVersion": {"processId": bson.ObjectId()}, "maxAwaitTimeMS": 5}, 40414)],
 )
-def test_malformed_waits_are_refused_as_by_mongod(member: Member, fields: dict[str, Any], code: int) -> None:
+def test_malformed_awaitable_hellos_get_mongods_errors(member: Member, fields: dict[str, Any], code: int) -> None:
     with member.client() as client:
         assert client.admin.command({"hello": 1, **fields}, check=False)["code"] == code
 

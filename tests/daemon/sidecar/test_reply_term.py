@@ -21,21 +21,21 @@ def frame_of(document: dict[str, Any]) -> bytes:
 
 @pytest.mark.parametrize("before", [{"n": 1, "ok": 1.0}, {"value": {"text": "x" * 100_000}, "ok": 1.0}, {"ok": 0.0}])
 @pytest.mark.parametrize("after", [{}, TIMES])
-def test_the_term_is_read_and_cut_off(before: dict[str, Any], after: dict[str, Any]) -> None:
+def test_the_term_is_read_and_stripped(before: dict[str, Any], after: dict[str, Any]) -> None:
     assert take_term(frame_of({**before, REPLICATION_DATA: METADATA, **after})) == (frame_of({**before, **after}), 7)
 
 
-def test_a_reply_that_tells_no_term_stays_as_it_is() -> None:
+def test_a_reply_without_a_term_is_unchanged() -> None:
     frame = frame_of({"ok": 0.0, **TIMES})
     assert take_term(frame) == (frame, None)
 
 
-def test_a_value_that_looks_like_it_is_none() -> None:
+def test_a_value_that_looks_like_a_term_is_ignored() -> None:
     frame = frame_of({"value": {REPLICATION_DATA: {"term": 1}}, "ok": 1.0})
     assert take_term(frame) == (frame, None)
 
 
-def test_a_value_that_looks_like_it_stays_in_the_reply() -> None:
+def test_a_value_that_looks_like_a_term_stays_in_the_reply() -> None:
     value = {"value": {REPLICATION_DATA: METADATA}}
     assert take_term(frame_of({**value, REPLICATION_DATA: {"term": bson.Int64(9)}})) == (frame_of(value), 9)
 
@@ -45,7 +45,7 @@ def test_a_reply_with_a_checksum() -> None:
     assert (OpMsg(reply).body, term) == (bson.encode({"n": 1}), 7)
 
 
-def test_a_mongod_tells_its_term_in_every_reply(member: Member) -> None:
+def test_mongod_reports_its_term_in_every_reply(member: Member) -> None:
     body = append(bson.encode({"ping": 1, "$db": "admin"}), ASK_FOR_TERM)
     with member.mongod_client() as client:
         term = client.admin.command("replSetGetStatus")["term"]

@@ -1,4 +1,4 @@
-"""What a daemon believes of its mongod's role after its process was stopped."""
+"""What a daemon assumes about its mongod's role after the process was paused."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -22,7 +22,7 @@ def hello(counter: int, term: int) -> dict[str, Any]:
 
 
 class World:
-    """A daemon whose clock is moved by the test, and the mongod that it asks."""
+    """A daemon whose clock the test advances, and its mongod."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -57,11 +57,11 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
     trio.run(main)
 
 
-def test_what_was_settled_is_certain(world: World) -> None:
+def test_a_settled_role_is_certain(world: World) -> None:
     assert world.certainty.is_certain
 
 
-def test_a_pause_is_noticed_when_it_is_asked_for_and_not_only_by_the_task(world: World) -> None:
+def test_a_pause_is_noticed_on_use_even_before_the_task_runs(world: World) -> None:
     world.pause()
     assert not world.certainty.is_certain
 
@@ -104,7 +104,7 @@ def test_waits_until_the_new_term_is_settled(world: World) -> None:
     assert world.asked == 0
 
 
-def test_an_answer_that_was_waited_for_through_another_pause_is_no_answer(world: World) -> None:
+def test_an_answer_received_after_another_pause_does_not_count(world: World) -> None:
     world.pause()
     pauses = iter([world.pause])
     world.while_asking = lambda: next(pauses, lambda: None)()
@@ -112,7 +112,7 @@ def test_an_answer_that_was_waited_for_through_another_pause_is_no_answer(world:
     assert world.asked == 2
 
 
-def test_all_who_wait_ask_once(world: World) -> None:
+def test_concurrent_waiters_share_one_hello(world: World) -> None:
     world.pause()
 
     async def wait() -> None:
@@ -124,7 +124,7 @@ def test_all_who_wait_ask_once(world: World) -> None:
     assert world.asked == 1
 
 
-def test_what_waits_for_something_of_a_role_is_cancelled_with_it(world: World) -> None:
+def test_waiting_within_a_role_is_cancelled_when_the_role_ends(world: World) -> None:
     ended: list[str] = []
 
     async def wait_for_what_never_comes() -> None:

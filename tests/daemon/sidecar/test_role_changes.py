@@ -1,4 +1,4 @@
-"""How soon a daemon tells what its mongod tells, and what a driver notices of a failover."""
+"""How soon a daemon reports its mongod's role changes, and what a driver notices of a failover."""
 
 import select
 import signal
@@ -20,7 +20,7 @@ NOTICE_SECONDS_MAX = 0.1
 
 
 class HelloStream:
-    """A connection on which a hello waits for news."""
+    """A connection with an awaitable hello."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.partition(":")
@@ -31,7 +31,7 @@ class HelloStream:
         self.receive()
 
     def wait_for_news(self) -> None:
-        """Ask for the next reply that differs from the last one."""
+        """Request the next reply that differs from the last one."""
         self._ask({"hello": 1, "topologyVersion": self._version, "maxAwaitTimeMS": 30_000})
 
     def receive(self) -> dict[str, object]:
@@ -62,7 +62,7 @@ def streams(alone: Set) -> Iterator[dict[str, HelloStream]]:
 
 
 def lag_of_the_daemon(member: Member, streams: dict[str, HelloStream], *, is_primary: bool) -> float:
-    """How many seconds after the mongod its daemon tells that it is primary, or that it is not any more."""
+    """How many seconds after the mongod its daemon reports that it is primary, or no longer primary."""
     told: dict[str, float] = {}
     while len(told) < len(streams):
         waiting = {stream.socket: name for name, stream in streams.items() if name not in told}
@@ -72,12 +72,12 @@ def lag_of_the_daemon(member: Member, streams: dict[str, HelloStream], *, is_pri
         for name in (waiting[each] for each in readable):
             if streams[name].receive()["isWritablePrimary"] is is_primary:
                 told[name] = now
-            else:  # news of something else, such as the time before a new primary accepts writes
+            else:  # another change, such as the period before a new primary accepts writes
                 streams[name].wait_for_news()
     return told[member.address] - told[member.mongod_plan.address]
 
 
-def test_a_step_down_is_told_within_100_ms_of_the_mongod(alone: Set, streams: dict[str, HelloStream]) -> None:
+def test_a_step_down_is_reported_within_100_ms_of_mongod(alone: Set, streams: dict[str, HelloStream]) -> None:
     (member,) = alone.members
     for stream in streams.values():
         stream.wait_for_news()
@@ -86,7 +86,7 @@ def test_a_step_down_is_told_within_100_ms_of_the_mongod(alone: Set, streams: di
         assert lag_of_the_daemon(member, streams, is_primary=False) < NOTICE_SECONDS_MAX
 
 
-def test_a_step_up_is_told_within_100_ms_of_the_mongod(alone: Set, streams: dict[str, HelloStream]) -> None:
+def test_a_step_up_is_reported_within_100_ms_of_mongod(alone: Set, streams: dict[str, HelloStream]) -> None:
     (member,) = alone.members
     for stream in streams.values():
         stream.wait_for_news()
@@ -135,6 +135,6 @@ def test_a_driver_follows_a_failover_and_loses_no_acknowledged_write(tmp_path: P
 
 
 def wait_for(progress: threading.Semaphore, count: int) -> None:
-    """Wait until so many more writes have been acknowledged."""
+    """Wait until ``count`` more writes have been acknowledged."""
     for _ in range(count):
-        assert progress.acquire(timeout=60), "writing did not go on"
+        assert progress.acquire(timeout=60), "writing did not continue"

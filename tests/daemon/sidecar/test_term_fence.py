@@ -1,4 +1,4 @@
-"""What a mongod refuses since a later term has begun."""
+"""What a mongod refuses after a later term has begun."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -30,7 +30,7 @@ def lone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoneMongod]:
 
 
 class AnyTerm(LocalMongod):
-    """A mongod as a daemon sees it that has just been started and takes every term for the present one."""
+    """A mongod as seen by a daemon that has just started and considers every term the current one."""
 
     def __init__(self, mongod: LocalMongod) -> None:
         self.__dict__.update(mongod.__dict__)

@@ -1,4 +1,4 @@
-"""Step-up and step-down as a daemon meets them."""
+"""A daemon's handling of step-up and step-down."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ PROCESS = ObjectId()
 
 
 class Recorder:
-    """Hooks that write down what happens to them."""
+    """Hooks that record how they are called."""
 
     def __init__(self) -> None:
         self.events: list[str] = []
@@ -41,7 +41,7 @@ def observe(mirror: HelloMirror, counter: int, term: int | None) -> None:
 
 
 def events_of(*steps: Callable[[HelloMirror], None]) -> list[str]:
-    """What hooks are told while a mongod goes through ``steps``."""
+    """The calls of the hooks while a mongod goes through ``steps``."""
     recorder = Recorder()
 
     async def main() -> None:
@@ -60,12 +60,12 @@ def events_of(*steps: Callable[[HelloMirror], None]) -> list[str]:
     return recorder.events[: recorder.events.index("end")]
 
 
-def test_work_of_a_term_ends_before_step_down_is_told() -> None:
+def test_work_of_a_term_ends_before_the_step_down_hook() -> None:
     events = events_of(lambda mirror: observe(mirror, 1, 3), lambda mirror: observe(mirror, 2, None))
     assert events == ["up 3", "work of 3 cancelled", "down"]
 
 
-def test_a_mongod_that_is_lost_has_stepped_down() -> None:
+def test_losing_mongod_counts_as_a_step_down() -> None:
     events = events_of(lambda mirror: observe(mirror, 1, 3), HelloMirror.lose)
     assert events == ["up 3", "work of 3 cancelled", "down"]
 
@@ -75,6 +75,6 @@ def test_a_new_term_is_a_new_step_up_even_without_a_pause() -> None:
     assert events == ["up 3", "work of 3 cancelled", "down", "up 4"]
 
 
-def test_a_change_that_leaves_the_primary_alone_is_not_noticed() -> None:
+def test_a_change_that_does_not_affect_the_primary_calls_no_hook() -> None:
     events = events_of(lambda mirror: observe(mirror, 1, 3), lambda mirror: mirror.learn_sidecars({"x:1": "y:1"}))
     assert events == ["up 3"]

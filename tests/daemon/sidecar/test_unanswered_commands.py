@@ -1,4 +1,4 @@
-"""What a daemon left in mongod's hands at the end of a term is over before the next term begins."""
+"""Commands left unanswered at the end of a term are finished before the next term begins."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ TERM = 1
 
 
 class StoppableMongod(LoneMongod):
-    """A mongod of its own, in a daemon's term that does not end by itself."""
+    """A separate mongod, in a daemon's term that does not end by itself."""
 
     pid: int
 
@@ -81,7 +81,7 @@ async def is_under_way(mongod: LocalMongod, name: str) -> bool:
 
 @asynccontextmanager
 async def locked_out(mongod: LocalMongod, name: str) -> AsyncIterator[trio.CancelScope]:
-    """In the block mongod is at a command that cannot go on; at its end it can."""
+    """In the block mongod is executing a command that is blocked; after it the command can continue."""
     await mongod.pool.command("admin", {"fsync": 1, "lock": True})
     async with trio.open_nursery() as nursery:
         try:
@@ -101,7 +101,7 @@ async def begin(mongod: LocalMongod, name: str) -> None:
         await mongod.command("left", {"create": name})
 
 
-def test_what_mongod_had_not_read_is_executed_before_the_next_term(lone: StoppableMongod) -> None:
+def test_unread_commands_are_executed_before_the_next_term(lone: StoppableMongod) -> None:
     async def check(mongod: LocalMongod) -> None:
         await begin(mongod, "first")  # so that there is a connection
         with stopped(lone.pid):
@@ -116,7 +116,7 @@ def test_what_mongod_had_not_read_is_executed_before_the_next_term(lone: Stoppab
     lone.run(check)
 
 
-def test_what_mongod_is_at_is_killed(lone: StoppableMongod) -> None:
+def test_running_commands_are_killed(lone: StoppableMongod) -> None:
     async def check(mongod: LocalMongod) -> None:
         async with locked_out(mongod, "killed") as task:
             task.cancel()
@@ -128,7 +128,7 @@ def test_what_mongod_is_at_is_killed(lone: StoppableMongod) -> None:
     lone.run(check)
 
 
-def test_what_belongs_to_the_term_is_not_waited_for(lone: StoppableMongod) -> None:
+def test_commands_of_the_current_term_are_not_waited_for(lone: StoppableMongod) -> None:
     async def check(mongod: LocalMongod) -> None:
         async with locked_out(mongod, "of_this_term"):
             await mongod.unanswered.wait_earlier_over(TERM)
@@ -138,7 +138,7 @@ def test_what_belongs_to_the_term_is_not_waited_for(lone: StoppableMongod) -> No
 
 
 class SlowPool:
-    """A pool in which the wait for a connection is long enough for two elections."""
+    """A pool in which waiting for a connection takes long enough for two elections."""
 
     def __init__(self) -> None:
         self.term = TERM

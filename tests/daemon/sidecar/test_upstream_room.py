@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("method", ["forward", "pass_on"])
-def test_the_client_is_refused_and_its_connection_ends(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+def test_the_client_gets_an_error_and_is_disconnected(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     monkeypatch.setattr(UNREAD_REPLIES, "bounds", UnreadBounds(patience_seconds=0.1))
     mongod = Shard()
 

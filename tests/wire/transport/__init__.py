@@ -1,1 +1,1 @@
-"""Tests of the trio side of the wire, over real sockets."""
+"""Tests of `wire.transport` over real sockets."""

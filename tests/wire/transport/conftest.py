@@ -1,4 +1,4 @@
-"""What the tests of the transport share."""
+"""Fixtures shared by the tests of the transport."""
 
 import pytest
 

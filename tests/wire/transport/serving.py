@@ -1,4 +1,4 @@
-"""A server on a real socket with a handler of the test's own, and clients for it."""
+"""A server on a real socket with the test's own handler, and clients for it."""
 
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -21,11 +21,11 @@ Answer = Callable[[ClientConnection, Request], Awaitable[dict[str, Any] | None]]
 SECONDS_MAX = 10
 
 starts_reactor = False
-"""Whether servers are run with the reactor, as the daemons run theirs; see the fixture `both_ways_of_waiting`."""
+"""Whether servers use the reactor, as those of the daemons do; see the fixture `both_ways_of_waiting`."""
 
 
 class RecordingHandler:
-    """Answers by a function and remembers which clients came and went."""
+    """Answers with a function and records which clients connected and disconnected."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
@@ -57,19 +57,19 @@ class Serving:
         self._connected: list[RawClient] = []
 
     async def connect(self) -> "RawClient":
-        """A connection that sends and receives bytes as told."""
+        """A connection that sends and receives raw bytes."""
         client = RawClient(await trio.open_tcp_stream("127.0.0.1", self.port))
         self._connected.append(client)
         return client
 
     async def disconnect_all(self) -> None:
-        """Close the connections that `connect` made."""
+        """Close the connections opened by `connect`."""
         for client in self._connected:
             await client.stream.aclose()
 
 
 class RawClient:
-    """A client without manners."""
+    """A client that may violate the protocol."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self.stream = stream
@@ -79,7 +79,7 @@ class RawClient:
         await self.stream.send_all(data)
 
     async def receive(self) -> bytes | None:
-        """The next frame, None when the server has closed."""
+        """The next frame; None if the server has closed the connection."""
         while (frame := self._reader.next_frame()) is None:
             data = await self.stream.receive_some(65536)
             if not data:
@@ -104,7 +104,7 @@ def listen(port: int = 0) -> socket.socket:
 
 @asynccontextmanager
 async def serving(answer: Answer, *, connections_max: int = 100, port: int = 0) -> AsyncIterator[Serving]:
-    """Run a server for the length of the block."""
+    """Run a server during the block."""
     handler = RecordingHandler(answer)
     server = Server(handler, connections_max=connections_max)
     listener = listen(port)
@@ -123,5 +123,5 @@ async def serving(answer: Answer, *, connections_max: int = 100, port: int = 0) 
 
 
 async def answer_ok(client: ClientConnection, request: Request) -> dict[str, Any]:
-    """An answer that tells what was asked."""
+    """A reply that contains the name of the command."""
     return {"asked": request.name, "ok": 1.0}

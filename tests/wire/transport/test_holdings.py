@@ -1,4 +1,4 @@
-"""What cursors keep between two requests takes its part of the memory for replies, and gives way to replies."""
+"""Memory held by cursors between two requests counts towards the limit for replies, and gives way to replies."""
 
 from typing import TYPE_CHECKING, cast
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Batch(Holding):
-    """Remembers that it was ended."""
+    """Records that it was discarded."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Batch(Holding):
 
 
 class FakeClient:
-    """A client of whom no more is asked than what is reserved for it."""
+    """A client with nothing but its reservation."""
 
     class stream:
         is_closed = False
@@ -40,7 +40,7 @@ def counted(unread: UnreadReplies) -> tuple[int, int, int]:
     return unread.total_bytes, unread.reservations.total_bytes, unread.holdings.total_bytes
 
 
-def test_what_was_reserved_for_a_request_is_counted_once_when_it_stays() -> None:
+def test_a_kept_reservation_is_counted_once() -> None:
     async def main() -> None:
         unread, batch = UnreadReplies(UnreadBounds(total_bytes=100)), Batch()
         client = cast("ClientConnection", FakeClient())
@@ -60,7 +60,7 @@ def test_what_was_reserved_for_a_request_is_counted_once_when_it_stays() -> None
     trio.run(main)
 
 
-def test_what_has_rested_long_gives_way_to_who_waits() -> None:
+def test_long_idle_holdings_give_way_to_waiting_operations() -> None:
     async def main() -> None:
         unread = UnreadReplies(UnreadBounds(total_bytes=100, patience_seconds=10))
         old, new = Batch(), Batch()
@@ -77,7 +77,7 @@ def test_what_has_rested_long_gives_way_to_who_waits() -> None:
     trio.run(main, clock=MockClock(autojump_threshold=0))
 
 
-def test_what_exceeds_the_bound_alone_ends_all_others_and_stays() -> None:
+def test_a_holding_that_alone_exceeds_the_limit_replaces_all_others() -> None:
     async def main() -> None:
         unread = UnreadReplies(UnreadBounds(total_bytes=100))
         small, large, next_one = Batch(), Batch(), Batch()
@@ -90,7 +90,7 @@ def test_what_exceeds_the_bound_alone_ends_all_others_and_stays() -> None:
     trio.run(main)
 
 
-def test_a_reply_waits_for_room_that_only_resting_batches_take() -> None:
+def test_a_reply_waits_for_room_occupied_by_idle_batches() -> None:
     UNREAD_REPLIES.bounds = UnreadBounds(total_bytes=2 * FRAME_BYTES, patience_seconds=1.0)
 
     async def main() -> None:
@@ -101,7 +101,7 @@ def test_a_reply_waits_for_room_that_only_resting_batches_take() -> None:
             await client.send(op_msg(PING, request_id=1))
             assert (await client.receive_document())["code"] == ErrorCode.ExceededMemoryLimit
             assert not batch.is_ended
-            await trio.sleep(0.6)  # it has rested for the bounds' patience then
+            await trio.sleep(0.6)  # longer than ``patience_seconds``
             await client.send(op_msg(PING, request_id=2))
             await read_whole(client)
             assert batch.is_ended

@@ -1,4 +1,4 @@
-"""Daemons of one machine reach each other over UNIX sockets, and over TCP where there is none."""
+"""Daemons on one machine reach each other through UNIX sockets, or through TCP if there is none."""
 
 import socket
 from pathlib import Path

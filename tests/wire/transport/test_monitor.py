@@ -1,4 +1,4 @@
-"""Following a replica set: elections, members that come and go, primaries that are not believed."""
+"""Monitoring a replica set: elections, members that come and go, primaries that are not accepted."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -24,7 +24,7 @@ def hello() -> dict[str, Any]:
 
 
 class FakeMember:
-    """A member that answers hello as told, at once when something changes."""
+    """A member that answers hello with a given state, at once when it changes."""
 
     def __init__(self) -> None:
         self._process = ObjectId()
@@ -56,7 +56,7 @@ class FakeSet:
         self.hosts = [server.address for server in servers]
 
     def elect(self, number: int, *, term: int, **fields: Any) -> None:  # noqa: ANN401 - fields of hello
-        """Make a member primary; it says so with its election's id."""
+        """Make a member primary; it reports its election id."""
         election = {"electionId": ObjectId(f"7fffffff{term:016x}"), "setVersion": 1}
         self.members[number].become(**{"isWritablePrimary": True, "hosts": self.hosts, **election, **fields})
 
@@ -109,7 +109,7 @@ def test_an_election_is_noticed_when_it_happens() -> None:
     trio.run(with_fake_set, 3, scenario)
 
 
-def test_a_primary_of_an_older_election_is_not_believed() -> None:
+def test_a_primary_of_an_older_election_is_not_accepted() -> None:
     async def scenario(fake: FakeSet, monitor: ReplicaSetMonitor) -> None:
         fake.elect(1, term=2)
         await wait_for(monitor, lambda: monitor.primary == fake.hosts[1])
@@ -137,7 +137,7 @@ def test_a_member_of_another_set_is_not_used() -> None:
     trio.run(with_fake_set, 2, scenario)
 
 
-def test_a_member_that_dies_is_not_primary_any_more() -> None:
+def test_a_dead_member_is_no_longer_primary() -> None:
     async def scenario(fake: FakeSet, monitor: ReplicaSetMonitor) -> None:
         await fake.servers[0].server.drain(0)
         await wait_for(monitor, lambda: monitor.primary is None)
@@ -154,7 +154,7 @@ def test_extensions_of_members_are_known() -> None:
     trio.run(with_fake_set, 2, scenario)
 
 
-def test_a_member_that_refuses_a_write_is_asked_again_at_once() -> None:
+def test_a_member_that_refuses_a_write_is_checked_at_once() -> None:
     async def scenario(fake: FakeSet, monitor: ReplicaSetMonitor) -> None:
         monitor.on_error(fake.hosts[0], CommandError(ErrorCode.NotWritablePrimary, "not primary"))
         assert monitor.primary is None
@@ -173,7 +173,7 @@ def test_an_error_from_before_the_last_hello_changes_nothing() -> None:
     trio.run(with_fake_set, 2, scenario)
 
 
-def test_a_broken_connection_closes_those_that_are_idle() -> None:
+def test_a_broken_connection_closes_the_idle_ones() -> None:
     async def scenario(fake: FakeSet, monitor: ReplicaSetMonitor) -> None:
         before = monitor.members[fake.hosts[0]].pool_generation
         monitor.on_error(fake.hosts[0], BackendError(fake.hosts[0], "closed the connection", sent=True))
@@ -183,7 +183,7 @@ def test_a_broken_connection_closes_those_that_are_idle() -> None:
     trio.run(with_fake_set, 2, scenario)
 
 
-def test_a_set_that_lost_all_members_is_looked_for_at_its_seeds_again() -> None:
+def test_a_set_without_members_is_looked_for_at_its_seeds_again() -> None:
     async def scenario(fake: FakeSet, monitor: ReplicaSetMonitor) -> None:
         for member in fake.members:
             member.become(isWritablePrimary=True, setName="other", hosts=fake.hosts)

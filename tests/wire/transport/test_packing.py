@@ -1,4 +1,4 @@
-"""Long messages are compressed in threads, while the other clients are served."""
+"""Long messages are compressed in threads while other clients are served."""
 
 import threading
 from typing import Any
@@ -71,7 +71,7 @@ def test_others_are_served_while_a_long_message_is_compressed(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("announced", [-1, LONG_MESSAGE_BYTES, MESSAGE_BYTES_MAX])
-def test_a_wrong_announcement_closes_the_connection(announced: int) -> None:
+def test_a_wrong_announced_size_closes_the_connection(announced: int) -> None:
     async def main() -> None:
         async with serving(answer_long_to_long) as served:
             client = await served.connect()

@@ -1,4 +1,4 @@
-"""Connections and pools: reuse, bounds, peers that restart, callers that give up."""
+"""Connections and pools: reuse, limits, peers that restart, callers that give up."""
 
 from typing import Any
 
@@ -77,7 +77,7 @@ def test_connections_are_kept_for_later_only_while_few_are_in_use() -> None:
     trio.run(main)
 
 
-def test_no_more_connections_than_allowed_and_waiters_get_theirs() -> None:
+def test_connections_are_limited_and_waiters_get_theirs() -> None:
     async def main() -> None:
         gate = Gate()
         async with serving(gate.answer) as served, trio.open_nursery() as nursery:
@@ -98,7 +98,7 @@ def test_no_more_connections_than_allowed_and_waiters_get_theirs() -> None:
     trio.run(main)
 
 
-def test_a_caller_that_gives_up_closes_its_connection_and_frees_its_place() -> None:
+def test_a_caller_that_gives_up_closes_its_connection_and_frees_its_slot() -> None:
     async def main() -> None:
         gate = Gate()
         async with serving(gate.answer) as served, trio.open_nursery() as nursery:
@@ -118,7 +118,7 @@ def test_a_caller_that_gives_up_closes_its_connection_and_frees_its_place() -> N
     trio.run(main)
 
 
-def test_a_host_that_restarted_is_met_with_fresh_connections() -> None:
+def test_a_restarted_host_gets_new_connections() -> None:
     async def main() -> None:
         async with trio.open_nursery() as nursery:
             pools = ConnectionPools(hello)
@@ -134,7 +134,7 @@ def test_a_host_that_restarted_is_met_with_fresh_connections() -> None:
     trio.run(main)
 
 
-def test_nobody_listening_is_a_connect_failure_that_sent_nothing() -> None:
+def test_no_listener_is_a_connect_failure_and_nothing_was_sent() -> None:
     async def main() -> None:
         async with serving(answer_ok) as served:
             pass
@@ -146,7 +146,7 @@ def test_nobody_listening_is_a_connect_failure_that_sent_nothing() -> None:
 
 
 @pytest.mark.parametrize("address", ["a..b:1", "a" * 64 + ".example:1", "127.0.0.1:port", "127.0.0.1"])
-def test_what_can_be_no_address_is_a_connect_failure(address: str) -> None:
+def test_an_impossible_address_is_a_connect_failure(address: str) -> None:
     async def main() -> None:
         with pytest.raises(ConnectFailedError):
             await Connection.open(address)
@@ -154,7 +154,7 @@ def test_what_can_be_no_address_is_a_connect_failure(address: str) -> None:
     trio.run(main)
 
 
-def test_a_peer_that_closes_instead_of_answering_may_have_executed() -> None:
+def test_a_peer_that_closes_instead_of_answering_may_have_executed_the_request() -> None:
     async def leave(client: ClientConnection, request: Request) -> dict[str, Any] | None:
         if request.name == "hello":
             return {"ok": 1.0}
@@ -172,7 +172,7 @@ def test_a_peer_that_closes_instead_of_answering_may_have_executed() -> None:
     trio.run(main)
 
 
-def test_a_pool_is_filled_to_its_minimum_without_counting_as_used() -> None:
+def test_filling_a_pool_to_its_minimum_does_not_count_as_use() -> None:
     async def main() -> None:
         async with serving(answer_ok) as served, trio.open_nursery() as nursery:
             pools = ConnectionPools(hello, PoolOptions(connections_min=3))
@@ -211,7 +211,7 @@ def test_unused_connections_are_closed_down_to_the_minimum() -> None:
     trio.run(main)
 
 
-def test_whoever_cleans_up_when_the_pools_have_ended_is_still_served() -> None:
+def test_clean_up_after_the_pools_have_ended_still_works() -> None:
     async def main() -> None:
         async with serving(answer_ok) as served:
             pools = ConnectionPools(hello)

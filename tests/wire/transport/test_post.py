@@ -1,4 +1,4 @@
-"""What is posted in the reactor goes out once everything that has come is worked on, whole and in order."""
+"""Frames posted in the reactor are sent after all received messages have been processed, whole and in order."""
 
 import socket
 from contextlib import suppress
@@ -30,7 +30,7 @@ def fill(there: Peer) -> int:
     return _ROOM_BYTES - len(rest)
 
 
-def test_it_goes_out_when_all_that_has_come_is_worked_on() -> None:
+def test_posted_frames_are_sent_after_all_received_messages() -> None:
     async def main(first: Peer, nursery: trio.Nursery) -> None:
         seen: list[tuple[bytes, bytes]] = []
         async with peer() as second, trio.open_nursery() as answering:
@@ -58,7 +58,7 @@ def test_it_goes_out_when_all_that_has_come_is_worked_on() -> None:
     run(main)
 
 
-def test_in_a_task_it_goes_out_at_once() -> None:
+def test_in_a_task_frames_are_sent_at_once() -> None:
     async def main(there: Peer, nursery: trio.Nursery) -> None:
         assert there.stream.post(frame()) is None
         assert arrived(there) == frame()
@@ -85,7 +85,7 @@ def test_frames_keep_their_order() -> None:
     run(main)
 
 
-def test_what_finds_no_room_is_written_when_there_is_some() -> None:
+def test_bytes_that_do_not_fit_are_written_when_there_is_room() -> None:
     async def main(there: Peer, nursery: trio.Nursery) -> None:
         received: list[tuple[bytes | None, bool]] = []
 
@@ -112,8 +112,8 @@ def test_what_finds_no_room_is_written_when_there_is_some() -> None:
     run(main)
 
 
-def test_room_that_there_is_only_later_is_waited_for_at_once() -> None:
-    """The request loop begins in its task, so that the frame is written when the reactor is about to wait for long."""
+def test_waiting_for_room_starts_at_once() -> None:
+    """The request loop starts in its task, so the frame is written when the reactor is about to wait for long."""
 
     async def main(there: Peer, nursery: trio.Nursery) -> None:
         async def step() -> bool:
@@ -138,7 +138,7 @@ def test_room_that_there_is_only_later_is_waited_for_at_once() -> None:
     run(main)
 
 
-def test_who_sends_more_than_it_reads_is_waited_for() -> None:
+def test_a_peer_that_sends_more_than_it_reads_is_waited_for() -> None:
     count, length = 10, 20_000
 
     async def main(there: Peer, nursery: trio.Nursery) -> None:
@@ -168,7 +168,7 @@ def test_who_sends_more_than_it_reads_is_waited_for() -> None:
     run(main)
 
 
-def test_who_waits_for_the_answer_meets_the_error() -> None:
+def test_the_error_is_raised_where_the_reply_is_awaited() -> None:
     async def main(there: Peer, nursery: trio.Nursery) -> None:
         async def step() -> bool:
             await there.stream.receive()
@@ -184,7 +184,7 @@ def test_who_waits_for_the_answer_meets_the_error() -> None:
     run(main)
 
 
-def test_closing_sends_it() -> None:
+def test_closing_sends_posted_frames() -> None:
     async def main(there: Peer, nursery: trio.Nursery) -> None:
         async def step() -> bool:
             await there.stream.receive()
@@ -199,7 +199,7 @@ def test_closing_sends_it() -> None:
     run(main)
 
 
-def test_who_is_cancelled_has_sent_it() -> None:
+def test_posted_frames_are_sent_despite_cancellation() -> None:
     async def main(there: Peer, nursery: trio.Nursery) -> None:
         async def step() -> bool:
             there.stream.post(frame(200))

@@ -1,4 +1,4 @@
-"""The reactor calls back for its sockets, and trio's own tasks, deadlines and threads get on as without it."""
+"""The reactor calls back for its sockets, and trio's own tasks, deadlines and threads work as without it."""
 
 import socket
 from collections.abc import Awaitable, Callable, Iterator
@@ -14,7 +14,7 @@ _SECONDS_MAX = 10.0
 
 
 class Watched:
-    """A socket that a reactor watches, its peer, and what the reactor told."""
+    """A socket watched by a reactor, its peer, and the events reported."""
 
     def __init__(self, reactor: Reactor) -> None:
         self._reactor = reactor
@@ -44,7 +44,7 @@ def watched(reactor: Reactor) -> Iterator[Watched]:
 
 
 def run(main: Callable[[Reactor], Awaitable[None]]) -> None:
-    """Run a test with a reactor of its own."""
+    """Run a test with its own reactor."""
 
     async def with_reactor() -> None:
         reactor = Reactor()
@@ -55,7 +55,7 @@ def run(main: Callable[[Reactor], Awaitable[None]]) -> None:
     trio.run(with_reactor)
 
 
-def test_data_is_told_once_while_trio_has_nothing_to_do() -> None:
+def test_data_is_reported_once_while_trio_is_idle() -> None:
     async def main(reactor: Reactor) -> None:
         with watched(reactor) as there:
             there.peer.send(b"some")
@@ -70,7 +70,7 @@ def test_data_is_told_once_while_trio_has_nothing_to_do() -> None:
     run(main)
 
 
-def test_a_peer_that_closes_is_told_of_together_with_what_it_sent() -> None:
+def test_a_close_is_reported_together_with_the_last_data() -> None:
     async def main(reactor: Reactor) -> None:
         with watched(reactor) as there:
             there.peer.send(b"last")
@@ -91,7 +91,7 @@ def test_deadlines_are_kept() -> None:
 
 
 def test_deadlines_are_kept_while_the_reactor_is_busy() -> None:
-    """Each callback makes the next one due, so that the reactor is never at rest."""
+    """Each callback triggers the next one, so that the reactor is never idle."""
 
     async def main(reactor: Reactor) -> None:
         with watched(reactor) as there:
@@ -130,7 +130,7 @@ def test_threads_can_call_trio() -> None:
     run(main)
 
 
-def test_a_task_that_a_callback_has_made_ready_goes_on_at_once() -> None:
+def test_a_task_made_runnable_by_a_callback_continues_at_once() -> None:
     async def main(reactor: Reactor) -> None:
         with watched(reactor) as there:
             async with trio.open_nursery() as nursery:
@@ -149,7 +149,7 @@ def test_a_task_that_a_callback_has_made_ready_goes_on_at_once() -> None:
     run(main)
 
 
-def test_a_socket_that_is_closed_by_a_callback_is_told_of_no_more() -> None:
+def test_a_socket_closed_by_a_callback_is_not_reported() -> None:
     async def main(reactor: Reactor) -> None:
         with watched(reactor) as first, watched(reactor) as second:
             calls: list[str] = []
@@ -174,7 +174,7 @@ def test_a_socket_that_is_closed_by_a_callback_is_told_of_no_more() -> None:
     run(main)
 
 
-def test_a_trio_that_does_not_tell_its_epoll_is_left_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_epoll_descriptor_trio_does_the_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         monkeypatch.setattr(module, "_epoll_descriptor", lambda: None)
         reactor = Reactor()

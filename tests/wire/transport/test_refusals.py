@@ -1,4 +1,4 @@
-"""Refused connections in the log."""
+"""Logging of refused connections."""
 
 import logging
 
@@ -13,7 +13,7 @@ def counts(caplog: pytest.LogCaptureFixture) -> list[int]:
     return [vars(record)["fields"]["refused_count"] for record in caplog.records]
 
 
-def test_one_line_a_second_says_how_many_were_refused(caplog: pytest.LogCaptureFixture) -> None:
+def test_one_line_per_second_reports_the_number_of_refusals(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     refusals = RefusalLog()
 

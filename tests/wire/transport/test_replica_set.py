@@ -18,7 +18,7 @@ Answer = Callable[[], dict[str, Any]]
 
 
 class OneMember(ReplicaSetClient):
-    """A client whose member answers with what a test gives it, and needs no sockets."""
+    """A client without sockets, whose member gives the replies defined by a test."""
 
     def __init__(self, *answers: Answer) -> None:
         self._answers = list(answers)
@@ -51,7 +51,7 @@ def batch(name: str, cursor: int, *documents: dict[str, Any]) -> Answer:
 
 
 def read(member: OneMember) -> list[dict[str, Any]]:
-    """What a find finds."""
+    """The documents that a find returns."""
 
     async def find() -> list[bytes]:
         return await member.find_raw("config", {"find": "chunks"})
@@ -60,14 +60,14 @@ def read(member: OneMember) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("failure", [lost, stepped_down])
-def test_reading_begins_anew_after_a_failure(failure: Answer) -> None:
+def test_reading_starts_again_after_a_failure(failure: Answer) -> None:
     first = batch("firstBatch", 5, {"_id": 1})
     member = OneMember(failure, first, failure, first, batch("nextBatch", 0, {"_id": 2}))
     assert read(member) == [{"_id": 1}, {"_id": 2}]
     assert member.failures == (2 if failure is stepped_down else 0)
 
 
-def test_reading_is_given_up_in_the_end() -> None:
+def test_reading_eventually_gives_up() -> None:
     with pytest.raises(BackendError):
         read(OneMember(*[lost] * 10))
     with pytest.raises(CommandError):

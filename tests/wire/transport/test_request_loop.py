@@ -21,7 +21,7 @@ _READ_BYTES = 65_536
 
 
 def frame(length: int = 100) -> bytes:
-    """A message of so many bytes."""
+    """A message of ``length`` bytes."""
     empty = len(op_msg(bson.encode({"text": ""}), request_id=1))
     return op_msg(bson.encode({"text": "x" * (length - empty)}), request_id=1)
 
@@ -35,7 +35,7 @@ def is_in_task() -> bool:
 
 
 class Peer:
-    """A stream that request loops read from, and who writes to it."""
+    """A stream that request loops read from, and the socket that writes to it."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
@@ -66,12 +66,12 @@ def run(main: Callable[[Peer, trio.Nursery], Awaitable[None]], *, starts_reactor
 
 
 async def settled() -> None:
-    """Let everything happen that can."""
+    """Let everything run until it has to wait."""
     await trio.sleep(0.01)
 
 
 async def receive_all(there: Peer) -> None:
-    """Take what comes until cancelled."""
+    """Receive frames until cancelled."""
     while await there.trio.receive_some():
         continue
 
@@ -120,7 +120,7 @@ def test_a_step_is_run_by_the_reactor_until_it_asks_for_its_task() -> None:
     run(main)
 
 
-def test_what_a_step_raises_is_raised_in_the_task() -> None:
+def test_an_exception_of_a_step_is_raised_in_the_task() -> None:
     async def main(there: Peer, nursery: trio.Nursery) -> None:
         async def fail() -> bool:
             await there.stream.receive()
@@ -133,7 +133,7 @@ def test_what_a_step_raises_is_raised_in_the_task() -> None:
     run(main)
 
 
-def test_a_cancelled_task_takes_over_what_is_under_way() -> None:
+def test_a_cancelled_task_takes_over_the_current_step() -> None:
     async def main(there: Peer, nursery: trio.Nursery) -> None:
         seen: list[type[BaseException]] = []
 
@@ -175,7 +175,7 @@ def test_a_task_that_is_cancelled_by_its_own_step_takes_over() -> None:
     run(main)
 
 
-def test_trio_refuses_what_takes_a_task_in_the_reactor() -> None:
+def test_trio_refuses_task_primitives_in_the_reactor() -> None:
     async def main(there: Peer, nursery: trio.Nursery) -> None:
         async def forget() -> bool:
             await there.stream.receive()
@@ -223,7 +223,7 @@ def test_frames_sent_at_once_all_arrive(lengths: list[int], starts_reactor: bool
     run(main, starts_reactor=starts_reactor)
 
 
-def test_what_comes_while_a_step_is_busy_is_found_by_the_next_wait() -> None:
+def test_data_that_arrives_during_a_step_is_found_by_the_next_wait() -> None:
     async def main(there: Peer, nursery: trio.Nursery) -> None:
         other = Peer()
         received: list[bytes | None] = []
@@ -248,8 +248,8 @@ def test_what_comes_while_a_step_is_busy_is_found_by_the_next_wait() -> None:
     run(main)
 
 
-def test_one_long_frame_after_the_other_is_relayed() -> None:
-    """Whether there is more behind a relayed frame is not known; the next must not be received as a whole for that."""
+def test_consecutive_long_frames_are_relayed() -> None:
+    """It is unknown whether more data follows a relayed frame; still the next frame must not be received whole."""
 
     async def main(there: Peer, nursery: trio.Nursery) -> None:
         answer = frame(5_000_000)
@@ -278,7 +278,7 @@ def test_one_long_frame_after_the_other_is_relayed() -> None:
     run(main)
 
 
-def test_a_receiver_that_is_slow_is_waited_for_in_the_task() -> None:
+def test_a_slow_receiver_is_waited_for_in_the_task() -> None:
     async def main(there: Peer, nursery: trio.Nursery) -> None:
         answer = frame(5_000_000)
         places: list[bool] = []
@@ -300,7 +300,7 @@ def test_a_receiver_that_is_slow_is_waited_for_in_the_task() -> None:
     run(main)
 
 
-def test_request_loops_of_another_thread_have_nothing_to_do_with_this_reactor() -> None:
+def test_request_loops_of_another_thread_do_not_use_this_reactor() -> None:
     places: list[bool] = []
     received: list[bytes | None] = []
 

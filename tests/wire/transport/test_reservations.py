@@ -43,10 +43,10 @@ def _own_numbers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 class Shard:
-    """Answers each request at length.
+    """Answers each request with a long reply.
 
     Attributes:
-        connections: how many are open to it.
+        connections: the number of open connections.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class Shard:
 
 @asynccontextmanager
 async def in_front_of_shard(*, replies: int = 1, is_read: bool = True) -> AsyncIterator[tuple[Serving, Shard]]:
-    """A server that answers with what it gets from a shard: of so many long replies at once, the last."""
+    """A server that requests ``replies`` long replies from a shard at once, and answers with the last."""
     shard = Shard()
 
     async def receive(into: list[dict[str, Any]]) -> None:
@@ -112,7 +112,7 @@ async def asked(served: Serving, count: int) -> list[RawClient]:
 
 @contextmanager
 def no_room() -> Iterator[None]:
-    """In the block others have reserved all there is."""
+    """In the block, others have reserved all memory."""
     reservations, size = UNREAD_REPLIES.reservations, UNREAD_REPLIES.bounds.total_bytes
     reservations.total_bytes += size
     UNREAD_REPLIES.change_total(size)
@@ -126,7 +126,7 @@ async def left_by(served: Serving) -> None:
     await until(lambda: not served.server.clients)
 
 
-def test_replies_that_are_not_read_never_take_more_than_the_bound() -> None:
+def test_unread_replies_never_exceed_the_limit() -> None:
     UNREAD_REPLIES.bounds = UnreadBounds(total_bytes=3 * FRAME_BYTES, patience_seconds=2.0)
 
     async def main() -> None:
@@ -175,7 +175,7 @@ def test_an_operation_that_needs_several_replies_does_not_wait_for_itself() -> N
     trio.run(main)
 
 
-def test_operations_that_need_several_replies_exceed_the_bound_one_at_a_time() -> None:
+def test_operations_that_need_several_replies_exceed_the_limit_one_at_a_time() -> None:
     reservations, operations = UNREAD_REPLIES.reservations, 3
     UNREAD_REPLIES.bounds = UnreadBounds(total_bytes=operations * REPLY_BYTES)
 
@@ -221,7 +221,7 @@ def test_a_read_without_room_is_refused_and_its_connection_closed() -> None:
     trio.run(main)
 
 
-def test_the_reply_to_a_write_is_received_in_the_end() -> None:
+def test_the_reply_to_a_write_is_eventually_received() -> None:
     UNREAD_REPLIES.bounds = UnreadBounds(patience_seconds=0.1)
 
     async def main() -> None:
@@ -233,7 +233,7 @@ def test_the_reply_to_a_write_is_received_in_the_end() -> None:
     trio.run(main)
 
 
-def test_a_client_that_leaves_while_it_waits_for_room_is_forgotten() -> None:
+def test_a_client_that_disconnects_while_waiting_for_room_is_removed() -> None:
     async def main() -> None:
         async with in_front_of_shard() as (served, shard):
             with no_room():

@@ -1,4 +1,4 @@
-"""The server: what clients do wrong stays with them, what they do right is answered in order, and it ends in order."""
+"""The server: faulty clients affect only themselves, requests are answered in order, and shutdown is orderly."""
 
 import socket
 import struct
@@ -102,7 +102,7 @@ def test_a_command_error_becomes_a_reply() -> None:
     trio.run(main)
 
 
-def test_our_own_fault_is_told_and_closes_the_connection() -> None:
+def test_an_internal_error_is_reported_and_closes_the_connection() -> None:
     async def fail(client: ClientConnection, request: Request) -> dict[str, Any]:
         raise ZeroDivisionError("oh")
 
@@ -116,7 +116,7 @@ def test_our_own_fault_is_told_and_closes_the_connection() -> None:
     trio.run(main)
 
 
-def test_too_many_connections_are_refused_and_room_is_given_again() -> None:
+def test_too_many_connections_are_refused_until_others_close() -> None:
     async def main() -> None:
         async with serving(answer_ok, connections_max=1) as served:
             first = await served.connect()
@@ -135,7 +135,7 @@ def test_too_many_connections_are_refused_and_room_is_given_again() -> None:
 
 
 class Waiting:
-    """An answer that never comes, with events for what happens to it."""
+    """A handler that never answers, with events for what happens to it."""
 
     def __init__(self, *, interruptible: bool) -> None:
         self.begun = trio.Event()
@@ -155,7 +155,7 @@ class Waiting:
         return {"ok": 1.0}
 
 
-def test_a_client_that_leaves_interrupts_its_read() -> None:
+def test_a_disconnect_interrupts_a_read() -> None:
     async def main() -> None:
         waiting = Waiting(interruptible=True)
         async with serving(waiting.answer) as served:
@@ -168,7 +168,7 @@ def test_a_client_that_leaves_interrupts_its_read() -> None:
     trio.run(main)
 
 
-def test_a_half_closed_socket_counts_as_left() -> None:
+def test_a_half_closed_socket_counts_as_a_disconnect() -> None:
     async def main() -> None:
         waiting = Waiting(interruptible=True)
         async with serving(waiting.answer) as served:
@@ -182,7 +182,7 @@ def test_a_half_closed_socket_counts_as_left() -> None:
     trio.run(main)
 
 
-def test_a_client_that_leaves_does_not_interrupt_its_write() -> None:
+def test_a_disconnect_does_not_interrupt_a_write() -> None:
     async def main() -> None:
         waiting = Waiting(interruptible=False)
         async with serving(waiting.answer) as served:
@@ -217,7 +217,7 @@ def test_drain_lets_running_operations_end_and_closes_the_rest() -> None:
     trio.run(main)
 
 
-def test_drain_does_not_wait_for_ever() -> None:
+def test_drain_does_not_wait_forever() -> None:
     async def main() -> None:
         waiting = Waiting(interruptible=False)
         async with serving(waiting.answer) as served:
@@ -234,7 +234,7 @@ def test_drain_does_not_wait_for_ever() -> None:
     trio.run(main)
 
 
-def test_a_retryable_write_that_drain_interrupts_may_be_sent_again() -> None:
+def test_a_retryable_write_interrupted_by_drain_may_be_retried() -> None:
     async def main() -> None:
         waiting = Waiting(interruptible=False)
         async with serving(waiting.answer) as served:
@@ -249,7 +249,7 @@ def test_a_retryable_write_that_drain_interrupts_may_be_sent_again() -> None:
     trio.run(main)
 
 
-def test_drain_says_nothing_to_a_client_that_waits_for_no_reply() -> None:
+def test_drain_sends_nothing_to_a_client_that_expects_no_reply() -> None:
     async def main() -> None:
         waiting = Waiting(interruptible=False)
         async with serving(waiting.answer) as served:
@@ -263,7 +263,7 @@ def test_drain_says_nothing_to_a_client_that_waits_for_no_reply() -> None:
     trio.run(main)
 
 
-def test_drain_does_not_wait_for_those_who_wait_for_news() -> None:
+def test_drain_does_not_wait_for_awaitable_hellos() -> None:
     begun = trio.Event()
 
     async def wait_for_news(client: ClientConnection, request: Request) -> dict[str, Any]:
@@ -283,7 +283,7 @@ def test_drain_does_not_wait_for_those_who_wait_for_news() -> None:
 
 
 @pytest.mark.parametrize("length", [60_000, 100_000])
-def test_drain_lets_a_client_that_reads_slowly_have_its_reply(length: int) -> None:
+def test_drain_lets_a_slow_client_read_its_reply(length: int) -> None:
     async def answer_at_length(client: ClientConnection, request: Request) -> dict[str, Any]:
         client.stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
         return {"text": "x" * length, "ok": 1.0}
@@ -363,7 +363,7 @@ def test_other_legacy_queries_are_refused() -> None:
     trio.run(main)
 
 
-def test_a_message_of_many_reads_arrives_whole() -> None:
+def test_a_message_that_takes_many_reads_arrives_whole() -> None:
     async def count(client: ClientConnection, request: Request) -> dict[str, Any]:
         return {"n": len(request.documents(b"documents")), "ok": 1.0}
 

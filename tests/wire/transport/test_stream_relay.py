@@ -1,4 +1,4 @@
-"""Long frames passed on while they are still coming."""
+"""Forwarding long frames while they are still arriving."""
 
 import socket
 from collections.abc import AsyncIterator
@@ -22,7 +22,7 @@ def answer(length: int, *, response_to: int = 5) -> bytes:
 
 
 class Surroundings:
-    """A connection to a backend played by the test, and the client that its answers are for."""
+    """A connection to a backend played by the test, and the client for its replies."""
 
     def __init__(self) -> None:
         ours, self.backend = socket.socketpair()
@@ -58,7 +58,7 @@ async def relay() -> AsyncIterator[Surroundings]:
 
 
 @pytest.mark.parametrize("length", [1_000_000, 12_000_000])
-def test_a_long_answer_is_passed_on_and_not_returned(length: int) -> None:
+def test_a_long_reply_is_forwarded_and_not_returned(length: int) -> None:
     async def main() -> None:
         async with relay() as there, trio.open_nursery() as nursery:
             expected = answer(length)
@@ -79,7 +79,7 @@ def test_a_long_answer_is_passed_on_and_not_returned(length: int) -> None:
 
 
 @pytest.mark.parametrize("length", [10, 60_000, 70_000, 200_000])
-def test_a_short_answer_is_returned(length: int) -> None:
+def test_a_short_reply_is_returned(length: int) -> None:
     async def main() -> None:
         async with relay() as there, trio.open_nursery() as nursery:
             nursery.start_soon(there.answer_with, answer(length))
@@ -88,7 +88,7 @@ def test_a_short_answer_is_returned(length: int) -> None:
     trio.run(main)
 
 
-def test_an_answer_that_breaks_off_closes_the_connection() -> None:
+def test_a_truncated_reply_closes_the_connection() -> None:
     async def main() -> None:
         async with relay() as there, trio.open_nursery() as nursery:
             whole = answer(1_000_000)
@@ -100,7 +100,7 @@ def test_an_answer_that_breaks_off_closes_the_connection() -> None:
     trio.run(main)
 
 
-def test_a_client_that_left_is_not_taken_for_the_backend() -> None:
+def test_a_disconnected_client_is_not_mistaken_for_the_backend() -> None:
     async def main() -> None:
         async with relay() as there, trio.open_nursery() as nursery:
             there.client.close()
@@ -112,7 +112,7 @@ def test_a_client_that_left_is_not_taken_for_the_backend() -> None:
     trio.run(main)
 
 
-def test_a_client_is_sent_nothing_behind_a_part_of_an_answer() -> None:
+def test_nothing_is_sent_after_part_of_a_reply() -> None:
     async def main() -> None:
         async with relay() as there, trio.open_nursery() as nursery:
             beginning = answer(1_000_000)[:100_000]
@@ -128,7 +128,7 @@ def test_a_client_is_sent_nothing_behind_a_part_of_an_answer() -> None:
 
 
 class Changing(Relay):
-    """Writes capitals over the first and the last bytes of the text."""
+    """Overwrites the first and last bytes of the text with capitals."""
 
     def begin(self, beginning: bytes) -> tuple[bytes, int]:
         return beginning.replace(b"x", b"X", 1), 20
@@ -138,13 +138,13 @@ class Changing(Relay):
 
 
 class Unwilling(Relay):
-    """Wants none."""
+    """Declines every reply."""
 
     def begin(self, beginning: bytes) -> None:
         return None
 
 
-def test_an_answer_is_changed_on_its_way() -> None:
+def test_a_reply_is_changed_while_it_is_forwarded() -> None:
     async def main() -> None:
         async with relay() as there, trio.open_nursery() as nursery:
             whole = answer(1_000_000)
@@ -164,7 +164,7 @@ def test_an_answer_is_changed_on_its_way() -> None:
     trio.run(main)
 
 
-def test_a_long_answer_that_is_not_wanted_is_returned() -> None:
+def test_a_long_reply_declined_by_the_relay_is_returned() -> None:
     async def main() -> None:
         async with relay() as there, trio.open_nursery() as nursery:
             nursery.start_soon(there.answer_with, answer(1_000_000))
@@ -173,7 +173,7 @@ def test_a_long_answer_that_is_not_wanted_is_returned() -> None:
     trio.run(main)
 
 
-def test_the_answer_to_another_request_is_not_passed_on() -> None:
+def test_the_reply_to_another_request_is_not_forwarded() -> None:
     async def main() -> None:
         async with relay() as there, trio.open_nursery() as nursery:
             nursery.start_soon(lambda: there.answer_with(answer(1_000_000, response_to=6)[:50_000]))

@@ -1,4 +1,4 @@
-"""Replies that clients do not read take a bounded amount of memory, and no connection that others need for long."""
+"""Unread replies use a limited amount of memory, and do not hold connections that others need for long."""
 
 import socket
 from collections.abc import Callable, Iterator
@@ -51,7 +51,7 @@ async def asked_without_reading(served: Serving, count: int) -> list[Any]:
     return clients
 
 
-def test_total_is_bounded_by_closing_who_has_waited_longest() -> None:
+def test_total_is_limited_by_disconnecting_the_slowest_client() -> None:
     UNREAD_REPLIES.bounds = UnreadBounds(total_bytes=3 * REPLY_BYTES, client_bytes=1 << 30)
 
     async def main() -> None:
@@ -64,7 +64,7 @@ def test_total_is_bounded_by_closing_who_has_waited_longest() -> None:
     trio.run(main)
 
 
-def test_client_that_leaves_too_much_unread_is_closed_after_a_while() -> None:
+def test_client_with_too_much_unread_data_is_disconnected_after_a_while() -> None:
     UNREAD_REPLIES.bounds = UnreadBounds(client_bytes=REPLY_BYTES // 2, patience_seconds=0.05)
 
     async def main() -> None:
@@ -76,7 +76,7 @@ def test_client_that_leaves_too_much_unread_is_closed_after_a_while() -> None:
     trio.run(main)
 
 
-def test_frames_out_of_turn_count_too() -> None:
+def test_additional_frames_count_too() -> None:
     UNREAD_REPLIES.bounds = UnreadBounds(client_bytes=REPLY_BYTES // 2, patience_seconds=0.05)
 
     async def answer_twice(client: ClientConnection, request: Request) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def test_client_that_reads_gets_everything() -> None:
 
 
 class PooledRelay(Relay):
-    """Passes on what comes on a connection that others need."""
+    """Forwards replies from a connection that others need."""
 
     @property
     def patience_seconds(self) -> float:
@@ -117,7 +117,7 @@ class PooledRelay(Relay):
 
 
 async def relay_to(receiver: FrameStream, address: str, relay: Relay | None = None) -> bool:
-    """Relay a long reply to a receiver; whether the connection it came on can be used again."""
+    """Relay a long reply to a receiver; returns whether its source connection can be used again."""
     connection = await Connection.open(address)
     try:
         frame = op_msg(bson.encode({"ping": 1, "$db": "admin"}), request_id=3)
@@ -127,7 +127,7 @@ async def relay_to(receiver: FrameStream, address: str, relay: Relay | None = No
         connection.close()
 
 
-def test_connection_is_given_back_while_the_reply_waits() -> None:
+def test_connection_is_returned_while_the_reply_waits() -> None:
     async def main() -> None:
         ours, theirs = socket.socketpair()
         with theirs:
@@ -145,7 +145,7 @@ def test_connection_is_given_back_while_the_reply_waits() -> None:
     trio.run(main)
 
 
-def test_client_is_closed_if_there_is_no_room_for_the_reply() -> None:
+def test_client_is_disconnected_if_there_is_no_room_for_the_reply() -> None:
     UNREAD_REPLIES.bounds = UnreadBounds(client_bytes=1 << 20)
 
     async def main() -> None:
@@ -162,7 +162,7 @@ def test_client_is_closed_if_there_is_no_room_for_the_reply() -> None:
 
 
 class BoundedRelay(PooledRelay):
-    """Waits for a receiver that reads something, but not for ever."""
+    """Waits for a receiver that reads something, but not forever."""
 
     @property
     def patience_seconds(self) -> float:
@@ -174,7 +174,7 @@ class BoundedRelay(PooledRelay):
 
 
 async def read_slowly(theirs: socket.socket) -> None:
-    """Take a little of what comes, again and again, until cancelled."""
+    """Read a little at a time until cancelled."""
     theirs.setblocking(False)
     while True:
         await trio.lowlevel.wait_readable(theirs)
@@ -182,7 +182,7 @@ async def read_slowly(theirs: socket.socket) -> None:
         await trio.sleep(0.01)
 
 
-def test_connection_is_given_back_although_the_client_reads_a_little() -> None:
+def test_connection_is_returned_although_the_client_reads_a_little() -> None:
     async def main() -> None:
         ours, theirs = socket.socketpair()
         with theirs:
@@ -219,7 +219,7 @@ def test_client_that_reads_a_little_counts_as_one_that_reads_nothing() -> None:
 
 
 class RecordingRelay(PooledRelay):
-    """Remembers what was counted when the last bytes came."""
+    """Records the total when the last bytes arrived."""
 
     counted_at_end = 0
 
@@ -243,7 +243,7 @@ def test_reply_counts_while_it_is_received() -> None:
     trio.run(main)
 
 
-def test_room_is_asked_for_in_total_and_for_one_client() -> None:
+def test_room_depends_on_the_total_and_on_one_client() -> None:
     unread = UnreadReplies(UnreadBounds(total_bytes=10, client_bytes=5))
     assert unread.has_room_for(5)
     assert not unread.has_room_for(6)
