@@ -1,4 +1,4 @@
-"""Commands for each kind of daemon whose bytes are changed. None of them does harm, whatever its arguments become."""
+"""Commands for each kind of daemon, to be mutated. None of them does harm, whatever its arguments become."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -19,7 +19,7 @@ WRITES = frozenset(
         *("_configsvrCreateDatabase", "_shardsvrCreateCollectionParticipant"),
     }
 )
-"""Commands that would make a collection or a database whose name no client can read: their target is kept."""
+"""Commands that could create a collection or database with an unreadable name, so their target is not changed."""
 
 SESSION = {"id": Binary(UUID(int=7).bytes, 4)}
 VALUES: Document = {
@@ -39,7 +39,7 @@ COLLATION = {"locale": "de", "strength": 2}
 
 
 def reads_and_writes(db: str, name: str) -> list[Document]:
-    """What clients do with a collection that is sharded by ``key``, on two shards from 500 on."""
+    """Clients' commands on a collection sharded by ``key`` on two shards, split at 500."""
     full = f"{db}.{name}"
     commands: list[Document] = [
         {"find": name, "filter": {"key": 1, **VALUES}, "maxTimeMS": 1000, "lsid": SESSION},
@@ -85,7 +85,7 @@ def reads_and_writes(db: str, name: str) -> list[Document]:
 
 
 def about_the_server() -> list[Document]:
-    """What clients ask any server."""
+    """Clients' commands to any server."""
     admin: list[Document] = [
         {
             "hello": 1,
@@ -106,7 +106,7 @@ def about_the_server() -> list[Document]:
 
 
 def of_routers(full: str) -> list[Document]:
-    """Administration through a router, of a collection that does not exist."""
+    """Administration commands to a router, for a collection that does not exist."""
     shell: list[Document] = [
         {"split": full, "middle": {"key": 5}},
         {"split": full, "bounds": [{"key": 1}, {"key": 5}]},
@@ -124,7 +124,7 @@ def of_routers(full: str) -> list[Document]:
 
 
 def of_shards(db: str, name: str) -> list[Document]:
-    """What routers, config servers and other shards ask of a shard, about a collection that does not exist."""
+    """Commands of routers, config servers and other shards to a shard, for a collection that does not exist."""
     full = f"{db}.{name}"
     version: Document = {"e": ObjectId(), "t": Timestamp(1, 1), "v": Timestamp(1, 0)}
     unsharded: Document = {"e": ObjectId(bytes(12)), "t": Timestamp(0, 0), "v": Timestamp(0, 0)}
@@ -187,9 +187,9 @@ def _start_of_migration(full: str) -> Document:
 
 
 def of_participants(db: str) -> list[Document]:
-    """What coordinators have a shard do to a collection that belongs to nobody, and to a database that does not exist.
+    """Coordinators' commands to a participant, for an unused collection and a database that does not exist.
 
-    Each has a session of its own, so that a changed transaction number does not end the others.
+    Each has its own session, so that a changed transaction number does not affect the others.
     """
     name = "participants"
     database: Document = {"uuid": Binary(bytes(16), 4), "timestamp": Timestamp(1, 1), "lastMod": 1}
@@ -211,7 +211,7 @@ def of_participants(db: str) -> list[Document]:
 
 
 def of_config_servers(full: str) -> list[Document]:
-    """What routers and shards ask of the config servers, about a collection that does not exist."""
+    """Commands of routers and shards to the config servers, for a collection that does not exist."""
     version: Document = {"e": ObjectId(), "t": Timestamp(1, 1), "v": Timestamp(1, 0)}
     chunk: Document = {"min": {"a": 1}, "max": {"a": 5}, "lastmod": Timestamp(1, 1), "shard": "shard9"}
     commands: list[dict[str, Any]] = [

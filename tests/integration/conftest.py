@@ -14,26 +14,26 @@ _numbers = count(1)
 
 @pytest.fixture(scope="session")
 def routers(cluster: RunningCluster) -> Iterator[tuple[Client, Client]]:
-    """A client of each router alone."""
+    """A separate client of each router."""
     with cluster.direct("router.0") as first, cluster.direct("router.1") as second:
         yield first, second
 
 
 @pytest.fixture(scope="session")
 def client(routers: tuple[Client, Client]) -> Client:
-    """A client of the first router; a catalog change that it has seen, it has seen."""
+    """A client of the first router."""
     return routers[0]
 
 
 @pytest.fixture
 def other_client(routers: tuple[Client, Client]) -> Client:
-    """A client of the second router, which learns of the first one's changes when it needs to."""
+    """A client of the second router, which learns of the first one's changes only when necessary."""
     return routers[1]
 
 
 @pytest.fixture
 def database(client: Client) -> Iterator[Database[Document]]:
-    """An empty database of the test's own; its primary shard is the lower one."""
+    """The test's own empty database; its primary shard is the lower one."""
     name = f"integration_{next(_numbers)}"
     client.admin.command("enableSharding", name, primaryShard=LOWER)
     yield client[name]
@@ -42,13 +42,13 @@ def database(client: Client) -> Iterator[Database[Document]]:
 
 @pytest.fixture
 def placed(database: Database[Document]) -> Documents:
-    """An empty collection of the test's own, sharded by range and pre-placed on both shards."""
+    """The test's own empty collection, sharded by range and pre-placed on both shards."""
     return shard_by_range(database)
 
 
 @pytest.fixture(scope="session")
 def stock(client: Client) -> Iterator[Database[Document]]:
-    """Collections that tests of reads and writes share, one after the other."""
+    """Collections shared by tests of reads and writes, one test at a time."""
     database = client["integration_stock"]
     shard_by_range(database)
     shard_by_hash(database)

@@ -1,4 +1,4 @@
-"""What daemons tell over HTTP."""
+"""Metrics and health of daemons over HTTP."""
 
 import http.client
 
@@ -15,7 +15,7 @@ def http_get(address: str, path: str) -> tuple[int, str]:
 
 
 def sample(address: str, name: str, *, daemon: str = "router") -> float:
-    """The value of one sample of a daemon's metrics, without the prefix that all have; 0 if it is not there."""
+    """The value of one sample of a daemon's metrics, named without the common prefix; 0 if there is none."""
     beginning = f"shardwright_{daemon}_{name} "
     lines = http_get(address, "/metrics")[1].splitlines()
     return next((float(line[len(beginning) :]) for line in lines if line.startswith(beginning)), 0.0)

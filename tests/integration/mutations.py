@@ -1,4 +1,4 @@
-"""Well-formed commands in which single bytes are changed."""
+"""Mutation of single bytes in well-formed commands."""
 
 from collections.abc import Iterator
 from random import Random
@@ -13,7 +13,7 @@ class Mutations:
     """Changes bytes of commands at random.
 
     Args:
-        seed: the same one gives the same changes.
+        seed: the same seed gives the same changes.
     """
 
     def __init__(self, seed: int) -> None:
@@ -24,7 +24,7 @@ class Mutations:
 
         Args:
             body: the command.
-            keeps_target: the value of the first field, the collection, is not changed either.
+            keeps_target: whether the value of the first field, the collection, is kept too.
         """
         fields = list(index(body).values())
         database = index(body)[b"$db"]
@@ -43,7 +43,7 @@ class Mutations:
 
 
 def element_starts(document: bytes, start: int = 0) -> Iterator[int]:
-    """Where the type bytes of all elements are, at any depth."""
+    """The positions of the type bytes of all elements, at any depth."""
     for _, (kind, element_start, value_start, _) in spans(document, start):
         yield element_start
         if kind in (3, 4):

@@ -1,4 +1,4 @@
-"""A TCP connection over which any bytes can be sent, and that can be left at any moment."""
+"""A TCP connection over which any bytes can be sent, and which can be closed at any moment."""
 
 import socket
 from collections.abc import Iterator
@@ -24,11 +24,11 @@ class RawClient:
         self.socket.sendall(frame)
 
     def send_command(self, command: dict[str, Any], *, db: str = "admin", flags: int = 0) -> None:
-        """Send a command and do not wait for the answer."""
+        """Send a command without waiting for the reply."""
         self.send(op_msg_frame({**command, "$db": db}, flags))
 
     def receive(self) -> bytes:
-        """The next frame; b"" when the server has closed the connection."""
+        """The next frame; b"" if the server has closed the connection."""
         header = self._receive(16)
         return header + self._receive(int.from_bytes(header[:4], "little") - 16) if header else b""
 
@@ -42,7 +42,7 @@ class RawClient:
         return dict(bson.decode(self.receive()[21:]))
 
     def is_closed_by_server(self) -> bool:
-        """Wait until the server closes the connection, without having said anything more."""
+        """Wait until the server closes the connection; returns whether it has sent nothing more before."""
         try:
             return self.socket.recv(1) == b""
         except ConnectionResetError:

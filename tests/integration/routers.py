@@ -1,4 +1,4 @@
-"""Routers of a test's own, beside those of the cluster."""
+"""Additional routers for single tests."""
 
 import signal
 import subprocess
@@ -16,7 +16,7 @@ END_SECONDS_MAX = 30.0
 
 @contextmanager
 def extra_router(cluster: RunningCluster, *options: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """A router of one's own: its address and its process; ended after the block."""
+    """An additional router: its address and its process; stopped after the block."""
     with PortReservation() as ports:
         port = ports.hold_free()
     command = [
@@ -41,7 +41,7 @@ def extra_router(cluster: RunningCluster, *options: str) -> Iterator[tuple[str, 
 
 
 def worker_of(address: str) -> int | None:
-    """The pid of the worker that gets a new connection to a router, None if there is no router yet."""
+    """The pid of the worker that accepts a new connection to a router; None if there is no router yet."""
     try:
         with raw_client(address) as client:
             return int(client.command({"serverStatus": 1})["pid"])

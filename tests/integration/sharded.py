@@ -23,7 +23,7 @@ CATALOG_OPTIONS: Final = CodecOptions[Document](uuid_representation=UuidRepresen
 
 
 def shard_by_range(database: Database[Document], name: str = "ranged", *, key: str = "key") -> Documents:
-    """A new collection sharded on ``{key: 1}``: below `SPLIT_AT` on `LOWER`, from there on `UPPER`."""
+    """A new collection sharded on ``{key: 1}``: keys below `SPLIT_AT` are on `LOWER`, the others on `UPPER`."""
     namespace = f"{database.name}.{name}"
     admin = database.client.admin
     shard_collection(database, name, {key: 1})
@@ -51,7 +51,7 @@ def shard_collection(
 
 
 def catalog_entry(client: Client, namespace: str) -> Document | None:
-    """The document of ``config.collections``, None when the collection is not sharded."""
+    """The document of ``config.collections``; None if the collection is not sharded."""
     return client.config.get_collection("collections", CATALOG_OPTIONS).find_one({"_id": namespace})
 
 
@@ -79,6 +79,6 @@ def changes(client: Client, namespace: str, what: str) -> list[Document]:
 
 
 def assert_tiled(found: list[Document]) -> None:
-    """Chunks leave no gap and do not overlap."""
+    """Check that chunks have no gaps and do not overlap."""
     for before, after in pairwise(found):
         assert before["max"] == after["min"]

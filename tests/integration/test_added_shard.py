@@ -1,4 +1,4 @@
-"""A shard that was added through one router belongs to what another router sends to all shards."""
+"""A shard added through one router receives the commands that another router sends to all shards."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ DB = "added"
 
 @pytest.fixture(scope="module")
 def grown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    """A cluster of two shards to which ``third`` has been added since the second router has read which there are.
+    """A cluster of two shards to which ``third`` was added after the second router had read the list of shards.
 
     ``added.c``, sharded by ``k``, has documents on all three.
     """
@@ -46,11 +46,11 @@ def test_multi_writes_reach_it(grown: RunningCluster) -> None:
         assert {document["x"] for document in client[DB].c.find()} == {1}
 
 
-def test_its_databases_are_listed(grown: RunningCluster) -> None:
+def test_databases_on_the_added_shard_are_listed(grown: RunningCluster) -> None:
     with grown.direct("router.1") as client:
         assert "found" in client.list_database_names()
 
 
-def test_the_map_of_shards_has_it(grown: RunningCluster) -> None:
+def test_the_shard_map_contains_it(grown: RunningCluster) -> None:
     with grown.direct("router.1") as client:
         assert client.admin.command("getShardMap")["map"].keys() == {"config", "third", *grown.shards}

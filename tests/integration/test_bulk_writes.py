@@ -1,4 +1,4 @@
-"""Batches that are divided between shards, and answers that read as if there were one server."""
+"""Batches that are divided between shards, with replies as from a single server."""
 
 import pytest
 from bson.int64 import Int64
@@ -11,7 +11,7 @@ from tests.local_cluster import Client, RunningCluster
 
 
 def indexes(error: BulkWriteError) -> list[int]:
-    """Which operations failed."""
+    """The indexes of the failed operations."""
     return [item["index"] for item in error.details["writeErrors"]]
 
 
@@ -59,7 +59,7 @@ def test_ordered_batch_stops_at_the_first_error(ranged: Documents) -> None:
     assert keys(ranged) == [1, 2, 501, 800]
 
 
-def test_unordered_batch_goes_on_after_errors(ranged: Documents) -> None:
+def test_unordered_batch_continues_after_errors(ranged: Documents) -> None:
     ranged.insert_many([{"_id": "low", "key": 10}, {"_id": "high", "key": 800}])
     batch: list[Document] = [{"_id": n, "key": n} for n in range(20, 30)]
     batch.insert(2, {"_id": "high", "key": 800})
@@ -73,7 +73,7 @@ def test_unordered_batch_goes_on_after_errors(ranged: Documents) -> None:
     assert len(keys(ranged)) == 13
 
 
-def test_upserts_are_told_by_their_position_in_the_batch(ranged: Documents) -> None:
+def test_upserts_are_reported_by_their_position_in_the_batch(ranged: Documents) -> None:
     ranged.insert_one({"_id": 600, "key": 600})
     updates = [UpdateOne({"_id": n, "key": n}, {"$set": {"a": 1}}, upsert=True) for n in (1, 600, 2, 700, 800, 3)]
     for ordered in (True, False):
@@ -83,8 +83,8 @@ def test_upserts_are_told_by_their_position_in_the_batch(ranged: Documents) -> N
         assert result.matched_count == 1
 
 
-def test_error_of_targeting_is_one_of_the_batch(ranged: Documents) -> None:
-    """A statement that the router itself refuses has its place among those that shards refuse."""
+def test_targeting_error_is_a_write_error_of_the_batch(ranged: Documents) -> None:
+    """A statement refused by the router itself is reported like those refused by shards."""
     ranged.insert_one({"_id": "high", "key": 800})
     batch: list[Document] = [{"key": 1}, {"key": [1, 2]}, {"_id": "high", "key": 800}, {"key": 700}]
     with pytest.raises(BulkWriteError) as caught:
@@ -119,8 +119,8 @@ def test_unacknowledged_writes_arrive(collection: Documents) -> None:
     eventually(lambda: keys(collection) == [1])
 
 
-def test_connection_is_in_step_after_unacknowledged_writes(cluster: RunningCluster, ranged: Documents) -> None:
-    """An answer to one of them would be taken for that to the next command."""
+def test_connection_stays_in_sync_after_unacknowledged_writes(cluster: RunningCluster, ranged: Documents) -> None:
+    """A reply to one of them would be mistaken for the reply to the next command."""
     with cluster.direct("router.0", maxPoolSize=1) as client:
         collection = client[ranged.database.name][ranged.name]
         silent = collection.with_options(write_concern=WriteConcern(w=0))
@@ -131,7 +131,7 @@ def test_connection_is_in_step_after_unacknowledged_writes(cluster: RunningClust
         assert collection.count_documents({}) == 50
 
 
-def test_write_concern_that_cannot_be_met(ranged: Documents) -> None:
+def test_unsatisfiable_write_concern(ranged: Documents) -> None:
     hasty = ranged.with_options(write_concern=WriteConcern(w=2, wtimeout=1))
     with pytest.raises(BulkWriteError) as caught:
         hasty.insert_many([{"key": 1}, {"key": 501}])
@@ -141,7 +141,7 @@ def test_write_concern_that_cannot_be_met(ranged: Documents) -> None:
 
 
 def test_retried_batch_is_written_once(cluster: RunningCluster, ranged: Documents) -> None:
-    """The same statements under the same transaction number, as a driver repeats them after a lost answer."""
+    """The same statements with the same transaction number, as a driver repeats them after a lost reply."""
     inserts: Document = {"insert": ranged.name, "documents": [{"_id": n, "key": n * 100} for n in range(10)]}
     increments: Document = {
         "update": ranged.name,

@@ -1,4 +1,4 @@
-"""Splitting, merging and moving chunks, and what the catalog says afterwards."""
+"""Splitting, merging and moving chunks, and the resulting catalog."""
 
 from collections.abc import Callable
 
@@ -26,7 +26,7 @@ from tests.local_cluster import Client, RunningCluster
 
 @pytest.fixture
 def whole(database: Database[Document]) -> Documents:
-    """A collection of one chunk on the lower shard."""
+    """A collection with one chunk on the lower shard."""
     shard_collection(database, "whole", {"key": 1})
     return database["whole"]
 
@@ -95,7 +95,7 @@ def test_merge(client: Client, whole: Documents) -> None:
     assert_tiled(chunks(client, whole.full_name))
     [change] = changes(client, whole.full_name, "merge")
     assert change["details"]["numChunks"] == 3
-    # Merging what is one already changes nothing.
+    # Merging a single chunk changes nothing.
     before = lastmods(client, whole.full_name)
     client.admin.command("mergeChunks", whole.full_name, bounds=[{"key": 10}, {"key": MaxKey()}])
     assert lastmods(client, whole.full_name) == before
@@ -121,7 +121,7 @@ def test_move_changes_versions_and_history(client: Client, whole: Documents) -> 
         assert (change["details"]["from"], change["details"]["to"]) == (LOWER, UPPER)
 
 
-def test_move_to_where_it_is_changes_nothing(client: Client, placed: Documents) -> None:
+def test_move_to_its_owner_changes_nothing(client: Client, placed: Documents) -> None:
     before = lastmods(client, placed.full_name)
     client.admin.command("moveChunk", placed.full_name, find={"key": 700}, to=UPPER)
     assert lastmods(client, placed.full_name) == before
@@ -132,7 +132,7 @@ def test_move_by_bounds(client: Client, placed: Documents) -> None:
     assert placement(client, placed.full_name) == [LOWER, LOWER]
 
 
-def test_move_range_cuts_what_it_needs(client: Client, whole: Documents) -> None:
+def test_move_range_splits_chunks_as_needed(client: Client, whole: Documents) -> None:
     client.admin.command("moveRange", whole.full_name, min={"key": 10}, max={"key": 20}, toShard=UPPER)
     found = chunks(client, whole.full_name)
     assert [(chunk["min"]["key"], chunk["shard"]) for chunk in found] == [(MinKey(), LOWER), (10, UPPER), (20, LOWER)]

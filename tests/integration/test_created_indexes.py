@@ -1,4 +1,4 @@
-"""Indexes that not every shard can have."""
+"""Indexes that cannot be built on every shard."""
 
 import pytest
 from pymongo.errors import OperationFailure
@@ -9,7 +9,7 @@ from tests.local_cluster import Client
 
 
 def names(mongod: Client, collection: Documents) -> set[str]:
-    """The names of the indexes that one shard has."""
+    """The names of the indexes on one shard."""
     return set(mongod[collection.database.name][collection.name].index_information())
 
 
@@ -21,7 +21,7 @@ def refused(collection: Documents, *indexes: Document) -> Document:
     return dict(failure.value.details)
 
 
-def test_what_one_shard_could_not_build_stays_on_none(
+def test_indexes_that_one_shard_could_not_build_are_on_none(
     placed: Documents, lower_mongod: Client, upper_mongod: Client
 ) -> None:
     placed.insert_many({"key": 600, "other": 1} for _ in range(2))
@@ -38,7 +38,7 @@ def test_what_one_shard_could_not_build_stays_on_none(
     assert names(lower_mongod, placed) == names(upper_mongod, placed) == before | {"unique"}
 
 
-def test_a_shard_that_has_another_index_of_that_name_is_asked_first(
+def test_a_shard_with_a_different_index_of_that_name_is_asked_first(
     placed: Documents, lower_mongod: Client, upper_mongod: Client
 ) -> None:
     upper_mongod[placed.database.name][placed.name].create_index("other", name="mine")

@@ -67,7 +67,7 @@ async def read_and_write(name: str, database: Any) -> None:  # noqa: ANN401 - a 
     assert caught.value.details["nInserted"] == 1
     assert caught.value.details["nModified"] == 1
     assert [error["index"] for error in caught.value.details["writeErrors"]] == [1]
-    # Many operations at the same time, on connections of their own.
+    # Many concurrent operations, each on its own connection.
     read = await asyncio.gather(*(collection.find_one({"key": n}) for n in range(0, 1000, 10)))
     assert [document["key"] for document in read] == list(range(0, 1000, 10))
 
@@ -81,7 +81,7 @@ def test_session(cluster: RunningCluster, collection: Documents, run: Callable[[
 def test_collections_of_a_database(
     cluster: RunningCluster, placed: Documents, run: Callable[[str, str, AsyncSession], None]
 ) -> None:
-    """Collections made by one client are there for another."""
+    """Collections created by one client exist for another."""
 
     async def names(database: Any) -> None:  # noqa: ANN401 - a database of either client
         assert await database.list_collection_names() == [placed.name]

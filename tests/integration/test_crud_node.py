@@ -1,4 +1,4 @@
-"""The Node.js driver; what it expects stands in the scripts."""
+"""The Node.js driver; the scripts contain the expected results."""
 
 import subprocess
 from pathlib import Path

@@ -12,7 +12,7 @@ COUNT = 1000
 
 
 def documents() -> list[Document]:
-    """As many as `COUNT`, half of them with keys of each shard."""
+    """`COUNT` documents, half of them with keys of each shard."""
     return [{"_id": n, "key": n, "group": n % 10, "tags": [n % 3, "all"]} for n in range(COUNT)]
 
 
@@ -33,14 +33,18 @@ def test_insert_many_keeps_every_document(filled: Documents) -> None:
     assert sorted(filled.find(), key=lambda document: document["_id"]) == documents()
 
 
-def test_documents_lie_where_their_chunks_are(ranged: Documents, lower_mongod: Client, upper_mongod: Client) -> None:
+def test_documents_are_stored_where_their_chunks_are(
+    ranged: Documents, lower_mongod: Client, upper_mongod: Client
+) -> None:
     ranged.insert_many(documents())
     for mongod, keys in [(lower_mongod, range(500)), (upper_mongod, range(500, COUNT))]:
         stored = mongod[ranged.database.name][ranged.name].find().sort("key", 1)
         assert [document["key"] for document in stored] == list(keys)
 
 
-def test_hash_spreads_documents_over_the_shards(hashed: Documents, lower_mongod: Client, upper_mongod: Client) -> None:
+def test_hash_distributes_documents_over_the_shards(
+    hashed: Documents, lower_mongod: Client, upper_mongod: Client
+) -> None:
     hashed.insert_many(documents())
     counts = [mongod[hashed.database.name][hashed.name].count_documents({}) for mongod in (lower_mongod, upper_mongod)]
     assert sum(counts) == COUNT
@@ -60,7 +64,7 @@ def test_batches_of_a_sorted_cursor(filled: Documents, batch_size: int) -> None:
     assert [document["key"] for document in found] == list(range(COUNT - 1, COUNT - 1 - limit, -1))
 
 
-def test_sort_by_a_field_that_the_projection_leaves_out(filled: Documents) -> None:
+def test_sort_by_a_field_that_the_projection_excludes(filled: Documents) -> None:
     found = list(filled.find({}, {"_id": 1}).sort("key", DESCENDING).limit(3))
     assert found == [{"_id": 999}, {"_id": 998}, {"_id": 997}]
 
@@ -137,7 +141,7 @@ def test_collections_of_a_database(database: Database[Document], placed: Documen
     assert database.list_collection_names() == ["unsharded"]
 
 
-def test_a_database_comes_and_goes(client: Client) -> None:
+def test_a_database_is_created_and_dropped(client: Client) -> None:
     name = "integration_passing"
     assert client[name].things.find_one() is None
     assert name not in client.list_database_names()

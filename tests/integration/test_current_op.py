@@ -1,4 +1,4 @@
-"""``currentOp`` shows all operations there are, not only as many as fit into a first batch."""
+"""``currentOp`` shows all operations, not only as many as fit into a first batch."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -15,7 +15,7 @@ CONNECTIONS = 120
 
 @pytest.fixture(scope="module")
 def clients(cluster: RunningCluster) -> Iterator[set[str]]:
-    """The addresses of many connections to the mongod of the lower shard, which do nothing."""
+    """The addresses of many idle connections to the mongod of the lower shard."""
     with ExitStack() as connections:
         addresses = set[str]()
         for _ in range(CONNECTIONS):

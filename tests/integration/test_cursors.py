@@ -1,4 +1,4 @@
-"""Cursors over two shards: batches, ends, sessions, time limits and the shards' own cursors behind them."""
+"""Cursors over two shards: batches, closing, sessions, time limits and the underlying cursors of the shards."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -30,7 +30,7 @@ def filled(ranged: Documents) -> Documents:
 
 @pytest.fixture
 def cursor_timeout_ms(client: Client) -> Iterator[int]:
-    """Cursors of the first router end after a tenth of a second idle."""
+    """Cursors of the first router are closed after being idle for a tenth of a second."""
     timeout = 100
     was = client.admin.command("setParameter", 1, cursorTimeoutMillis=timeout)["was"]
     yield timeout
@@ -38,7 +38,7 @@ def cursor_timeout_ms(client: Client) -> Iterator[int]:
 
 
 def open_cursors(client: Client) -> int:
-    """Cursors that are open on a router or a mongod."""
+    """The number of open cursors on a router or mongod."""
     return int(client.admin.command("serverStatus")["metrics"]["cursor"]["open"]["total"])
 
 
@@ -52,7 +52,7 @@ def namespace_cursors(mongod: Client, collection: Documents) -> list[Document]:
 
 
 def assert_no_cursors(lower_mongod: Client, upper_mongod: Client, collection: Documents) -> None:
-    """Soon there is no cursor left on either shard."""
+    """Wait until no cursor is left on either shard."""
     for mongod in (lower_mongod, upper_mongod):
         eventually(partial(_has_no_cursors, mongod, collection), what="no cursor is left on the shard")
 
@@ -84,7 +84,7 @@ def test_single_batch_leaves_no_cursor(filled: Documents) -> None:
     assert len(reply["cursor"]["firstBatch"]) == 10
 
 
-def test_limit_ends_the_cursor_and_those_of_the_shards(
+def test_limit_closes_the_cursor_and_those_of_the_shards(
     filled: Documents, lower_mongod: Client, upper_mongod: Client
 ) -> None:
     found = filled.find().sort("key", -1).limit(250).batch_size(100)
@@ -120,7 +120,7 @@ def test_closing_a_client_cursor_kills_it(client: Client, filled: Documents) -> 
 
 
 @pytest.mark.usefixtures("cursor_timeout_ms")
-def test_idle_cursor_is_ended(client: Client, filled: Documents, lower_mongod: Client, upper_mongod: Client) -> None:
+def test_idle_cursor_is_closed(client: Client, filled: Documents, lower_mongod: Client, upper_mongod: Client) -> None:
     timed_out = client.admin.command("serverStatus")["metrics"]["cursor"]["timedOut"]
     cursor = filled.find({}, no_cursor_timeout=False).batch_size(5)
     next(cursor)
@@ -153,7 +153,7 @@ def test_cursor_belongs_to_its_session(client: Client, filled: Documents) -> Non
 
 @pytest.mark.parametrize("process", ["router.0", "shard0.0.mongod"])
 def test_cursor_outlives_its_connection(cluster: RunningCluster, filled: Documents, process: str) -> None:
-    """As on a mongod, where a session belongs to no connection. Once the session is ended, a router has no cursor."""
+    """As on a mongod, where sessions are independent of connections. When it ends, so does a router's cursor."""
     session = {"id": Binary(uuid4().bytes, UUID_SUBTYPE)}
     db, is_router = filled.database.name, process == "router.0"
     with raw_client(cluster.address(process)) as leaving:
@@ -201,7 +201,7 @@ def test_tailable_cursor_of_an_unsharded_capped_collection(database: Database[Do
 
 
 def test_documents_of_many_sizes_fit_the_batches(ranged: Documents) -> None:
-    """A batch ends at 16 MiB, wherever the documents come from."""
+    """A batch is limited to 16 MiB, wherever the documents come from."""
     large = "x" * (3 << 20)
     ranged.insert_many({"key": key, "text": large} for key in (1, 2, 3, 4, 501, 502, 503, 504))
     reply = ranged.database.command("find", ranged.name, sort={"key": 1})

@@ -1,4 +1,4 @@
-"""Drops while both routers write, so that one of them always knows an older placement."""
+"""Drops while clients write through both routers, so that one of them always has an outdated placement."""
 
 import threading
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ ROUNDS = 3
 
 @contextmanager
 def writing(*clients: Client, database: str, name: str) -> Iterator[list[int]]:
-    """Inserts through each router, one after the other, until the block ends; counts those acknowledged. None fails."""
+    """Insert through each router until the block ends; yields the numbers of acknowledged inserts. None fails."""
     is_over = threading.Event()
     counts = [0] * len(clients)
     failures: list[int] = []
@@ -44,14 +44,14 @@ def writing(*clients: Client, database: str, name: str) -> Iterator[list[int]]:
     assert not failures
 
 
-def test_what_is_dropped_while_routers_write_can_be_sharded_again(
+def test_collection_dropped_while_routers_write_can_be_sharded_again(
     client: Client,
     other_client: Client,
     database: Database[Document],
     lower_mongod: Client,
     upper_mongod: Client,
 ) -> None:
-    """Inserts that come after a drop create the collection again, unsharded, on the primary shard and nowhere else."""
+    """Inserts after a drop create the collection again, unsharded, on the primary shard only."""
     for _ in range(ROUNDS):
         shard_collection(database, "c", {"_id": "hashed"})
         with writing(client, other_client, client, other_client, database=database.name, name="c") as counts:

@@ -1,4 +1,4 @@
-"""``explain`` tells which shards an operation is sent to."""
+"""``explain`` shows the shards to which an operation is sent."""
 
 import pytest
 from pymongo.database import Database
@@ -85,8 +85,8 @@ def test_explain_of_explain_is_refused(filled: Documents) -> None:
 
 
 @pytest.mark.parametrize("command", ["find", "aggregate"])
-def test_bytes_that_no_client_library_decodes(cluster: RunningCluster, filled: Documents, command: str) -> None:
-    """Text that is not UTF-8 and old binary data of a wrong length come back in the plan as they were sent."""
+def test_bytes_that_client_libraries_cannot_decode(cluster: RunningCluster, filled: Documents, command: str) -> None:
+    """Text that is not UTF-8 and old binary data with a wrong length are returned in the plan as they were sent."""
     text = element(b"t", STRING, b"\x04\0\0\0a\xffb\0")
     data = element(b"d", BINARY, b"\x06\0\0\0\x02\x63\0\0\0ab")
     odd = raw_document(from_elements(text + data))

@@ -25,7 +25,7 @@ def replicated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningClus
 
 @pytest.fixture
 def collection(replicated: RunningCluster) -> Iterator[Documents]:
-    """A sharded collection of two chunks, both on the one shard."""
+    """A sharded collection with two chunks, both on the only shard."""
     with replicated.client() as client:
         client.admin.command("enableSharding", "failover")
         client.admin.command("shardCollection", "failover.things", key={"key": 1})
@@ -35,7 +35,7 @@ def collection(replicated: RunningCluster) -> Iterator[Documents]:
 
 
 def primary(cluster: RunningCluster) -> int | None:
-    """Index of the member that says it is primary."""
+    """Index of the member that reports itself as primary."""
     for index in range(MEMBERS):
         with cluster.direct(f"{LOWER}.{index}.shardd", serverSelectionTimeoutMS=2000) as client:
             try:
@@ -47,7 +47,7 @@ def primary(cluster: RunningCluster) -> int | None:
 
 
 def wait_for_primary(cluster: RunningCluster, *, other_than: int | None = None) -> int:
-    """Index of the primary once there is one, or another one than before."""
+    """Index of the primary once there is one, or one other than before."""
 
     def new_primary() -> tuple[int] | None:
         index = primary(cluster)
@@ -57,13 +57,13 @@ def wait_for_primary(cluster: RunningCluster, *, other_than: int | None = None) 
 
 
 def hello_of_whole_set(client: Client) -> Document | None:
-    """The hello of a daemon once it names all members."""
+    """The hello of a daemon once it contains all members."""
     hello = client.admin.command("hello")
     return hello if len(hello["hosts"]) == MEMBERS and "primary" in hello else None
 
 
 def step_down(cluster: RunningCluster, index: int) -> None:
-    """Have a primary step down and stay down for a minute."""
+    """Make a primary step down and not stand for election for a minute."""
     with cluster.direct(f"{LOWER}.{index}.mongod") as client:
         client.admin.command("replSetStepDown", 60, secondaryCatchUpPeriodSecs=30)
 
@@ -79,7 +79,7 @@ def test_hello_names_daemons_only(replicated: RunningCluster) -> None:
 
 
 def test_step_down_during_writes(replicated: RunningCluster, collection: Documents) -> None:
-    """An election that is called for goes by without an error for writers that retry."""
+    """A planned election causes no errors for writers that retry."""
     old = wait_for_primary(replicated)
     with running_workload(collection) as workload:
         workload.wait_for_progress()
@@ -119,7 +119,7 @@ def test_secondaries_serve_reads(replicated: RunningCluster, collection: Documen
 
 
 def test_reads_after_writes_in_a_session(replicated: RunningCluster, collection: Documents) -> None:
-    """Causal consistency: a secondary waits until it has what the session wrote."""
+    """Causal consistency: a secondary waits until it has the session's writes."""
     with replicated.client(readPreference="secondary") as client:
         things = client.failover.things
         for n in range(20):

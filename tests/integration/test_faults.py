@@ -1,4 +1,4 @@
-"""A shard that is slow, stopped or dead; clients that leave."""
+"""A shard that is slow, paused or dead; clients that disconnect."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ def filled(ranged: Documents) -> Documents:
 
 @contextmanager
 def stopped(cluster: RunningCluster, name: str) -> Iterator[None]:
-    """A process that does nothing for the length of the block."""
+    """A process that is paused during the block."""
     cluster.kill(name, "STOP")
     try:
         yield
@@ -40,7 +40,7 @@ def stopped(cluster: RunningCluster, name: str) -> Iterator[None]:
 
 @contextmanager
 def dead(cluster: RunningCluster, *names: str) -> Iterator[None]:
-    """Processes that are killed, and started again after the block."""
+    """Processes that are killed, and restarted after the block."""
     try:
         for name in names:
             cluster.kill(name)
@@ -64,7 +64,7 @@ def works(action: Callable[[], object]) -> Callable[[], bool]:
 
 
 def operations_on(mongod: Client, namespace: str) -> list[Document]:
-    """What a mongod is doing on a collection."""
+    """The operations of a mongod on a collection."""
     return list(mongod.admin.aggregate([{"$currentOp": {}}, {"$match": {"ns": namespace, "active": True}}]))
 
 
@@ -86,12 +86,12 @@ def test_time_limit_on_a_shard_that_hangs(cluster: RunningCluster, filled: Docum
     assert filled.count_documents({}) == 100
 
 
-def test_slow_shard_answers_in_the_end(cluster: RunningCluster, filled: Documents) -> None:
+def test_slow_shard_eventually_answers(cluster: RunningCluster, filled: Documents) -> None:
     read: list[int] = []
     reader = threading.Thread(target=lambda: read.extend(document["key"] for document in filled.find().sort("key", 1)))
     with stopped(cluster, "shard1.0.mongod"):
         reader.start()
-        # Others get their answers while it waits.
+        # Others get their replies while it waits.
         for _ in range(20):
             assert filled.count_documents({"key": {"$lt": 500}}) == 50
         assert reader.is_alive()
@@ -126,7 +126,7 @@ def test_partial_results_of_a_dead_shard(cluster: RunningCluster, filled: Docume
     assert filled.count_documents({}) == 100
 
 
-def test_dead_config_server_does_not_stop_what_is_known(cluster: RunningCluster, filled: Documents) -> None:
+def test_dead_config_server_does_not_affect_known_collections(cluster: RunningCluster, filled: Documents) -> None:
     with dead(cluster, "config.0.configd"):
         assert filled.count_documents({}) == 100
         filled.insert_one({"_id": "meanwhile", "key": 700})
@@ -151,7 +151,7 @@ def test_dead_config_server_does_not_stop_what_is_known(cluster: RunningCluster,
     ],
     ids=["find", "find on one shard", "aggregate", "count", "distinct"],
 )
-def test_client_that_leaves_ends_its_operation(
+def test_disconnect_ends_the_operation(
     cluster: RunningCluster, filled: Documents, lower_mongod: Client, upper_mongod: Client, command: Document
 ) -> None:
     filled.insert_many({"key": 10} for _ in range(50))
@@ -166,7 +166,7 @@ def test_client_that_leaves_ends_its_operation(
         assert_idle(mongod, filled.full_name)
 
 
-def test_client_that_leaves_ends_its_get_more(
+def test_disconnect_ends_a_get_more(
     cluster: RunningCluster, filled: Documents, lower_mongod: Client, upper_mongod: Client
 ) -> None:
     with raw_client(cluster.address("router.0")) as leaving:
@@ -181,7 +181,7 @@ def test_client_that_leaves_ends_its_get_more(
 
 
 def assert_idle(mongod: Client, namespace: str) -> None:
-    """Well before it would end by itself, nothing runs on a collection."""
+    """Wait until nothing runs on a collection, well before the operation would end by itself."""
     eventually(lambda: not operations_on(mongod, namespace), within=15, what="the operation is gone")
 
 

@@ -18,7 +18,7 @@ WORKERS = 2
 
 
 def openers(log: Path) -> set[int]:
-    """The processes that have gone on in a new log."""
+    """The processes that have continued in a new log."""
     lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
     return {line["pid"] for line in lines if line["msg"] == "Log file opened"}
 
@@ -32,7 +32,7 @@ def wait_all_have_opened(log: Path, *, what: str) -> None:
     eventually(lambda: len(openers(log)) == WORKERS + 1, what=what)
 
 
-def test_log_that_workers_share(cluster: RunningCluster, tmp_path: Path) -> None:
+def test_log_shared_by_workers(cluster: RunningCluster, tmp_path: Path) -> None:
     log = tmp_path / "router.log"
     with extra_router(cluster, "--workers", str(WORKERS), "--log-file", str(log)) as (address, process):
         eventually(lambda: log.read_text().count('"Listening"') == WORKERS, what="all workers serve")
@@ -50,7 +50,7 @@ def test_log_that_workers_share(cluster: RunningCluster, tmp_path: Path) -> None
 
 
 def command(client: Client, document: dict[str, Any], *, until: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """The reply, asked for again until it is as wanted: two rotations within a second cannot both have a name."""
+    """Repeat a command until its reply is as wanted, since two rotations within a second would need the same name."""
 
     def ask() -> dict[str, Any] | None:
         reply = run(client, document)
@@ -60,7 +60,7 @@ def command(client: Client, document: dict[str, Any], *, until: Callable[[dict[s
 
 
 def run(client: Client, document: dict[str, Any], db: str = "admin") -> dict[str, Any]:
-    """The reply, failed or not, less what differs from server to server."""
+    """The reply, failed or not, without the fields that differ between servers."""
     try:
         reply = client[db].command(document)
     except OperationFailure as error:
@@ -85,12 +85,12 @@ def test_refusals_are_those_of_mongod(cluster: RunningCluster, document: dict[st
         assert run(router, document, db) == expected
 
 
-def test_worker_that_is_starting_is_not_ended_by_sigusr1(cluster: RunningCluster, tmp_path: Path) -> None:
+def test_starting_worker_survives_sigusr1(cluster: RunningCluster, tmp_path: Path) -> None:
     log = tmp_path / "router.log"
     with extra_router(cluster, "--workers", str(WORKERS), "--log-file", str(log), "--log-rotate", "reopen") as (
         _,
         process,
     ):
-        process.send_signal(signal.SIGUSR1)  # one worker serves already; the others may be anywhere in their start
+        process.send_signal(signal.SIGUSR1)  # one worker is ready; the others may be at any point of their start
         wait_all_have_opened(log, what="all processes obey")
         assert "A worker ended unexpectedly" not in log.read_text()

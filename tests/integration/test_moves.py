@@ -1,4 +1,4 @@
-"""Moving chunks that hold documents, as administrators do it and as they watch it."""
+"""Moving chunks with documents, and monitoring the moves, as administrators do."""
 
 import re
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ CONFLICT, CHUNK_TOO_BIG, INTERRUPTED = 117, 153, 11601
 
 @pytest.fixture
 def filled(database: Database[Document]) -> Documents:
-    """A collection of one chunk on the lower shard, with documents."""
+    """A collection with one chunk on the lower shard, with documents."""
     shard_collection(database, "filled", {"key": 1})
     database.filled.insert_many({"_id": n, "key": n} for n in range(DOCUMENTS))
     return database.filled
@@ -30,7 +30,7 @@ def filled(database: Database[Document]) -> Documents:
 
 @pytest.fixture
 def small_chunks(client: Client) -> Iterator[int]:
-    """Chunks that are not set to another size may have this many bytes."""
+    """The default maximum size of chunks, in bytes."""
     client.config.settings.update_one({"_id": "chunksize"}, {"$set": {"value": 1}}, upsert=True)
     yield 1 << 20
     client.config.settings.delete_one({"_id": "chunksize"})
@@ -38,7 +38,7 @@ def small_chunks(client: Client) -> Iterator[int]:
 
 @contextmanager
 def standing_still(cluster: RunningCluster, collection: Documents) -> Iterator[RunningMove]:
-    """A move of the upper half that stays where its clone has begun until the block ends."""
+    """A move of the upper half that is suspended after the start of its clone until the block ends."""
     upper_half = {"min": {"key": DOCUMENTS // 2}, "max": {"key": MaxKey()}, "toShard": UPPER}
     with (
         cluster.direct("shard0.0.shardd") as donor,
@@ -52,7 +52,7 @@ def standing_still(cluster: RunningCluster, collection: Documents) -> Iterator[R
 
 
 def keys_at(mongod: Client, collection: Documents) -> list[int]:
-    """The keys that a mongod has."""
+    """The keys on a mongod."""
     found = mongod[collection.database.name][collection.name].find(sort=[("key", 1)])
     return [document["key"] for document in found]
 
@@ -73,7 +73,7 @@ def test_documents_move(client: Client, filled: Documents, lower_mongod: Client,
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_a_range_with_one_bound_is_as_big_as_a_chunk(client: Client, database: Database[Document]) -> None:
+def test_a_range_with_one_bound_is_limited_to_the_chunk_size(client: Client, database: Database[Document]) -> None:
     shard_collection(database, "big", {"key": 1})
     collection = database.big
     collection.insert_many({"_id": n, "key": n, "text": "x" * 1000} for n in range(6000))
@@ -104,7 +104,7 @@ def test_migrations_are_forbidden_and_allowed(cluster: RunningCluster, client: C
     assert placement(client, namespace) == [UPPER]
 
 
-def test_forbidding_migrations_ends_the_one_under_way(
+def test_forbidding_migrations_aborts_the_active_one(
     cluster: RunningCluster, client: Client, filled: Documents
 ) -> None:
     with standing_still(cluster, filled) as held:
@@ -129,7 +129,7 @@ def test_migrations_of_unsharded_collections(client: Client, database: Database[
         assert failure.value.code == 118
 
 
-def test_a_migration_is_seen_and_killed(cluster: RunningCluster, client: Client, filled: Documents) -> None:
+def test_a_migration_is_shown_and_can_be_killed(cluster: RunningCluster, client: Client, filled: Documents) -> None:
     with standing_still(cluster, filled) as held:
         operations = client.admin.command("currentOp", desc="MoveChunk")["inprog"]
         [operation] = [each for each in operations if each["ns"] == filled.full_name]
@@ -161,7 +161,7 @@ def test_the_same_move_is_joined_and_another_refused(
             with pytest.raises(OperationFailure) as failure:
                 client.admin.command({**move, "min": {"key": 1}, "max": {"key": 2}})
             assert failure.value.code == CONFLICT
-            # A client that gives up takes the move from nobody.
+            # A client that gives up does not cancel the move for the others.
             with pytest.raises(OperationFailure) as failure:
                 client.admin.command({**move, "maxTimeMS": 300})
             assert failure.value.code == 50

@@ -1,4 +1,4 @@
-"""Any bytes in a command are answered as a mongod answers them: no fault of ours, and the connection goes on."""
+"""Mutated commands are answered as by a mongod: without internal errors, and the connection stays open."""
 
 import json
 import os
@@ -26,14 +26,14 @@ from tests.local_cluster import RunningCluster
 from tests.sampling import many
 
 COMMANDS = int(os.environ.get("MUTATED_COMMANDS", many(1500, 500)))
-"""How many of them each daemon is sent."""
+"""How many of them are sent to each daemon."""
 
 PING = bson.encode({"ping": 1, "$db": "admin"})
 INTERNAL_ERROR = 1
 
 
 def ask(client: RawClient, body: bytes) -> Document | None:
-    """The reply to a command, None if the server closes the connection instead."""
+    """The reply to a command; None if the server closes the connection instead."""
     client.send(op_msg(body, request_id=1))
     frame = client.receive()
     return decode_document(frame[21:]) if frame else None

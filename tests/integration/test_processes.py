@@ -1,4 +1,4 @@
-"""Single processes: direct connections to daemons, routers of several workers, orderly ends, metrics and health."""
+"""Single processes: direct connections to daemons, routers with several workers, shutdown, metrics and health."""
 
 import json
 import os
@@ -51,7 +51,7 @@ def test_direct_connection_to_a_shard(cluster: RunningCluster, ranged: Documents
 
 
 def test_shard_is_a_replica_set(cluster: RunningCluster, ranged: Documents) -> None:
-    """A client that is told one member finds the set, with the daemons' addresses and no mongod's."""
+    """A client that knows one member finds the set, with the daemons' addresses and no mongod's."""
     ranged.insert_one({"key": 501})
     with MongoClient[dict[str, Any]](cluster.address("shard1.0.shardd"), replicaSet=UPPER) as client:
         assert client[ranged.database.name][ranged.name].count_documents({}) == 1
@@ -65,7 +65,7 @@ def test_mongosh_on_a_shard(cluster: RunningCluster, ranged: Documents) -> None:
 
 
 def test_cursors_of_a_router_of_several_workers(cluster: RunningCluster, ranged: Documents) -> None:
-    """The kernel chooses the worker for each connection; a cursor is served from any."""
+    """The kernel chooses the worker for each connection; any worker can serve a cursor."""
     ranged.insert_many({"_id": n, "key": n} for n in range(1000))
     with extra_router(cluster, "--workers", "2") as (address, _):
         clients = connect_to_all(address, workers=2, connections=12)
@@ -90,7 +90,7 @@ def test_cursors_of_a_router_of_several_workers(cluster: RunningCluster, ranged:
                 client.socket.close()
 
 
-def test_worker_that_crashes_is_replaced(cluster: RunningCluster, ranged: Documents) -> None:
+def test_crashed_worker_is_replaced(cluster: RunningCluster, ranged: Documents) -> None:
     ranged.insert_one({"key": 1})
     with extra_router(cluster, "--workers", "2") as (address, _):
         with raw_client(address) as client:
@@ -102,8 +102,8 @@ def test_worker_that_crashes_is_replaced(cluster: RunningCluster, ranged: Docume
                 assert client[ranged.database.name][ranged.name].count_documents({}) == 1
 
 
-def test_router_that_is_told_to_end(cluster: RunningCluster, ranged: Documents, lower_mongod: Client) -> None:
-    """Waiting hellos are told at once, what runs may finish, then the process ends well."""
+def test_router_shuts_down_at_sigterm(cluster: RunningCluster, ranged: Documents, lower_mongod: Client) -> None:
+    """Awaitable hellos are answered at once, running operations may finish, then the process exits with 0."""
     ranged.insert_many({"key": key} for key in range(10))
     with (
         extra_router(cluster) as (address, process),
@@ -129,7 +129,7 @@ def test_router_that_is_told_to_end(cluster: RunningCluster, ranged: Documents, 
 
 
 MEASURED = ("operations_total{", "operation_duration_seconds_bucket{", "open_connections ", "pool_connections{")
-"""What every daemon measures."""
+"""Metrics that every daemon has."""
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_health_and_metrics(cluster: RunningCluster, client: Client, name: str, 
     assert "process_resident_memory_bytes" in body
 
 
-def test_daemons_give_way_to_what_is_running(cluster: RunningCluster) -> None:
+def test_daemons_use_batch_scheduling(cluster: RunningCluster) -> None:
     for process in cluster.status()["processes"]:
         expected = os.SCHED_OTHER if process["role"] == "mongod" else os.SCHED_BATCH
         assert os.sched_getscheduler(process["pid"]) == expected, process["name"]

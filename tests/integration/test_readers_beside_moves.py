@@ -1,4 +1,4 @@
-"""Readers and writers that are older than a range that comes in: they meet each document once, and no move waits."""
+"""Readers and writers that are older than a received range: they see each document once, and no move waits."""
 
 import threading
 import time
@@ -14,7 +14,7 @@ from tests.integration.waiting import eventually
 from tests.local_cluster import Client, RunningCluster
 
 LOW = range(100)
-"""Keys on the lower shard; from the middle on they move."""
+"""Keys on the lower shard; the upper half of them moves."""
 HIGH = range(SPLIT_AT, SPLIT_AT + 100)
 EVERYTHING = [*LOW, *HIGH]
 MIDDLE = 50
@@ -31,7 +31,7 @@ def filled(placed: Documents) -> Documents:
 
 
 def move_in(client: Client, collection: Documents) -> float:
-    """Move a half of the lower documents to the upper shard; how many seconds it took."""
+    """Move half of the lower documents to the upper shard; returns how many seconds it took."""
     namespace = collection.full_name
     client.admin.command("split", namespace, middle={"key": MIDDLE})
     began = time.monotonic()
@@ -40,7 +40,7 @@ def move_in(client: Client, collection: Documents) -> float:
 
 
 def rest_of(collection: Documents, cursor: dict[str, Any]) -> Iterator[Document]:
-    """What is still to come from a cursor, in small batches."""
+    """The remaining documents of a cursor, in small batches."""
     while cursor["id"]:
         more = {"getMore": cursor["id"], "collection": collection.name, "batchSize": 3}
         cursor = collection.database.command(more)["cursor"]
@@ -70,7 +70,7 @@ def test_an_older_cursor_returns_each_document_once(client: Client, filled: Docu
     assert filled.count_documents({}) == len(EVERYTHING)
 
 
-def test_an_older_cursor_that_shows_no_shard_keys_is_ended_rather_than_wrong(client: Client, filled: Documents) -> None:
+def test_an_older_cursor_without_shard_keys_is_closed_rather_than_wrong(client: Client, filled: Documents) -> None:
     commands: list[dict[str, Any]] = [
         {"find": {}, "projection": {"other": 1, "_id": 0}},
         {"find": {}, "limit": 190},
@@ -85,7 +85,7 @@ def test_an_older_cursor_that_shows_no_shard_keys_is_ended_rather_than_wrong(cli
 
 
 def _open(collection: Documents, command: dict[str, Any]) -> dict[str, Any]:
-    """Open a cursor on both shards with a first batch that is small."""
+    """Open a cursor on both shards with a small first batch."""
     if "find" in command:
         rest = {"filter": command["find"], "batchSize": 3}
         rest |= {name: value for name, value in command.items() if name != "find"}
@@ -99,7 +99,7 @@ def _open(collection: Documents, command: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def under_way(cluster: RunningCluster, collection: Documents, work: Callable[[Documents], Any]) -> Iterator[list[Any]]:
-    """Something that a client does while the block runs; its result, in a list, is there after the block."""
+    """Run a client's operation during the block; its result is in the yielded list after the block."""
     result: list[Any] = []
 
     def run() -> None:
@@ -121,7 +121,7 @@ def under_way(cluster: RunningCluster, collection: Documents, work: Callable[[Do
 
 
 @pytest.mark.parametrize("command", ["count", "find"])
-def test_a_read_that_has_not_answered_is_run_again(
+def test_a_read_without_a_reply_is_run_again(
     cluster: RunningCluster, client: Client, filled: Documents, command: str
 ) -> None:
     reads: dict[str, Callable[[Documents], Any]] = {
@@ -133,7 +133,7 @@ def test_a_read_that_has_not_answered_is_run_again(
     assert result == [len(EVERYTHING)]
 
 
-def test_a_long_update_touches_each_document_once(cluster: RunningCluster, client: Client, filled: Documents) -> None:
+def test_a_long_update_changes_each_document_once(cluster: RunningCluster, client: Client, filled: Documents) -> None:
     with under_way(cluster, filled, lambda each: each.update_many(SLOW, {"$inc": {"n": 1}}).modified_count) as count:
         move_in(client, filled)
     assert count == [len(EVERYTHING)]

@@ -1,4 +1,4 @@
-"""Sessions that daemons use on their mongods cannot be used by clients."""
+"""Clients cannot use the sessions that daemons use on their mongods."""
 
 from uuid import UUID
 
@@ -16,7 +16,7 @@ from tests.local_cluster import RunningCluster
 
 @pytest.mark.parametrize("daemon", ["router.0", "shard0.0.shardd", "config.0.configd"])
 @pytest.mark.parametrize("session_id", [FENCE_SESSION_ID, RESERVED_SESSION_IDS[0]], ids=["fence", "transactions"])
-def test_no_client_writes_in_a_session_of_the_daemons(
+def test_clients_cannot_write_in_sessions_of_daemons(
     cluster: RunningCluster, ranged: Documents, daemon: str, session_id: UUID
 ) -> None:
     write = {

@@ -1,4 +1,4 @@
-"""Every kind of process is killed and started again in the middle of a workload."""
+"""Every kind of process is killed and restarted during a workload."""
 
 from collections.abc import Iterator
 
@@ -12,14 +12,14 @@ from tests.local_cluster import RunningCluster, running_cluster
 
 @pytest.fixture(scope="module")
 def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    """A cluster of this module's own, whose processes may be killed."""
+    """This module's own cluster, whose processes may be killed."""
     with running_cluster(tmp_path_factory.mktemp("fragile"), "--routers", "2") as running:
         yield running
 
 
 @pytest.fixture
 def busy(fragile: RunningCluster) -> Iterator[Documents]:
-    """A collection on both shards, by way of both routers."""
+    """A collection on both shards, reached through both routers."""
     with fragile.client(serverSelectionTimeoutMS=60_000) as client:
         yield shard_by_range(client["restarts"])
         eventually_drops(fragile)
@@ -49,7 +49,7 @@ def test_kill_and_restart_during_writes(fragile: RunningCluster, busy: Documents
     assert len(placement(client, busy.full_name)) == 3
 
 
-def test_whole_cluster_comes_back_with_its_data(fragile: RunningCluster, busy: Documents) -> None:
+def test_whole_cluster_restarts_with_its_data(fragile: RunningCluster, busy: Documents) -> None:
     with running_workload(busy) as workload:
         workload.wait_for_progress(50)
     before = sorted(document["_id"] for document in busy.find())
@@ -57,7 +57,7 @@ def test_whole_cluster_comes_back_with_its_data(fragile: RunningCluster, busy: D
     for name in reversed(names):
         fragile.kill(name)
     for name in names:
-        # A mongod of a set is ready by itself; a daemon when its mongod and the config servers are.
+        # A mongod of a set becomes ready by itself; a daemon when its mongod and the config servers are ready.
         fragile.restart(name)
     eventually(lambda: sorted(document["_id"] for document in busy.find()) == before, within=60)
     workload.check(list(busy.find()))

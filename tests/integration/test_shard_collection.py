@@ -1,4 +1,4 @@
-"""``shardCollection`` in all its forms, and the documents that it leaves in the catalog."""
+"""``shardCollection`` in all its forms, and the resulting documents in the catalog."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -60,7 +60,7 @@ def test_range(client: Client, database: Database[Document], lower_mongod: Clien
     assert ended["details"]["numChunks"] == 1
 
 
-def test_hashed_is_spread_at_once(
+def test_hashed_collection_is_distributed_at_once(
     client: Client, database: Database[Document], lower_mongod: Client, upper_mongod: Client
 ) -> None:
     namespace = f"{database.name}.c"
@@ -121,7 +121,7 @@ def test_default_collation_is_not_that_of_the_key(client: Client, database: Data
     client.admin.command("split", f"{database.name}.c", middle={"key": "b"})
     client.admin.command("moveChunk", f"{database.name}.c", find={"key": "b"}, to=UPPER)
     database.c.insert_many([{"_id": 1, "key": "A"}, {"_id": 2, "key": "a"}, {"_id": 3, "key": "c"}])
-    # Upper case sorts before all lower case; the collation makes them equal, so both shards have to be asked.
+    # Upper case sorts before lower case, but the collation makes them equal, so both shards must be targeted.
     assert sorted(document["_id"] for document in database.c.find({"key": "a"})) == [1, 2]
     assert [document["_id"] for document in database.c.find({"key": "C"})] == [3]
 
@@ -184,7 +184,7 @@ def test_existing_documents_without_an_index(client: Client, database: Database[
     assert database.c.count_documents({}) == 1
 
 
-def test_existing_hashed_documents_stay_in_one_place(client: Client, database: Database[Document]) -> None:
+def test_existing_hashed_documents_stay_on_one_shard(client: Client, database: Database[Document]) -> None:
     database.c.insert_many({"key": n} for n in range(100))
     database.c.create_index([("key", "hashed")])
     shard_collection(database, "c", {"key": "hashed"})

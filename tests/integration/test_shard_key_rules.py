@@ -1,4 +1,4 @@
-"""What a shard key demands of documents, filters and updates."""
+"""The requirements of a shard key on documents, filters and updates."""
 
 from collections.abc import Callable
 
@@ -26,7 +26,7 @@ def test_missing_field_is_null(ranged: Documents, lower_mongod: Client) -> None:
 
 
 @pytest.mark.parametrize("value", [[1], [], [[1]]])
-def test_arrays_are_no_key_values(ranged: Documents, value: list[object]) -> None:
+def test_arrays_are_not_key_values(ranged: Documents, value: list[object]) -> None:
     assert code_of(lambda: ranged.insert_one({"key": value})) == 61
     assert ranged.count_documents({}) == 0
 
@@ -39,14 +39,14 @@ def test_array_on_the_path_of_a_dotted_key(database: Database[Document]) -> None
     assert database.dotted.find_one({"a.b": 1}, {"_id": 0}) == {"a": {"b": 1}}
 
 
-def test_extreme_values_have_a_home(ranged: Documents, lower_mongod: Client, upper_mongod: Client) -> None:
+def test_extreme_values_belong_to_a_shard(ranged: Documents, lower_mongod: Client, upper_mongod: Client) -> None:
     ranged.insert_many([{"_id": "min", "key": MinKey()}, {"_id": "object", "key": {"a": 1}}])
     assert lower_mongod[ranged.database.name][ranged.name].distinct("_id") == ["min"]
     assert upper_mongod[ranged.database.name][ranged.name].distinct("_id") == ["object"]
     assert code_of(lambda: ranged.insert_one({"key": MaxKey()})) == 61
 
 
-def test_update_of_one_document_names_its_shard(ranged: Documents) -> None:
+def test_update_of_one_document_must_identify_its_shard(ranged: Documents) -> None:
     ranged.insert_many([{"_id": 1, "key": 1}, {"_id": 2, "key": 700}])
     assert code_of(lambda: ranged.update_one({"other": 1}, {"$set": {"a": 1}})) == 72
     assert ranged.update_one({"_id": 2}, {"$set": {"a": 1}}).modified_count == 1
@@ -54,27 +54,27 @@ def test_update_of_one_document_names_its_shard(ranged: Documents) -> None:
     assert ranged.find_one({"_id": 2}) == {"_id": 2, "key": 700, "a": 1, "b": 1}
 
 
-def test_delete_of_one_document_names_its_key(ranged: Documents) -> None:
+def test_delete_of_one_document_must_contain_its_key(ranged: Documents) -> None:
     ranged.insert_many([{"_id": 1, "key": 1}, {"_id": 2, "key": 700}])
     assert code_of(lambda: ranged.delete_one({"other": 1})) == 61
     assert ranged.delete_one({"_id": 2}).deleted_count == 1
     assert ranged.delete_one({"key": 1}).deleted_count == 1
 
 
-def test_upsert_names_the_key(ranged: Documents) -> None:
+def test_upsert_must_contain_the_key(ranged: Documents) -> None:
     assert code_of(lambda: ranged.update_one({"_id": 1}, {"$set": {"a": 1}}, upsert=True)) == 61
     assert code_of(lambda: ranged.update_many({"key": {"$gt": 5}}, {"$set": {"a": 1}}, upsert=True)) == 61
     assert ranged.update_one({"key": 700}, {"$set": {"_id": 1}}, upsert=True).upserted_id == 1
 
 
-def test_find_and_modify_names_the_key(ranged: Documents) -> None:
+def test_find_and_modify_must_contain_the_key(ranged: Documents) -> None:
     ranged.insert_one({"_id": 1, "key": 700})
     assert code_of(lambda: ranged.find_one_and_update({"_id": 1}, {"$set": {"a": 1}})) == 61
     assert code_of(lambda: ranged.find_one_and_delete({"key": {"$gt": 1}})) == 61
     assert ranged.find_one_and_delete({"key": 700}) == {"_id": 1, "key": 700}
 
 
-def test_key_value_changes_only_by_a_filter_that_names_it(ranged: Documents) -> None:
+def test_key_value_changes_only_with_a_filter_that_contains_it(ranged: Documents) -> None:
     ranged.insert_one({"_id": 1, "key": 700})
     with pytest.raises(WriteError) as caught:
         ranged.update_one({"_id": 1}, {"$set": {"key": 701}})
@@ -83,13 +83,13 @@ def test_key_value_changes_only_by_a_filter_that_names_it(ranged: Documents) -> 
     assert ranged.find_one({"_id": 1}) == {"_id": 1, "key": 700}
 
 
-def test_id_stays(ranged: Documents) -> None:
+def test_id_cannot_change(ranged: Documents) -> None:
     ranged.insert_one({"_id": 1, "key": 700})
     assert code_of(lambda: ranged.update_one({"key": 700}, {"$set": {"_id": 2}})) == 66
     assert code_of(lambda: ranged.replace_one({"key": 700}, {"_id": 2, "key": 700})) == 66
 
 
-def test_unique_index_begins_with_the_shard_key(placed: Documents) -> None:
+def test_unique_index_must_begin_with_the_shard_key(placed: Documents) -> None:
     assert code_of(lambda: placed.create_index("other", unique=True)) == 67
     assert placed.create_index([("key", 1), ("other", 1)], unique=True) == "key_1_other_1"
     placed.insert_one({"key": 1, "other": 1})
@@ -118,5 +118,5 @@ def test_hashed_key_targets_equality_only(hashed: Documents) -> None:
     some = hashed.find({"_id": {"$gt": 5}}).explain()["queryPlanner"]["winningPlan"]
     assert some["stage"] == "SHARD_MERGE"
     assert hashed.count_documents({"_id": {"$gt": 5}}) == 94
-    # Numbers of all types with one value have one hash.
+    # Equal numbers of different types have the same hash.
     assert hashed.find_one({"_id": 5.0}) == {"_id": 5}

@@ -1,4 +1,4 @@
-"""The largest messages, malformed ones, compressed ones, and connections that end half-way."""
+"""The largest messages, malformed ones, compressed ones, and half-closed connections."""
 
 import socket
 import struct
@@ -22,7 +22,7 @@ _CHECKSUM_PRESENT = 1
 
 
 def document_of(size: int, **fields: object) -> dict[str, object]:
-    """A document of exactly so many bytes."""
+    """A document of exactly ``size`` bytes."""
     document = {**fields, "text": ""}
     return {**document, "text": "x" * (size - len(bson.encode(document)))}
 
@@ -77,14 +77,14 @@ def test_message_of_48_megabytes(ranged: Documents) -> None:
     ],
     ids=["short", "negative", "too long", "empty", "bad length", "unknown flag", "bad section", "bad opcode", "http"],
 )
-def test_malformed_frame_ends_only_its_connection(cluster: RunningCluster, daemon: str, frame: bytes) -> None:
+def test_malformed_frame_closes_only_its_connection(cluster: RunningCluster, daemon: str, frame: bytes) -> None:
     address = cluster.address(daemon)
     errors_before = _protocol_errors(cluster, daemon)
     with raw_client(address) as good, raw_client(address) as bad:
         assert good.command({"ping": 1})["ok"] == 1
         bad.send(frame)
         reply = bad.receive()
-        if reply:  # said what is wrong first
+        if reply:  # an error before the connection is closed
             assert bson.decode(reply[21:])["ok"] == 0
             assert bad.is_closed_by_server()
         assert _protocol_errors(cluster, daemon) == errors_before + 1
@@ -98,7 +98,7 @@ def _protocol_errors(cluster: RunningCluster, daemon: str) -> float:
 
 @pytest.mark.parametrize("daemon", DAEMONS)
 def test_half_closed_connection(cluster: RunningCluster, daemon: str) -> None:
-    """Who sends no more may still get an answer; who stops in the middle of a message gets none. Both are let go."""
+    """A half-closed client may still get a reply, but not after a truncated message; both connections are closed."""
     address = cluster.address(daemon)
     whole = op_msg_frame({"ping": 1, "$db": "admin"})
     with raw_client(address) as client:
@@ -116,7 +116,7 @@ def test_half_closed_connection(cluster: RunningCluster, daemon: str) -> None:
 
 @pytest.mark.parametrize("daemon", DAEMONS)
 def test_checksums(cluster: RunningCluster, daemon: str) -> None:
-    """A right one is answered with one; a wrong one ends the connection."""
+    """A correct checksum is answered with one; a wrong one closes the connection."""
     frame = op_msg_frame({"ping": 1, "$db": "admin"}, _CHECKSUM_PRESENT)
     frame = struct.pack("<i", len(frame) + 4) + frame[4:]
     right = frame + struct.pack("<I", checksum(frame))
@@ -149,7 +149,7 @@ def test_read_preference(cluster: RunningCluster, ranged: Documents, mode: str) 
         assert client[ranged.database.name][ranged.name].count_documents({}) == 2
 
 
-def test_read_preference_that_nobody_satisfies(cluster: RunningCluster, ranged: Documents) -> None:
+def test_unsatisfiable_read_preference(cluster: RunningCluster, ranged: Documents) -> None:
     ranged.insert_one({"key": 1})
     with cluster.client(readPreference="secondary") as client, pytest.raises(OperationFailure) as caught:
         client[ranged.database.name][ranged.name].find_one({"key": 1}, max_time_ms=500)

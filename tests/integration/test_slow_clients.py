@@ -1,4 +1,4 @@
-"""Clients that ask for much and read nothing."""
+"""Clients that request much data and read nothing."""
 
 import re
 from contextlib import ExitStack
@@ -22,23 +22,23 @@ BOUND_MB = 64
 WITHIN_BOUND = BOUND_MB // 14
 CURSORS = 16
 SYSTEM_HOLDS = 8
-"""How many of the others' replies may fit into the sockets as others end; an ample guess."""
+"""A generous estimate of how many further replies fit into sockets when others are closed."""
 OWN_MB = 160
-"""What a router takes beyond the bound: itself, and the copies of the replies that it is just working on."""
+"""A router's memory beyond the limit: its own, and the copies of the replies in progress."""
 
 MERGE_MB = 70
 """The same for a merge of two of them."""
 
 
 def resident_mb_max(pid: int) -> int:
-    """The most memory that a process has had."""
+    """The peak memory of a process."""
     found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert found is not None
     return int(found[1]) >> 10
 
 
 def read_on(address: str, db: str, name: str) -> None:
-    """Get ahead by one batch, from both shards, in a sorted cursor; that of the second shard is kept for later."""
+    """Read one batch of a sorted cursor over both shards; the second shard's documents are held for later."""
     with raw_client(address) as client:
         find = {"find": name, "filter": {"key": {"$gte": 0}}, "sort": {"key": 1}, "batchSize": 0}
         cursor = client.command(find, db=db)["cursor"]
@@ -46,7 +46,7 @@ def read_on(address: str, db: str, name: str) -> None:
         assert reply["ok"] or reply["code"] == ErrorCode.ExceededMemoryLimit
 
 
-def test_batches_that_idle_cursors_hold_take_bounded_memory(cluster: RunningCluster, ranged: Documents) -> None:
+def test_batches_held_by_idle_cursors_use_limited_memory(cluster: RunningCluster, ranged: Documents) -> None:
     ranged.insert_many([{"key": key, "text": "x" * DOCUMENT_BYTES} for key in (1, SPLIT_AT)])
     with PortReservation() as ports:
         metrics_port = ports.hold_free()
@@ -64,7 +64,7 @@ def test_batches_that_idle_cursors_hold_take_bounded_memory(cluster: RunningClus
         assert resident_mb_max(pid) <= BOUND_MB + OWN_MB + MERGE_MB
 
 
-def test_replies_that_are_not_read_take_bounded_memory(cluster: RunningCluster, ranged: Documents) -> None:
+def test_unread_replies_use_limited_memory(cluster: RunningCluster, ranged: Documents) -> None:
     ranged.insert_many([{"key": 1, "text": "x" * DOCUMENT_BYTES}, {"key": 2}])
     find = {"find": ranged.name, "filter": {"key": 1}}
     with PortReservation() as ports:

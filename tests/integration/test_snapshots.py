@@ -1,4 +1,4 @@
-"""Snapshots (``readConcern: snapshot``) beside moves: each document once, as of one time."""
+"""Snapshots (``readConcern: snapshot``) during moves: each document once, as of one time."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +23,7 @@ STALE_CHUNK_HISTORY = 250
 
 @pytest.fixture
 def filled(database: Database[Document]) -> Documents:
-    """A collection of two chunks on the lower shard: the keys from `DOCUMENTS` - `MOVED` on may move."""
+    """A collection with two chunks on the lower shard; the keys from `DOCUMENTS` - `MOVED` on may move."""
     shard_collection(database, "filled", {"key": 1})
     database.client.admin.command("split", f"{database.name}.filled", middle={"key": DOCUMENTS - MOVED})
     database.filled.insert_many({"_id": n, "key": n} for n in range(DOCUMENTS))
@@ -31,13 +31,13 @@ def filled(database: Database[Document]) -> Documents:
 
 
 def move(client: Client, collection: Documents, to: str, *, waits_for_delete: bool = True) -> None:
-    """Move the upper chunk, and have what stays behind deleted."""
+    """Move the upper chunk and delete its orphans."""
     bounds = [{"key": DOCUMENTS - MOVED}, {"key": MaxKey()}]
     client.admin.command("moveChunk", collection.full_name, bounds=bounds, to=to, _waitForDelete=waits_for_delete)
 
 
 def present(client: Client) -> Timestamp:
-    """The cluster time now."""
+    """The current cluster time."""
     time: Timestamp = client.admin.command("ping")["$clusterTime"]["clusterTime"]
     return time
 
@@ -48,7 +48,7 @@ def concern(time: Timestamp | None) -> dict[str, Any]:
 
 
 def found(collection: Documents, time: Timestamp | None = None, **query: object) -> list[int]:
-    """The keys that a snapshot holds, over many batches."""
+    """The keys in a snapshot, read in many batches."""
     db = collection.database
     find = {"find": collection.name, "filter": query, "readConcern": concern(time), "batchSize": 7}
     cursor = db.command(find)["cursor"]
@@ -60,14 +60,14 @@ def found(collection: Documents, time: Timestamp | None = None, **query: object)
 
 
 def counted(collection: Documents, time: Timestamp | None = None) -> int:
-    """How many documents a snapshot holds, as an aggregation counts them."""
+    """The number of documents in a snapshot, counted by an aggregation."""
     pipeline = [{"$count": "n"}]
     aggregate = {"aggregate": collection.name, "pipeline": pipeline, "cursor": {}, "readConcern": concern(time)}
     [result] = collection.database.command(aggregate)["cursor"]["firstBatch"]
     return int(result["n"])
 
 
-def test_a_snapshot_of_before_a_move(client: Client, filled: Documents, other_client: Client) -> None:
+def test_a_snapshot_from_before_a_move(client: Client, filled: Documents, other_client: Client) -> None:
     times = [present(client)]
     for to in (UPPER, LOWER, UPPER):
         move(client, filled, to)
@@ -83,7 +83,9 @@ def test_a_snapshot_of_before_a_move(client: Client, filled: Documents, other_cl
             assert found(collection, time, key=DOCUMENTS + 1) == ([DOCUMENTS + 1] if moves else [])
 
 
-def test_every_fresh_snapshot_holds_each_document_once(client: Client, filled: Documents, other_client: Client) -> None:
+def test_every_new_snapshot_contains_each_document_once(
+    client: Client, filled: Documents, other_client: Client
+) -> None:
     second = other_client[filled.database.name][filled.name]
     assert second.count_documents({}) == DOCUMENTS  # it has seen them, and the placement of now
     for to in (UPPER, LOWER, UPPER):
@@ -95,7 +97,7 @@ def test_every_fresh_snapshot_holds_each_document_once(client: Client, filled: D
 
 @contextmanager
 def half_moved(cluster: RunningCluster, collection: Documents) -> Iterator[None]:
-    """The range is on both shards; after the block the move goes on to its end."""
+    """In the block the range is on both shards; afterwards the move is completed."""
     command = {"min": {"key": DOCUMENTS - MOVED}, "max": {"key": MaxKey()}, "toShard": UPPER, "waitForDelete": True}
     with (
         cluster.direct("shard0.0.shardd") as donor,
@@ -108,7 +110,7 @@ def half_moved(cluster: RunningCluster, collection: Documents) -> Iterator[None]
         running.wait()
 
 
-def test_a_snapshot_does_not_see_what_was_an_orphan_then(
+def test_a_snapshot_does_not_see_documents_that_were_orphans_then(
     cluster: RunningCluster, client: Client, filled: Documents
 ) -> None:
     with half_moved(cluster, filled):
@@ -118,7 +120,7 @@ def test_a_snapshot_does_not_see_what_was_an_orphan_then(
     assert counted(filled, during) == DOCUMENTS
 
 
-def test_a_cursor_stays_at_its_time(client: Client, filled: Documents) -> None:
+def test_a_cursor_keeps_its_snapshot_time(client: Client, filled: Documents) -> None:
     db = filled.database
     cursor = db.command({"find": filled.name, "readConcern": concern(None), "batchSize": 5})["cursor"]
     keys = [document["key"] for document in cursor["firstBatch"]]

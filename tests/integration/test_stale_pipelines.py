@@ -1,4 +1,4 @@
-"""Pipelines of one router that name collections whose place the other router has changed."""
+"""Pipelines of one router that name collections whose placement the other router has changed."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
@@ -19,7 +19,7 @@ OUT_TO_SHARDED: Final = 28769
 
 @pytest.fixture
 def seen(other_client: Client, database: Database[Document]) -> Database[Document]:
-    """The database as the second router sees it, which knows both collections as unsharded."""
+    """The database through the second router, whose cache has both collections as unsharded."""
     seen = other_client[database.name]
     seen.source.insert_many([{"_id": n} for n in range(10)])
     seen.target.insert_many([{"_id": n} for n in range(10)])
@@ -28,13 +28,13 @@ def seen(other_client: Client, database: Database[Document]) -> Database[Documen
 
 
 def shard_and_move(database: Database[Document]) -> None:
-    """Shard the target and give all of it to the upper shard."""
+    """Shard the target and move all of it to the upper shard."""
     shard_collection(database, "target", {"_id": 1})
     database.client.admin.command("moveChunk", f"{database.name}.target", find={"_id": 0}, to=UPPER)
 
 
 def uuids(mongod: Client, database: Database[Document]) -> list[Any]:
-    """The UUID of the target on one shard, if it is there."""
+    """The UUID of the target on one shard, if it exists there."""
     named = mongod[database.name].list_collections(filter={"name": "target"})
     return [each["info"]["uuid"] for each in named]
 
@@ -48,7 +48,7 @@ def uuids(mongod: Client, database: Database[Document]) -> list[Any]:
         ({"$out": "target"}, OUT_TO_SHARDED),
     ],
 )
-def test_a_collection_sharded_since_is_not_taken_for_unsharded(
+def test_a_collection_sharded_since_is_not_mistaken_for_unsharded(
     database: Database[Document],
     seen: Database[Document],
     lower_mongod: Client,
@@ -68,14 +68,16 @@ def test_a_collection_sharded_since_is_not_taken_for_unsharded(
     assert uuids(lower_mongod, database) == uuids(upper_mongod, database) == [Binary.from_uuid(entry["uuid"])]
 
 
-def test_explaining_meets_the_same(database: Database[Document], seen: Database[Document]) -> None:
+def test_explain_fails_likewise(database: Database[Document], seen: Database[Document]) -> None:
     shard_and_move(database)
     with pytest.raises(OperationFailure) as failure:
         seen.command("aggregate", "source", pipeline=[JOIN], explain=True)
     assert failure.value.code == ErrorCode.CommandNotSupported
 
 
-def test_what_is_unsharded_again_is_used_again(database: Database[Document], seen: Database[Document]) -> None:
+def test_a_collection_that_is_unsharded_again_can_be_used_again(
+    database: Database[Document], seen: Database[Document]
+) -> None:
     shard_and_move(database)
     with pytest.raises(OperationFailure):
         seen.source.aggregate([JOIN])
@@ -86,7 +88,7 @@ def test_what_is_unsharded_again_is_used_again(database: Database[Document], see
     assert database.target.count_documents({}) == 10
 
 
-def test_a_collection_that_is_whole_again_needs_no_merging(
+def test_a_collection_on_one_shard_again_needs_no_merging(
     client: Client, placed: Documents, other_client: Client
 ) -> None:
     placed.insert_many([{"_id": n, "key": n} for n in (1, 2, 600)])
@@ -100,7 +102,7 @@ def test_a_collection_that_is_whole_again_needs_no_merging(
     assert seen.database.command("aggregate", seen.name, pipeline=grouping, explain=True)["splitPipeline"] is None
 
 
-def test_the_database_of_a_target_was_made_again(client: Client, seen: Database[Document]) -> None:
+def test_the_database_of_a_target_was_recreated(client: Client, seen: Database[Document]) -> None:
     name = f"{seen.name}_target"
     client.admin.command("enableSharding", name, primaryShard=LOWER)
     merge = {"$merge": {"into": {"db": name, "coll": "target"}}}
@@ -130,7 +132,7 @@ def test_documents_without_a_collection_are_joined(database: Database[Document],
 
 
 def test_a_target_sharded_and_moved_while_a_merge_runs(database: Database[Document], upper_mongod: Client) -> None:
-    """Through one router: what the pipeline has written moves with the collection."""
+    """Through one router: the documents that the pipeline has written move with the collection."""
     database.source.insert_many([{"_id": n} for n in range(300)])
     slowly = {"$match": {"$expr": {"$function": {"body": "() => { sleep(9); return true }", "args": [], "lang": "js"}}}}
     with ThreadPoolExecutor(1) as pool:
@@ -147,10 +149,10 @@ def test_a_target_sharded_and_moved_while_a_merge_runs(database: Database[Docume
 
 
 @pytest.mark.parametrize("stage", ["$out", "$merge"])
-def test_a_new_database_of_a_target_is_where_the_pipeline_runs(
+def test_a_new_database_of_a_target_is_created_where_the_pipeline_runs(
     client: Client, seen: Database[Document], upper_mongod: Client, stage: str
 ) -> None:
-    """The config servers would choose the shard that stores less, which is the upper one."""
+    """The config servers would choose the shard with less data, which is the upper one."""
     name = f"{seen.name}_new"
     upper_mongod.drop_database(name)
     target = {"db": name, "coll": "target"}

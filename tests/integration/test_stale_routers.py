@@ -1,4 +1,4 @@
-"""One router changes where documents are; the other, which knows the old places, goes on giving right results."""
+"""One router changes the placement; the other, with an outdated cache, still returns correct results."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,9 +16,9 @@ from tests.local_cluster import Client, RunningCluster
 
 @pytest.fixture
 def stale(other_client: Client, placed: Documents) -> Documents:
-    """A collection as the second router sees it, which has its first places in its cache.
+    """A collection through the second router, whose cache has the initial placement.
 
-    Keys below 500 are documents on the lower shard, the upper shard's chunk is empty.
+    Documents with keys below 500 are on the lower shard; the upper shard's chunk is empty.
     """
     placed.insert_many({"_id": n, "key": n} for n in range(0, 500, 10))
     seen = other_client[placed.database.name][placed.name]
@@ -32,28 +32,28 @@ def moved(client: Client, stale: Documents) -> Iterator[Documents]:
     client.admin.command("moveChunk", stale.full_name, find={"key": 700}, to=LOWER)
     assert placement(client, stale.full_name) == [LOWER, LOWER]
     yield stale
-    # Whoever writes where a chunk was leaves documents that no one owns.
+    # A write to a chunk's former owner leaves an orphan.
     assert stale.database.client.admin.command("flushRouterConfig")["flushed"]
 
 
 def refreshes(client: Client) -> int:
-    """How often a router has read a routing table, whole or in part."""
+    """How many full and incremental refreshes a router has made."""
     statistics = client.admin.command("serverStatus")["shardingStatistics"]["catalogCache"]
     return int(statistics["countFullRefreshesStarted"] + statistics["countIncrementalRefreshesStarted"])
 
 
 def stored(mongod: Client, collection: Documents, query: Document | None = None) -> int:
-    """How many documents one shard's mongod has."""
+    """The number of documents on one shard's mongod."""
     return mongod[collection.database.name][collection.name].count_documents(query or {})
 
 
-def test_insert_goes_where_the_chunk_is(moved: Documents, lower_mongod: Client, upper_mongod: Client) -> None:
+def test_insert_goes_to_the_chunks_owner(moved: Documents, lower_mongod: Client, upper_mongod: Client) -> None:
     moved.insert_one({"key": 700})
     assert stored(lower_mongod, moved, {"key": 700}) == 1
     assert stored(upper_mongod, moved) == 0
 
 
-def test_attempts_begun_anew_are_counted(cluster: RunningCluster, moved: Documents) -> None:
+def test_retries_are_counted(cluster: RunningCluster, moved: Documents) -> None:
     def retries() -> float:
         with urlopen(f"http://{cluster.metrics['router.1']}/metrics") as metrics:
             lines = metrics.read().decode().splitlines()
@@ -67,7 +67,7 @@ def test_attempts_begun_anew_are_counted(cluster: RunningCluster, moved: Documen
     assert retries() == before + 1
 
 
-def test_divided_batch_goes_where_the_chunks_are(moved: Documents, lower_mongod: Client, upper_mongod: Client) -> None:
+def test_divided_batch_goes_to_the_chunks_owners(moved: Documents, lower_mongod: Client, upper_mongod: Client) -> None:
     for ordered in (True, False):
         batch = [InsertOne({"key": key, "ordered": ordered}) for key in (1, 501, 2, 502, 503, 3)]
         assert moved.bulk_write(batch, ordered=ordered).inserted_count == 6
@@ -83,7 +83,7 @@ def test_update_upsert_and_delete(moved: Documents, lower_mongod: Client, upper_
     assert moved.delete_one({"key": 700}).deleted_count == 1
 
 
-def test_reads_find_what_was_written_since(client: Client, moved: Documents) -> None:
+def test_reads_find_later_writes(client: Client, moved: Documents) -> None:
     fresh = client[moved.database.name][moved.name]
     fresh.insert_many({"_id": n, "key": n} for n in range(500, 1000, 10))
     assert moved.find_one({"key": 700}) == {"_id": 700, "key": 700}
@@ -106,14 +106,14 @@ def test_first_operation_may_be_any(client: Client, moved: Documents) -> None:
         lambda: moved.find({"key": 700}).explain()["queryPlanner"]["winningPlan"]["stage"] == "SINGLE_SHARD",
     ):
         assert read()
-        # Move it away and back, so that the next one meets a stale cache as well.
+        # Move it away and back, so that the next read also starts with a stale cache.
         fresh.delete_many({"key": 700})
         client.admin.command("moveChunk", moved.full_name, find={"key": 700}, to=shard)
         fresh.insert_one({"_id": 700, "key": 700})
         shard = LOWER if shard == UPPER else UPPER
 
 
-def test_split_is_no_news(client: Client, stale: Documents, other_client: Client) -> None:
+def test_split_causes_no_refresh(client: Client, stale: Documents, other_client: Client) -> None:
     before = refreshes(other_client)
     client.admin.command("split", stale.full_name, middle={"key": 250})
     client.admin.command("split", stale.full_name, middle={"key": 750})
@@ -123,7 +123,7 @@ def test_split_is_no_news(client: Client, stale: Documents, other_client: Client
 
 
 def test_first_chunk_on_a_shard(client: Client, database: Database[Document], other_client: Client) -> None:
-    """A shard that owned nothing of the collection knows nothing of it either."""
+    """A shard that owned no chunks of the collection has no metadata of it either."""
     shard_collection(database, "growing", {"key": 1})
     client.admin.command("split", f"{database.name}.growing", middle={"key": 0})
     seen = other_client[database.name].growing
@@ -169,7 +169,9 @@ def test_sharded_after_it_was_used_unsharded(
     assert client[database.name].ranged.count_documents({}) == 3
 
 
-def test_sharded_over_two_shards_before_it_is_made_capped(database: Database[Document], other_client: Client) -> None:
+def test_sharded_over_two_shards_before_it_is_converted_to_capped(
+    database: Database[Document], other_client: Client
+) -> None:
     seen = other_client[database.name].ranged
     seen.insert_one({"key": 0})
     seen.create_index("key")
@@ -179,7 +181,7 @@ def test_sharded_over_two_shards_before_it_is_made_capped(database: Database[Doc
     assert failure.value.code == ErrorCode.IllegalOperation
 
 
-def test_database_dropped_and_made_again_elsewhere(client: Client, other_client: Client, upper_mongod: Client) -> None:
+def test_database_dropped_and_recreated_elsewhere(client: Client, other_client: Client, upper_mongod: Client) -> None:
     name = "integration_wandering"
     client.drop_database(name)
     client.admin.command("enableSharding", name, primaryShard=LOWER)
@@ -194,7 +196,7 @@ def test_database_dropped_and_made_again_elsewhere(client: Client, other_client:
         client.drop_database(name)
 
 
-def test_cursor_goes_on_through_a_move_of_an_empty_chunk(client: Client, stale: Documents) -> None:
+def test_cursor_continues_through_a_move_of_an_empty_chunk(client: Client, stale: Documents) -> None:
     with stale.find().sort("key", 1).batch_size(5) as cursor:
         read = [next(cursor)["key"] for _ in range(10)]
         client.admin.command("moveChunk", stale.full_name, find={"key": 700}, to=LOWER)
@@ -203,7 +205,7 @@ def test_cursor_goes_on_through_a_move_of_an_empty_chunk(client: Client, stale: 
 
 
 def test_many_clients_cause_few_refreshes(cluster: RunningCluster, moved: Documents, other_client: Client) -> None:
-    """Whoever meets the stale entry while it is being read again waits for that."""
+    """Operations that find the stale entry during a refresh wait for that refresh."""
     clients = 50
     before = refreshes(other_client)
     with (
@@ -218,7 +220,7 @@ def test_many_clients_cause_few_refreshes(cluster: RunningCluster, moved: Docume
 
 
 def test_writers_on_both_routers_while_chunks_move(client: Client, moved: Documents, other_client: Client) -> None:
-    """An empty chunk beside theirs goes to and fro; no write is lost, none is done twice."""
+    """An empty chunk beside theirs moves back and forth; no write is lost or executed twice."""
     name, namespace = moved.database.name, moved.full_name
     client.admin.command("split", namespace, middle={"key": 5000})
 

@@ -1,4 +1,4 @@
-"""The stream of hellos by which drivers watch a server: one request, one reply after the other."""
+"""The stream of hellos with which drivers monitor a server: one request, many replies."""
 
 import signal
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ AWAIT_MS = 50
 
 @dataclass(frozen=True)
 class Frame:
-    """An OP_MSG as it came."""
+    """A received OP_MSG."""
 
     id: int
     response_to: int
@@ -37,14 +37,14 @@ def _int32(data: bytes, start: int) -> int:
 
 
 def ask_for_stream(client: RawClient, version: dict[str, Any], *, await_ms: int = AWAIT_MS) -> None:
-    """Ask for a hello whenever the server is no longer what the version says, and every so often."""
+    """Request a hello whenever the server's version changes, and periodically."""
     hello = {"hello": 1, "topologyVersion": version, "maxAwaitTimeMS": await_ms}
     client.send_command(hello, flags=EXHAUST_ALLOWED)
 
 
 @pytest.mark.parametrize("name", ["router.0", "shard0.0.shardd", "shard0.0.mongod"])
-def test_stream_goes_on_by_itself(cluster: RunningCluster, name: str) -> None:
-    """A reply comes after every wait, says that more will come, and answers the one before it; as mongod has it."""
+def test_stream_continues_by_itself(cluster: RunningCluster, name: str) -> None:
+    """After every wait there is a reply with ``moreToCome`` that answers the previous reply, as in mongod."""
     with raw_client(cluster.address(name)) as client:
         first = client.command({"hello": 1})
         ask_for_stream(client, first["topologyVersion"])
@@ -62,7 +62,7 @@ def test_a_version_of_another_server_is_answered_at_once(cluster: RunningCluster
     with raw_client(cluster.address("router.0")) as client:
         known = client.command({"hello": 1})["topologyVersion"]
         stranger = {**known, "processId": bson.ObjectId()}
-        # Nothing but news could end this wait.
+        # Only a change could end this wait.
         ask_for_stream(client, stranger, await_ms=600_000)
         assert Frame.receive(client).body["topologyVersion"] == known
 

@@ -1,4 +1,4 @@
-"""Views on sharded collections, compared with the same views on an unsharded copy, which a mongod runs by itself."""
+"""Views on sharded collections, compared with the same views on an unsharded copy, which a mongod evaluates itself."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ from tests.local_cluster import Client
 
 @pytest.fixture(scope="module")
 def views(routers: tuple[Client, Client]) -> Database[Document]:
-    """``sharded`` is on both shards and ``copy`` on one; on each of them are views of the same kinds."""
+    """``sharded`` is on both shards and ``copy`` on one; each has the same kinds of views."""
     client, _ = routers
     client.drop_database("views")
     database = client["views"]
@@ -41,7 +41,7 @@ def views(routers: tuple[Client, Client]) -> Database[Document]:
 
 
 def answer(database: Database[Document], command: Mapping[str, Any]) -> Document:
-    """What a command answers: its code, or all that means something to the client."""
+    """The relevant result of a command: its error code, or the fields that matter to the client."""
     try:
         reply = database.command(dict(command))
     except OperationFailure as failure:
@@ -61,7 +61,7 @@ def answer(database: Database[Document], command: Mapping[str, Any]) -> Document
 
 
 def assert_same(database: Database[Document], command: Mapping[str, Any]) -> Document:
-    """A read of a view on the copy and one of the view on the sharded collection answer the same."""
+    """Check that a read of the view on the copy and one of the view on the sharded collection give the same result."""
     name, kind = next(iter(command.items()))
     expected = answer(database, {**command, name: f"{kind}_copy"})
     found = answer(database, {**command, name: f"{kind}_sharded"})
@@ -104,7 +104,7 @@ def test_find(views: Database[Document], kind: str, find: dict[str, Any]) -> Non
         {"collation": {"locale": "fr"}},
     ],
 )
-def test_find_options_that_views_do_not_take(views: Database[Document], option: dict[str, Any]) -> None:
+def test_find_options_that_views_refuse(views: Database[Document], option: dict[str, Any]) -> None:
     found = answer(views, {"find": "low_sharded", **option})
     expected = answer(views, {"find": "low_copy", **option})
     assert found["code"] == expected["code"]
@@ -145,7 +145,7 @@ def test_aggregate(views: Database[Document], kind: str, pipeline: list[dict[str
     assert ("code" in found) is ("code" in expected)
 
 
-def test_what_needs_merging_is_refused(views: Database[Document]) -> None:
+def test_pipelines_that_need_merging_are_refused(views: Database[Document]) -> None:
     commands: list[dict[str, Any]] = [
         {"aggregate": "all_sharded", "pipeline": [{"$group": {"_id": "$even"}}], "cursor": {}},
         {"aggregate": "joined_sharded", "pipeline": [{"$unionWith": "sharded"}], "cursor": {}},
@@ -163,7 +163,7 @@ def test_the_collation_is_that_of_the_view(views: Database[Document]) -> None:
     assert assert_same(views, {**names, "collation": {"locale": "en"}})["code"] == ErrorCode.OptionNotSupportedOnView
 
 
-def test_writing_what_a_view_shows(views: Database[Document]) -> None:
+def test_writing_the_contents_of_a_view(views: Database[Document]) -> None:
     views.low_sharded.aggregate([{"$out": "written"}])
     assert [each["_id"] for each in views.written.find()] == [6]
 

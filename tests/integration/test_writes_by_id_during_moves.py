@@ -1,4 +1,4 @@
-"""Writes of documents by ``_id`` alone, which go to all shards, while the documents move from one to another."""
+"""Writes by ``_id`` alone, which go to all shards, while the documents move from one shard to another."""
 
 import threading
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def filled(database: Database[Document]) -> Documents:
 
 
 def writes_on(mongod: Client, collection: Documents) -> int:
-    """How many writes a mongod has executed on a collection."""
+    """The number of writes that a mongod has executed on a collection."""
     (found,) = mongod[collection.database.name][collection.name].aggregate([{"$collStats": {"latencyStats": {}}}])
     return int(found["latencyStats"]["writes"]["ops"])
 
@@ -50,7 +50,7 @@ def modified_some(collection: Documents, identity: int) -> int:
 
 @pytest.mark.parametrize("retries", [True, False])
 @pytest.mark.parametrize("write", [modified_one, deleted_one, modified_some])
-def test_a_document_that_moves_between_two_looks_is_found(
+def test_a_document_that_moves_between_two_executions_is_found(
     cluster: RunningCluster,
     filled: Documents,
     upper_mongod: Client,

@@ -10,15 +10,15 @@ _PAUSE_SECONDS = 0.02
 
 
 def eventually(condition: Callable[[], T | None], *, within: float = 30.0, what: str = "the condition") -> T:
-    """Ask until the answer is true, and return it.
+    """Poll a condition until its result is true, and return the result.
 
     Args:
-        condition: asked every few milliseconds; an exception of its own ends the wait.
+        condition: called every few milliseconds; an exception from it ends the wait.
         within: seconds.
-        what: for the message of the failure.
+        what: for the error message.
 
     Raises:
-        AssertionError: it did not become true in time; the message holds the last answer.
+        AssertionError: it did not become true in time; the message contains the last result.
     """
     deadline = time.monotonic() + within
     while True:

@@ -1,4 +1,4 @@
-"""Writers that go on through failures and remember what they were told was written."""
+"""Writers that continue through failures and record which writes were acknowledged."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -16,17 +16,17 @@ from tests.sampling import many
 JOIN_SECONDS_MAX = 60.0
 
 PAUSE_SECONDS = many(0, 10) / 1000
-"""Of a writer between two documents."""
+"""The pause of a writer between two documents."""
 
 
 class Workload:
-    """Threads that insert documents, and raise a counter in each, with retryable writes and majority write concern.
+    """Threads that insert documents and increment a counter in each, with retryable writes and w: majority.
 
     Attributes:
         acknowledged: the ``_id`` of every document whose insert was acknowledged.
-        counted: for every document how many increments were acknowledged.
-        unknown: for every document how many increments ended in an error, so that they may have been done or not.
-        errors: what failed, in order.
+        counted: for every document the number of acknowledged increments.
+        unknown: for every document the number of increments that failed and may or may not have been executed.
+        errors: the failures, in order.
     """
 
     def __init__(self, collection: Documents, *, writers: int = 4) -> None:
@@ -40,23 +40,23 @@ class Workload:
         self.errors: list[PyMongoError] = []
 
     def wait_for_progress(self, writes: int = 20, *, within: float = 60.0) -> None:
-        """Wait until so many more inserts are acknowledged.
+        """Wait until ``writes`` more inserts are acknowledged.
 
         Raises:
-            AssertionError: they were not in time.
+            AssertionError: they were not acknowledged in time.
         """
         goal = len(self.acknowledged) + writes
         eventually(lambda: len(self.acknowledged) >= goal, within=within, what="writers get on")
 
     def stop(self) -> None:
-        """Let the writers end, and wait until they have."""
+        """Stop the writers and wait until they have ended."""
         self._is_stopping.set()
         for thread in self._threads:
             thread.join(JOIN_SECONDS_MAX)
         assert not any(thread.is_alive() for thread in self._threads)
 
     def check(self, stored: list[Document]) -> None:
-        """What was acknowledged is there, and nothing was done twice."""
+        """Check that all acknowledged writes are there, and none was executed twice."""
         documents = {document["_id"]: document for document in stored}
         assert len(documents) == len(stored), "a document is there twice"
         assert self.acknowledged - documents.keys() == set(), "an acknowledged insert was lost"
@@ -66,7 +66,7 @@ class Workload:
             assert low <= document.get("times", 0) <= high, f"{document}: {low} to {high} increments"
 
     def start(self) -> None:
-        """Let the writers begin."""
+        """Start the writers."""
         for thread in self._threads:
             thread.start()
 
@@ -102,7 +102,7 @@ class Workload:
 
 @contextmanager
 def running_workload(collection: Documents, *, writers: int = 4) -> Iterator[Workload]:
-    """Writers that run for the length of the block and have ended after it."""
+    """Writers that run during the block and have ended after it."""
     workload = Workload(collection, writers=writers)
     workload.start()
     try:

@@ -1,4 +1,4 @@
-"""A genuine cluster behind our routers, and the inside of it and of our own."""
+"""A genuine cluster behind our routers, and the servers of it and of our own cluster."""
 
 from collections.abc import Iterator
 from itertools import count

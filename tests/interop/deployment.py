@@ -1,6 +1,6 @@
-"""A cluster seen from inside, genuine or ours: the servers that routers talk to, under names that both have in common.
+"""The servers of a cluster, genuine or ours, to which routers send commands, with a common interface.
 
-Tests send the same internal commands to both kinds. Shards are known by number; 0 is the primary shard of databases.
+Tests send the same internal commands to both kinds. Shards are numbered; 0 is the primary shard of databases.
 """
 
 import socket
@@ -30,11 +30,11 @@ UNSHARDED: Final = {"t": Timestamp(0, 0), "e": ObjectId("0" * 24), "v": Timestam
 _GOSSIP: Final = frozenset({"$clusterTime", "operationTime"})
 """Every reply ends with these."""
 _SERVER_GOSSIP: Final = frozenset({"$configTime", "$topologyTime", "lastCommittedOpTime", "electionId", "opTime"})
-"""And those of genuine servers with these; our daemons leave the clocks to the router, which hides them anyway."""
+"""Replies of genuine servers also end with these; our daemons omit them, since a router hides them anyway."""
 
 
 class Deployment:
-    """A cluster and what it has been asked.
+    """A cluster and the commands for its servers.
 
     Attributes:
         config: a client of the primary config server.
@@ -50,30 +50,30 @@ class Deployment:
         self._texts = texts
 
     def __repr__(self) -> str:
-        """Its name, for failures."""
+        """Its name, for error messages."""
         return self.name
 
     def on_config(self, command: Mapping[str, Any], *, write_concern: Mapping[str, Any] | None = MAJORITY) -> Document:
-        """Send a command to the config server; the reply, which may be an error."""
+        """Send a command to the config server; returns the reply, which may be an error."""
         return _run(self.config, "admin", {**command, **({"writeConcern": write_concern} if write_concern else {})})
 
     def on_shard(self, shard: int, command: Mapping[str, Any], *, db: str = "admin") -> Document:
-        """Send a command to a shard; the reply, which may be an error."""
+        """Send a command to a shard; returns the reply, which may be an error."""
         return _run(self.shards[shard], db, command)
 
     def normal(self, value: Any) -> list[str]:  # noqa: ANN401 - any BSON value
-        """Lines that are equal to another cluster's for documents that mean the same there (see `normal_form`)."""
+        """Lines that are the same on both clusters for equivalent documents (see `normal_form`)."""
         return normal_form(value, self._texts)
 
     def create_database(self, db: str) -> Document:
-        """Create a database on shard 0, or find it there; its version."""
+        """Create a database on shard 0 unless it exists; returns its version."""
         reply = self.on_config({"_configsvrCreateDatabase": db, "primaryShardId": self.shard_ids[0]})
         assert reply["ok"], reply
         version: Document = reply["databaseVersion"]
         return version
 
     def shard_collection(self, namespace: str, key: Mapping[str, Any], **options: Any) -> Document:  # noqa: ANN401 - any option
-        """Shard a collection as a router has it done; the reply."""
+        """Shard a collection as a router does; returns the reply."""
         db, _, collection = namespace.partition(".")
         version = self.create_database(db)
         command = {"_shardsvrCreateCollection": collection, "shardKey": key, **options, "databaseVersion": version}
@@ -90,21 +90,21 @@ class Deployment:
         return list(self.config.config.chunks.find({"uuid": self.entry(namespace)["uuid"]}).sort("min"))
 
     def changes(self, namespace: str) -> list[Document]:
-        """What the changelog says of a namespace."""
+        """The changelog's entries for a namespace."""
         return list(self.config.config.changelog.find({"ns": namespace}).sort("$natural"))
 
     def version(self, namespace: str, lastmod: Timestamp) -> Document:
-        """A version of the collection's present incarnation."""
+        """A version of the collection's current incarnation."""
         entry = self.entry(namespace)
         return {"t": entry["timestamp"], "e": entry["lastmodEpoch"], "v": lastmod}
 
     def shard_version(self, namespace: str, shard: int) -> Document:
-        """The version that a router that knows everything sends to a shard."""
+        """The version that a router with current metadata sends to a shard."""
         owned = [chunk["lastmod"] for chunk in self.chunks(namespace) if chunk["shard"] == self.shard_ids[shard]]
         return self.version(namespace, max(owned, default=NO_CHUNKS))
 
     def split(self, namespace: str, low: Document, high: Document, *points: Document, shard: int = 0) -> Document:
-        """Have a shard split a chunk; the reply."""
+        """Make a shard split a chunk; returns the reply."""
         entry = self.entry(namespace)
         return self.on_shard(
             shard,
@@ -121,7 +121,7 @@ class Deployment:
         )
 
     def merge(self, namespace: str, low: Document, high: Document, *, shard: int = 0) -> Document:
-        """Have a shard merge its chunks; the reply."""
+        """Make a shard merge its chunks; returns the reply."""
         entry = self.entry(namespace)
         return self.on_shard(
             shard,
@@ -134,7 +134,7 @@ class Deployment:
         )
 
     def move(self, namespace: str, to: int, **options: Any) -> Document:  # noqa: ANN401 - any option
-        """Have the config server move a range; the reply."""
+        """Make the config server move a range; returns the reply."""
         return self.on_config({"_configsvrMoveRange": namespace, "toShard": self.shard_ids[to], **options})
 
 
@@ -148,14 +148,14 @@ def _run(client: Client, db: str, command: Mapping[str, Any]) -> Document:
 
 @contextmanager
 def genuine_deployment(cluster: GenuineCluster) -> Iterator[Deployment]:
-    """The inside of a genuine cluster."""
+    """The servers of a genuine cluster."""
     with ExitStack() as clients:
         yield _deployment("genuine", cluster.config, cluster.shards, "cfg/" + cluster.config, clients)
 
 
 @contextmanager
 def own_deployment(cluster: RunningCluster) -> Iterator[Deployment]:
-    """The inside of a cluster of our daemons."""
+    """The daemons of our cluster."""
     shards = {shard: cluster.address(f"{shard}.0.shardd") for shard in sorted(cluster.shards)}
     config = cluster.address("config.0.configd")
     with ExitStack() as clients:
@@ -166,7 +166,7 @@ def _deployment(
     name: str, config: str, shards: Mapping[str, str], config_string: str, clients: ExitStack
 ) -> Deployment:
     def connect(address: str) -> Client:
-        # A server that breaks down under a test shall not cost half a minute for each test after it.
+        # A server that fails during a test should not cost half a minute in each later test.
         client: Client = MongoClient(f"mongodb://{address}/", directConnection=True, serverSelectionTimeoutMS=5000)
         return clients.enter_context(client)
 
@@ -178,5 +178,5 @@ def _deployment(
 
 
 def _names(address: str) -> list[str]:
-    """A server as others know it, and as a mongod on this machine calls itself."""
+    """A server's address as known to others, and as used by a mongod on this machine for itself."""
     return [address, f"{socket.gethostname()}:{address.rpartition(':')[2]}"]

@@ -1,9 +1,9 @@
-"""Documents in a form in which those of two clusters can be compared.
+"""A normal form in which documents of two clusters can be compared.
 
-What has to differ is replaced by where it first occurred: the second ObjectId of a document is ``<ObjectId 2>``
-wherever it stands, so that fields that are equal on one cluster have to be equal on the other. So are UUIDs and points
-in cluster time (not versions of chunks, which are Timestamps too). Dates become ``<date>``, names and hosts of servers
-what the cluster calls them. Everything else stays, types of numbers and the order of fields included.
+Values that necessarily differ are replaced by the number of their first occurrence: the second ObjectId of a document
+is ``<ObjectId 2>`` everywhere, so that fields that are equal on one cluster must be equal on the other. So are UUIDs
+and cluster times (but not versions of chunks, which are Timestamps too). Dates become ``<date>``, and names and hosts
+of servers become placeholders. Everything else is kept, including types of numbers and the order of fields.
 """
 
 import json
@@ -21,7 +21,7 @@ from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
 _YEAR_2000: Final = 946_684_800
-"""A Timestamp of fewer seconds is no time but a version."""
+"""A Timestamp with fewer seconds is a version rather than a time."""
 
 _IN_TEXT: Final = (
     (re.compile(r"(?<![0-9a-f])[0-9a-f]{24}(?![0-9a-f])"), "ObjectId"),  # Also as part of a name, as of a session.

@@ -1,4 +1,4 @@
-"""A bare TCP connection on which commands are sent and replies read without a driver in between."""
+"""A TCP connection for sending commands and reading replies without a driver."""
 
 import socket
 from struct import Struct
@@ -25,7 +25,7 @@ class TcpConnection:
         self._socket.close()
 
     def command(self, command: dict[str, Any], *, db: str) -> dict[str, Any]:
-        """Send a command and return the whole reply, whatever it says."""
+        """Send a command and return the whole reply, even if it is an error."""
         self._socket.sendall(op_msg_frame({**command, "$db": db}))
         (length,) = _LENGTH.unpack(self._receive(4))
         return dict(bson.decode(self._receive(length - 4)[17:]))

@@ -97,7 +97,7 @@ def test_move_range_with_one_bound(client: Client, database: Database[Document])
     assert [chunk["shard"] for chunk in (first, moved, last)] == [SHARDS[0], SHARDS[1], SHARDS[0]]
     assert moved["max"] == {"key": 3500}
     assert 500 <= 3500 - moved["min"]["key"] <= 1100  # As much as is a chunk, of documents of 1 kB.
-    # What is given is the beginning: the donor chooses the end, and there are less than 128 MB.
+    # Only the start is given: the donor chooses the end, and there are less than 128 MB.
     client.admin.command("moveRange", namespace, min={"key": 3600}, toShard=SHARDS[1])
     assert chunks(client, namespace)[-1]["min"] == {"key": 3600}
     assert placement(client, namespace) == [SHARDS[0], SHARDS[1], SHARDS[0], SHARDS[1]]

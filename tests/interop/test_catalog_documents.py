@@ -1,4 +1,4 @@
-"""The catalog after the same changes: the same documents on a genuine config server and on ours."""
+"""After the same changes, the catalogs of a genuine config server and of ours contain the same documents."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -26,7 +26,7 @@ def database(both: Both) -> Iterator[None]:
 
 
 def _story(deployment: Deployment, namespace: str) -> list[Document]:
-    """What the changelog tells of a namespace, less what differs for a reason."""
+    """The changelog's entries for a namespace, without fields that differ for good reason."""
     changes = [change for change in deployment.changes(namespace) if change["what"] not in IN_ANY_ORDER]
     for change in changes:
         # The port from which a shard's request came.
@@ -35,7 +35,7 @@ def _story(deployment: Deployment, namespace: str) -> list[Document]:
         change["clientAddr"] = "local" if address in ("127.0.0.1", "anonymous unix socket") else address
         # How many documents were moved.
         change["details"].pop("counts", None)
-        # The entries of one commit have one time on a genuine server, which makes them at once.
+        # A genuine server writes the entries of one commit at once, with the same time.
         change["_id"] = change["_id"].rpartition("-")[2]
     return changes
 
@@ -120,7 +120,7 @@ def test_split_merge_and_move(both: Both) -> None:
         look(deployment.move(namespace, 1, min={"key": 40}))  # A whole chunk,
         look(deployment.move(namespace, 1, min={"key": 40}))
         look(deployment.move(namespace, 1, min={"key": 22}, max={"key": 25}))  # the middle of one,
-        # Not by its end alone: a genuine config server of 6.0.5 dies of a request without min.
+        # Not with only an end: a genuine config server 6.0.5 crashes on a request without min.
         look(deployment.move(namespace, 1, min={"key": LOW}, max={"key": 10}))  # the first,
         look(deployment.move(namespace, 1, min={"key": 30}))  # the end of one.
         look(deployment.merge(namespace, {"key": 30}, {"key": HIGH}, shard=1))
@@ -154,13 +154,13 @@ def test_drop_database(both: Both) -> None:
         deployment.shard_collection(f"{db}.ranged", {"key": 1})
         drop = {"_shardsvrDropDatabase": 1, "databaseVersion": deployment.create_database(db)}
         reply = deployment.on_shard(0, {**drop, "writeConcern": MAJORITY}, db=db)
-        # Ours names the database, as a mongod does; a genuine shard says nothing, and a router passes on what it says.
+        # Ours returns the database's name, as a mongod does; a genuine shard does not, and a router passes that on.
         reply.pop("dropped", None)
         return [
             reply,
             list(deployment.config.config.databases.find({"_id": db})),
             list(deployment.config.config.collections.find({"_id": f"{db}.ranged"})),
-            # Ours also notes that a database is created.
+            # Ours also records the creation of a database.
             [(each["what"], each["details"]) for each in deployment.changes(db) if each["what"] != "createDatabase"],
             deployment.on_shard(0, {"getDatabaseVersion": db}),
         ]
@@ -184,8 +184,8 @@ def test_entries_of_the_cluster(both: Both) -> None:
     assert_same(both, ask)
 
 
-# Each is refused by both. The codes differ where a genuine server finds the fault in another place; no router sends
-# the request again on any of them.
+# Both refuse each of these. The codes differ where a genuine server detects the error elsewhere; a router retries on
+# none of them.
 REFUSALS: Final[dict[str, tuple[Document, int | None, int | None]]] = {
     "split of a collection that is not sharded": ({"splitChunk": f"{DB}.unsharded"}, 13388, 117),
     "split of a chunk that is not there": ({"min": {"key": 1}}, 105, 2),

@@ -21,7 +21,7 @@ OTHER_UUID: Final = Binary(b"5" * 16, 4)
 
 @pytest.fixture
 def compare(both: tuple[Deployment, Deployment]) -> Compare:
-    """Have the same dialogue with both, and find the same in it."""
+    """Run the same dialogue with both, and check that the results are equivalent."""
     genuine, ours = both
 
     def have(dialogue: Dialogue) -> None:
@@ -33,7 +33,7 @@ def compare(both: tuple[Deployment, Deployment]) -> Compare:
 
 
 def code(reply: Document) -> tuple[Any, Any]:
-    """An error without its message, where the words are not MongoDB's."""
+    """An error without its message, for cases where the text is not MongoDB's."""
     return reply.get("code"), reply.get("codeName")
 
 
@@ -63,7 +63,7 @@ def test_create_database(compare: Compare) -> None:
 
 
 def sharded(deployment: Deployment, name: str, *points: int) -> tuple[str, Document]:
-    """A new collection with chunks on shard 0, cut at the given points; its name and its entry."""
+    """A new collection with chunks on shard 0, split at the given points; its name and its entry."""
     namespace = f"cc.{name}"
     reply = deployment.shard_collection(namespace, {"x": 1})
     assert reply["ok"], reply

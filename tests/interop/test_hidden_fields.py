@@ -1,4 +1,4 @@
-"""What servers of a cluster tell each other never reaches a client: looked for in raw replies of our router."""
+"""Internal fields of replies between servers never reach a client; checked in raw replies of our router."""
 
 from typing import Any
 
@@ -71,7 +71,7 @@ ADMIN_COMMANDS: list[Document] = [
 
 
 def _names(value: Any) -> set[str]:  # noqa: ANN401 - any BSON value
-    """All names of fields, at whatever depth, but not in documents of the user or of the catalog."""
+    """All field names at any depth, except in documents of users or of the catalog."""
     if isinstance(value, dict):
         inner = [_names(each) for name, each in value.items() if name not in ("cursor", "shards", "raw")]
         raw = [_names(each) for each in value.get("raw", {}).values()]
@@ -97,7 +97,7 @@ def filled(database: Database[Document]) -> str:
 
 
 def test_replies_name_no_internal_field(connection: TcpConnection, genuine: GenuineCluster, filled: str) -> None:
-    # The shards do send such fields to whoever asks, so that there is something to hide.
+    # The shards do send such fields, so there is something to hide.
     with TcpConnection(genuine.shards[SHARDS[0]]) as shard:
         assert "lastCommittedOpTime" in shard.command({"ping": 1}, db="admin")
     for db, commands in ((filled, COMMANDS), ("admin", ADMIN_COMMANDS)):

@@ -1,4 +1,4 @@
-"""What a migration writes down and tells while it stands still: the same on genuine shards and on ours."""
+"""The documents and status of a suspended migration are the same on genuine shards and on ours."""
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,12 +26,12 @@ PERSISTED: Final = (
     "rangeDeletions",
     "collection_critical_sections",
 )
-"""Collections of ``config`` in which a shard keeps what the next primary has to know of migrations."""
+"""Collections of ``config`` in which a shard persists the state of migrations for its next primary."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def database(both: Both) -> Iterator[None]:
-    """The database of these tests, dropped on both clusters afterwards. What was given away stays for a while."""
+    """The database of these tests, dropped on both clusters afterwards. Orphans are kept for a while."""
     delay = "orphanCleanupDelaySecs"
     delays = [deployment.on_shard(DONOR, {"getParameter": 1, delay: 1})[delay] for deployment in both]
     for deployment in both:
@@ -44,7 +44,7 @@ def database(both: Both) -> Iterator[None]:
 
 
 def filled_collection(deployment: Deployment, name: str) -> str:
-    """A collection of one chunk on the donor, with documents of which half are to be moved."""
+    """A collection with one chunk on the donor, with documents of which half will move."""
     namespace = f"{DB}.{name}"
     assert deployment.shard_collection(namespace, {"key": 1})["ok"]
     deployment.shards[DONOR][DB][name].insert_many([{"_id": n, "key": n} for n in range(DOCUMENTS)])
@@ -53,7 +53,7 @@ def filled_collection(deployment: Deployment, name: str) -> str:
 
 @contextmanager
 def stopped_at(deployment: Deployment, shard: int, place: str, namespace: str) -> Iterator[Future[Document]]:
-    """A migration of the upper half that stands still at a fail point of a shard until the block ends."""
+    """A migration of the upper half that waits at a fail point of a shard until the block ends."""
     upper_half = {"min": {"key": DOCUMENTS // 2}, "max": {"key": HIGH}}
     with ThreadPoolExecutor() as mover:
         with fail_point(deployment.shards[shard], place) as point:
@@ -64,7 +64,7 @@ def stopped_at(deployment: Deployment, shard: int, place: str, namespace: str) -
 
 
 def persisted(deployment: Deployment, namespace: str) -> dict[str, list[Document]]:
-    """What both shards keep of the migrations of a collection, by shard and collection."""
+    """The persisted documents of both shards about migrations of a collection, by shard and collection."""
     of_it = {"$or": [{"nss": namespace}, {"_id": namespace}]}
     return {
         f"{side} {name}": [comparable(document) for document in deployment.shards[shard].config[name].find(of_it)]
@@ -74,7 +74,7 @@ def persisted(deployment: Deployment, namespace: str) -> dict[str, list[Document
 
 
 def comparable(document: Document) -> Document:
-    """A document less what may differ: whose session it is, and when something was or is to be done."""
+    """A document without the fields that may differ: sessions and times."""
     replaced: Document = {}
     if "lsid" in document:
         assert isinstance(document["txnNumber"], Int64)
@@ -92,14 +92,14 @@ def comparable(document: Document) -> Document:
 
 
 def receive_status(deployment: Deployment, namespace: str, session_id: str = "", *, wait: bool = False) -> Document:
-    """The recipient's answer to the donor's question how far it is."""
+    """The recipient's reply to the donor's request for its progress."""
     return deployment.on_shard(
         RECIPIENT, {"_recvChunkStatus": namespace, "waitForSteadyOrDone": wait, "sessionId": session_id}
     )
 
 
 def session_id(deployment: Deployment, namespace: str) -> str:
-    """The session of the migration under way."""
+    """The session of the active migration."""
     [coordinator] = deployment.shards[DONOR].config.migrationCoordinators.find({"nss": namespace})
     return str(coordinator["migrationSessionId"])
 
@@ -107,14 +107,14 @@ def session_id(deployment: Deployment, namespace: str) -> str:
 @pytest.mark.parametrize(
     ("shard", "place"),
     [
-        # Where a step ends a document sooner or later does not count: at these points the same ones have to be there.
+        # When exactly a step removes a document does not matter, but at these points the same ones must exist.
         (RECIPIENT, "migrateThreadHangAtStep1"),
         (RECIPIENT, "migrateThreadHangAtStep3"),
         (DONOR, "moveChunkHangAtStep4"),
         (DONOR, "moveChunkHangAtStep5"),
     ],
 )
-def test_documents_while_it_stands_still(both: Both, shard: int, place: str) -> None:
+def test_documents_of_a_suspended_migration(both: Both, shard: int, place: str) -> None:
     def ask(deployment: Deployment) -> list[Any]:
         namespace = filled_collection(deployment, place)
         with stopped_at(deployment, shard, place, namespace) as moving:
@@ -145,7 +145,7 @@ def test_status_of_the_recipient(both: Both) -> None:
 
 
 def changes_of_a_move(deployment: Deployment, namespace: str) -> list[Document]:
-    """What the changelog tells of a move that has succeeded; nothing before both sides have told how long it took."""
+    """The changelog's entries for a successful move; empty until both sides have recorded their durations."""
     changes = [change for change in deployment.changes(namespace) if change["what"].startswith("moveChunk")]
     return changes if {"moveChunk.from", "moveChunk.to"} <= {change["what"] for change in changes} else []
 
@@ -154,7 +154,7 @@ def test_changes_in_the_changelog(both: Both) -> None:
     def ask(deployment: Deployment) -> list[Any]:
         namespace = filled_collection(deployment, "logged")
         moved = deployment.move(namespace, RECIPIENT, min={"key": DOCUMENTS // 2}, max={"key": HIGH})
-        changes = eventually(lambda: changes_of_a_move(deployment, namespace), what="both sides have told of the move")
+        changes = eventually(lambda: changes_of_a_move(deployment, namespace), what="both sides have recorded the move")
         for change in changes:
             change["clientAddr"], change["_id"] = "somewhere", change["_id"].rpartition("-")[2]
             # How long the steps took.

@@ -1,4 +1,4 @@
-"""What a donor answers to one that is not the recipient of its migration, and to one that is, when all is pulled."""
+"""A donor's replies to a server that is not the recipient of its migration, and to the recipient after the clone."""
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -31,7 +31,7 @@ CALLS: Final[dict[str, Document]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_no_migration_is_under_way(both: Both, name: str) -> None:
+def test_no_active_migration(both: Both, name: str) -> None:
     assert assert_same(both, lambda deployment: deployment.on_shard(0, CALLS[name]))["ok"] == 0
 
 
@@ -52,14 +52,14 @@ def migrating(deployment: Deployment) -> Iterator[str]:
             status = {"_recvChunkStatus": NAMESPACE}
             session_id: str = deployment.on_shard(1, status)["sessionId"]
             waiting = {**status, "waitForSteadyOrDone": True, "sessionId": session_id}
-            # An answer comes after a second at the latest, steady or not.
+            # There is a reply after at most a second, steady or not.
             answers = (deployment.on_shard(1, waiting)["state"] for _ in range(30))
             assert "steady" in answers
             yield session_id
         assert move.result() == {"ok": 1.0}
 
 
-def test_a_migration_is_under_way(both: Both) -> None:
+def test_an_active_migration(both: Both) -> None:
     def ask(deployment: Deployment) -> list[Any]:
         with migrating(deployment) as session_id:
             replies: list[Any] = [deployment.on_shard(0, call) for call in CALLS.values()]

@@ -17,7 +17,7 @@ from tests.interop.tcp_connection import TcpConnection
 
 @pytest.fixture
 def collection(database: Database[Document]) -> Documents:
-    """A hundred documents on two shards; the first still holds orphans of the second's."""
+    """A hundred documents on two shards; the first still has orphans of the second's range."""
     return two_halves(database)
 
 
@@ -47,7 +47,7 @@ def test_cursor_killed(collection: Documents) -> None:
 
 def test_count_and_distinct(collection: Documents) -> None:
     assert collection.count_documents({"key": {"$gte": 40, "$lt": 60}}) == 20
-    # count with a filter leaves orphans out; without one MongoDB counts them.
+    # count with a filter excludes orphans; without one MongoDB counts them.
     reply = collection.database.command("count", collection.name, query={"key": {"$gte": 40}})
     assert reply["n"] == 60
     assert collection.distinct("even") == [False, True]

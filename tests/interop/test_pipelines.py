@@ -1,6 +1,6 @@
 """Pipelines that name other collections, and views, on a genuine cluster through our router.
 
-Genuine shards refuse fields that they do not know, and route by themselves the other collections that they read.
+Genuine shards refuse unknown fields, and themselves route reads of other collections.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""What shards answer to versioned commands: the same on a genuine shard server and on ours."""
+"""Replies to versioned commands are the same from a genuine shard server and from ours."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -41,7 +41,7 @@ def _right(deployment: Deployment) -> Document:
 
 
 def _at(deployment: Deployment, seconds: int) -> Document:
-    """The right version of an incarnation that was made some time after the real one, or before."""
+    """The matching version of an incarnation created some time after or before the real one."""
     right = _right(deployment)
     return {**right, "t": Timestamp(right["t"].time + seconds, 1)}
 
@@ -79,13 +79,13 @@ def test_stale_shard_version(placed: Both, name: str, version: str) -> None:
         return deployment.on_shard(0, {**COMMANDS[name], "shardVersion": MISMATCHES[version](deployment)}, db=DB)
 
     reply = assert_same(placed, ask)
-    # Not the same by being equally careless: nothing was executed.
+    # The replies are not equal just because neither checked: nothing was executed.
     assert reply.get("code") == 13388 or reply["writeErrors"][0]["code"] == 13388
 
 
 @pytest.mark.parametrize("version", ACCEPTED)
 @pytest.mark.parametrize("name", ["find", "count", "delete"])
-def test_fitting_shard_version(placed: Both, name: str, version: str) -> None:
+def test_matching_shard_version(placed: Both, name: str, version: str) -> None:
     def ask(deployment: Deployment) -> Document:
         return deployment.on_shard(0, {**COMMANDS[name], "shardVersion": ACCEPTED[version](deployment)}, db=DB)
 
@@ -136,7 +136,7 @@ def test_database_of_another_shard(placed: Both) -> None:
 
 
 @pytest.mark.parametrize("shard", [0, 1])
-def test_what_shards_know(placed: Both, shard: int) -> None:
+def test_metadata_of_shards(placed: Both, shard: int) -> None:
     def ask(deployment: Deployment) -> list[Any]:
         on_shard, local = deployment.on_shard, deployment.shards[shard].config
         return [

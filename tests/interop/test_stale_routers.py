@@ -1,4 +1,4 @@
-"""Routers that do not know of what another router had the genuine servers do."""
+"""Routers whose caches are outdated because of another router's commands to the genuine servers."""
 
 from collections.abc import Callable
 
@@ -43,7 +43,7 @@ OPERATIONS: dict[str, tuple[Callable[[Documents], object], object]] = {
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_chunk_moved_behind_the_back(
+def test_chunk_moved_by_another_router(
     client: Client, other_client: Client, database: Database[Document], name: str
 ) -> None:
     operation, expected = OPERATIONS[name]
@@ -74,7 +74,7 @@ def test_unordered_batch_over_stale_chunks(client: Client, other_client: Client,
     assert [each["key"] for each in stale.find({"key": {"$in": keys}}).sort("key", 1)] == keys
 
 
-def test_cursor_opened_before_a_move_goes_on(
+def test_cursor_opened_before_a_move_continues(
     client: Client, other_client: Client, database: Database[Document]
 ) -> None:
     namespace = two_halves(database).full_name
@@ -84,7 +84,9 @@ def test_cursor_opened_before_a_move_goes_on(
     assert [first, *(each["key"] for each in cursor)] == list(range(100))
 
 
-def test_collection_sharded_behind_the_back(client: Client, other_client: Client, database: Database[Document]) -> None:
+def test_collection_sharded_by_another_router(
+    client: Client, other_client: Client, database: Database[Document]
+) -> None:
     stale = other_client[database.name].ranged
     assert stale.count_documents({}) == 0
     two_halves(database)
@@ -95,7 +97,7 @@ def test_collection_sharded_behind_the_back(client: Client, other_client: Client
     ] == dict.fromkeys(SHARDS, 1)
 
 
-def test_collection_dropped_and_made_again_behind_the_back(
+def test_collection_recreated_by_another_router(
     client: Client, other_client: Client, database: Database[Document]
 ) -> None:
     two_halves(database)
@@ -108,7 +110,7 @@ def test_collection_dropped_and_made_again_behind_the_back(
     assert client[database.name].ranged.count_documents({}) == 10
 
 
-def test_database_dropped_and_made_again_behind_the_back(
+def test_database_recreated_by_another_router(
     client: Client, other_client: Client, database: Database[Document]
 ) -> None:
     stale = other_client[database.name].plain
