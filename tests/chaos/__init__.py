@@ -1,1 +1,1 @@
-"""Random moves, kills and pauses under a workload whose every answer is checked; ``make chaos`` runs it for long."""
+"""Random moves, kills and pauses under workloads whose every reply is checked; ``make chaos`` runs it for long."""

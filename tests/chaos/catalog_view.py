@@ -1,4 +1,4 @@
-"""Reading what the checker of the catalog compares."""
+"""Reading the input of the checker of the catalog."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from tests.migration.fault_cluster import FaultCluster
 
 
 def read_catalog(cluster: FaultCluster, router: Client, databases: Sequence[str]) -> CatalogView:
-    """What the catalog and the shards' primaries say of these databases now."""
+    """The current state of these databases in the catalog and on the shards' primaries."""
     config = router.get_database("config", CATALOG_OPTIONS)
     sharded = {}
     for entry in config["collections"].find():

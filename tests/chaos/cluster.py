@@ -1,4 +1,4 @@
-"""The cluster of a run, of some shape, and the links between its daemons."""
+"""The cluster of a run, with a given shape, and the links between its daemons."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,17 +11,17 @@ from tests.chaos.stage import ORPHANS_KEPT_SECONDS, Shape
 from tests.migration.fault_cluster import FaultCluster, fault_cluster
 
 SHARD_OPTIONS: Final = (
-    # Rounded down by as much as a second.
+    # It is rounded down by up to a second.
     *("--orphan-cleanup-delay", str(ORPHANS_KEPT_SECONDS + 1)),
-    # A killed router leaves cursors behind, for which range deletions wait, and for these the next moves: not for the
-    # usual ten minutes.
+    # A killed router leaves cursors behind, for which range deletions wait, and later moves wait for those. The default
+    # of ten minutes would be too long.
     *("--set-parameter", "cursorTimeoutMillis=30000", "--set-parameter", "clientCursorMonitorFrequencySecs=1"),
 )
 
 
 @contextmanager
 def shaped_cluster(directory: Path, shape: Shape) -> Iterator[tuple[FaultCluster, Links | None]]:
-    """A new cluster, and its links if it has any that can be harmed; it is down after the block."""
+    """A new cluster, and its links if it has links that can fail; it is stopped after the block."""
     options = [*SHARD_OPTIONS, "--members", str(shape.members), "--config-members", str(shape.config_members)]
     options += ["--routers", str(shape.routers), *(["--separate-sockets"] if shape.has_links else [])]
     with fault_cluster(directory, *options) as cluster:
@@ -32,7 +32,7 @@ def shaped_cluster(directory: Path, shape: Shape) -> Iterator[tuple[FaultCluster
         state = Layout(directory.resolve()).require()
         directories = {name: state.sockets_of(name) for name in daemons}
         with links.serving(directories, {name: cluster.running.address(name) for name in daemons}):
-            # What they had opened before the links were there they open again through them.
+            # Connections opened before the links existed are opened again through them.
             for name in daemons:
                 cluster.restart(name)
             yield cluster, links

@@ -1,4 +1,4 @@
-"""What happened in a run, in order: every operation of the clients, every move, every fault."""
+"""The history of a run: every operation of the clients, every move, every fault, in order."""
 
 import json
 import threading
@@ -12,8 +12,8 @@ class History:
     """Events as JSON lines in a file, and the anomalies among them; used by all threads.
 
     Attributes:
-        anomalies: what must not have been, in words.
-        counts: how many events there were, by kind.
+        anomalies: descriptions of events that must not happen.
+        counts: the number of events, by kind.
     """
 
     def __init__(self, path: Path) -> None:
@@ -26,7 +26,7 @@ class History:
         self._file = path.open("w", encoding="utf-8")
 
     def add(self, kind: str, **fields: Any) -> None:  # noqa: ANN401 - whatever describes the event
-        """Write an event down, with the seconds since the run began."""
+        """Record an event, with the seconds since the start of the run."""
         at = round(time.monotonic() - self._began, 6)
         line = json.dumps({"at": at, "kind": kind, **fields}, default=str)
         with self._lock:
@@ -35,7 +35,7 @@ class History:
                 self._file.write(line + "\n")
 
     def anomaly(self, text: str) -> None:
-        """Write down what must not have been; the run ends."""
+        """Record an anomaly, which ends the run."""
         self.add("anomaly", text=text)
         with self._lock:
             self.anomalies.append(text)
@@ -43,6 +43,6 @@ class History:
         self.failed.set()
 
     def close(self) -> None:
-        """Nothing is written any more."""
+        """Close the file."""
         with self._lock:
             self._file.close()

@@ -1,8 +1,8 @@
 """The links between the daemons of a cluster, each a proxy that can be slow, silent or broken.
 
-Every daemon has a socket directory of its own (``shardwright up --separate-sockets``), in which it looks for the
-sockets of other daemons. There this module listens in their place, and passes on what comes to their TCP ports. So
-each ordered pair of daemons has a link of its own.
+Every daemon has its own socket directory (``shardwright up --separate-sockets``), in which it looks for the sockets of
+other daemons. This module listens there in their place, and forwards data to their TCP ports. So each ordered pair of
+daemons has its own link.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ from typing import Final
 START_SECONDS_MAX: Final = 30.0
 CHUNK_BYTES: Final = 1 << 16
 SLOW_SECONDS: Final = 0.2
-"""What a slow link adds to the way of each piece of data."""
+"""The delay that a slow link adds to each piece of data."""
 
 
 class Fault(Enum):
-    """How a link is harmed."""
+    """The fault of a link."""
 
     SLOW = "slow"
     SILENT = "silent"
@@ -28,7 +28,7 @@ class Fault(Enum):
 
 
 class Link:
-    """One ordered pair of daemons; of the event loop's thread."""
+    """The link of one ordered pair of daemons; used only in the event loop's thread."""
 
     def __init__(self, target: tuple[str, int]) -> None:
         self._target = target
@@ -38,7 +38,7 @@ class Link:
         self._writers: set[asyncio.StreamWriter] = set()
 
     def harm(self, fault: Fault | None) -> None:
-        """Begin or, with None, end a fault."""
+        """Start a fault or, with None, end it."""
         self._fault = fault
         if fault is Fault.SILENT:
             self._is_flowing.clear()
@@ -49,7 +49,7 @@ class Link:
                 writer.transport.abort()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Pass on one connection until either side closes it, in both directions."""
+        """Forward one connection in both directions until either side closes it."""
         if self._fault is Fault.BROKEN:
             writer.transport.abort()
             return
@@ -79,7 +79,7 @@ class Link:
         while data := await reader.read(CHUNK_BYTES):
             if self._fault is Fault.SLOW:
                 await asyncio.sleep(SLOW_SECONDS)
-            # What a silent link has taken it delivers later, even if its sender is gone by then.
+            # A silent link delivers what it has received later, even if the sender is gone by then.
             await self._is_flowing.wait()
             writer.write(data)
             await writer.drain()
@@ -88,7 +88,7 @@ class Link:
 
 
 class Links:
-    """All links of a cluster, served by a thread of their own.
+    """All links of a cluster, served by a separate thread.
 
     Attributes:
         pairs: source and target of each, by process name.
@@ -103,7 +103,7 @@ class Links:
 
     @contextmanager
     def serving(self, directories: dict[str, Path], addresses: dict[str, str]) -> Iterator[None]:
-        """Put a proxy between all daemons for the length of the block.
+        """Run a proxy between all daemons during the block.
 
         Args:
             directories: the socket directory of each daemon.
@@ -122,7 +122,7 @@ class Links:
 
     @contextmanager
     def harmed(self, source: str, target: str, fault: Fault) -> Iterator[None]:
-        """A link with a fault for the length of the block."""
+        """Give a link a fault during the block."""
         link = self._links[source, target]
         self._loop.call_soon_threadsafe(link.harm, fault)
         try:
@@ -133,7 +133,7 @@ class Links:
     async def _open(self, directories: dict[str, Path], addresses: dict[str, str]) -> None:
         for source, directory in directories.items():
             for target, address in addresses.items():
-                # Nobody calls routers but clients.
+                # Only clients connect to routers.
                 if source != target and not target.startswith("router"):
                     host, _, port = address.rpartition(":")
                     link = self._links[source, target] = Link((host, int(port)))

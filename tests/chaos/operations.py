@@ -1,4 +1,4 @@
-"""What clients did: one value for each operation, and the recorder that collects them from all threads."""
+"""Clients' operations: a value for each of them, and the recorder that collects them from all threads."""
 
 import json
 import math
@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 UNKNOWN: Final = math.inf
-"""When an operation ended that nobody has answered: it may take effect at any later time, or never."""
+"""The end of an unanswered operation, which may take effect at any later time, or never."""
 
 
 @dataclass(frozen=True)
@@ -18,13 +18,13 @@ class Operation:
     """One operation of one client.
 
     Attributes:
-        client: who did it; a client does one thing at a time.
-        kind: what it did, in the words of the workload's model, for example ``write`` or ``read``.
-        key: what it was done to.
-        argument: what was asked for.
-        result: what was answered; meaningless if nobody answered.
-        began: seconds of `time.monotonic` before it was sent.
-        ended: after it was answered, or `UNKNOWN`.
+        client: the client, which runs one operation at a time.
+        kind: the kind of operation in the workload's model, for example ``write`` or ``read``.
+        key: the object of the operation.
+        argument: the argument of the operation.
+        result: the result; meaningless without a reply.
+        began: `time.monotonic` before it was sent.
+        ended: `time.monotonic` after the reply, or `UNKNOWN`.
     """
 
     client: int
@@ -37,7 +37,7 @@ class Operation:
 
     @property
     def is_known(self) -> bool:
-        """Whether it was answered."""
+        """Whether there was a reply."""
         return self.ended != UNKNOWN
 
     def __str__(self) -> str:
@@ -52,9 +52,9 @@ class Attempt:
     """An operation under way, to be completed inside of `Recorder.attempt`.
 
     Attributes:
-        result: set it once there is an answer.
-        is_answered: whether it was.
-        is_void: the operation certainly had no effect, and is not recorded.
+        result: to be set once there is a reply.
+        is_answered: whether there was a reply.
+        is_void: whether the operation certainly had no effect, so that it is not recorded.
     """
 
     result: Any = None
@@ -62,7 +62,7 @@ class Attempt:
     is_void: bool = False
 
     def answer(self, result: Any) -> None:  # noqa: ANN401 - whatever the workload's model understands
-        """The operation was answered."""
+        """Record the operation's reply."""
         self.result, self.is_answered = result, True
 
 
@@ -75,7 +75,7 @@ class Recorder:
 
     @contextmanager
     def attempt(self, client: int, kind: str, key: str, argument: Any = None) -> Iterator[Attempt]:  # noqa: ANN401
-        """Record what happens in the block; an operation whose block answers nothing has an unknown outcome."""
+        """Record the operation in the block; without a call of ``answer`` its outcome is unknown."""
         attempt, began = Attempt(), time.monotonic()
         try:
             yield attempt
@@ -88,7 +88,7 @@ class Recorder:
 
     @contextmanager
     def attempt_all(self, client: int, kind: str, key: str, arguments: Iterable[Any]) -> Iterator[list[Attempt]]:
-        """Several operations that one command does at once."""
+        """Several operations executed by one command."""
         with ExitStack() as attempts:
             yield [attempts.enter_context(self.attempt(client, kind, key, argument)) for argument in arguments]
 
@@ -103,5 +103,5 @@ class Recorder:
 
 
 def as_json_lines(operations: Iterable[Operation]) -> str:
-    """The operations as JSON, one a line."""
+    """The operations as JSON, one per line."""
     return "".join(json.dumps(asdict(operation), default=str) + "\n" for operation in operations)

@@ -1,4 +1,4 @@
-"""What a run consists of, chosen by its seed where nobody has chosen."""
+"""The plan of a run; the seed chooses everything that is not given."""
 
 import random
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from tests.chaos.workloads import WORKLOADS
 
 WORKLOADS_PER_ROUND: Final = 4
 NEMESES_PER_ROUND: Final = 3
-"""Beside the moves."""
+"""In addition to the moves."""
 
 ROUND_SECONDS: Final = 60.0
 
@@ -21,11 +21,11 @@ class Plan:
     """A run: one cluster, and rounds of workloads and nemeses on it.
 
     Attributes:
-        seed: decides everything that is not given.
-        seconds: how long the rounds last together, without their checks.
-        workloads: those of which each round has some.
+        seed: determines everything that is not given.
+        seconds: the total duration of the rounds, without their checks.
+        workloads: the workloads from which each round takes some.
         nemeses: likewise.
-        round_seconds: how long one round lasts, at most.
+        round_seconds: the maximum duration of one round.
     """
 
     seed: str
@@ -55,7 +55,7 @@ class Plan:
         return cls(seed, seconds, shape, tuple(workloads) or tuple(WORKLOADS), nemeses, round_seconds)
 
     def round(self, number: int) -> tuple[list[str], list[str]]:
-        """The workloads and the nemeses of one round. Moves take part whenever they may."""
+        """The workloads and nemeses of one round. Moves take part whenever they are allowed."""
         choice = random.Random(f"{self.seed}/round/{number}")
         workloads = choice.sample(self.workloads, min(WORKLOADS_PER_ROUND, len(self.workloads)))
         others = [nemesis for nemesis in self.nemeses if nemesis != "moves"]

@@ -1,4 +1,4 @@
-"""One client of a workload at work."""
+"""A running client of a workload."""
 
 import threading
 import traceback
@@ -8,7 +8,7 @@ from tests.chaos.workloads.base import Workload
 
 
 class Player(threading.Thread):
-    """A thread that does steps until it is asked to end or anything in the run is wrong."""
+    """A thread that runs steps until it is stopped or there is an anomaly in the run."""
 
     def __init__(self, workload: Workload, number: int) -> None:
         super().__init__(daemon=True, name=f"{workload.name}/{number}")
@@ -19,11 +19,11 @@ class Player(threading.Thread):
         self._is_stopping = threading.Event()
 
     def stop(self) -> None:
-        """End after the step under way."""
+        """End after the current step."""
         self._is_stopping.set()
 
     def run(self) -> None:
-        """Do steps."""
+        """Run steps."""
         try:
             self.client.begin()
             while not self._is_stopping.is_set() and not self._history.failed.is_set():

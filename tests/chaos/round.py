@@ -1,4 +1,4 @@
-"""One round: workloads on databases of their own, nemeses, and what is checked when all of it has ended."""
+"""One round: workloads with a database each, nemeses, and the checks after all of them have ended."""
 
 import time
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class Round:
     """See the module.
 
     Attributes:
-        workloads: with their stages.
+        workloads: the workloads with their stages.
     """
 
     def __init__(self, cluster: FaultCluster, links: Links | None, plan: Plan, number: int, history: History) -> None:
@@ -49,7 +49,7 @@ class Round:
         self._players = [Player(workload, n) for workload in self.workloads for n in range(workload.clients)]
 
     def run(self, seconds: float, summary: Summary) -> None:
-        """Play for so long, let everything heal, and check."""
+        """Run for some seconds, repair everything, and check."""
         self._history.add("round", name=self.name)
         for workload in self.workloads:
             workload.set_up()
@@ -69,7 +69,7 @@ class Round:
         self._check_logs()
 
     def recorded(self) -> dict[str, str]:
-        """What clients did, as JSON lines, by workload."""
+        """The clients' operations as JSON lines, by workload."""
         return {workload.name: as_json_lines(workload.stage.recorder.operations) for workload in self.workloads}
 
     def _end(self, threads: Sequence[Player | Nemesis]) -> None:
@@ -93,14 +93,14 @@ class Round:
             self._check_catalog()
 
     def _check_logs(self) -> None:
-        """Of all rounds until now; that is quick enough."""
+        """Check the logs of all rounds so far, which is fast enough."""
         for process in self._cluster.names:
             check = check_mongod_log if process.endswith(".mongod") else check_daemon_log
             for anomaly in check(process, self._cluster.running.log(process).splitlines()):
                 self._history.anomaly(anomaly)
 
     def _wait_writable(self) -> None:
-        """Until each shard has a primary that every router finds."""
+        """Wait until every router finds a primary of each shard."""
         for shard in self._cluster.running.shards:
             self._cluster.primary_index(shard)
 
@@ -117,7 +117,7 @@ class Round:
         eventually(can_write, within=CATALOG_SECONDS_MAX, what="all routers write")
 
     def _check_catalog(self) -> None:
-        """What was begun may still be completed; then all has to fit."""
+        """Wait for operations in progress to complete; then everything must be consistent."""
         databases = [workload.stage.database for workload in self.workloads]
         router = self.workloads[0].stage.admin
         wait_clean(self._cluster)

@@ -1,4 +1,4 @@
-"""One run: a cluster, rounds on it, and what is left of them."""
+"""One run: a cluster, its rounds, and what is kept afterwards."""
 
 import shutil
 from collections.abc import Callable
@@ -12,12 +12,12 @@ from tests.chaos.summary import Summary
 
 
 def run_chaos(directory: Path, plan: Plan, report: Callable[[str], None] = print) -> Summary:
-    """Run on a new cluster in ``directory``, which is removed unless something was wrong.
+    """Run on a new cluster in ``directory``, which is removed unless there were anomalies.
 
     Args:
-        directory: does not exist yet.
-        plan: what to do.
-        report: gets the name of each round as it begins.
+        directory: must not exist yet.
+        plan: the plan of the run.
+        report: called with the name of each round when it starts.
     """
     directory.mkdir(parents=True, exist_ok=True)
     history = History(directory / "history.jsonl")

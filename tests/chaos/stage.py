@@ -1,4 +1,4 @@
-"""Where a workload plays: one database of a running cluster, and the clients that work on it."""
+"""The stage of a workload: one database of a running cluster, and the clients that use it."""
 
 import random
 import time
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 Document = dict[str, Any]
 
 UNAVAILABLE_SECONDS_MAX: Final = 120.0
-"""Longer without an answer is an anomaly: no fault lasts for more than half a minute."""
+"""Waiting longer for a reply is an anomaly, because no fault lasts for more than half a minute."""
 
 
 ORPHANS_KEPT_SECONDS: Final = 2
-"""How long at least documents are kept that were given away (``orphanCleanupDelaySecs``)."""
+"""How long orphans are kept at least (``orphanCleanupDelaySecs``)."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What kind of cluster it is.
+    """The shape of a cluster.
 
     Attributes:
-        members: of each shard.
-        config_members: of the config servers.
-        routers: the last one is quiet: it makes all changes of placement, and no client ever asks it.
+        members: the number of members of each shard.
+        config_members: the number of config servers.
+        routers: the number of routers; the last one is quiet: it changes the placement, and no client uses it.
         has_links: whether daemons reach each other through links that can be delayed and cut.
     """
 
@@ -45,12 +45,12 @@ class Shape:
 
 @dataclass
 class Stage:
-    """What a workload has to do with.
+    """The environment of a workload.
 
     Attributes:
-        database: its own one.
-        recorder: what its clients did.
-        worlds: the sharded collections whose chunks are to be moved, to begin with none.
+        database: its own database.
+        recorder: records its clients' operations.
+        worlds: the sharded collections whose chunks may be moved, initially none.
     """
 
     cluster: FaultCluster
@@ -63,7 +63,7 @@ class Stage:
 
     @property
     def admin(self) -> Client:
-        """A client of the quiet router, for what is done while there are no faults."""
+        """A client of the quiet router, for operations while there are no faults."""
         return self.cluster.router(self.shape.routers - 1)
 
     @property
@@ -73,30 +73,30 @@ class Stage:
 
     @property
     def read_concern(self) -> Document:
-        """The weakest one whose reads are linearizable: with one member nobody else can be primary."""
+        """The weakest read concern with linearizable reads; with one member nobody else can be primary."""
         return {"level": "majority" if self.shape.members == 1 else "linearizable"}
 
     def is_complete(self, opened: float) -> bool:
-        """Whether a cursor that was open from ``opened``, in seconds of `time.monotonic`, until now shows everything.
+        """Whether a cursor open from ``opened``, in seconds of `time.monotonic`, until now must return everything.
 
-        One that outlives the step-down of its mongod misses what the next primary has given away and deleted.
+        A cursor that outlives the step-down of its mongod misses documents that the next primary gave away and deleted.
         """
         return self.shape.members == 1 or time.monotonic() - opened < ORPHANS_KEPT_SECONDS
 
     def create(self, *worlds: World) -> None:
-        """Create sharded collections, which are moved from now on."""
+        """Create sharded collections, whose chunks are moved from now on."""
         for world in worlds:
             create_world(self.admin, self.database, world)
             self.worlds.append(world)
 
 
 class StageClient:
-    """One client of one workload; of one thread.
+    """One client of one workload, used by one thread.
 
     Attributes:
-        number: distinguishes it from all other clients of the workload.
-        operations: how many steps it has done.
-        at_cluster_time: of the last cursor reply that named the time of its snapshot.
+        number: its number, unique in the workload.
+        operations: the number of its completed steps.
+        at_cluster_time: the snapshot time in the last cursor reply that had one.
     """
 
     def __init__(self, stage: Stage, number: int, seed: str) -> None:
@@ -116,7 +116,7 @@ class StageClient:
         return self._routers.resent
 
     def begin(self) -> None:
-        """Work after all that was set up: without its cluster time, a snapshot might be of before it."""
+        """Start after the set-up: without its cluster time, a snapshot might be from before it."""
         self._learn(self.stage.admin.admin.command("ping"))
 
     def close(self) -> None:
@@ -124,23 +124,23 @@ class StageClient:
         self._routers.close()
 
     def new_value(self) -> int:
-        """A number that no client of the workload has had."""
+        """A number not used by any client of the workload before."""
         self._values += 1
         return self._values * 1000 + self.number
 
     def new_identity(self, kind: str) -> str:
-        """Likewise a string; its first two letters are evenly distributed."""
+        """Likewise a string, whose first two letters are evenly distributed."""
         return f"{self.random.randrange(256):02x}/{kind}/{self.new_value()}"
 
     def write(self, command: Document, *, session: object = None) -> Document:
-        """Send a retryable write until it is answered, and return what the answer says.
+        """Send a retryable write until there is a reply, and return its result.
 
         Args:
-            command: without session and number.
-            session: clients keep one session for each of these, and so for whatever is written with it.
+            command: the command, without session and transaction number.
+            session: a key; the client uses one session for all writes with the same key.
 
         Raises:
-            WriteRefusedError: it was answered with an error, or not at all.
+            WriteRefusedError: the reply was an error, or there was none.
         """
         write = Write.of(self.stage.database, self._gossip(command), self._sessions.setdefault(session, Session()))
         self.stage.history.add("write", client=self.number, body=write.body)
@@ -149,7 +149,7 @@ class StageClient:
         return answer(reply)
 
     def read(self, command: Document) -> Document:
-        """Send a command that only reads until it is answered, and return the whole reply.
+        """Send a read-only command until there is a reply, and return the whole reply.
 
         Raises:
             WriteRefusedError: as `write`.
@@ -160,7 +160,7 @@ class StageClient:
         return reply
 
     def once(self, command: Document, *, router: int | None = None, database: str = "") -> Document | None:
-        """Send a command once; None when nobody answered. Of a writing command nobody knows then what it did."""
+        """Send a command once; None without a reply, in which case the effect of a write is unknown."""
         body = self._gossip(command)
         self.stage.history.add("once", client=self.number, body=body)
         chosen = self._router() if router is None else router
@@ -171,7 +171,7 @@ class StageClient:
         return reply
 
     def scan(self, command: Document, batch_size: int) -> Iterator[list[Document] | None]:
-        """The batches of a cursor as they come; None, as the last one, when the cursor was lost or refused."""
+        """The batches of a cursor; the last one is None if the cursor was lost or refused."""
         router = self._router()
         body = {**command, "batchSize": batch_size}
         if "aggregate" in command:
@@ -193,7 +193,7 @@ class StageClient:
         return self.random.randrange(self.stage.shape.routers - 1)
 
     def _gossip(self, command: Document) -> Document:
-        """Drivers pass on the newest cluster time they know."""
+        """Add the newest known cluster time, as drivers do."""
         return {**command, "$clusterTime": self._cluster_time} if self._cluster_time else command
 
     def _learn(self, reply: Document) -> None:
@@ -203,12 +203,12 @@ class StageClient:
 
 
 def is_done(reply: Document | None) -> bool:
-    """Whether a command that was sent once was answered without any error."""
+    """Whether a command that was sent once got a reply without errors."""
     return reply is not None and reply.get("ok") == 1 and not reply.keys() & {"writeErrors", "writeConcernError"}
 
 
 def scanned(batches: Sequence[list[Document] | None]) -> list[Document] | None:
-    """All documents of a scan, None if it did not get to its end."""
+    """All documents of a scan; None if it did not reach its end."""
     found: list[Document] = []
     for batch in batches:
         if batch is None:
@@ -218,7 +218,7 @@ def scanned(batches: Sequence[list[Document] | None]) -> list[Document] | None:
 
 
 def _told(reply: Document) -> Document:
-    """A reply as the history keeps it: of its documents only the identities."""
+    """A reply for the history, with only the identities of its documents."""
     cursor = reply.get("cursor")
     if not isinstance(cursor, dict):
         return reply

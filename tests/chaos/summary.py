@@ -1,4 +1,4 @@
-"""What a run has done and found."""
+"""The summary of a run."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,17 +13,17 @@ from tests.chaos.stage import Shape
 
 @dataclass
 class Summary:
-    """What a run has done and found.
+    """The numbers and findings of a run.
 
     Attributes:
-        seconds: how long clients worked.
-        rounds: how many there were.
-        operations: how many operations of clients were answered, by workload.
+        seconds: how long clients ran.
+        rounds: the number of rounds.
+        operations: the number of clients' operations with a reply, by workload.
         resent: how many commands clients had to send more than once.
-        moves: how many moves were committed and answered.
-        failed_moves: how many were not, by the error's name.
-        faults: how often what was done, by kind of nemesis.
-        anomalies: what must not have been.
+        moves: the number of successful moves.
+        failed_moves: the number of failed ones, by the error's name.
+        faults: the number of faults of each kind, by nemesis.
+        anomalies: the anomalies found.
         kept: where history and logs are; None after a run without anomalies.
     """
 
@@ -40,7 +40,7 @@ class Summary:
     kept: Path | None = None
 
     def add(self, players: Sequence[Player], nemeses: Sequence[Nemesis]) -> None:
-        """Count what these have done in a round."""
+        """Add the numbers of these threads in a round."""
         self.rounds += 1
         for player in players:
             self.operations[player.workload.name] += player.client.operations

@@ -1,4 +1,4 @@
-"""A short sample of ``make chaos``, another one each day."""
+"""A short sample of ``make chaos`` that changes daily."""
 
 import datetime
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.chaos.plan import Plan
 from tests.chaos.run import run_chaos
 
 SECONDS: Final = 80.0
-"""With start, end and checks less than two minutes."""
+"""Including start, shutdown and checks, this takes less than two minutes."""
 
 
 def test_sample_of_the_day(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The proxies between daemons, each in front of an echoing server."""
+"""The proxies between daemons, each in front of an echo server."""
 
 import socket
 import socketserver
@@ -16,7 +16,7 @@ from tests.integration.waiting import eventually
 PAIR: Final = ("router.0", "shard0.0.shardd")
 SECONDS_MAX: Final = 10.0
 MOMENT: Final = 0.1
-"""How long nothing has to come for a link to count as silent."""
+"""How long nothing must arrive for a link to count as silent."""
 
 
 class Echo(socketserver.BaseRequestHandler):

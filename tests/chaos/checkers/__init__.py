@@ -1,4 +1,4 @@
-"""Judges of histories: pure functions that take what clients did and were answered, and say what cannot be.
+"""Checkers of histories: pure functions that take clients' operations and replies, and report contradictions.
 
-A checker returns the anomalies it finds as sentences, none if all is well. It knows no cluster and does no I/O.
+A checker returns the anomalies it finds as sentences. It knows no cluster and does no I/O.
 """

@@ -1,4 +1,4 @@
-"""The catalog: what the config servers say of collections, and what the shards have of them."""
+"""The catalog: collections according to the config servers, compared with those on the shards."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ Bound = Hashable
 
 @dataclass(frozen=True)
 class ShardedCollection:
-    """What the catalog says of a sharded collection.
+    """A sharded collection according to the catalog.
 
     Attributes:
         uuid: its UUID, in any form that can be compared.
         chunks: lower bound, upper bound and shard of each, by lower bound.
-        least: the lowest bound there is.
-        most: the highest.
+        least: the lowest possible bound.
+        most: the highest possible bound.
     """
 
     uuid: Hashable
@@ -28,12 +28,12 @@ class ShardedCollection:
 
 @dataclass(frozen=True)
 class CatalogView:
-    """All that is known when nothing happens any more.
+    """The final state, after all activity has ended.
 
     Attributes:
         sharded: the sharded collections, by namespace.
         primaries: the primary shard of each database.
-        local: for each shard the UUID of each collection that it has, by namespace.
+        local: for each shard the UUIDs of its collections, by namespace.
     """
 
     sharded: Mapping[str, ShardedCollection]
@@ -42,7 +42,7 @@ class CatalogView:
 
 
 def check_catalog(view: CatalogView) -> list[str]:
-    """What does not go together."""
+    """Inconsistencies in the view."""
     anomalies = [anomaly for name, entry in view.sharded.items() for anomaly in _check_chunks(name, entry)]
     for shard, collections in view.local.items():
         for namespace, uuid in collections.items():

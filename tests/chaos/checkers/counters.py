@@ -10,9 +10,9 @@ def check_counters(operations: Mapping[str, Sequence[Operation]], totals: Mappin
     """Compare counters with their increments.
 
     Args:
-        operations: of each counter; of these ``increment``, whose argument is what it adds and whose result, if it has
-            one, is the value before it.
-        totals: what each counter says when nothing happens any more; one that does not exist is left out.
+        operations: the operations on each counter; the argument of ``increment`` is the amount, and its result, if it
+            has one, is the value before it.
+        totals: the final value of each counter, without counters that do not exist.
     """
     anomalies = []
     for key, history in operations.items():

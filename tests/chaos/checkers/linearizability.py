@@ -1,8 +1,7 @@
-"""Whether operations on one object could have happened one after the other, each between its start and its end.
+"""Whether operations on one object could have taken effect one after another, each between its start and its end.
 
-The search is Wing and Gong's, with Lowe's memory of what was tried: a state that is reached again with the same
-operations done is not searched twice. Operations without an answer may have taken effect at any time after their
-start, or not at all.
+The search is Wing and Gong's, with Lowe's memoization: a state that is reached again with the same operations done is
+not searched twice. Operations without a reply may have taken effect at any time after their start, or not at all.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -14,10 +13,10 @@ from tests.chaos.operations import UNKNOWN, Operation
 State = Hashable
 
 Model = Callable[[State, Operation], Sequence[State]]
-"""The states that an operation may leave behind in a state; none if its answer is impossible there."""
+"""The states that may follow an operation in a given state; none if its reply is impossible there."""
 
 RECENT: Final = 40
-"""As many operations are shown of a history that cannot be made smaller."""
+"""How many operations to show of a history that cannot be reduced."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Violation:
 
 
 def check_linearizable(operations: Sequence[Operation], model: Model, initial: State) -> Violation | None:
-    """None if the operations of one key are linearizable, else the part of them that is not."""
+    """None if the operations of one key are linearizable, otherwise the part of them that is not."""
     ordered = sorted(operations, key=lambda operation: operation.began)
     start = frozenset({initial})
     if is_linearizable(ordered, model, start):
@@ -50,7 +49,7 @@ def check_linearizable(operations: Sequence[Operation], model: Model, initial: S
 
 
 def is_linearizable(ordered: Sequence[Operation], model: Model, initial: frozenset[State]) -> bool:
-    """Whether some order of the operations explains their answers, from one of these states."""
+    """Whether some order of the operations explains their replies, from one of these states."""
     return next(_final_states(ordered, model, initial), None) is not None
 
 
@@ -95,14 +94,14 @@ def _next(ordered: Sequence[Operation], done: int) -> list[int]:
 
 
 def _cut(ordered: list[Operation], model: Model, initial: frozenset[State]) -> Violation:
-    """Leave out what the violation does not need: what came after it, long before it, and needless reads."""
+    """Remove operations irrelevant to the violation: those after it, those long before it, and unnecessary reads."""
     ordered = _shortest_prefix(ordered, model, initial)
     ordered, initial = _latest_start(ordered, model, initial)
     return Violation(initial, tuple(_without_reads(ordered, model, initial)))
 
 
 def _shortest_prefix(ordered: list[Operation], model: Model, initial: frozenset[State]) -> list[Operation]:
-    """Bisection: what is not linearizable stays so, whatever comes later."""
+    """Bisect: a history that is not linearizable remains so, whatever follows."""
     ends = sorted(operation.ended for operation in ordered if operation.is_known)
     low, high = 0, len(ends) - 1
     while low < high:
@@ -115,7 +114,7 @@ def _shortest_prefix(ordered: list[Operation], model: Model, initial: frozenset[
 
 
 def _until(ordered: list[Operation], time: float) -> list[Operation]:
-    """The history as it was known at a time: what had not ended by then had no answer."""
+    """The history as known at a time: operations that had not ended by then have no reply."""
     return [
         operation if operation.ended <= time else replace(operation, ended=UNKNOWN, result=None)
         for operation in ordered
@@ -126,7 +125,7 @@ def _until(ordered: list[Operation], time: float) -> list[Operation]:
 def _latest_start(
     ordered: list[Operation], model: Model, initial: frozenset[State]
 ) -> tuple[list[Operation], frozenset[State]]:
-    """Begin at the last moment of rest that leaves a write, and from whose possible states the rest is impossible."""
+    """Start at the latest quiescent moment before a write from whose possible states the rest is impossible."""
     for index in reversed(range(1, len(ordered))):
         before, after = ordered[:index], ordered[index:]
         if all(operation.kind == "read" for operation in after):
@@ -139,7 +138,7 @@ def _latest_start(
 
 
 def _without_reads(ordered: list[Operation], model: Model, initial: frozenset[State]) -> list[Operation]:
-    """Leave out reads one by one. Writes stay: without them others would become impossible that were not."""
+    """Remove reads one by one. Writes are kept: without them, other operations could become impossible."""
     kept = [operation for operation in ordered if operation.is_known or operation.kind != "read"]
     for operation in list(kept):
         if operation.kind == "read":

@@ -1,4 +1,4 @@
-"""Logs: no process failed in a way that is its own fault, even if no client noticed."""
+"""Logs: no process had an internal error, even if no client noticed."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -7,12 +7,12 @@ EXCERPT_CHARACTERS_MAX: Final = 2000
 
 
 def check_daemon_log(process: str, lines: Iterable[str]) -> list[str]:
-    """A daemon logs tracebacks for its own faults only; and what is not JSON, it did not mean to write."""
+    """Find tracebacks, which a daemon logs only for internal errors, and lines that are not JSON."""
     return [_told(process, line) for line in lines if '"traceback":' in line or not line.startswith("{")]
 
 
 def check_mongod_log(process: str, lines: Iterable[str]) -> list[str]:
-    """A mongod ends itself when something that it relies on is not so."""
+    """Find fatal errors, with which a mongod terminates when an invariant is violated."""
     return [_told(process, line) for line in lines if '"s":"F"' in line]
 
 

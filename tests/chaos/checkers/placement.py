@@ -1,10 +1,10 @@
-"""Placement: each document is where its key belongs, and nowhere else once orphans are gone."""
+"""Placement: each document is on the shard that owns its key, and on no other once orphans are deleted."""
 
 from collections.abc import Mapping, Set
 
 
 def check_placement(stored: Mapping[str, Set[str]], owners: Mapping[str, str]) -> list[str]:
-    """Compare what each shard stores with what it should.
+    """Compare what each shard stores with what it should store.
 
     Args:
         stored: the identities of the documents of each shard.
@@ -16,12 +16,12 @@ def check_placement(stored: Mapping[str, Set[str]], owners: Mapping[str, str]) -
         if holders != [owner]:
             anomalies.append(f"{identity!r} belongs on {owner} and is on {', '.join(holders) or 'no shard'}")
     for shard, identities in stored.items():
-        anomalies += [f"{shard} has {identity!r}, which is not to exist" for identity in identities - owners.keys()]
+        anomalies += [f"{shard} has {identity!r}, which should not exist" for identity in identities - owners.keys()]
     return anomalies
 
 
 def check_found_by_key(documents: Mapping[str, Mapping[str, object]], found: Mapping[str, object]) -> list[str]:
-    """Each document that a scan shows, its key finds as well, and it alone."""
+    """Check that the key of each document returned by a scan finds exactly that document."""
     return [
         f"{identity!r} is shown by a scan as {document}, and its key finds {found.get(identity)}"
         for identity, document in documents.items()

@@ -1,4 +1,4 @@
-"""Registers: documents with a value that is read and replaced."""
+"""Registers: documents whose value is read and replaced."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,7 +7,7 @@ from tests.chaos.operations import Operation
 
 
 def register_model(state: State, operation: Operation) -> Sequence[State]:
-    """``read`` answers the value, ``write`` sets it, and ``exchange`` sets it and answers the one before."""
+    """``read`` returns the value, ``write`` sets it, and ``exchange`` sets it and returns the previous one."""
     if operation.kind == "write":
         return [operation.argument]
     is_possible = not operation.is_known or operation.result == state
@@ -18,7 +18,7 @@ def register_model(state: State, operation: Operation) -> Sequence[State]:
 
 
 def check_registers(operations: Mapping[str, Sequence[Operation]], initial: State) -> list[str]:
-    """Every register is linearizable. Writes give each register values that none of its other writes does."""
+    """Check that every register is linearizable. Each write to a register must have a different value."""
     anomalies = []
     for key, history in operations.items():
         violation = check_linearizable(_without_unseen(history), register_model, initial)
@@ -28,6 +28,6 @@ def check_registers(operations: Mapping[str, Sequence[Operation]], initial: Stat
 
 
 def _without_unseen(operations: Sequence[Operation]) -> list[Operation]:
-    """Without unanswered operations of which nobody saw anything: they explain nothing, and the search takes long."""
+    """Remove unanswered operations whose values nobody saw: they explain nothing and slow the search down."""
     seen = {operation.result for operation in operations if operation.is_known and operation.kind != "write"}
     return [operation for operation in operations if operation.is_known or operation.argument in seen]

@@ -1,16 +1,16 @@
-"""Scans: a cursor shows each document that stands still exactly once, however long it is open."""
+"""Scans: a cursor returns each unchanged document exactly once, however long it is open."""
 
 from collections import Counter
 from collections.abc import Iterable, Set
 
 
 def check_scan(found: Iterable[str], standing: Set[str], passing: Set[str] = frozenset()) -> list[str]:
-    """What is wrong about one scan.
+    """The anomalies of one scan.
 
     Args:
-        found: the identities that its batches held, in order.
-        standing: documents that exist and do not change from before it began until after it ended.
-        passing: documents that were inserted or removed meanwhile: shown at most once.
+        found: the identities in its batches, in order.
+        standing: documents that exist and do not change from before its start until after its end.
+        passing: documents that were inserted or removed meanwhile, which may be returned at most once.
     """
     times = Counter(found)
     wrong = {

@@ -1,4 +1,4 @@
-"""Sets: what was added is there until it is removed, once, and what was removed does not come back."""
+"""Sets: an added element is there once until it is removed, and a removed element does not come back."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,13 +9,13 @@ from tests.chaos.operations import UNKNOWN, Operation
 
 @dataclass(frozen=True)
 class Life:
-    """When one element was there. Times are those of `Operation`; `UNKNOWN` is never, as far as anybody knows.
+    """When one element existed. Times are those of `Operation`; `UNKNOWN` means possibly never.
 
     Attributes:
         added_from: the earliest time at which it may have been added.
-        added_by: the time at which it certainly had been.
+        added_by: the time by which it certainly was added.
         removed_from: the earliest time at which it may have been removed.
-        removed_by: the time at which it certainly had been.
+        removed_by: the time by which it certainly was removed.
     """
 
     added_from: float
@@ -24,11 +24,11 @@ class Life:
     removed_by: float = UNKNOWN
 
     def is_certain(self, began: float, ended: float) -> bool:
-        """Whether a read between these times has to show it."""
+        """Whether a read between these times must return it."""
         return self.added_by < began and self.removed_from > ended
 
     def is_possible(self, began: float, ended: float) -> bool:
-        """Whether such a read may show it."""
+        """Whether such a read may return it."""
         return self.added_from <= ended and self.removed_by >= began
 
 
@@ -47,7 +47,7 @@ def check_set(operations: Sequence[Operation]) -> list[str]:
 
 
 def check_set_read(lives: Mapping[str, Life], found: Iterable[str], began: float, ended: float) -> list[str]:
-    """What is wrong about the elements that one read found."""
+    """The anomalies in the elements found by one read."""
     times = Counter(found)
     wrong = {
         "duplicated": [element for element, count in times.items() if count > 1],
@@ -81,7 +81,7 @@ def _life(added: Operation, removal: Operation | None, clears: Sequence[Operatio
     return Life(
         added.began,
         added.ended,
-        # One that ran beside the addition may have come before or after it.
+        # A removal concurrent with the addition may have come before or after it.
         min((end.began for end in ends if end.ended > added.began), default=UNKNOWN),
         min((end.ended for end in ends if end.began > added.ended), default=UNKNOWN),
     )

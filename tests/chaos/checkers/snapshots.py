@@ -1,8 +1,8 @@
-"""Snapshots: a read sees a moment that has been.
+"""Snapshots: a read sees a state that existed.
 
-One writer raises the links of a *chain* one after the other, each once the one before is acknowledged, round after
-round. So at any moment the links up to some position have one value and all later links the value below it. A read that
-mixes two moments breaks this pattern.
+One writer increments the links of a *chain* one after another, each after the previous one is acknowledged, round after
+round. So at any time the links up to some position have one value and all later links the value below it. A read that
+mixes two states breaks this pattern.
 """
 
 from collections.abc import Sequence
@@ -10,11 +10,11 @@ from itertools import pairwise
 
 
 def check_chain(found: Sequence[tuple[int, int]], length: int) -> list[str]:
-    """What is wrong about one read of a chain.
+    """The anomalies of one read of a chain.
 
     Args:
-        found: position and value of each link that it showed, in any order.
-        length: how many links there are.
+        found: position and value of each link that it returned, in any order.
+        length: the number of links.
     """
     positions = sorted(position for position, _ in found)
     if positions != list(range(length)):
@@ -32,7 +32,7 @@ def check_chain(found: Sequence[tuple[int, int]], length: int) -> list[str]:
 
 
 def check_advance(before: Sequence[tuple[int, int]], after: Sequence[tuple[int, int]]) -> list[str]:
-    """A later read of the same session does not see an earlier moment."""
+    """Check that a later read in the same session does not see an earlier state."""
     earlier, later = dict(before), dict(after)
     back = sorted(position for position in earlier.keys() & later.keys() if later[position] < earlier[position])
     if not back:

@@ -20,7 +20,7 @@ def operation(kind: str, value: int | None, began: float, ended: float, result: 
 
 @st.composite
 def linearizable(draw: st.DrawFn) -> list[Operation]:
-    """Operations that happened one a second, each answered after a while or never."""
+    """Operations that took effect one per second, each answered after a while or never."""
     state, history = 0, []
     for at, kind in enumerate(draw(st.lists(KINDS, max_size=14)), 1):
         before, state = state, state if kind == "read" else at
@@ -33,7 +33,7 @@ def linearizable(draw: st.DrawFn) -> list[Operation]:
 
 @st.composite
 def any_history(draw: st.DrawFn) -> list[Operation]:
-    """Few operations with any answers."""
+    """A few operations with arbitrary replies."""
     history = []
     for value, kind in enumerate(draw(st.lists(KINDS, max_size=5)), 1):
         began = draw(st.integers(0, 8))
@@ -85,7 +85,7 @@ def test_what_is_left_of_a_violation_is_still_one(history: list[Operation]) -> N
 
 
 def test_a_violation_is_cut_to_what_matters() -> None:
-    """A write that is lost after much that is in order."""
+    """A lost write after many correct operations."""
     history = [operation("write", value, value, value + 0.5) for value in range(1, 300)]
     history += [operation("read", None, value + 0.6, value + 0.7, result=value) for value in range(1, 299)]
     history += [operation("read", None, 400, 401, result=298), operation("write", 500, 500, 501)]

@@ -19,7 +19,7 @@ def read(found: list[str], began: float, ended: float) -> Operation:
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Operation]:
-    """Elements that were there between two moments, and reads that saw each at some moment of their own."""
+    """Elements that existed between two times, and reads that saw each element at some time during the read."""
     history, lives = [], {}
     for number in range(draw(st.integers(0, 6))):
         element, added = f"e{number}", draw(TIMES)
@@ -67,5 +67,5 @@ def test_a_clear_removes_what_was_added_before_it() -> None:
         assert check_set([*history, read(found, 9, 10)]) == []
     assert "resurrected" in check_set([*history, read(["a", "c"], 9, 10)])[0]
     assert "lost" in check_set([*history, read(["b"], 9, 10)])[0]
-    # Nobody knows whether an unanswered clear took effect, or when.
+    # It is unknown whether and when an unanswered clear took effect.
     assert check_set([*history, change("clear", "", 8.5), read([], 9, 10)]) == []

@@ -1,4 +1,4 @@
-"""What goes wrong in a run: one file for each kind of fault, and one for the moves."""
+"""The faults in a run: one file for each kind of fault, and one for the moves."""
 
 from typing import Final
 
@@ -16,6 +16,6 @@ NEMESES: Final[dict[str, type[Nemesis]]] = {
 """All nemeses, by kind."""
 
 NEEDS_MEMBERS: Final = frozenset({Elections.kind, Comebacks.kind})
-"""Those that a set of one member, which has nobody else to elect, leaves alone."""
+"""Nemeses that do nothing to sets of one member, where no other member can be elected."""
 
 __all__ = ["NEEDS_MEMBERS", "NEMESES", "Nemesis", "Scene"]

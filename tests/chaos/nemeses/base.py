@@ -1,4 +1,4 @@
-"""What all nemeses have in common."""
+"""The base class of all nemeses."""
 
 import random
 import threading
@@ -15,17 +15,17 @@ from tests.chaos.stage import Shape, Stage
 from tests.migration.fault_cluster import FaultCluster
 
 PAIR_CHANCE: Final = 0.3
-"""That a mongod and its daemon are harmed together."""
+"""The probability that a mongod and its daemon fail together."""
 
 
 @dataclass
 class Scene:
-    """What nemeses harm.
+    """The targets of nemeses.
 
     Attributes:
-        stages: of all workloads.
-        links: between daemons; None if the cluster has none.
-        processes: held while processes are stopped or ended, so that none waits for a process that another has stopped.
+        stages: the stages of all workloads.
+        links: the links between daemons; None if the cluster has none.
+        processes: held while processes are paused or killed, so that no nemesis waits for a process paused by another.
     """
 
     cluster: FaultCluster
@@ -37,12 +37,12 @@ class Scene:
 
 
 class Nemesis(ABC, threading.Thread):
-    """A thread that does harm of one kind until it is asked to end; then it repairs everything.
+    """A thread that causes one kind of fault until it is stopped; then it repairs everything.
 
     Attributes:
-        kind: as ``--nemeses`` takes it.
-        interval: seconds between two faults, at least and at most.
-        counts: what it did, and how often.
+        kind: its name for ``--nemeses``.
+        interval: minimum and maximum seconds between two faults.
+        counts: the number of faults it caused, by kind.
     """
 
     kind: ClassVar[str]
@@ -57,14 +57,14 @@ class Nemesis(ABC, threading.Thread):
 
     @abstractmethod
     def harm(self) -> None:
-        """One fault, which is over when this returns."""
+        """Cause one fault, which is over when this returns."""
 
     def stop(self) -> None:
-        """End after the fault under way, and cut that short."""
+        """Cut the current fault short and end."""
         self.is_stopping.set()
 
     def run(self) -> None:
-        """Do harm."""
+        """Cause faults until stopped."""
         try:
             while not self.is_stopping.wait(self.random.uniform(*self.interval)):
                 if self.scene.history.failed.is_set():
@@ -75,16 +75,16 @@ class Nemesis(ABC, threading.Thread):
             self.scene.history.anomaly(f"{self.kind}: a process could not be harmed or healed: {told}")
 
     def count(self, what: str, **fields: object) -> None:
-        """Count a fault, and write it down."""
+        """Count and record a fault."""
         self.counts[what] += 1
         self.scene.history.add(what, **fields)
 
     def rest(self, seconds: float) -> None:
-        """Let a fault last, or until the nemesis is to end."""
+        """Let a fault last for some seconds, or until the nemesis is stopped."""
         self.is_stopping.wait(seconds)
 
     def some_processes(self) -> list[str]:
-        """Any process; often together with the other half of its pair, a mongod before its daemon."""
+        """A random process, often together with the other half of its pair; a mongod comes before its daemon."""
         names = self.scene.cluster.names
         name = self.random.choice(names)
         place = name.rpartition(".")[0]
@@ -93,7 +93,7 @@ class Nemesis(ABC, threading.Thread):
         return [other for other in names if other.rpartition(".")[0] == place]
 
     def duration(self) -> float:
-        """How long a fault lasts: mostly moments, now and then half a minute."""
+        """How long a fault lasts: mostly moments, sometimes half a minute."""
         draw = self.random.random()
         if draw < 0.6:
             return self.random.uniform(0.1, 2.0)
@@ -101,7 +101,7 @@ class Nemesis(ABC, threading.Thread):
 
 
 def kind_of(process: str) -> str:
-    """A process's place without its numbers: ``shard.mongod``, ``config.configd``, ``router``."""
+    """A process's name without its numbers: ``shard.mongod``, ``config.configd``, ``router``."""
     first, *_, last = process.split(".")
     return "router" if first == "router" else f"{first.rstrip('0123456789')}.{last}"
 

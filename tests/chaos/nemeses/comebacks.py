@@ -1,4 +1,4 @@
-"""Primaries that sleep through the term of another member, and are primary again when they wake up."""
+"""Primaries that are paused through the term of another member, and are primary again when they continue."""
 
 import time
 from contextlib import ExitStack
@@ -10,13 +10,13 @@ from tests.chaos.nemeses.base import Nemesis
 from tests.local_cluster import Client
 
 ELECTION_SECONDS_MAX: Final = 20.0
-"""How long a member may take to be elected; otherwise it sleeps through fewer elections."""
+"""How long to wait for a member to be elected; after that the primary is paused through fewer elections."""
 
 _RETRY_SECONDS: Final = 0.2
 
 
 class Comebacks(Nemesis):
-    """The daemon sleeps through two elections. If its mongod sleeps too, that wakes up before the second one.
+    """The daemon is paused through two elections. If its mongod is paused too, it continues before the second one.
 
     Does nothing to sets of one member.
     """
@@ -25,7 +25,7 @@ class Comebacks(Nemesis):
     interval = (2.0, 6.0)
 
     def harm(self) -> None:
-        """One member sleeps, another one is primary for some seconds, then the first one again."""
+        """Pause one member; another one is primary for some seconds, then the first one again."""
         cluster = self.scene.cluster
         sets = sorted({name.split(".")[0] for name in cluster.names if name.endswith(".mongod")})
         members = cluster.mongods_of(self.random.choice(sets))

@@ -1,4 +1,4 @@
-"""Primaries that step down, members that step up, and elections that are frozen, by commands to mongods."""
+"""Commands to mongods: primaries step down, members step up, and elections are frozen."""
 
 from pymongo.errors import PyMongoError
 
@@ -10,13 +10,13 @@ ELECTION_SECONDS = 10
 
 
 class Elections(Nemesis):
-    """See the module. Does nothing to sets of one member: they would be without a primary only."""
+    """See the module. Does nothing to sets of one member, which would just be left without a primary."""
 
     kind = "elections"
     interval = (2.0, 8.0)
 
     def harm(self) -> None:
-        """Order one change of roles; a member that is down or unwilling refuses."""
+        """Request one change of roles, which a member may refuse."""
         sets = sorted({name.split(".")[0] for name in self.scene.cluster.names if name.endswith(".mongod")})
         members = self.scene.cluster.mongods_of(self.random.choice(sets))
         order = self.random.choice([self._step_down, self._step_up, self._freeze])
@@ -45,7 +45,7 @@ class Elections(Nemesis):
         return name
 
     def _freeze(self, members: list[str]) -> str:
-        """A secondary is frozen: another one, or nobody for a while, is the next primary."""
+        """Freeze a secondary, so that the next primary is another one, or there is none for a while."""
         name = self.random.choice(members)
         with self._client(name) as client:
             client.admin.command("replSetFreeze", ELECTION_SECONDS)

@@ -1,4 +1,4 @@
-"""Processes that are killed and started again: a daemon, its mongod, or both, as when their machine fails."""
+"""Processes that are killed and restarted: a daemon, its mongod, or both, as when their machine fails."""
 
 from tests.chaos.nemeses.base import Nemesis, kind_of
 
@@ -9,7 +9,7 @@ class Kills(Nemesis):
     kind = "kills"
 
     def harm(self) -> None:
-        """Kill any process; often together with the other half of its pair."""
+        """Kill a random process, often together with the other half of its pair."""
         cluster = self.scene.cluster
         names, down = self.some_processes(), self.random.uniform(0.0, 1.5)
         with self.scene.processes:
@@ -17,7 +17,7 @@ class Kills(Nemesis):
             for name in names:
                 cluster.kill(name)
             self.rest(down)
-            # Mongods come first, so that each daemon finds its own.
+            # Mongods come first, so that each daemon finds its mongod.
             for name in names:
                 cluster.restart(name)
             self.scene.history.add("restart", processes=names)

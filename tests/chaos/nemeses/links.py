@@ -5,13 +5,13 @@ from tests.chaos.nemeses.base import Nemesis, kind_of
 
 
 class LinkFaults(Nemesis):
-    """See the module. A silent link delivers in the end all that was sent into it, however late."""
+    """See the module. A silent link eventually delivers everything that was sent over it."""
 
     kind = "links"
     interval = (0.5, 2.0)
 
     def harm(self) -> None:
-        """Harm one link in one of three ways."""
+        """Give one link one of three faults."""
         links = self.scene.links
         assert links is not None, "this cluster has no links"
         source, target = self.random.choice(links.pairs)

@@ -1,4 +1,4 @@
-"""Chunks that are moved, split and merged without end, by a router that no client asks."""
+"""Continuous moves, splits and merges of chunks through a router that no client uses."""
 
 from collections import Counter
 from typing import Final
@@ -11,7 +11,7 @@ from tests.chaos.worlds import World
 from tests.integration.sharded import catalog_entry, chunks
 
 CHUNKS_MAX: Final = 12
-"""More in one collection are merged before anything is split."""
+"""If a collection has more chunks, some are merged before any is split."""
 
 PAUSE_AFTER_FAILURE_SECONDS: Final = 0.2
 
@@ -20,8 +20,8 @@ class Moves(Nemesis):
     """See the module.
 
     Attributes:
-        moved: how many moves were committed and answered.
-        failed: how many were not, by the error's name.
+        moved: the number of successful moves.
+        failed: the number of failed ones, by the error's name.
     """
 
     kind = "moves"
@@ -35,8 +35,8 @@ class Moves(Nemesis):
         self._client = scene.cluster.router(scene.shape.routers - 1)
 
     def harm(self) -> None:
-        """Make one random change of one random collection."""
-        # Drawn before anything is asked, so that what is drawn depends on the seed alone.
+        """Make one random change to one random collection."""
+        # Drawn before any command is sent, so that it depends on the seed alone.
         draws = [self.random.random() for _ in range(4)]
         worlds = [(stage, world) for stage in self.scene.stages for world in list(stage.worlds)]
         if not worlds:
@@ -64,11 +64,11 @@ class Moves(Nemesis):
         self.scene.history.add("unchanged", command=command, error=name)
         if next(iter(command), "") in ("moveChunk", "moveRange"):
             self.failed[name] += 1
-        # What is in the way now is so for a while.
+        # The obstacle will remain for a while.
         self.rest(PAUSE_AFTER_FAILURE_SECONDS)
 
     def _choose(self, stage: Stage, world: World, draws: list[float], bound: Document) -> Document:
-        """A command, empty if the collection is not sharded by this key now."""
+        """A command; empty if the collection is not currently sharded by this key."""
         namespace = f"{stage.database}.{world.name}"
         entry = catalog_entry(self._client, namespace)
         if entry is None or entry["key"] != world.key:

@@ -1,4 +1,4 @@
-"""Processes that are stopped for a while and go on as if nothing had happened: a daemon, its mongod, or both."""
+"""Processes that are paused for a while and then continue: a daemon, its mongod, or both."""
 
 from contextlib import ExitStack
 
@@ -11,7 +11,7 @@ class Pauses(Nemesis):
     kind = "pauses"
 
     def harm(self) -> None:
-        """Stop any process; often together with the other half of its pair."""
+        """Pause a random process, often together with the other half of its pair."""
         names, seconds = self.some_processes(), self.duration()
         with self.scene.processes, ExitStack() as stopped:
             for each in names:

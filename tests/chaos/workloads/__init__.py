@@ -1,4 +1,4 @@
-"""What clients do in a run, and what must be true of it: one file for each workload."""
+"""The clients' operations in a run, and the checks of their results: one file for each workload."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""What all workloads have in common."""
+"""The base class of all workloads."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar
@@ -7,11 +7,11 @@ from tests.chaos.stage import Stage, StageClient
 
 
 class Workload(ABC):
-    """Operations that clients do on one database, and what must be true of their answers.
+    """Operations of clients on one database, and the checks of their results.
 
     Attributes:
-        name: as ``--workloads`` takes it.
-        clients: how many work at the same time.
+        name: its name for ``--workloads``.
+        clients: the number of concurrent clients.
     """
 
     name: ClassVar[str]
@@ -22,16 +22,16 @@ class Workload(ABC):
 
     @abstractmethod
     def set_up(self) -> None:
-        """Create what the clients work on. There are no faults yet."""
+        """Create the clients' collections. There are no faults yet."""
 
     @abstractmethod
     def step(self, client: StageClient) -> None:
-        """Do something.
+        """Run one step of a client.
 
         Raises:
-            AssertionError: an answer that cannot be, whatever else happens.
+            AssertionError: a reply is impossible, whatever else happens.
         """
 
     @abstractmethod
     def check(self) -> list[str]:
-        """What is wrong about all that happened. Faults, moves and clients have ended."""
+        """The anomalies, once faults, moves and clients have ended."""

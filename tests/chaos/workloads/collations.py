@@ -15,7 +15,7 @@ IGNORING_CASE: Final = {"locale": "en", "strength": 2}
 
 
 class Collations(Workload):
-    """See the module. What the updates answer is not judged: refusing a change of key is right, too."""
+    """See the module. The updates' replies are not checked, because refusing a change of key is correct too."""
 
     name = "collations"
     clients = 2

@@ -1,4 +1,4 @@
-"""Writes by ``_id`` alone of documents that exist: each finds its document, wherever it is just now."""
+"""Writes by ``_id`` alone of documents that exist: each finds its document, wherever it currently is."""
 
 from tests.chaos.stage import Document, Stage, StageClient
 from tests.chaos.workloads.counters import Counters

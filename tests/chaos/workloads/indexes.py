@@ -1,4 +1,4 @@
-"""``createIndexes``, ``dropIndexes`` and ``collMod`` beside moves: in the end all shards have the same."""
+"""``createIndexes``, ``dropIndexes`` and ``collMod`` during moves: in the end all shards have the same definitions."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""A collection that begins unsharded, and is sharded in the middle of everything."""
+"""A collection that is initially unsharded, and is sharded during the run."""
 
 import random
 import threading
@@ -10,7 +10,7 @@ from tests.chaos.stage import Stage
 from tests.chaos.worlds import World, shard_world
 
 CHANCE: Final = 0.04
-"""Of each step."""
+"""The probability at each step."""
 
 
 class LateSharding:

@@ -14,7 +14,7 @@ FOREIGN: Final = World("foreign", {"_id": 1}, ({"_id": "f10"}, {"_id": "f20"}, {
 
 
 class Lookups(Workload):
-    """Nothing is written: whatever is answered is complete. A refusal is not an anomaly."""
+    """Nothing is written, so every result must be complete. A refusal is not an anomaly."""
 
     name = "lookups"
     clients = 2

@@ -1,4 +1,4 @@
-"""``$merge`` into a collection that is sharded and moved by a router that tells the clients' routers nothing."""
+"""``$merge`` into a collection that is sharded and moved through another router than the clients'."""
 
 from typing import Final
 
@@ -14,7 +14,7 @@ TARGET: Final = World("target", {"_id": 1}, ({"_id": "40"}, {"_id": "80"}, {"_id
 
 
 class Merges(Workload):
-    """What was merged is there, however the target was placed meanwhile. A refusal is not an anomaly."""
+    """Merged documents are there, however the target's placement has changed. A refusal is not an anomaly."""
 
     name = "merges"
 

@@ -1,7 +1,7 @@
-"""Multi-updates and multi-deletes over several shards, beside moves: documents stay what they are.
+"""Multi-updates and multi-deletes over several shards during moves: documents are neither lost nor duplicated.
 
-As in MongoDB 6.0, one that runs beside the commit of a move may meet a document on both shards or on neither. What it
-must not do is lose documents, bring them back, or change those that it does not match.
+As in MongoDB 6.0, one that runs during the commit of a move may see a document on both shards or on neither. It must
+not lose documents, bring them back, or change documents that it does not match.
 """
 
 from typing import Final

@@ -1,4 +1,4 @@
-"""``$out``: a whole collection as one register, replaced at once, until it is sharded and must be replaced no more."""
+"""``$out``: a whole collection as one register, replaced atomically until it is sharded, after which ``$out`` fails."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Scans: cursors that stay open for long, with small batches, over documents that stand still."""
+"""Scans: cursors that stay open for long, with small batches, over documents that do not change."""
 
 import time
 from typing import Final
@@ -72,7 +72,7 @@ class Scans(Workload):
         began, batches = time.monotonic(), []
         for batch in client.scan(command, batch_size):
             batches.append(batch)
-            # The scan is long: that is what it is for.
+            # The scan is supposed to take long.
             time.sleep(pause)
         found = scanned(batches)
         if found is not None:

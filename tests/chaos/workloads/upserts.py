@@ -1,4 +1,4 @@
-"""Upserts: counters that come into being by being incremented, with operators and with pipelines that replace."""
+"""Upserts: counters that are created by increments, with operators and with replacing pipelines."""
 
 from typing import Final
 
@@ -30,7 +30,7 @@ class Upserts(Workload):
     def step(self, client: StageClient) -> None:
         """Increment something that may not exist yet. Clients meet at few keys, new ones from time to time."""
         done = len(self.stage.recorder.operations)
-        # A new key for every dozen operations, so that they are often born from several clients at once.
+        # A new key for every dozen operations, so that several clients often create it at the same time.
         index = done // 12
         place = (index * 37) % KEYS
         world = RANGED if index % 2 else UNIQUE
