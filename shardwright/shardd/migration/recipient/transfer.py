@@ -11,6 +11,7 @@ import trio
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod.range_contents import is_range_empty
 from shardwright.shardd.migration.recipient.catch_up import Modifier
+from shardwright.shardd.migration.recipient.catch_up_end import CatchUpEnd
 from shardwright.shardd.migration.recipient.checkpoint_keeper import CheckpointKeeper
 from shardwright.shardd.migration.recipient.clone import Cloner
 from shardwright.shardd.migration.recipient.collection_copy import DonorCollection, copy_collection, describe_on_donor
@@ -175,8 +176,12 @@ class Transfer:
         """Apply the changes since the clone began, until the donor wants to commit."""
         status = self._status
         status.enter(ReceiveState.CATCHUP)
-        while count := await self._apply_next(modifier, writer):
+        end = CatchUpEnd(status.cloned)
+        while True:
+            count = await self._apply_next(modifier, writer)
             status.catchup += count
+            if end.is_reached(count):
+                break
         # As in MongoDB, the critical section does not begin while much of the session history is still to come.
         await run_together(self._context.wait_majority, history.drain)
         await self._steps.finish(RecipientStep.CAUGHT_UP)

@@ -181,6 +181,17 @@ def test_an_abort_leaves_the_range_to_the_range_deleter(receiving: Receiving) ->
     assert receiving.finish("aborted") == {"ok": 1.0}
 
 
+def test_the_catch_up_ends_although_every_batch_has_a_change(receiving: Receiving) -> None:
+    receiving.donor.documents = documents(10)
+    receiving.donor.modifications = [((), receiving.donor.documents[:1])] * 100_000
+    status = received_until_steady(receiving)
+    assert (status["state"], status["counts"]["catchup"] > 0) == ("steady", True)
+    assert receiving.donor.modifications
+    receiving.donor.modifications.clear()
+    assert receiving.commit()["state"] == "enteredCriticalSection"
+    assert receiving.release() == {"ok": 1.0}
+
+
 def test_an_abort_while_cloning_ends_it_at_once(receiving: Receiving) -> None:
     receiving.donor.documents = documents(5_000)
     with held(receiving.donor, "_transferMods"):

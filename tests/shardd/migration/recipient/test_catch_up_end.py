@@ -1,0 +1,28 @@
+"""How many changes the last batch of the catch-up may have."""
+
+import trio
+from trio.testing import MockClock
+
+from shardwright.shardd.migration.recipient.catch_up_end import CatchUpEnd
+
+
+def limits_over_time(documents_cloned: int) -> list[int]:
+    """The most changes with which the catch-up ends, every five seconds from its beginning."""
+    limits: list[int] = []
+
+    async def main() -> None:
+        end = CatchUpEnd(documents_cloned)
+        for _ in range(5):
+            limits.append(max(changes for changes in range(2_000) if end.is_reached(changes)))
+            await trio.sleep(5.0)
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+    return limits
+
+
+def test_first_none_then_a_few_then_up_to_a_tenth_of_the_clone() -> None:
+    assert limits_over_time(documents_cloned=3_000) == [0, 64, 128, 256, 300]
+
+
+def test_a_few_however_small_the_clone_is() -> None:
+    assert limits_over_time(documents_cloned=10) == [0, 64, 64, 64, 64]
