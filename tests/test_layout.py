@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -120,6 +121,16 @@ EACH_ROOM: Final = [(package, room) for package, rooms in ROOMS.items() for room
 CURSOR_READER: Final = "wire/transport/cursor.py"
 """The file with the loop over ``getMore``."""
 
+SAME_IN_SEVERAL_ROOMS: Final = {
+    "critical_section.py",
+    "migration.py",
+    "parameters.py",
+    "request.py",
+    "service.py",
+    "steps.py",
+}
+"""Modules that ``shardd`` has more than once, because donor and recipient, or several rooms, have the same concept."""
+
 LINES_MAX: Final = 500
 TABLES: Final = {"wire/error_codes.py"}
 """Files that are one long table."""
@@ -154,6 +165,11 @@ def rooms_imported(package: str, room: str) -> dict[str, set[str]]:
             if other != room:
                 found.setdefault(other, set()).add(path.relative_to(HOUSE).as_posix())
     return found
+
+
+def test_a_name_of_a_module_of_shardd_means_one_thing() -> None:
+    names = Counter(path.name for path in sources("shardd"))
+    assert {name for name, count in names.items() if count > 1} - {"__init__.py"} == SAME_IN_SEVERAL_ROOMS
 
 
 def test_nothing_of_ours_stands_outside() -> None:

@@ -9,9 +9,9 @@ import trio
 import trio.testing
 
 from shardwright.shardd.context.ddl_locks import DDLLocks
-from shardwright.shardd.ddl.coordinators.attempts import RETRY_SECONDS, RETRY_SECONDS_MAX
 from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
 from shardwright.shardd.ddl.coordinators.kinds import COORDINATORS
+from shardwright.shardd.ddl.coordinators.retries import RETRY_SECONDS, RETRY_SECONDS_MAX
 from shardwright.shardd.ddl.coordinators.service import CoordinatorService
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import ErrorCode

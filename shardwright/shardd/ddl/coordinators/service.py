@@ -7,9 +7,9 @@ from typing import Any
 import trio
 
 from shardwright.shardd.context.shard_context import ShardContext
-from shardwright.shardd.ddl.coordinators.attempts import run_to_end
 from shardwright.shardd.ddl.coordinators.coordinator import Coordinator, LocalMigrations, coordinator_documents
 from shardwright.shardd.ddl.coordinators.left_behind import left_behind
+from shardwright.shardd.ddl.coordinators.retries import run_to_end
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError

@@ -21,10 +21,10 @@ from shardwright.shardd.migration.recipient.peers import RecipientPeers
 from shardwright.shardd.migration.recipient.range_writer import RangeWriter
 from shardwright.shardd.migration.recipient.received_range import delete_received, wait_range_free
 from shardwright.shardd.migration.recipient.request import ReceiveRequest
+from shardwright.shardd.migration.recipient.secondary_throttle import effective_write_concern
 from shardwright.shardd.migration.recipient.status import ReceiveState, ReceiveStatus
 from shardwright.shardd.migration.recipient.steps import RecipientStep, Steps
 from shardwright.shardd.migration.recipient.together import run_together
-from shardwright.shardd.migration.recipient.write_concern import effective_write_concern
 from shardwright.shardd.orphans.range_deletion_task import CLEAN_NOW, RangeDeletionTask
 from shardwright.shardd.session_history.pull import HistoryPull
 from shardwright.sharding.chunks import ChunkRange
