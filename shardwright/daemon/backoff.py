@@ -46,11 +46,11 @@ class Backoff:
         await trio.sleep(self.next_seconds())
 
     def next_seconds(self) -> float:
-        """How long the next pause is to take, for callers that do the waiting; the one after it will be longer."""
+        """How long the next pause should take, for callers that wait themselves; the one after it will be longer."""
         longest = self._longest_seconds
         self._longest_seconds = min(longest * self._growth, self._seconds_max)
         return longest * (1 + self._random_fraction()) / 2
 
     def reset(self) -> None:
-        """Begin again with the first pause, since an attempt has succeeded."""
+        """Start again with the first pause, because an attempt has succeeded."""
         self._longest_seconds = self._first_seconds

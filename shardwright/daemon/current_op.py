@@ -1,4 +1,4 @@
-"""What ``currentOp`` asks mongod: a pipeline, as in mongod's own command of that name."""
+"""The pipeline that ``currentOp`` runs on mongod, as mongod's own command of that name does."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -7,10 +7,10 @@ _GENERIC: Final = frozenset({"lsid", "maxTimeMS", "comment", "apiVersion", "apiS
 
 
 def find_operations(arguments: Mapping[str, Any], added: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
-    """An ``aggregate`` on ``admin`` that finds the operations that a ``currentOp`` asks for.
+    """An ``aggregate`` on ``admin`` that finds the operations requested by a ``currentOp``.
 
-    They come in one document, so that all of them are in the first batch. More than 16 MB of them are an error, as they
-    are to MongoDB.
+    They are returned in one document, so that all of them are in the first batch. More than 16 MB of them are an error,
+    as in MongoDB.
 
     Args:
         arguments: the whole command. Its fields are conditions, unless all commands have them.

@@ -1,7 +1,7 @@
-"""Sessions that no client may name, since daemons use them on their mongods for what must not be interfered with.
+"""Session ids that clients must not use, because daemons use them on their mongods for their own operations.
 
-A client that wrote under such an id would end what a daemon does there; the number of its transaction could even keep
-mongod from executing anything further in that session.
+A client that wrote in such a session would abort the daemon's transaction there; its transaction number could even
+prevent mongod from executing anything more in that session.
 """
 
 from typing import Final
@@ -11,16 +11,16 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.request import Request
 
 RESERVED_ID_START: Final = b"Shardwright"
-"""How the ids of all such sessions begin. No random UUID does: its seventh byte begins with the version, 4."""
+"""The prefix of all these ids. No random UUID has it, because the upper half of its seventh byte is the version, 4."""
 
 _LSID: Final = b"lsid"
 
 
 def refuse_reserved_session(request: Request) -> None:
-    """Let a client's request pass if it is not in a reserved session.
+    """Check that a client's request does not use a reserved session.
 
     Raises:
-        CommandError: Unauthorized, it is.
+        CommandError: Unauthorized, it does.
     """
     span = request.fields.get(_LSID)
     if span is not None and request.body.find(RESERVED_ID_START, span[2], span[3]) >= 0:

@@ -1,4 +1,4 @@
-"""The connection strings by which the servers of a cluster name each other, MongoDB's ``ConnectionString``.
+"""The connection strings with which the servers of a cluster identify each other, MongoDB's ``ConnectionString``.
 
 Drivers' URIs (``mongodb://…``) are something else.
 """
@@ -28,10 +28,10 @@ class ConnectionString:
 
     @classmethod
     def parse(cls, text: str, *, default_port: int | None = DEFAULT_PORT) -> "ConnectionString":
-        """Read ``set/host:port,host:port``, or ``host:port`` or the path of a UNIX socket, of a lone server.
+        """Parse ``set/host:port,host:port``, or the ``host:port`` or UNIX socket path of a lone server.
 
         Args:
-            text: what to read.
+            text: the text to parse.
             default_port: see `HostAndPort.parse`.
 
         Raises:
@@ -41,7 +41,7 @@ class ConnectionString:
         if not (set_name and slash):  # the path of a UNIX socket begins with the slash
             _check_is_one_host(text)
             return cls("", (HostAndPort.parse(text, default_port=default_port),))
-        # Mongod splits off the name of a set twice, so a member cannot have a UNIX socket.
+        # mongod splits off the set's name twice, so a member cannot have a UNIX socket.
         before, second_slash, after = members.partition("/")
         listed = (after if second_slash else before).split(",")
         hosts = tuple(HostAndPort.parse(each, default_port=default_port) for each in listed)
@@ -51,15 +51,15 @@ class ConnectionString:
 
     @classmethod
     def of_set(cls, set_name: str, addresses: Iterable[str]) -> "ConnectionString":
-        """That of a replica set, given addresses of its members.
+        """The connection string of a replica set with the given addresses.
 
         Raises:
-            CommandError: FailedToParse, one is no address.
+            CommandError: FailedToParse, one is not a valid address.
         """
         return cls(set_name, tuple(map(HostAndPort.parse, addresses)))
 
     def __str__(self) -> str:
-        """The form in which it is parsed and stored, with all ports."""
+        """The format that `parse` accepts, with all ports."""
         joined = ",".join(self.addresses)
         return f"{self.set_name}/{joined}" if self.set_name else joined
 
@@ -71,7 +71,7 @@ class ConnectionString:
 
 def _check_is_one_host(text: str) -> None:
     hosts = text.count(",") + 1
-    if hosts == _MIRRORED_CONFIG_SERVERS:  # what MongoDB had before its config servers were a replica set
+    if hosts == _MIRRORED_CONFIG_SERVERS:  # as in MongoDB before its config servers were a replica set
         raise _failed(
             "mirrored config server connections are not supported; for config server replica sets be sure to use the "
             "replica set connection string"

@@ -18,11 +18,11 @@ _unpack_int32 = Struct("<i").unpack_from
 
 
 class CursorBatch(Protocol[Document]):
-    """What reading a cursor takes from a batch.
+    """The parts of a batch that are needed to read a cursor.
 
     Attributes:
         cursor_id: the cursor's id; 0 if this is its last batch.
-        namespace: the ``db.collection`` that ``getMore`` has to name.
+        namespace: the ``db.collection`` for ``getMore``.
     """
 
     cursor_id: int

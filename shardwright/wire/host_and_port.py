@@ -1,4 +1,4 @@
-"""Where a server is reached, as MongoDB's ``HostAndPort`` reads and writes it."""
+"""The address of a server, parsed and formatted like MongoDB's ``HostAndPort``."""
 
 import json
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ PORT_MAX: Final = 65535
 _DIGITS: Final = frozenset("0123456789")
 _INT32: Final = range(-(2**31), 2**31)
 _DIGITS_MAX: Final = 10
-"""Numbers with more are not in `_INT32`."""
+"""Numbers with more digits are not in `_INT32`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,11 @@ class HostAndPort:
 
     @classmethod
     def parse(cls, text: str, *, default_port: int | None = DEFAULT_PORT) -> "HostAndPort":
-        """Read ``host:port``, ``[ipv6]:port``, the same without a port, or the path of a UNIX socket.
+        """Parse ``host:port``, ``[ipv6]:port``, the same without a port, or the path of a UNIX socket.
 
         Args:
-            text: what to read.
-            default_port: the port where none is given; None if one has to be.
+            text: the text to parse.
+            default_port: the port if none is given; None if it is required.
 
         Raises:
             CommandError: FailedToParse or Overflow, with mongod's message.
@@ -57,7 +57,7 @@ class HostAndPort:
 
     @property
     def is_localhost(self) -> bool:
-        """Whether it means another server on each machine."""
+        """Whether it refers to a different server on each machine."""
         return self.host in ("localhost", "::1") or self.host.startswith(("127.", "/"))
 
 
@@ -90,7 +90,7 @@ def _split_ipv6(text: str) -> tuple[str, str | None]:
 
 
 def _parse_port(digits: str, text: str) -> int:
-    """The number that MongoDB's ``NumberParser`` reads."""
+    """The number, parsed like MongoDB's ``NumberParser``."""
     magnitude = digits[1:] if digits[:1] in ("+", "-") else digits
     if not magnitude:
         raise _failed("No digits")

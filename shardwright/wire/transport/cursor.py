@@ -1,10 +1,10 @@
 """Reading a cursor of another server, batch by batch or to its end.
 
-All daemons read cursors with this, tailable ones included. Only the cursors that a router keeps for its clients are
-something else (`router.cursors`): they pass batches on, and send ``getMore`` when the client does.
+All daemons read cursors with this, including tailable ones. Only the cursors that a router keeps for its clients are
+different (`router.cursors`): they pass batches on, and send ``getMore`` when the client does.
 
 Reading the first batch opens the cursor. Closing it before the last batch kills it. The caller decides how commands are
-sent: through a pool, on a connection of its own, or to one member of a replica set.
+sent: through a pool, on a separate connection, or to one member of a replica set.
 """
 
 from abc import ABC, abstractmethod
@@ -103,7 +103,7 @@ class Cursor(ABC, Generic[Batch, Document]):
         return []
 
     async def all_documents(self) -> list[Document]:
-        """All documents that were not read yet. Closes the cursor, also when it fails.
+        """All remaining documents. Closes the cursor, even on failure.
 
         Raises:
             CommandError: as `next_batch`.

@@ -1,10 +1,10 @@
-"""Clients as those see them who count what is kept for them: where their replies go, and how much is reserved."""
+"""Interfaces of clients for the accounting of unread replies: the stream for replies, and the reserved memory."""
 
 from typing import Protocol
 
 
 class Receiver(Protocol):
-    """Where replies are written, as a `wire.transport.stream.FrameStream`.
+    """The stream for replies, for example a `wire.transport.stream.FrameStream`.
 
     Attributes:
         backlog: the rest of a reply, to be written before anything else.
@@ -14,30 +14,30 @@ class Receiver(Protocol):
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing can be written any more."""
+        """Whether the stream is closed, so that nothing can be written."""
 
     def send_now(self, frame: bytes | memoryview) -> memoryview | None:
-        """Write as far as it goes; returns the rest."""
+        """Write as much as possible without waiting; returns the rest, or None."""
 
     async def send_some(self, rest: memoryview) -> memoryview:
-        """Write more of the rest once the peer has taken anything; returns what is left."""
+        """Write part of the rest as soon as the peer has read something; returns the remainder."""
 
     def break_off(self) -> None:
-        """Have every later read and write fail."""
+        """Make every later read and write fail."""
 
 
 class ReceivingClient(Protocol):
-    """Who waits for a reply, as a `wire.transport.client_connection.ClientConnection`.
+    """A client that waits for a reply, for example a `wire.transport.client_connection.ClientConnection`.
 
     Attributes:
-        reserved_bytes: for long replies that its running request needs.
+        reserved_bytes: memory reserved for long replies to its running request.
     """
 
     reserved_bytes: int
 
     @property
     def stream(self) -> Receiver:
-        """Where its replies go."""
+        """The stream for its replies."""
 
     @property
     def is_interruptible(self) -> bool:

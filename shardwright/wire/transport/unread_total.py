@@ -1,4 +1,4 @@
-"""How much memory the replies take that clients have not read, and how much they may take."""
+"""The memory used by unread replies, and its limits."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -32,11 +32,11 @@ class UnreadBounds:
 
 
 class UnreadTotal(ABC):
-    """What all kinds of unread replies count in.
+    """The total to which all kinds of unread replies count.
 
     Attributes:
-        bounds: how much it may be.
-        total_bytes: how much it is, and will be with what is on its way.
+        bounds: the limits.
+        total_bytes: the current size, including reservations and holdings.
     """
 
     def __init__(self, bounds: UnreadBounds) -> None:
@@ -45,8 +45,8 @@ class UnreadTotal(ABC):
 
     @abstractmethod
     def change_total(self, by: int) -> None:
-        """Count so many bytes more, or fewer: then those who wait for room are admitted."""
+        """Change the total; if it shrinks, operations that wait for room are admitted."""
 
     @abstractmethod
     def close_stalled(self) -> bool:
-        """End what has waited longest, if that is long; returns whether there was anything."""
+        """Discard what has been idle longest, if that is long enough; returns whether there was anything."""
