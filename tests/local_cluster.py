@@ -108,7 +108,11 @@ class RunningCluster:
 
     def down(self) -> None:
         """End the whole cluster; nothing happens when it is down already."""
-        completed = shardwright("down", "--dir", str(self.directory))
+        self.run("down")
+
+    def run(self, *arguments: str) -> None:
+        """Run a ``shardwright`` command on it, which has to succeed."""
+        completed = shardwright(*arguments, "--dir", str(self.directory))
         assert completed.returncode == 0, completed.stderr
 
     @property

@@ -61,7 +61,7 @@ def test_sockets_are_found_from_another_session(own: RunningCluster, monkeypatch
     assert own.directory not in sockets.parents
     with tempfile.TemporaryDirectory() as other:
         monkeypatch.setenv("TMPDIR", other)
-        own.restart("shard0.0.shardd")
+        own.run("restart", "shard0.0.shardd")
         assert os.listdir(other) == []
         own.down()
     assert not sockets.exists()
@@ -80,7 +80,7 @@ def test_running_cluster_with_damaged_pid_files_is_shown_and_stopped(own: Runnin
     for path in damaged:
         assert f"{path} is damaged" in status.stderr
     assert pids(own) == before
-    own.restart("router.0")
+    own.run("restart", "router.0")
     assert f"{damaged[0]} is damaged" not in shardwright("status", "--dir", str(own.directory)).stderr
     own.down()
     assert marked_processes(directory_identity(own.directory)) == {}

@@ -134,13 +134,13 @@ def test_contradicting_options_are_refused(tmp_path: Path, own: RunningCluster) 
 )
 def test_kill_and_restart(own: RunningCluster, name: str) -> None:
     before = own.pid(name)
-    own.kill(name)
+    own.run("kill", name)
     status = shardwright("status", "--dir", str(own.directory))
     assert status.returncode == 1
     assert re.search(rf"^{re.escape(name)} .* not running ", status.stdout, re.MULTILINE)
     again = shardwright("kill", name, "--dir", str(own.directory))
     assert (again.returncode, again.stderr) == (1, f"shardwright: {name} is not running\n")
-    own.restart(name)
+    own.run("restart", name)
     assert own.pid(name) != before
     with own.client(serverSelectionTimeoutMS=20_000) as client:
         # A retryable write, as any driver sends it, right after the restart.
@@ -149,15 +149,15 @@ def test_kill_and_restart(own: RunningCluster, name: str) -> None:
 
 def test_paused_process_continues(own: RunningCluster) -> None:
     pid = own.pid("shard0.0.shardd")
-    own.kill("shard0.0.shardd", "STOP")
+    own.run("kill", "shard0.0.shardd", "--signal", "STOP")
     assert Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-    own.kill("shard0.0.shardd", "CONT")
+    own.run("kill", "shard0.0.shardd", "--signal", "CONT")
     assert own.pid("shard0.0.shardd") == pid
 
 
 def test_recycled_pid_survives_down(own: RunningCluster) -> None:
     """The pid file of an ended process may contain a pid that another process has now: here, this test's."""
-    own.kill("router.0")
+    own.run("kill", "router.0")
     me = ProcessIdentity.of(os.getpid())
     assert me is not None
     layout = Layout(own.directory)
