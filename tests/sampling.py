@@ -2,10 +2,12 @@
 
 A test marked ``matrix`` runs, in ``make test``, for a few combinations of its parameters only: as few as it takes for
 every value of every parameter to occur. Which ones they are changes with the seed, so that over time all of them run.
+``matrix(share=0.5)`` keeps half of these, where another matrix has all the values and the tests are slow.
 
 A property is tried on fewer examples, and what is repeated is repeated less often: see `many`.
 """
 
+import math
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -68,8 +70,16 @@ def sampled(items: Iterable[pytest.Item], seed: int) -> tuple[list[pytest.Item],
             matrices[f"{item.path}::{item.originalname}"].append(item)
     for cases in matrices.values():
         kept = covering_sample([_parameters(case) for case in cases], seed)
+        kept = random.Random(seed).sample(kept, math.ceil(len(kept) * _share(cases[0])))
         left_out.update(case for index, case in enumerate(cases) if index not in kept)
     return [item for item in items if item not in left_out], [item for item in items if item in left_out]
+
+
+def _share(case: pytest.Function) -> float:
+    marker = case.get_closest_marker("matrix")
+    assert marker is not None
+    share: float = marker.kwargs.get("share", 1)
+    return share
 
 
 def _parameters(case: pytest.Function) -> tuple[str, ...]:

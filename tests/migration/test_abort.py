@@ -11,8 +11,15 @@ from tests.migration.stopped import stopped_at
 from tests.migration.writers import writing
 
 
+@pytest.mark.matrix
+@pytest.mark.parametrize("how", ["migrations are forbidden", "operation is killed"])
 @pytest.mark.parametrize("place", ABORTABLE_PLACES, ids=lambda place: place.name)
-def test_migrations_are_forbidden(cluster: FaultCluster, namespace: str, place: Place) -> None:
+def test_abort(cluster: FaultCluster, namespace: str, place: Place, how: str) -> None:
+    check_abort = check_migrations_are_forbidden if how == "migrations are forbidden" else check_operation_is_killed
+    check_abort(cluster, namespace, place)
+
+
+def check_migrations_are_forbidden(cluster: FaultCluster, namespace: str, place: Place) -> None:
     """``setAllowMigrations`` aborts a migration that has not reached its commit, and waits for that."""
     routers, admin = cluster.router_addresses, cluster.router(1).admin
     with writing(namespace, routers) as writers:
@@ -39,8 +46,7 @@ def test_migrations_are_forbidden(cluster: FaultCluster, namespace: str, place: 
     assert len(changes(cluster.router(), namespace, "moveChunk.commit")) >= 1
 
 
-@pytest.mark.parametrize("place", ABORTABLE_PLACES, ids=lambda place: place.name)
-def test_operation_is_killed(cluster: FaultCluster, namespace: str, place: Place) -> None:
+def check_operation_is_killed(cluster: FaultCluster, namespace: str, place: Place) -> None:
     """``killOp`` with the id that ``currentOp`` shows for the donor's migration."""
     routers, admin = cluster.router_addresses, cluster.router(1).admin
     with writing(namespace, routers) as writers:

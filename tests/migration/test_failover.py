@@ -29,7 +29,7 @@ def cluster_holder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster
     holder.close()
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix(share=0.5)  # test_fault_matrix stops at each of these places every day
 @pytest.mark.parametrize("side", [LOWER, UPPER], ids=["donor steps down", "recipient steps down"])
 @pytest.mark.parametrize("place", [*DONOR_PLACES, *RECIPIENT_STEPS])
 def test_step_down(cluster: FaultCluster, namespace: str, place: str, side: str) -> None:
