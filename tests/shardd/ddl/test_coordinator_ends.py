@@ -41,7 +41,9 @@ class FakeShard:
         self.documents = list(documents)
 
     async def command(self, _db: str, _command: Mapping[str, Any]) -> dict[str, Any]:
-        return {"cursor": {"id": 0, "firstBatch": list(self.documents)}}
+        return {
+            "cursor": {"id": 0, "ns": "config.system.sharding_ddl_coordinators", "firstBatch": list(self.documents)}
+        }
 
     async def write(self, _db: str, command: Mapping[str, Any]) -> dict[str, Any]:
         write = (command.get("updates") or command["deletes"])[0]
