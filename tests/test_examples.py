@@ -77,6 +77,12 @@ def quick_start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningClu
         shardwright("down", "--dir", str(directory))
 
 
+def test_pages_have_been_merged() -> None:
+    pages = [*PAGES, ROOT / "CHANGELOG.md", *(ROOT / "docs" / "design").glob("*.md")]
+    markers = re.compile(r"^(<{7}|={7}|>{7})( |$)", re.MULTILINE)
+    assert [str(page) for page in pages if markers.search(page.read_text())] == []
+
+
 def test_blocks_say_what_they_are() -> None:
     assert {example.language for example in EXAMPLES} <= set(LANGUAGES)
     assert COMMANDS

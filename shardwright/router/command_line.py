@@ -24,7 +24,7 @@ CONFIG_SERVER_PORT = 27019
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run a router until it is asked to end; returns the exit code."""
+    """Run a router until it is asked to stop; returns the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     parsed = argument_parser().parse_args(given)
     if parsed.workers > 1 and parsed.worker_index is None:

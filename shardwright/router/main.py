@@ -6,7 +6,7 @@ from shardwright.daemon.held_back import hold_back_signals
 
 
 def main() -> int:
-    """Run a router until it is asked to end; returns the exit code."""
+    """Run a router until it is asked to stop; returns the exit code."""
     hold_back_signals()
     # Takes up to a second, during which a signal would kill the process.
     from shardwright.router.command_line import run

@@ -150,7 +150,8 @@ def test_kill_and_restart(own: RunningCluster, name: str) -> None:
 def test_paused_process_continues(own: RunningCluster) -> None:
     pid = own.pid("shard0.0.shardd")
     own.run("kill", "shard0.0.shardd", "--signal", "STOP")
-    assert Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    stat = Path(f"/proc/{pid}/stat")
+    eventually(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", what="the process has stopped")
     own.run("kill", "shard0.0.shardd", "--signal", "CONT")
     assert own.pid("shard0.0.shardd") == pid
 

@@ -15,7 +15,13 @@ def http_get(address: str, path: str) -> tuple[int, str]:
 
 
 def sample(address: str, name: str, *, daemon: str = "router") -> float:
-    """The value of one sample of a daemon's metrics, named without the common prefix; 0 if there is none."""
-    beginning = f"shardwright_{daemon}_{name} "
+    """The value of one sample of a daemon's metrics, named without the common prefix; 0 while it has no value.
+
+    Raises:
+        AssertionError: there is no such metric.
+    """
+    name = f"shardwright_{daemon}_{name}"
     lines = http_get(address, "/metrics")[1].splitlines()
-    return next((float(line[len(beginning) :]) for line in lines if line.startswith(beginning)), 0.0)
+    metric = name.partition("{")[0]
+    assert any(line.startswith(f"# HELP {metric} ") for line in lines), f"there is no metric {metric}"
+    return next((float(line.removeprefix(f"{name} ")) for line in lines if line.startswith(f"{name} ")), 0.0)
