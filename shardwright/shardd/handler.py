@@ -117,9 +117,6 @@ class ShardHandler(SidecarHandler):
             return await rotate_both_logs(upstream, request)
         # An unversioned request. mongod itself ends operations that are useless without their client.
         client.allow_interruption()
-        cursor_id = self._involved_cursors.find(request)
-        if cursor_id:
-            return await self._involved_cursors.get_more(upstream, request, cursor_id)
         await self._context.sidecar.prepare(request)
         flags = request.message.flags
         if request.name == "getMore":
@@ -216,15 +213,31 @@ class ShardHandler(SidecarHandler):
     @may_run_in_reactor
     async def _get_more(self, upstream: Upstream, request: Request) -> bytes | None:
         """The next batch of a cursor, without documents of ranges that were received after it was opened."""
-        older, former = self._shard.older_cursors, self._shard.former_cursors
+        former, in_use = self._shard.former_cursors, self._context.open_cursors.in_use
         if not former.are_gone:
             await in_own_task()
             await former.wait_gone(request)
+        if in_use.is_held:
+            await in_own_task()
+            await in_use.wait_released()
         span = request.fields[b"getMore"]
         cursor_id = request.body[span[2] : span[3]]
+        in_use.enter(cursor_id)
+        try:
+            return await self._next_batch(upstream, request, cursor_id)
+        finally:
+            in_use.exit(cursor_id)
+
+    @may_run_in_reactor
+    async def _next_batch(self, upstream: Upstream, request: Request, cursor_id: bytes) -> bytes | None:
+        older, involved = self._shard.older_cursors, self._involved_cursors.find(request)
         frame, flags = request.message.frame, request.message.flags
+        if involved:
+            attempt = partial(self._involved_cursors.get_more, upstream, request, involved)
+        else:
+            attempt = partial(upstream.pass_on, frame, flags, lambda: cursor_id not in older)
         while True:
-            reply = await upstream.pass_on(frame, flags, lambda: cursor_id not in older)
+            reply = await attempt()
             if reply is None or cursor_id not in older:
                 return reply
             await in_own_task()

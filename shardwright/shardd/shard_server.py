@@ -52,7 +52,7 @@ class ShardServer:
         fence = TermFence(mongod)
         mongod.number_writes_by(fence)
         sessions = ReservedSessions(mongod)
-        self.older_cursors = OlderCursors(mongod)
+        self.older_cursors = OlderCursors(mongod, context.open_cursors)
         self.former_cursors = FormerCursors(mongod)
         self.previews = UpdatePreviews(mongod)
         self.history_table = HistoryTable(mongod)

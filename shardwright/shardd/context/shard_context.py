@@ -25,6 +25,7 @@ from shardwright.shardd.metadata.recovery_gate import RecoveryGate
 from shardwright.shardd.metadata.refresh import MetadataRefresher
 from shardwright.shardd.metadata.state_table import StateTable
 from shardwright.shardd.metadata.views import Views
+from shardwright.shardd.orphans.open_cursors import OpenCursors
 from shardwright.shardd.orphans.range_deletion_tasks import RangeDeletionTasks
 from shardwright.sharding.clock import signed_cluster_time
 from shardwright.sharding.involved_namespaces import INVOLVED_NAMESPACES
@@ -60,6 +61,7 @@ class ShardContext:
         sidecar: answers hello in place of the mongod, and knows its role.
         mongod: the local mongod.
         range_deletion_tasks: the ranges of each namespace that may hold orphans.
+        open_cursors: the cursors of clients on the local mongod.
         namespaces: the states of namespaces.
         databases: the states of databases.
         config_times: the newest config time that this shard has seen.
@@ -93,6 +95,7 @@ class ShardContext:
             extensions=(INVOLVED_NAMESPACES.decode(),),
         )
         self.mongod = self.sidecar.mongod
+        self.open_cursors = OpenCursors(self.mongod)
         self.range_deletion_tasks = RangeDeletionTasks(self._on_range_deletions)
         self.namespaces: StateTable[NamespaceState] = StateTable(self._make_namespace)
         self.databases: StateTable[DatabaseState] = StateTable(DatabaseState)

@@ -44,6 +44,9 @@ class FormerCursors:
         while not self.are_gone:
             try:
                 await self._end_all()
+                # A batch that the earlier process had just begun to read hides its cursor from one listing. No batch
+                # has begun since, so the next listing shows it.
+                await self._end_all()
             except (BackendError, CommandError) as error:
                 logger.debug("Could not end the cursors of an earlier process", error=str(error))
                 await backoff.pause()

@@ -14,7 +14,7 @@ from bson.int64 import Int64
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.orphans.cursor_kinds import may_return, shows_shard_key
-from shardwright.shardd.orphans.open_cursors import OpenCursor, now, open_cursors
+from shardwright.shardd.orphans.open_cursors import OpenCursor, OpenCursors, now
 from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
 from shardwright.wire import rawbson
 from shardwright.wire.error_codes import ErrorCode
@@ -33,10 +33,16 @@ _pack_id: Final = Struct("<q").pack
 
 
 class OlderCursors:
-    """The older cursors of one mongod, by the raw bytes of their ids."""
+    """The older cursors of one mongod, by the raw bytes of their ids.
 
-    def __init__(self, mongod: LocalMongod) -> None:
+    Args:
+        mongod: the mongod.
+        open_cursors: finds them.
+    """
+
+    def __init__(self, mongod: LocalMongod, open_cursors: OpenCursors) -> None:
         self._mongod = mongod
+        self._open_cursors = open_cursors
         self._hidden: dict[bytes, tuple[str, tuple[OwnershipFilter, ...]]] = {}
         self._ended: dict[bytes, str] = {}
 
@@ -60,7 +66,7 @@ class OlderCursors:
         opened_until = now()
         deadline = trio.current_time() + end_after_seconds
         while True:
-            cursors = await open_cursors(self._mongod, namespace, opened_until=opened_until)
+            cursors = await self._open_cursors.older(namespace, opened_until=opened_until)
             self._forget_closed(namespace, {_pack_id(each.id) for each in cursors})
             concerned = [each for each in cursors if may_return(each.command, hidden)]
             others = [each for each in concerned if not self._try_hide(namespace, each, hidden)]

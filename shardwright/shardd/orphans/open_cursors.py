@@ -1,12 +1,13 @@
 """Finding the cursors that were open when a range was given away or received, and so may return its documents."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.range_scan import OWN_CURSOR_COMMENT
+from shardwright.shardd.orphans.cursors_in_use import CursorsInUse
 from shardwright.wire.transport.cursor import DecodedCursor
 
 _NEAREST: Final = {"$readPreference": {"mode": "nearest"}}
@@ -14,56 +15,78 @@ _NEAREST: Final = {"$readPreference": {"mode": "nearest"}}
 
 
 class OpenCursor(NamedTuple):
-    """A cursor on mongod, what it reads (``db.collection``), and the command that opened it."""
+    """A cursor on mongod.
+
+    Attributes:
+        id: its id.
+        namespace: what it reads, ``db.collection``.
+        is_older: whether it is one of the older cursors that were asked for.
+        command: the command that opened it.
+    """
 
     id: int
     namespace: str
+    is_older: bool
     command: Mapping[str, Any]
 
 
-async def wait_cursors_closed(mongod: LocalMongod, namespace: str, *, opened_until: datetime) -> None:
-    """Return when all cursors on a collection that were opened before a time are closed.
+class OpenCursors:
+    """The cursors of clients on the local mongod.
 
-    mongod does not announce when a cursor is closed, so this polls, at increasing intervals.
-
-    Args:
-        mongod: the local mongod, which has the same clock as this daemon.
-        namespace: the collection.
-        opened_until: the time.
-
-    Raises:
-        CommandError: mongod refuses.
-        BackendError: mongod does not answer.
+    Attributes:
+        in_use: those from which a batch is being read.
     """
-    backoff = Backoff(first_seconds=0.05, seconds_max=1.0)
-    while await _has_cursors(mongod, namespace, opened_until):
-        await backoff.pause()
 
+    def __init__(self, mongod: LocalMongod) -> None:
+        self.in_use = CursorsInUse()
+        self._mongod = mongod
 
-def now() -> datetime:
-    """The present, in the form of a cursor's ``createdDate``."""
-    return datetime.now(UTC)
+    async def wait_closed(self, namespace: str, *, opened_until: datetime) -> None:
+        """Return when all cursors on a collection that were opened before a time are closed.
 
+        mongod does not announce when a cursor is closed, so this polls, at increasing intervals.
 
-async def open_cursors(mongod: LocalMongod, namespace: str, *, opened_until: datetime) -> list[OpenCursor]:
-    """The open cursors on a collection that were opened before a time, except tailable ones and our own.
+        Args:
+            namespace: the collection.
+            opened_until: the time, by the clock that this daemon shares with its mongod.
 
-    Args:
-        mongod: the local mongod, which has the same clock as this daemon.
-        namespace: the collection.
-        opened_until: the time.
+        Raises:
+            CommandError: mongod refuses.
+            BackendError: mongod does not answer.
+        """
+        backoff = Backoff(first_seconds=0.05, seconds_max=1.0)
+        # Only when none is left to be seen is it worth holding readers back to be certain.
+        while await self._visible(namespace, opened_until) or await self.older(namespace, opened_until=opened_until):
+            await backoff.pause()
 
-    Raises:
-        CommandError: mongod refuses.
-        BackendError: mongod does not answer.
-    """
-    return await _listed(mongod, _open_then(opened_until, _on_collection(namespace)))
+    async def older(self, namespace: str, *, opened_until: datetime) -> list[OpenCursor]:
+        """All open cursors on a collection that were opened before a time, except tailable ones and our own.
+
+        Args:
+            namespace: the collection.
+            opened_until: the time, by the clock that this daemon shares with its mongod.
+
+        Raises:
+            CommandError: mongod refuses.
+            BackendError: mongod does not answer.
+        """
+        backoff = Backoff(first_seconds=0.01, seconds_max=0.1)
+        while True:
+            async with self.in_use.held() as in_use:
+                found = await _listed(self._mongod, _older_on(namespace, opened_until), also=in_use)
+            if in_use <= {each.id for each in found}:
+                return [each for each in found if each.is_older]
+            await backoff.pause()
+
+    async def _visible(self, namespace: str, opened_until: datetime) -> list[OpenCursor]:
+        return await _listed(self._mongod, _older_on(namespace, opened_until))
 
 
 async def client_cursors(mongod: LocalMongod, *, opened_until: datetime) -> list[OpenCursor]:
     """The cursors on clients' collections that were open at a time and still are, but for tailable ones.
 
-    Those of ``local``, ``config`` and ``admin`` are not among them, and all others of this daemon are.
+    Those of ``local``, ``config`` and ``admin`` are not among them, and all others of this daemon are. One from which a
+    batch is being read may be missing.
 
     Args:
         mongod: where the cursors are; its clock is this machine's.
@@ -73,31 +96,40 @@ async def client_cursors(mongod: LocalMongod, *, opened_until: datetime) -> list
         CommandError: mongod does not tell.
         BackendError: mongod does not answer.
     """
-    return await _listed(mongod, _open_then(opened_until, {"ns": {"$not": {"$regex": r"^(local|config|admin)\."}}}))
+    is_internal = {"$regexMatch": {"input": "$ns", "regex": r"^(local|config|admin)\."}}
+    return await _listed(mongod, _older(opened_until, {"$not": is_internal}))
 
 
-async def _listed(mongod: LocalMongod, stages: list[dict[str, Any]]) -> list[OpenCursor]:
+def now() -> datetime:
+    """The present, in the form of a cursor's ``createdDate``."""
+    return datetime.now(UTC)
+
+
+def _older_on(namespace: str, opened_until: datetime) -> dict[str, Any]:
+    # A killed daemon may have left the cursor of a clone open, which nobody reads any more.
+    is_own = {"$eq": ["$cursor.originatingCommand.comment", OWN_CURSOR_COMMENT]}
+    return _older(opened_until, {"$eq": ["$ns", namespace]}, {"$not": is_own})
+
+
+def _older(opened_until: datetime, *wanted: Mapping[str, Any]) -> dict[str, Any]:
+    # Tailable ones are left out: on a collection that can be sharded they belong to change streams, which read the
+    # oplog and never end. Operations without a cursor have no date.
+    opened = {"$ifNull": ["$cursor.createdDate", datetime.max]}
+    return {"$and": [{"$lte": [opened, opened_until]}, {"$ne": ["$cursor.tailable", True]}, *wanted]}
+
+
+async def _listed(mongod: LocalMongod, is_older: Mapping[str, Any], *, also: Collection[int] = ()) -> list[OpenCursor]:
+    stages = [
+        {"$currentOp": {"allUsers": True, "idleCursors": True, "localOps": True}},
+        {"$set": {"isOlder": is_older}},
+        {"$match": {"$or": [{"isOlder": True}, {"cursor.cursorId": {"$in": list(also)}}]}},
+        {"$project": {"ns": 1, "isOlder": 1, "cursor.cursorId": 1, "cursor.originatingCommand": 1}},
+    ]
     listing = {"aggregate": 1, "pipeline": stages, "cursor": {}, **_NEAREST}
     found = await DecodedCursor(mongod.command, "admin", listing).all_documents()
     return [
-        OpenCursor(each["cursor"]["cursorId"], each["ns"], each["cursor"].get("originatingCommand", {}))
+        OpenCursor(
+            each["cursor"]["cursorId"], each["ns"], each["isOlder"], each["cursor"].get("originatingCommand", {})
+        )
         for each in found
     ]
-
-
-async def _has_cursors(mongod: LocalMongod, namespace: str, opened_until: datetime) -> bool:
-    stages = [*_open_then(opened_until, _on_collection(namespace)), {"$limit": 1}, {"$project": {"_id": 1}}]
-    reply = await mongod.command("admin", {"aggregate": 1, "pipeline": stages, "cursor": {}})
-    return bool(reply["cursor"]["firstBatch"])
-
-
-def _on_collection(namespace: str) -> dict[str, Any]:
-    # A killed daemon may have left the cursor of a clone open, which nobody reads any more.
-    return {"ns": namespace, "cursor.originatingCommand.comment": {"$ne": OWN_CURSOR_COMMENT}}
-
-
-def _open_then(opened_until: datetime, wanted: Mapping[str, Any]) -> list[dict[str, Any]]:
-    # Cursors that are idle or in use. Tailable ones are left out: on a collection that can be sharded they belong to
-    # change streams, which read the oplog and never end.
-    open_then = {**wanted, "cursor.createdDate": {"$lte": opened_until}, "cursor.tailable": {"$ne": True}}
-    return [{"$currentOp": {"allUsers": True, "idleCursors": True, "localOps": True}}, {"$match": open_then}]

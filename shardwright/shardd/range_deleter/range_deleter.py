@@ -17,7 +17,7 @@ from shardwright.shardd.context.fail_point_names import (
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod.range_contents import is_range_empty
 from shardwright.shardd.local_mongod.reserved_sessions import ReservedSessions
-from shardwright.shardd.orphans.open_cursors import now, wait_cursors_closed
+from shardwright.shardd.orphans.open_cursors import now
 from shardwright.shardd.orphans.orphan_ranges import chunks_within, range_of
 from shardwright.shardd.orphans.range_deletion_task import CLEAN_NOW, RangeDeletionTask
 from shardwright.shardd.range_deleter.batches import delete_statement, next_batch
@@ -99,7 +99,7 @@ class RangeDeleter:
             BackendError: mongod does not answer.
         """
         await self._context.namespace(namespace).wait_earlier_operations()
-        await wait_cursors_closed(self._context.mongod, namespace, opened_until=now())
+        await self._context.open_cursors.wait_closed(namespace, opened_until=now())
 
     async def _wait_allowed(self, task: RangeDeletionTask) -> None:
         await self.wait_older_operations(task.namespace)

@@ -15,7 +15,7 @@ from pymongo.errors import CursorNotFound
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.range_scan import OWN_CURSOR_COMMENT
 from shardwright.shardd.orphans.former_cursors import FormerCursors
-from shardwright.shardd.orphans.open_cursors import client_cursors, now, open_cursors
+from shardwright.shardd.orphans.open_cursors import OpenCursors, client_cursors, now
 from tests.shardd.lone_mongod import LoneMongod
 
 MANY = 120
@@ -70,7 +70,7 @@ def test_listing(lone: LoneMongod, documents: Documents) -> None:
             until = now()
             await trio.sleep(CLOCK_SECONDS)
             cursors.enter_context(opened(documents))
-            found = await open_cursors(mongod, documents.full_name, opened_until=until)
+            found = await OpenCursors(mongod).older(documents.full_name, opened_until=until)
             assert {each.id for each in found} == mine
             assert {each.namespace for each in found} == {documents.full_name}
             assert {each.command["find"] for each in found} == {documents.name}
