@@ -1,4 +1,4 @@
-"""``docs/compatibility.md`` says of each command what is true."""
+"""``docs/compatibility.md`` lists every command with its true state."""
 
 import re
 from collections import Counter
@@ -27,7 +27,7 @@ def test_every_command_of_the_router_is_on_the_page() -> None:
 
 
 def test_every_alias_is_on_the_page() -> None:
-    """But for those that differ from a name on the page in case alone, such as ``isMaster`` and ``ismaster``."""
+    """Except for those that differ from a name on the page only in case, such as ``isMaster`` and ``ismaster``."""
     named = {name.lower() for names, state in rows() if state != "no" for name in names}
     assert {name.lower() for name in COMMANDS} <= named
 

@@ -1,4 +1,4 @@
-"""The router reads the catalog no older than what it has seen of it, and tells shards what it has seen."""
+"""The router never reads an older catalog than it has seen, and gossips the newest config time to shards."""
 
 import bson
 import trio

@@ -20,7 +20,7 @@ _numbers = count(1)
 
 Command = dict[str, Any]
 
-# What differs from one collection to the next, and what a router leaves out.
+# Fields that differ between collections, and fields that a router omits.
 _VOLATILE = frozenset({"operationTime", "$clusterTime", "uuid", "electionId", "opTime"})
 
 
@@ -53,14 +53,14 @@ def db(router: Client) -> Iterator[str]:
 
 @pytest.fixture
 def plain_db(plain: Client) -> Iterator[str]:
-    """The same for the plain mongod."""
+    """The same name, for the plain mongod."""
     name = f"plain_{next(_numbers)}"
     yield name
     plain.drop_database(name)
 
 
 def run(client: Client, db: str, command: Command) -> dict[str, Any]:
-    """The reply to a command, failed or not, less what differs from run to run."""
+    """The reply to a command, successful or not, without fields that differ between runs."""
     try:
         reply: dict[str, Any] = client[db].command(command)
     except OperationFailure as error:
@@ -83,7 +83,7 @@ def shard(router: Client, db: str, collection: str, key: dict[str, Any]) -> None
 
 
 def raw_of(reply: dict[str, Any]) -> list[dict[str, Any]]:
-    """What each shard answered."""
+    """Each shard's reply."""
     return list(reply["raw"].values())
 
 
@@ -109,21 +109,21 @@ SAME: dict[str, list[Command]] = {
         {"listIndexes": "v"},
     ],
     "create with an unknown option": [{"create": "c", "nonsense": 1}],
-    "create a name that is no string": [{"create": 1}],
-    "create a name with a dollar": [{"create": "a$b"}],
+    "create with a name that is not a string": [{"create": 1}],
+    "create with a dollar in the name": [{"create": "a$b"}],
     "create a system collection": [{"create": "system.mine"}],
-    "list collections of nothing": [{"listCollections": 1}],
+    "list collections of a missing database": [{"listCollections": 1}],
     "list names of collections": [STORE, {"listCollections": 1, "nameOnly": True}],
     "list filtered collections": [STORE, {"create": "d"}, {"listCollections": 1, "filter": {"name": "d"}}],
     "list indexes": [CREATE_INDEX, {"listIndexes": "c"}],
-    "list indexes of nothing": [{"listIndexes": "c"}],
-    "list indexes of what is missing in a database": [STORE, {"listIndexes": "d"}],
-    "drop indexes of nothing": [STORE, {"dropIndexes": "d", "index": "*"}],
+    "list indexes of a missing database": [{"listIndexes": "c"}],
+    "list indexes of a missing collection": [STORE, {"listIndexes": "d"}],
+    "drop indexes of a missing collection": [STORE, {"dropIndexes": "d", "index": "*"}],
     "drop a missing index": [STORE, {"dropIndexes": "c", "index": "no"}],
     "drop the _id index": [STORE, {"dropIndexes": "c", "index": "_id_"}],
-    "drop indexes without saying which": [STORE, {"dropIndexes": "c"}],
+    "drop indexes without an index": [STORE, {"dropIndexes": "c"}],
     "modify a missing collection": [STORE, {"collMod": "d", "validator": {}}],
-    "modify what there is not": [STORE, {"collMod": "c", "nonsense": 1}],
+    "modify with an unknown option": [STORE, {"collMod": "c", "nonsense": 1}],
     "convert to capped": [
         STORE,
         {"convertToCapped": "c", "size": 10_000},
@@ -143,7 +143,7 @@ def test_same_as_mongod(router: Client, plain: Client, db: str, plain_db: str, c
     for command in SAME[case]:
         ours, theirs = run(router, db, command), run(plain, plain_db, command)
         if "raw" in ours:
-            # Told of each shard, and compared in tests of their own.
+            # Reported for each shard, and compared in tests of their own.
             assert ours["ok"] == theirs["ok"]
             continue
         ours.pop("shards", None)
@@ -154,7 +154,7 @@ RENAMES: dict[str, Command] = {
     "to itself": {"renameCollection": "DB.c", "to": "DB.c"},
     "what is missing": {"renameCollection": "DB.none", "to": "DB.d"},
     "to what exists": {"renameCollection": "DB.c", "to": "DB.e"},
-    "to what exists, dropping it": {"renameCollection": "DB.c", "to": "DB.e", "dropTarget": True},
+    "to an existing name, dropping it": {"renameCollection": "DB.c", "to": "DB.e", "dropTarget": True},
     "to no namespace": {"renameCollection": "DB.c", "to": "nowhere"},
     "nowhere": {"renameCollection": "DB.c"},
     "to another name": {"renameCollection": "DB.c", "to": "DB.d"},
@@ -185,7 +185,7 @@ def test_rename_to_another_database(router: Client, other_router: Client, db: st
     router.drop_database(target)
 
 
-# What mongos does in its own way
+# Where mongos differs from mongod
 
 
 def test_create_again_is_fine_with_the_same_options(router: Client, db: str) -> None:

@@ -1,4 +1,4 @@
-"""Commands that drivers hardly ever send: what the router answers, and what a mongod does where it has the command."""
+"""Commands that drivers hardly ever send: the router's replies, compared with a mongod's where it has the command."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -20,7 +20,7 @@ DB: Final = "rare_commands"
 
 SESSION: Final = {"id": Binary.from_uuid(UUID(int=7))}
 NOBODY: Final = Binary(sha256(b"").digest())
-"""The digest that stands for the user of sessions without one."""
+"""The digest of the user of sessions without one."""
 
 VOLATILE: Final = frozenset({"$clusterTime", "operationTime", "electionId", "opTime", "lsid", "$readPreference"})
 
@@ -41,7 +41,7 @@ def plain(cluster: RunningCluster) -> Iterator[Client]:
 
 
 def run(client: Client, command: Command, db: str = "admin") -> Command:
-    """The reply, failed or not, less what differs from run to run."""
+    """The reply, successful or not, without fields that differ between runs."""
     try:
         reply: Command = client[db].command(command)
     except OperationFailure as error:
@@ -150,7 +150,7 @@ def test_get_shard_map(router: Client, cluster: RunningCluster) -> None:
 
 
 def test_set_index_commit_quorum(router: Client, plain: Client, cluster: RunningCluster) -> None:
-    """There is no index build that it could be set for: the refusal is the shard's, told as a command of several is."""
+    """No index build is in progress: the shard's refusal comes in the form that commands on several shards have."""
     for client in (router, plain):
         client[DB].quorum.create_index("a")
     for command in (
@@ -169,7 +169,7 @@ def test_set_index_commit_quorum(router: Client, plain: Client, cluster: Running
 
 @pytest.fixture
 def balancer(router: Client) -> Iterator[None]:
-    """The balancer's switch, which is left as it was."""
+    """The balancer's switch, restored afterwards."""
     before = run(router, {"balancerStatus": 1})["mode"]
     yield
     run(router, {"balancerStop" if before == "off" else "balancerStart": 1})

@@ -1,8 +1,8 @@
-"""The same reads on the router and on a plain mongod give the same replies.
+"""The same reads give the same replies on the router and on a plain mongod.
 
 Each command of the table runs on a collection of a plain mongod and, under the same name, on three of the cluster:
 one sharded by range over two shards, one hashed, and one that is not sharded. Replies are compared field by field and
-in the order of their fields; where MongoDB promises no order of documents, they are compared without one.
+in the order of their fields; where MongoDB promises no order of documents, their order is ignored.
 """
 
 from collections.abc import Iterator
@@ -51,12 +51,12 @@ def documents() -> list[dict[str, Any]]:
 
 
 class Case(NamedTuple):
-    """One command, and what of its reply is promised.
+    """One command, and how its reply is compared.
 
     Attributes:
-        command: without the collection, which comes first.
-        is_ordered: the order of documents or values is.
-        is_counted: only the number of documents is.
+        command: the command without its first field, the collection.
+        is_ordered: the order of documents or values is promised.
+        is_counted: only the number of documents is promised.
     """
 
     name: str
@@ -239,7 +239,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def plain(cluster: RunningCluster) -> Iterator[Client]:
-    """The plain mongod: that of the config server, in which the cluster keeps no such database."""
+    """The plain mongod: the config server's, where the cluster has no such database."""
     with cluster.direct("config.0.mongod") as connected:
         for layout in LAYOUTS:
             _fill(connected, layout)
@@ -289,7 +289,7 @@ def run(client: Client, layout: str, case: Case) -> dict[str, Any]:
             cursor["firstBatch"] = len(cursor["firstBatch"])
         elif not case.is_ordered:
             cursor["firstBatch"].sort(key=str)
-    if "values" in reply:  # of equal numbers, any may stand for the others
+    if "values" in reply:  # any of several equal numbers may be returned
         reply["values"] = sorted(
             (float(value.to_decimal()) if isinstance(value, Decimal128) else value for value in reply["values"]),
             key=str,

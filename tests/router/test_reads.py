@@ -1,4 +1,4 @@
-"""Reads on a real cluster, beyond what a plain mongod could be compared with."""
+"""Reads on a real cluster that cannot be compared with a plain mongod."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -39,7 +39,7 @@ def db(cluster: RunningCluster) -> Iterator[Database]:
 
 
 def code_of(db: Database, command: dict[str, Any], **options: Any) -> int:  # noqa: ANN401 - as pymongo
-    """The error code that a command answers."""
+    """The error code of a command's reply."""
     with pytest.raises(OperationFailure) as failed:
         db.command(command, **options)
     return failed.value.code or 0
@@ -150,7 +150,7 @@ class TestCursors:
         cursor_id = db.command(command)["cursor"]["id"]
         assert _cursors_on_shards(cluster) > 0
         db.command({"killCursors": name, "cursors": [bson.Int64(cursor_id)]})
-        # They are killed in the background; each look takes a turn of the network.
+        # They are killed in the background; each look needs a round trip.
         assert any(_cursors_on_shards(cluster) == 0 for _ in range(500))
 
     def test_a_reached_limit_leaves_nothing_open_on_the_shards(self, cluster: RunningCluster, db: Database) -> None:

@@ -1,4 +1,4 @@
-"""Reads while a shard does not answer, or is gone, on a cluster of their own."""
+"""Reads while a shard does not answer or has been removed, on a cluster of their own."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -34,7 +34,7 @@ def client(cluster: RunningCluster) -> Iterator[Client]:
 
 @pytest.fixture
 def _without_answers(cluster: RunningCluster) -> Iterator[None]:
-    """The mongod of ``shard1`` is stopped, without anybody being told."""
+    """The mongod of ``shard1`` is suspended, which no process is told."""
     cluster.kill(STOPPED, "STOP")
     try:
         yield
@@ -93,7 +93,7 @@ def test_a_cursor_ends_with_an_error_that_names_the_shard_that_went_away(
         assert ended.value.code == 43
 
         reply = db.command({**get_more, "getMore": bson.Int64(partial["id"])})["cursor"]
-        # 98 that were left on one shard, and 2 of the other that the router had already.
+        # the remaining 98 of one shard, and 2 of the other that the router already held
         assert (len(reply["nextBatch"]), reply["partialResultsReturned"], reply["id"]) == (100, True, 0)
     finally:
         cluster.restart("shard1.0.shardd")

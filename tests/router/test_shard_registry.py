@@ -1,4 +1,4 @@
-"""The list of shards, as a router reads it from the catalog."""
+"""The router's list of shards, read from the catalog."""
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, cast
@@ -37,7 +37,7 @@ class FakeCatalog:
 
 
 def with_shards(check: Callable[[ShardRegistry], None], **hosts: str) -> None:
-    """Have a registry read entries, and look at it."""
+    """Have a registry read entries, and check it."""
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
@@ -69,7 +69,7 @@ def test_a_shard_is_found_by_its_name_its_set_or_its_members() -> None:
     def check(registry: ShardRegistry) -> None:
         for identifier in ("a", "rs/h:1,h:2", "rs/h:2", "h:2"):
             assert found(registry, identifier) == "a", identifier
-        assert found(registry, "h") == "b"  # at the port that shards have unless another is given
+        assert found(registry, "h") == "b"  # at the default port of shards
         for identifier in ("c", "rs", "rs/", "other/h:1", "rs/h:1,h:3", "h:3", "h:x", "h:1,h:2"):
             assert found(registry, identifier) is None, identifier
 

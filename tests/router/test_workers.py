@@ -31,7 +31,7 @@ def test_many_crashes_in_a_short_time_are() -> None:
 
 @pytest.mark.parametrize("workers", [2])
 def test_folder_of_the_working_directory_is_not_imported(tmp_path: Path, workers: int) -> None:
-    """Workers run our package, whatever folder called ``router`` lies where the router was started."""
+    """Workers run our package even if the working directory contains a folder called ``router``."""
     (tmp_path / "router").mkdir()
     marker = tmp_path / "executed"
     (tmp_path / "router" / "__init__.py").write_text(f"open({str(marker)!r}, 'w')\nraise SystemExit(1)\n")

@@ -1,4 +1,4 @@
-"""Write commands answer the same through the router as on a plain mongod, whether their collection is sharded or not.
+"""Write commands have the same replies through the router as on a plain mongod, on sharded and other collections.
 
 Every case is a list of commands on one collection that begins with the documents of `STORED`. It runs on a database of
 a shard's mongod without a router, on an unsharded collection, and on one whose documents lie on both shards.
@@ -21,7 +21,7 @@ STORED = [{"_id": n, "k": n, "x": n % 3, "a": [{"b": 1}, {"b": 2}]} for n in ran
 
 _runs = count(1)
 
-# What a router leaves out, and what no two servers say alike.
+# Fields that a router omits, and fields that differ between servers.
 _VOLATILE = frozenset({"operationTime", "$clusterTime", "electionId", "opTime"})
 
 
@@ -60,7 +60,7 @@ LARGE = "x" * (8 << 20)
 
 
 def nested(levels: int) -> dict[str, Any]:
-    """A document of so many levels."""
+    """A document with this many levels."""
     document: dict[str, Any] = {}
     for _ in range(levels - 1):
         document = {"d": document}
@@ -212,7 +212,7 @@ def router(cluster: RunningCluster) -> Iterator[Client]:
 
 @pytest.fixture(scope="module")
 def plain(cluster: RunningCluster) -> Iterator[Client]:
-    """A client of a mongod that knows of no sharding."""
+    """A client of a mongod without sharding."""
     host = f"mongodb://{cluster.address('shard0.0.mongod')}/?directConnection=true"
     with MongoClient[dict[str, Any]](host, retryWrites=False) as client:
         yield client
@@ -220,7 +220,7 @@ def plain(cluster: RunningCluster) -> Iterator[Client]:
 
 
 def run(client: Client, database: str, collection: str, commands: list[dict[str, Any]]) -> tuple[list[Any], list[Any]]:
-    """The replies to the commands of a case, and what is stored afterwards."""
+    """The replies to the commands of a case, and the documents stored afterwards."""
     first_transaction = next(_runs) << 8  # the driver sends each command in the same session
     target = client[database][collection]
     target.delete_many({})

@@ -1,4 +1,4 @@
-"""Divided writes answer as MongoDB's own router code does.
+"""Split writes have the same replies as with MongoDB's own router code.
 
 A genuine shard server carries the code of mongos as ``clusterInsert``, ``clusterUpdate`` and ``clusterDelete``. Each
 case is sent to a shard in that form and to our router in front of the same genuine cluster.
@@ -182,7 +182,7 @@ def clients(mongod_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 def answer(client: Client, command: dict[str, Any], database: str = DATABASE) -> dict[str, Any]:
-    """The reply to a command, less what is never the same."""
+    """The reply to a command, without the fields that always differ."""
     try:
         reply = dict(client[database].command(command))
     except OperationFailure as error:
@@ -191,7 +191,7 @@ def answer(client: Client, command: dict[str, Any], database: str = DATABASE) ->
 
 
 def comparable(reply: dict[str, Any]) -> dict[str, Any]:
-    """A reply with new ``_id``s alike, and in the order of the batch and the shards where MongoDB has the time's."""
+    """A reply with new ``_id``s made equal, and sorted by batch and shard where MongoDB orders by time."""
     for entry in reply.get("upserted", ()):
         if isinstance(entry["_id"], ObjectId):
             entry["_id"] = "new"

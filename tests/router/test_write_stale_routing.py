@@ -1,4 +1,4 @@
-"""Writes through a router that does not know yet what was changed through another one."""
+"""Writes through a router that has not yet learned of changes made through another one."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +17,7 @@ NAMESPACE = f"{DATABASE}.c"
 
 @pytest.fixture(scope="module")
 def routers(cluster: RunningCluster) -> Iterator[tuple[Client, Client]]:
-    """Clients of two routers: the one through which the cluster is changed, and the one that is left behind."""
+    """Clients of two routers: the one that changes the cluster, and the one whose cache becomes stale."""
     hosts = [f"mongodb://{cluster.address(name)}" for name in ("router.0", "router.1")]
     with MongoClient[dict[str, Any]](hosts[0]) as first, MongoClient[dict[str, Any]](hosts[1]) as second:
         yield first, second
@@ -25,7 +25,7 @@ def routers(cluster: RunningCluster) -> Iterator[tuple[Client, Client]]:
 
 @pytest.fixture
 def databases(routers: tuple[Client, Client]) -> Iterator[tuple[Database[dict[str, Any]], Database[dict[str, Any]]]]:
-    """The database as both routers see it; it is dropped afterwards."""
+    """The database through both routers; it is dropped afterwards."""
     first, second = routers
     yield first[DATABASE], second[DATABASE]
     first.drop_database(DATABASE)
@@ -35,7 +35,7 @@ def databases(routers: tuple[Client, Client]) -> Iterator[tuple[Database[dict[st
 def moved(
     cluster: RunningCluster, databases: tuple[Database[dict[str, Any]], Database[dict[str, Any]]]
 ) -> tuple[Database[dict[str, Any]], str, str]:
-    """A collection sharded by ``k``, whose empty upper half was moved behind the back of the second router.
+    """A collection sharded by ``k``, whose empty upper half was moved without the second router's knowledge.
 
     Returns:
         The database as the second router sees it, and the shards of the lower and of the upper half.
@@ -54,7 +54,7 @@ def moved(
 
 
 def stored(cluster: RunningCluster, shard: str) -> list[int]:
-    """The ``_id``s of what a shard's mongod holds."""
+    """The ``_id``s of the documents on a shard's mongod."""
     host = f"mongodb://{cluster.address(f'{shard}.0.mongod')}/?directConnection=true"
     with MongoClient[dict[str, Any]](host) as client:
         return [document["_id"] for document in client[DATABASE].c.find().sort("_id")]
@@ -103,7 +103,7 @@ def test_retryable_write_is_executed_once(
         "updates": [{"q": {"_id": n, "k": n}, "u": {"$inc": {"x": 1}}, "upsert": True} for n in (-1, 1)],
         "txnNumber": Int64(1),
     }
-    # A client that numbers no writes itself, so that both commands are the same write of the same session.
+    # A client that does not number writes itself, so that both commands are the same write of the same session.
     with MongoClient[dict[str, Any]](*database.client.address or (), retryWrites=False) as client:
         first = client[DATABASE].command(command)
         second = client[DATABASE].command(command)

@@ -58,7 +58,7 @@ def decimal128(value: str | Decimal) -> Value:
 
 
 def string(text: str, kind: int = rawbson.STRING) -> Value:
-    """A string, or what is laid out like one."""
+    """A string, or another type with the same layout."""
     data = text.encode()
     return kind, struct.pack("<i", len(data) + 1) + data + b"\0"
 
@@ -76,7 +76,7 @@ def array_of(values: list[Value]) -> Value:
 
 
 def wrapped(value: Value, name: bytes = b"v") -> tuple[bytes, Span]:
-    """A document that holds just this value, and where it lies there."""
+    """A document with only this value, and the value's span."""
     document = rawbson.wrap_value(*value, name)
     return document, rawbson.index(document)[name]
 

@@ -53,7 +53,7 @@ def version(major: int, minor: int) -> ChunkVersion:
 
 
 def chunk(low: object, high: object, shard: str, major: int, minor: int) -> Chunk:
-    """A chunk of `COLLECTION` that has always been where it is."""
+    """A chunk of `COLLECTION` that has never moved."""
     return Chunk(
         new_id(),
         COLLECTION.uuid,
@@ -66,7 +66,7 @@ def chunk(low: object, high: object, shard: str, major: int, minor: int) -> Chun
 
 
 def whole(shard: str = "s1") -> Chunk:
-    """The one chunk of a collection that was just sharded."""
+    """The only chunk of a collection that has just been sharded."""
     return chunk(MinKey(), MaxKey(), shard, 1, 0)
 
 
@@ -85,5 +85,5 @@ def applied(chunks: Iterable[Chunk], changes: ChunkChanges) -> list[Chunk]:
 
 
 def shape(chunks: Iterable[Chunk]) -> list[tuple[object, str, int, int]]:
-    """Lower bound, shard and version of each chunk, as assertions like them."""
+    """Lower bound, shard and version of each chunk, for assertions."""
     return [(bson.decode(each.min)["x"], each.shard, each.version.major, each.version.minor) for each in chunks]

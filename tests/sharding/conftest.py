@@ -16,7 +16,7 @@ from pymongo.errors import PyMongoError
 
 @pytest.fixture(scope="session")
 def mongod(mongod_binary: str) -> Iterator[MongoClient[dict[str, Any]]]:
-    """A client of a throw-away mongod that listens on a UNIX socket of its own, so no port can be taken."""
+    """A client of a throw-away mongod that listens only on a UNIX socket, so it needs no port."""
     directory = tempfile.mkdtemp(prefix="shardwright-")
     socket = f"{directory}/mongod.sock"
     log_path = Path(directory) / "mongod.log"
@@ -36,7 +36,7 @@ def mongod(mongod_binary: str) -> Iterator[MongoClient[dict[str, Any]]]:
                 raise
             yield client
     finally:
-        process.kill()  # nothing of it is kept
+        process.kill()  # its data is not kept
         process.wait()
         shutil.rmtree(directory)
 

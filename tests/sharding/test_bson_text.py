@@ -1,4 +1,4 @@
-"""Documents are written as mongod 6.0.5 writes them in its messages."""
+"""Documents are formatted as in the messages of mongod 6.0.5."""
 
 import datetime
 
@@ -50,7 +50,7 @@ VALUES = {
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES.keys())
 def test_text_is_that_of_mongod(mongod: MongoClient[dict[str, object]], value: object) -> None:
     key = bson.encode({"x": value})
-    with pytest.raises(OperationFailure) as caught:  # no index has a y, and mongod quotes it
+    with pytest.raises(OperationFailure) as caught:  # no index has a y, and mongod quotes the hint
         mongod["test"].command("createIndexes", "text", indexes=[{"key": {"a": 1}, "y": RawBSONDocument(key)}])
     message = str(caught.value.details and caught.value.details["errmsg"])
     assert document_text(key) in message

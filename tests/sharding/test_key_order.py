@@ -1,6 +1,6 @@
 """The bytes of values compare as mongod sorts the values.
 
-It is asked to sort by an index, which is what it reads chunks through. (Its sort in memory compares only the lengths of
+It is asked to sort by an index, through which it also reads chunks. (Its sort in memory compares only the lengths of
 the namespaces of two DBPointers.)
 """
 
@@ -32,10 +32,10 @@ def sorted_by_index(collection: Collection[dict[str, Any]], order: list[tuple[st
 
 
 def agree_with_mongod(collection: Collection[dict[str, Any]], values: list[Value]) -> None:
-    """Sort by value and then by ``_id`` in both directions: a tie that one side alone sees shows in one of them."""
+    """Sort by value and then by ``_id`` in both directions: a tie that only one side sees shows in one of them."""
     collection.delete_many({})
     documents = [
-        # Inside of an object an array is compared whole, and not by its smallest element.
+        # Inside an object, an array is compared as a whole, not by its smallest element.
         bson_values.document_of([("_id", int32(position)), ("v", (rawbson.OBJECT, rawbson.wrap_value(*value, b"x")))])
         for position, value in enumerate(values)
     ]

@@ -93,7 +93,7 @@ def test_database_names() -> None:
 @pytest.mark.parametrize(
     "name", ["a", "a.", ".a", "$a", "a$b", "a\0b", "system.x", "system.js", "system.buckets.", "x" * 251, "x" * 252]
 )
-def test_mongod_judges_likewise(mongod: "MongoClient[dict[str, Any]]", name: str) -> None:
+def test_mongod_gives_the_same_verdict(mongod: "MongoClient[dict[str, Any]]", name: str) -> None:
     namespace = Namespace("namespaces", name)
     for check, command in (
         (namespace.check_readable, {"find": name}),

@@ -19,7 +19,7 @@ from tests.sharding.chunk_worlds import MAX, MIN, PATTERN, applied, bound, key, 
 
 @pytest.fixture(autouse=True, scope="module")
 def tiny_blocks() -> Iterator[None]:
-    """Blocks of two chunks, so that a few chunks already make many blocks."""
+    """Blocks of two chunks, so that a few chunks make many blocks."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (chunk_block, routing_table_build, routing_table_update):
             patch.setattr(module, "CHUNKS_PER_BLOCK", 2)
@@ -99,14 +99,14 @@ class Collection:
 
 
 def facts(table: RoutingTable) -> object:
-    """All that a table says, in a form that compares."""
+    """Everything a table contains, in a comparable form."""
     versions = {shard: table.shard_version(shard) for shard in SHARDS}
     counts = {shard: table.chunk_count_of(shard) for shard in SHARDS}
     return list(table.chunks()), table.shards, table.collection_version, versions, counts
 
 
 def changed_since(chunks: list[Chunk], known: ChunkVersion) -> list[Chunk]:
-    """What the catalog answers a refresh from ``known`` with."""
+    """The catalog's reply to a refresh from ``known``."""
     newer = [each for each in chunks if known.is_older_or_equal(each.version)]
     return sorted(newer, key=lambda each: each.version.packed)
 
@@ -153,7 +153,7 @@ def test_history_tells_where_keys_were(data: st.DataObject) -> None:
     for time, then in past:
         if time < collection.time - 300:
             continue
-        # A merge lets history begin again, and then nothing is known of the time before it.
+        # After a merge the history starts again, and nothing is known about the time before.
         oldest = min(
             entry.valid_after.time
             for each in collection.chunks

@@ -1,4 +1,4 @@
-"""Routing tables: look-up, versions, history, and what inconsistent reads are answered with."""
+"""Routing tables: look-up, versions, history, and the errors for inconsistent reads."""
 
 from dataclasses import replace
 

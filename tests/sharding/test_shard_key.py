@@ -1,4 +1,4 @@
-"""Shard key patterns: what is accepted, and what is done with documents, bounds and indexes."""
+"""Shard key patterns: which are accepted, and how they apply to documents, bounds and indexes."""
 
 from typing import Any
 

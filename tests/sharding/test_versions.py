@@ -1,4 +1,4 @@
-"""Versions: their order, their forms on the wire, and the bytes made once."""
+"""Versions: their order, their wire formats, and their cached bytes."""
 
 from typing import Any
 from uuid import UUID
@@ -70,7 +70,7 @@ def test_the_same_bytes_give_the_same_object() -> None:
         {"v": TIME, "e": EPOCH, "t": None},
     ],
 )
-def test_what_is_no_version(value: Any) -> None:  # noqa: ANN401
+def test_malformed_versions(value: Any) -> None:  # noqa: ANN401
     with pytest.raises(CommandError) as caught:
         parse(value)
     assert caught.value.code == 14

@@ -1,4 +1,4 @@
-"""Shards that answer from a script, and note what they were asked."""
+"""Shards that answer from a script and record the requests."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, cast
@@ -24,10 +24,10 @@ class FakeShard:
     """A shard with one cursor of id 100 over some documents.
 
     Attributes:
-        asked: the commands it got, decoded.
+        asked: the commands it received, decoded.
         failure: raised instead of an answer, or an error document to answer with.
         documents_max: how many documents it returns at once.
-        given_up: how many requests nobody wanted the answer to in the end.
+        given_up: how many requests were given up before they were answered.
         is_busy: many connections to it are in use.
     """
 
@@ -82,7 +82,7 @@ class FakePendingReply:
             raise unreachable(shard.name, error) from error
 
     def give_up(self) -> None:
-        """It is not wanted any more."""
+        """The reply is no longer wanted."""
         self._shard.given_up += 1
 
 
@@ -94,7 +94,7 @@ class FakeSender:
         self.clock = VectorClock()
 
     async def ask(self, shard_id: str, address: str, frame: bytes) -> PendingReply:
-        """Send a request, whose reply is read later."""
+        """Send a request whose reply is read later."""
         shard = self._shards[shard_id]
         assert address == shard.address
         return cast("PendingReply", shard.ask(frame))

@@ -1,4 +1,4 @@
-"""A reply that is passed on in pieces is the one that would have been sent as a whole."""
+"""A reply passed on in pieces equals the one that would have been sent whole."""
 
 from typing import TYPE_CHECKING, Any, cast
 

@@ -1,4 +1,4 @@
-"""The life of cursors in the manager, on a clock that jumps."""
+"""The lifetime of cursors in the manager, on a mock clock."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, cast
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class FakeSender:
-    """Connections that note which cursors were to be killed on which host."""
+    """Connections that record which cursors were killed on which host."""
 
     def __init__(self) -> None:
         self.killed: list[tuple[str, int]] = []

@@ -1,4 +1,4 @@
-"""Who may go on reading a cursor."""
+"""Which sessions and transactions may continue to read a cursor."""
 
 from uuid import UUID
 

@@ -1,1 +1,1 @@
-"""Tests of what DDL commands of the router make of their shards' replies."""
+"""Tests of how the router's DDL commands merge the shards' replies."""

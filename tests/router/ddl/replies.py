@@ -11,7 +11,7 @@ from shardwright.wire.message import op_msg
 
 
 def succeeded(shard_id: str, **fields: Any) -> ShardReply:  # noqa: ANN401 - any BSON value
-    """A reply with ``ok: 1`` and what every reply ends with."""
+    """A reply with ``ok: 1`` and the fields that end every reply."""
     times = {"$clusterTime": {"clusterTime": Timestamp(5, 1)}, "operationTime": Timestamp(5, 1)}
     return _reply(shard_id, {**fields, "ok": 1.0, **times})
 

@@ -1,4 +1,4 @@
-"""Whether a collection is the one that ``create`` asks for."""
+"""Whether an existing collection matches the options of a ``create``."""
 
 from typing import Any
 

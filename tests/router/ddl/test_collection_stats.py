@@ -1,4 +1,4 @@
-"""``collStats`` of a collection from those of its shards."""
+"""``collStats`` of a collection, merged from those of its shards."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from shardwright.wire.errors import CommandError
 
 
 def stats(**fields: Any) -> dict[str, Any]:  # noqa: ANN401 - any BSON value
-    """What a shard answers for a collection of ten documents of 15 bytes."""
+    """A shard's reply for a collection of ten documents of 15 bytes."""
     return {
         "ns": "s.c",
         "size": 150,

@@ -1,4 +1,4 @@
-"""What a shard is sent when it is to carry out DDL."""
+"""The request for the shard that coordinates a DDL operation."""
 
 from typing import Any
 

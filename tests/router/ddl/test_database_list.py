@@ -1,4 +1,4 @@
-"""``listDatabases`` of a cluster from those of all shards and the config servers."""
+"""``listDatabases`` of a cluster, merged from those of all shards and the config servers."""
 
 import bson
 

@@ -1,4 +1,4 @@
-"""``dbStats`` of a database from those of all shards."""
+"""``dbStats`` of a database, merged from those of all shards."""
 
 from shardwright.router.ddl.database_stats import merge_database_stats
 

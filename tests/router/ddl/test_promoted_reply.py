@@ -1,4 +1,4 @@
-"""Replies in which the first shard speaks for all."""
+"""Replies that repeat the first shard's fields for all of them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A router without a network: shards that answer from a script, and a log of what they were sent."""
+"""A router without a network: shards that answer from a script, and a log of the requests to them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
@@ -26,25 +26,25 @@ ALL_SHARDS = ("east", "north", "south", "west")
 """``south`` owns no chunk."""
 
 TOPOLOGY_TIME = Timestamp(7, 7)
-"""Since when these are all."""
+"""The topology time from which these are all the shards."""
 
 OK = {"n": 1, "ok": 1.0}
 
 Answer = Mapping[str, Any] | CommandError
-"""A reply of a shard, or why there is none."""
+"""A shard's reply, or the error in its place."""
 
 
 class FakeRouter:
     """What `router.operations.write_execution` uses of a router's context.
 
     Args:
-        tables: the routing table of each time that the routing is read, None for an unsharded collection; an error for
-            a read that fails. The last one stays.
+        tables: the routing table for each read of the routing, None for an unsharded collection, an error for a
+            read that fails. The last one is used for all later reads.
         answer: the reply of a shard to a request.
 
     Attributes:
         sent: every request, with the shard it went to.
-        log: what else was done.
+        log: everything else that was done.
         shard_ids: the shards of the cluster, `ALL_SHARDS` unless a test changes them; an error if they cannot be read.
     """
 
@@ -67,7 +67,7 @@ class FakeRouter:
         return await self.run_request(kind, request(kind, statements, **arguments))
 
     async def run_request(self, kind: WriteKind, received: Request) -> Reply:
-        """Execute a write command that is there already."""
+        """Execute a write command given as a request."""
         return await execute(Operation(cast("Any", self), cast("Any", None), received), kind)
 
     # As the routing cache

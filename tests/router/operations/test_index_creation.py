@@ -24,7 +24,7 @@ def creation(router: FakeRouter) -> IndexCreation:
     return IndexCreation(Operation(cast("Any", router), cast("Any", None), request))
 
 
-def test_an_index_that_is_gone_already_does_not_keep_the_others(caplog: pytest.LogCaptureFixture) -> None:
+def test_dropping_new_indexes_continues_when_one_of_them_is_gone(caplog: pytest.LogCaptureFixture) -> None:
     """East refuses what west has built; another client has dropped one of west's two indexes since."""
     left = set(NAMES)
 

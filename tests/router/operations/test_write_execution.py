@@ -50,7 +50,7 @@ def run(router: FakeRouter, kind: WriteKind, statements: list[dict[str, Any]], *
 
 
 def counting(shard: str, received: Request) -> Answer:
-    """A shard that executes whatever it gets."""
+    """A shard that executes every request."""
     return {"n": len(received.message.sequences[0].documents), "ok": 1.0}
 
 
@@ -153,8 +153,8 @@ def test_broadcast_that_a_new_shard_fails_is_told_with_what_the_others_did() -> 
     assert [(error["index"], error["code"]) for error in reply["writeErrors"]] == [(0, 6)]
 
 
-def test_broadcast_stays_one_when_a_single_shard_is_left() -> None:
-    """The shard that has executed it must not do so again only because it would be sent to no other one now."""
+def test_broadcast_is_not_repeated_on_the_shard_that_executed_it() -> None:
+    """When a refresh leaves only that shard as a target, the statement must not be sent to it again."""
     refused: set[str] = set()
 
     def answer(shard: str, received: Request) -> Answer:
@@ -171,7 +171,7 @@ def test_broadcast_stays_one_when_a_single_shard_is_left() -> None:
 
 
 def by_id(*ids: int) -> list[dict[str, Any]]:
-    """Updates of documents whose shard is not known."""
+    """Updates by ``_id``, whose shard is unknown."""
     return [{"q": {"_id": each}, "u": {"$inc": {"v": 1}}} for each in ids]
 
 
@@ -308,7 +308,7 @@ def test_unreachable_only_shard_fails_the_command() -> None:
 
 
 def west_is_gone(shard: str, received: Request) -> Answer:
-    """All shards execute what they get, but for one."""
+    """All shards but one execute what they receive."""
     return HOST_UNREACHABLE if shard == "west" else counting(shard, received)
 
 
@@ -392,7 +392,7 @@ STEPPED_DOWN = {"index": 0, "code": 189, "errmsg": "Not primary while writing to
 
 @pytest.mark.parametrize("keys", [(1,), (1, -1)], ids=["one shard", "two shards"])
 def test_retryable_batch_fails_as_a_whole_if_a_primary_steps_down(keys: tuple[int, ...]) -> None:
-    """Drivers send such a batch again, and do not look for the reason among the errors of statements."""
+    """Drivers retry such a batch only if the command fails, not because of the errors of its statements."""
 
     def answer(shard: str, received: Request) -> Answer:
         return {"n": 0, "writeErrors": [STEPPED_DOWN], "ok": 1.0} if shard == "east" else {"n": 1, "ok": 1.0}

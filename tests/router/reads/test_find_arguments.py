@@ -1,4 +1,4 @@
-"""The arguments of find, and what several shards are sent."""
+"""The arguments of find, and the command for several shards."""
 
 from typing import Any
 
@@ -12,12 +12,12 @@ from tests.router.reads.requests import request
 
 
 def for_shards(command: dict[str, Any]) -> dict[str, Any]:
-    """What several shards are sent for a find."""
+    """The command sent to several shards for a find."""
     found = request({"find": "c", **command})
     return bson.decode(FindArguments.parse(found).body_for_shards(found.body))
 
 
-# What the client sends, and what each of several shards is sent, both less {find: "c", $db: "test"}.
+# The client's command and the one for each of several shards, both without {find: "c", $db: "test"}.
 SORT_KEY = {"$sortKey": {"$meta": "sortKey"}}
 GOLDEN: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {}),

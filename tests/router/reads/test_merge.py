@@ -1,4 +1,4 @@
-"""Merging results: against a model that has all documents in one list."""
+"""Merging results, compared with a model that holds all documents in one list."""
 
 from itertools import count
 
@@ -56,7 +56,7 @@ def test_merging_sorted_shards_is_sorting_the_union(
     merger = ResultMerger(len(pairs), order=SortOrder((descends,)), skip=skip, limit=limit)
     batches = drain(merger, [[sorted_by(*pair) for pair in shard] for shard in pairs], chunk, batch_size)
 
-    # Python's sort is stable, so equal numbers come in the order of the shards, as they have to.
+    # Python's sort is stable, so equal numbers keep the order of the shards, as required.
     union = sorted((pair for shard in pairs for pair in shard), key=lambda pair: pair[0], reverse=descends)
     expected = union[skip : skip + limit if limit else None]
     found = [bson.decode(document) for batch in batches for document in batch]

@@ -31,7 +31,7 @@ def sent(
     newest: Timestamp | None = NEWEST,
     table: RoutingTable | None = None,
 ) -> tuple[dict[str, Any], Timestamp | None]:
-    """What the shards are sent, and the time that was chosen."""
+    """The command for the shards, and the time that was chosen."""
     found = request({"find": "c", "readConcern": concern} if concern is not None else {"find": "c"})
     clock = pack_timestamp(newest) if newest else 0
     time = snapshot_time(found, table or table_moved_at(MOVED), clock)

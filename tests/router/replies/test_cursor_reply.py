@@ -1,4 +1,4 @@
-"""Cursor replies that came, and those made here."""
+"""Cursor replies received from shards, and those made by the router."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Telling the usual reply of a mongod at a glance, and that it then means what a full reading would say."""
+"""The usual reply of a mongod is recognised at a glance, and then means what a full reading would find."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A placement that is read again is the one that the catalog has when that is asked for."""
+"""A refreshed placement is the one that the catalog has when the refresh is requested."""
 
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
@@ -22,7 +22,7 @@ VERSION = DatabaseVersion(UUID(int=1), Timestamp(1, 1), 1)
 
 
 class FakeCatalog:
-    """A catalog of one database without sharded collections, whose replies can be held up."""
+    """A catalog of one database without sharded collections, whose replies can be delayed."""
 
     def __init__(self) -> None:
         self.primary = "west"
@@ -31,7 +31,7 @@ class FakeCatalog:
         self.may_answer.set()
 
     async def read(self, steps: "GeneratorType[Any, Any, Any]") -> DatabaseEntry | None:
-        """What the catalog has when the read begins."""
+        """The catalog's contents when the read begins."""
         found = DatabaseEntry("shop", self.primary, VERSION) if steps.__name__ == "read_database" else None
         steps.close()
         await self.may_answer.wait()

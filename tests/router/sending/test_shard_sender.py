@@ -27,16 +27,16 @@ Answer = Mapping[str, Any] | BackendError
 
 
 class FakeShard:
-    """A shard, its client, its monitor, its pool and what was asked of it, in one.
+    """A shard, its client, its monitor, its pool and the requests to it, in one.
 
     Args:
-        answers: what its members answer, in order.
+        answers: its members' replies, in order.
 
     Attributes:
         sent: the requests, decoded.
-        failures: the errors that its client was shown.
-        given_up: how many requests nobody wanted the answer to in the end.
-        is_relayed: a relay passes the answer on.
+        failures: the errors reported to its client.
+        given_up: how many requests were given up before they were answered.
+        is_relayed: whether a relay passes the answer on.
     """
 
     id = "shard0"
@@ -85,7 +85,7 @@ class FakeShard:
 
 
 class FakeShards:
-    """Knows one shard, or once the list is read again."""
+    """Knows one shard, or learns of it when the list is reread."""
 
     def __init__(self, shard: FakeShard) -> None:
         self._shard = shard

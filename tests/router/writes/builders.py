@@ -30,9 +30,9 @@ def table(
     shards: Sequence[str],
     collation: Mapping[str, Any] | None = None,
 ) -> RoutingTable:
-    """A table whose chunks lie between the splits, the n-th on the n-th shard.
+    """A table with chunks between these split points, the n-th chunk on the n-th shard.
 
-    The bounds of a split that it does not name are MinKey.
+    Fields that a split point does not name are MinKey.
     """
     pattern = ShardKeyPattern.from_mapping(key)
     bounds = [
@@ -73,5 +73,5 @@ def request(
 def batch(
     kind: WriteKind, statements: Sequence[Mapping[str, Any]], in_body: bool = False, /, **arguments: object
 ) -> WriteBatch:
-    """As `request`, read."""
+    """As `request`, parsed."""
     return WriteBatch(kind, request(kind, statements, in_body, **arguments))

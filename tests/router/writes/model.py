@@ -1,7 +1,7 @@
 """A model of a server that executes write commands: few operations, exact in what it counts and numbers.
 
-Documents are ``{_id, k, v}`` with ``_id`` equal to the shard key ``k``, so that what is unique on a shard is unique.
-Understood are inserts, updates ``{q: {k}, u: {$inc: {v}}, upsert}`` and ``{q: {}, u: {$inc: {v}}, multi: true}``,
+Documents are ``{_id, k, v}`` with ``_id`` equal to the shard key ``k``, so that uniqueness on a shard is uniqueness.
+It supports inserts, updates ``{q: {k}, u: {$inc: {v}}, upsert}`` and ``{q: {}, u: {$inc: {v}}, multi: true}``,
 deletes ``{q: {k}, limit: 1}`` and ``{q: {}, limit: 0}``. An update or delete of the key ``POISON`` fails.
 """
 

@@ -1,4 +1,4 @@
-"""Unknown operators are found where MongoDB finds them, and known ones are left alone."""
+"""Unknown operators are found where MongoDB finds them, and known ones are accepted."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Errors of several shards as one client sees them."""
+"""Errors of several shards, merged for the client."""
 
 from typing import Any
 

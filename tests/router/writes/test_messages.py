@@ -1,4 +1,4 @@
-"""What shards are sent: the client's bytes, with what the router adds at the end of the body."""
+"""Requests for shards: the client's bytes, with the router's fields at the end of the body."""
 
 import struct
 from typing import Any

@@ -1,6 +1,6 @@
 """The course of a batch: rounds, refusals, failures.
 
-And, as a property, that a divided batch answers like one server.
+And, as a property, that the reply to a split batch equals that of one server.
 """
 
 import sys
@@ -38,13 +38,13 @@ STALE = {"code": 13388, "errmsg": "version mismatch detected"}
 
 
 def reply_of(document: dict[str, Any]) -> WriteReply:
-    """A shard's reply as the run gets it."""
+    """A shard's reply as the run receives it."""
     body = bson.encode(document)
     return WriteReply.read(body, rawbson.index(body))
 
 
 def decoded(reply: dict[str, Any]) -> dict[str, Any]:
-    """A reply of a run as the client gets it."""
+    """A run's reply as the client receives it."""
     return bson.decode(bson.encode(reply))
 
 
@@ -210,7 +210,7 @@ def test_broadcast_to_a_shard_that_was_removed() -> None:
 
 
 def steps_of(writes: WriteBatch) -> int:
-    """How many instructions the interpreter takes for the rounds of a batch."""
+    """How many bytecode instructions the rounds of a batch take."""
     destinations = target_batch(writes, ROUTING, "west").by_statement
     steps = 0
 
@@ -350,7 +350,7 @@ def test_unacknowledged_batch_is_told_nothing() -> None:
     assert run.reply() == {}
 
 
-# A divided batch answers like one server
+# The reply to a split batch equals that of one server
 
 KEYS = st.integers(0, 15)
 INSERT = st.builds(lambda key: {"_id": key, "k": key, "v": 0}, KEYS)
@@ -391,7 +391,7 @@ class Shards:
         self._refusals_left = 4
 
     def run(self, writes: WriteBatch) -> dict[str, Any]:
-        """Run a batch to its end."""
+        """Run a whole batch."""
         run = WriteRun(writes)
         while not run.is_finished:
             for part in next_round(run, writes).values():

@@ -1,4 +1,4 @@
-"""Statements read as MongoDB's parser reads them; every error is one of mongod 6.0.5."""
+"""Statements are parsed as by MongoDB; every expected error is one of mongod 6.0.5."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -76,12 +76,12 @@ UPDATES: list[tuple[RoutingTable, dict[str, Any], Any]] = [
     (BY_K, {"q": {"k": None}, "u": SET}, "west"),
     (BY_K, {"q": {"k": 5}, "u": [SET]}, "east"),
     (BY_K_AND_J, {"q": {"k": 5}, "u": SET}, "east"),
-    # all matches, wherever they are
+    # all matches, on any shard
     (BY_K, {"q": {}, "u": SET, "multi": True}, ALL_SHARDS),
     (BY_K, {"q": {"k": {"$gte": 0}}, "u": SET, "multi": True}, ALL_SHARDS),
     (BY_K, {"q": {"k": {"$lt": 0}}, "u": SET, "multi": True}, "west"),
     (BY_K, {"q": {}, "u": [SET], "multi": True}, ALL_SHARDS),
-    # one match, which can be on one shard only
+    # one match, which must be on a single shard
     (BY_K, {"q": {"_id": 1}, "u": SET}, ALL_SHARDS),
     (BY_K, {"q": {"_id": {"$in": [1]}}, "u": SET}, ALL_SHARDS),
     (BY_K, {"q": {"_id": {"$gt": 1}}, "u": SET}, (72, _SINGLE_UPDATE)),
@@ -115,7 +115,7 @@ UPDATES: list[tuple[RoutingTable, dict[str, Any], Any]] = [
     (BY_K, {"q": {}, "u": SET, "upsert": True, "multi": True}, (61, f"{_UPSERT} :: {_NO_KEY}")),
     (BY_K_AND_J, {"q": {"k": 5}, "u": SET, "upsert": True}, (61, f"{_UPSERT} :: {_NO_KEY}")),
     (BY_K, {"q": {"k": MaxKey()}, "u": SET, "upsert": True}, (61, f"{_UPSERT} :: caused by :: {_NO_CHUNK}")),
-    # replacements by the filter, or else by what they put there
+    # replacements by the filter, or else by the replacement document
     (BY_K, {"q": {"k": 5}, "u": {"k": 5, "x": 1}}, "east"),
     (BY_K, {"q": {"_id": 1}, "u": {"k": 5, "x": 1}}, "east"),
     (BY_K, {"q": {"x": 1}, "u": {"x": 2}}, "west"),

@@ -1,4 +1,4 @@
-"""Up to where the catalog is known to have come, and reads that are no older than that."""
+"""The newest catalog time that is known, and reads that are at least as new."""
 
 from typing import Any
 

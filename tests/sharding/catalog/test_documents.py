@@ -1,4 +1,4 @@
-"""Catalog documents: what MongoDB 6.0.5 wrote is read, and written again byte for byte."""
+"""Catalog documents: documents written by MongoDB 6.0.5 are read, and written back byte for byte."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -35,7 +35,7 @@ DATABASE_VERSION = {"uuid": UUID_BINARY, "timestamp": Timestamp(1795177460, 19),
 
 
 class Writable(Protocol):
-    """What every catalog document can do once it is read."""
+    """The methods of every parsed catalog document."""
 
     def to_document(self) -> dict[str, Any]: ...
 

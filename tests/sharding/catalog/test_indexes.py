@@ -16,7 +16,7 @@ def test_specifications() -> None:
     ]
 
 
-def test_mongod_makes_them(mongod: "MongoClient[dict[str, Any]]") -> None:
+def test_mongod_accepts_the_definitions(mongod: "MongoClient[dict[str, Any]]") -> None:
     database = mongod["catalog_indexes"]
     every = {**INDEXES, "cache.chunks.d.c": CACHE_CHUNKS_INDEXES, "rangeDeletions": RANGE_DELETIONS_INDEXES}
     for name, definitions in every.items():

@@ -1,4 +1,4 @@
-"""The reads of the catalog, driven with what a config server might answer."""
+"""The catalog's reads, driven with replies that a config server might give."""
 
 from typing import Any
 from uuid import uuid4
@@ -53,7 +53,7 @@ WHOLE = [collection(), chunk(LOW, 0, "a", (1, 0)), chunk(0, HIGH, "b", (1, 1))]
 
 
 def drive(steps: CatalogReads[Any], *answers: list[bytes]) -> tuple[Any, list[dict[str, Any]]]:
-    """The result of a read and the commands it asked for, of which there must be as many as answers."""
+    """The result of a read and the commands it issued, one for each answer."""
     commands = [next(steps).command]
     for answer in answers[:-1]:
         commands.append(steps.send(answer).command)

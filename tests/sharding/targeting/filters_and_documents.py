@@ -1,7 +1,7 @@
-"""Random documents and filters that often have to do with each other.
+"""Random documents and filters that often match each other.
 
 All values of a run come from a small palette, so that filters match, and near misses (``1`` and ``Decimal128("1.0")``,
-``"a"`` and ``"A"``, 2^63 as a double and as a Decimal128) meet.
+``"a"`` and ``"A"``, 2^63 as a double and as a Decimal128) meet each other.
 """
 
 import datetime
@@ -32,7 +32,7 @@ PATTERNS = (
     {"_id": "hashed"},
 )
 
-# Values that are equal, or nearly, in some way that targeting has to get right.
+# Values that are equal, or nearly so, in ways that targeting has to distinguish.
 _KIN: tuple[tuple[Any, ...], ...] = (
     (None,),
     (0, -0.0, Decimal128("0E+3")),
@@ -55,7 +55,7 @@ class Palette:
     """Makes documents and filters from a few values.
 
     Args:
-        random: where everything random comes from.
+        random: the source of all randomness.
     """
 
     def __init__(self, random: Random) -> None:

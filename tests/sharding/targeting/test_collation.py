@@ -1,4 +1,4 @@
-"""Which collation an operation has, and what that allows."""
+"""An operation's collation, and the targeting that it allows."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What counts as the exact shard key, or exact _id, of a filter: all of it as mongod 6.0.5's own router answered."""
+"""When a filter has an exact shard key, or exact _id: every case as the router code of mongod 6.0.5 decides it."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Whatever a filter matches on a real mongod lies where targeting looks for it."""
+"""Every document that a filter matches on a real mongod is on a shard that the filter targets."""
 
 from random import Random
 from typing import Any

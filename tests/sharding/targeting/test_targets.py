@@ -80,11 +80,11 @@ GOLDEN: list[tuple[Chunks, dict[str, Any], str]] = [
     (BY_NUMBER, {"$or": [{"a": 1}, {"other": 25}]}, "s0 s1 s2"),
     (BY_NUMBER, {"$or": [{"a": 1}, {"a": {"$gt": 15}}], "a": {"$gt": 16}}, "s1 s2"),
     (BY_NUMBER, {"$nor": [{"a": 1}]}, "s0 s1 s2"),
-    # nothing can match: the shard of the first chunk answers
+    # nothing can match: the shard of the first chunk is targeted
     (BY_NUMBER, {"a": 15, "$and": [{"a": 25}]}, "s0"),
     (BY_NUMBER, {"a": {"$in": []}}, "s0"),
     (BY_NUMBER, {"a": {"$gt": 20, "$lt": 10}}, "s0"),
-    # what says nothing of the key
+    # filters without a condition on the key
     (BY_NUMBER, {}, "s0 s1 s2"),
     (BY_NUMBER, {"other": 1}, "s0 s1 s2"),
     (BY_NUMBER, {"a.b": 1}, "s0 s1 s2"),
