@@ -1,6 +1,6 @@
 """The config daemon's commands run inside the test, on a real mongod with injected failures."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -87,19 +87,31 @@ class InProcess:
         return self.primary
 
 
+def _plain(pools: ConnectionPools, socket_path: str) -> Commands:
+    return pools[socket_path]
+
+
 @asynccontextmanager
-async def in_process(config_set: Set) -> AsyncIterator[InProcess]:
-    """The commands of the config daemon on the mongod of a running set."""
+async def in_process(
+    config_set: Set, term: int = 1, local_mongod: Callable[[ConnectionPools, str], Commands] = _plain
+) -> AsyncIterator[InProcess]:
+    """The commands of the config daemon on the mongod of a running set.
+
+    Args:
+        config_set: the set.
+        term: the term in which the daemon takes its mongod to be primary.
+        local_mongod: builds what runs the commands from the daemon's pools and the mongod's socket.
+    """
     arguments = config_set.members[0].daemon.arguments
     socket_path = arguments[arguments.index("--mongod-socket") + 1]
     pools = ConnectionPools(handshake)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(pools.run)
-        mongod = FaultyMongod(pools[socket_path])
+        mongod = FaultyMongod(local_mongod(pools, socket_path))
         cluster_id = await initialize_catalog(pools[socket_path])
         catalog, shards = Catalog(mongod, cluster_id), ShardClients(nursery, pools)
         primary = Primary(
-            term=1,
+            term=term,
             catalog=catalog,
             changelog=ChangeLog(mongod, "in-process:1"),
             shards=shards,

@@ -6,9 +6,10 @@ from typing import Any
 from bson.binary import Binary
 
 from shardwright.configd.catalog.collection_chunks import find_collection
-from shardwright.configd.catalog.transactions import Transaction
+from shardwright.configd.catalog.transactions import Transaction, wait_for_majority
 from shardwright.configd.commands.command_registry import config_command
 from shardwright.configd.commands.operation import Operation
+from shardwright.daemon.sidecar.command_sessions import CommandSession
 from shardwright.sharding.catalog.collection_entry import CollectionEntry
 from shardwright.sharding.chunks import ChunkPlacement
 from shardwright.sharding.routing_table import RoutingTable
@@ -21,9 +22,13 @@ from shardwright.wire.rawbson import decode_document, raw_document
 async def commit_create_collection(operation: Operation) -> dict[str, Any]:
     """Add the collection with its first chunks; repeating this for the same collection changes nothing.
 
+    A command with a session is executed once, so that one which arrives late does not add a collection that has been
+    dropped since.
+
     Raises:
-        CommandError: AlreadyInitialized, another collection of that name is sharded; NoSuchKey, TypeMismatch, BadValue
-            or ConflictingOperationInProgress, the documents are not a valid catalog.
+        CommandError: AlreadyInitialized, another collection of that name is sharded; TransactionTooOld, the command
+            comes late; NoSuchKey, TypeMismatch, BadValue or ConflictingOperationInProgress, the documents are not a
+            valid catalog.
     """
     namespace = operation.namespace
     arguments = operation.arguments
@@ -50,11 +55,17 @@ async def commit_create_collection(operation: Operation) -> dict[str, Any]:
         return False
 
     catalog = operation.primary.catalog
+    session = CommandSession.of(operation.request)
     async with operation.primary.locks.hold(f"ns:{namespace}"):
+        if session is not None and await session.is_executed(catalog.mongod):
+            await wait_for_majority(catalog.mongod)
+            return {}
         if not await catalog.transaction(partial(work, is_prepared=False)):
             # Chunks have no meaning until the collection's entry exists. There may be some from an attempt that ended
             # in between.
             await catalog.delete("chunks", {"uuid": Binary.from_uuid(collection.uuid)})
             await catalog.insert("chunks", [raw_document(chunk) for chunk in chunks])
             await catalog.transaction(partial(work, is_prepared=True))
+        if session is not None:
+            await session.record(catalog.mongod)
     return {}

@@ -1,5 +1,6 @@
 """``_configsvrSetAllowMigrations``: forbid migrations of a collection, or allow them again."""
 
+from functools import partial
 from typing import Any, Final
 
 import trio
@@ -8,6 +9,7 @@ from shardwright.configd.catalog.collection_chunks import CollectionChunks
 from shardwright.configd.catalog.transactions import Transaction
 from shardwright.configd.commands.command_registry import config_command
 from shardwright.configd.commands.operation import Operation
+from shardwright.daemon.sidecar.command_sessions import CommandSession
 from shardwright.sharding.catalog.collection_entry import CollectionEntry
 from shardwright.sharding.catalog.shard_entry import ShardEntry
 from shardwright.sharding.chunk_version_bumps import bump_minor
@@ -24,14 +26,17 @@ async def set_allow_migrations(operation: Operation) -> dict[str, Any]:
     The shards that own chunks have refreshed when this returns. A donor that thereby learns that its migration is
     forbidden aborts it unless it has reached the commit, where it is refused.
 
+    A command with a session is executed once, so that one which arrives late does not undo a later one.
+
     Raises:
-        CommandError: NamespaceNotSharded, InvalidUUID; a shard's error, in which case the change itself has been made.
+        CommandError: NamespaceNotSharded, InvalidUUID; TransactionTooOld, the command comes late; a shard's error, in
+            which case the change itself has been made.
     """
     namespace = operation.namespace
     allow = operation.arguments.boolean(b"allowMigrations", default=True)
     uuid = operation.arguments.maybe_uuid(b"collectionUUID")
 
-    async def work(transaction: Transaction) -> list[str]:
+    async def work(transaction: Transaction, *, is_executed: bool) -> list[str]:
         document = await transaction.find_one("collections", {"_id": str(namespace)})
         if document is None:
             raise CommandError(ErrorCode.NamespaceNotSharded, f"Collection {namespace} is not sharded.")
@@ -42,14 +47,20 @@ async def set_allow_migrations(operation: Operation) -> dict[str, Any]:
                 f"Collection uuid {uuid} in the request does not match the current uuid {collection.uuid} for ns"
                 f" {namespace}",
             )
+        chunks = CollectionChunks(transaction, collection)
+        if is_executed:
+            return await chunks.owners()
         changed = {name: value for name, value in document.items() if name != "allowMigrations"}
         transaction.put("collections", [changed if allow else {**changed, "allowMigrations": False}])
-        chunks = CollectionChunks(transaction, collection)
         chunks.write(bump_minor(await chunks.newest()))
         return await chunks.owners()
 
+    catalog, session = operation.primary.catalog, CommandSession.of(operation.request)
     async with operation.primary.locks.hold(f"ns:{namespace}"):
-        owners = await operation.primary.catalog.transaction(work)
+        is_executed = session is not None and await session.is_executed(catalog.mongod)
+        owners = await catalog.transaction(partial(work, is_executed=is_executed))
+        if session is not None and not is_executed:
+            await session.record(catalog.mongod)
     await _refresh_shards(operation, str(namespace), owners)
     return {}
 

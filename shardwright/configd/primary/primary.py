@@ -10,6 +10,7 @@ from shardwright.configd.catalog.changelog import ChangeLog
 from shardwright.configd.primary.locks import NamedLocks
 from shardwright.configd.shards.shard_clients import ShardClients
 from shardwright.configd.shards.shard_hosts import ShardHosts
+from shardwright.daemon.sidecar.term_scope import working_for
 from shardwright.daemon.single_flight import SingleFlight
 from shardwright.wire.connection_string import ConnectionString
 from shardwright.wire.error_codes import ErrorCode
@@ -57,13 +58,15 @@ class Primary:
     async def run(self, work: Callable[[], Awaitable[T]]) -> T:
         """The result of ``work``, which is interrupted when the term ends.
 
+        Its commands to the mongod run in this term only, even if the daemon is paused and the mongod is elected again.
+
         Raises:
             CommandError: InterruptedDueToReplStateChange, or what ``work`` raises.
         """
         scope = trio.CancelScope()
         self._operations.add(scope)
         try:
-            with scope:
+            with scope, working_for(self.term):
                 if self._is_over:
                     scope.cancel()
                 return await work()

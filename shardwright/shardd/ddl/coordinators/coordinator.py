@@ -105,15 +105,18 @@ class Coordinator(ABC):
 
     @property
     def session(self) -> dict[str, Any]:
-        """The ``lsid`` and ``txnNumber`` of this phase's one command to participants: see `participant_sessions`."""
+        """The ``lsid`` and ``txnNumber`` of this phase's one command to participants, and one to the config servers.
+
+        They execute each number once: see `daemon.sidecar.command_sessions`.
+        """
         session: dict[str, Any] = self.arguments["session"]
         return session
 
     async def enter_phase(self, phase: str, **arguments: object) -> None:
         """Persist that everything before ``phase`` is done, with ``arguments`` for the next steps.
 
-        From then on participants refuse commands sent before. They would take a second command in the same phase for a
-        repetition of the first, so the phase has to be entered again before another command.
+        From then on participants refuse commands sent before. They, and the config servers, would take a second command
+        in the same phase for a repetition of the first, so the phase has to be entered again before another command.
         """
         self.phase = phase
         session = self.arguments.get("session") or {"lsid": {"id": Binary.from_uuid(uuid4())}, "txnNumber": 0}

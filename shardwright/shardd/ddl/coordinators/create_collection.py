@@ -208,6 +208,7 @@ class CreateCollection(Coordinator):
                 "_configsvrCommitCreateCollection": str(self.namespace),
                 "collection": entry.to_document(),
                 "chunks": [chunk.to_document() for chunk in chunks],
+                **self.session,
             }
         )
 

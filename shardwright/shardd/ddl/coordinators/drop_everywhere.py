@@ -34,7 +34,7 @@ async def dropped_everywhere(coordinator: Coordinator, namespace: Namespace, uui
     """
     context = coordinator.context
     if uuid is not None:
-        await allow_migrations(context, namespace, uuid, allow=False)
+        await allow_migrations(context, namespace, uuid, coordinator.session, allow=False)
     await coordinator.migrations.end_all(str(namespace), "Collection is being dropped")
     reason = {"command": "dropCollection", "ns": str(namespace)}
     async with closed(context.namespace(str(namespace)), reason):

@@ -58,7 +58,7 @@ class ModifyCollection(Coordinator):
         await self.enter_phase(self.phase or BLOCK_SHARDS)
         try:
             with self.point_of_no_return():
-                await allow_migrations(self.context, self.namespace, table.collection.uuid, allow=False)
+                await self._allow_migrations(table, allow=False)
                 # From here on the owners do not change.
                 table = await self._read_routing() or table
                 if self.phase == BLOCK_SHARDS:
@@ -82,7 +82,12 @@ class ModifyCollection(Coordinator):
     async def _allow_migrations_again(self, table: RoutingTable) -> None:
         """Allow migrations again, which must be done whatever the outcome of the change."""
         self.must_finish = True
-        await allow_migrations(self.context, self.namespace, table.collection.uuid, allow=True)
+        assert self.phase is not None
+        await self.enter_phase(self.phase)  # for another command to the config servers
+        await self._allow_migrations(table, allow=True)
+
+    async def _allow_migrations(self, table: RoutingTable, *, allow: bool) -> None:
+        await allow_migrations(self.context, self.namespace, table.collection.uuid, self.session, allow=allow)
 
     async def _check_owners(self, table: RoutingTable) -> None:
         """Check that no shard that owns chunks would refuse the change.

@@ -1,0 +1,103 @@
+"""Executing commands of another daemon only once, and not at all if they arrive late.
+
+The sender names a session and raises its transaction number before each attempt. The receiver records executions as
+retryable writes, as MongoDB does: mongod's own session table, which is replicated, keeps the last number that was
+executed. So a command that was delayed while its sender tried again or finished is refused, and cannot harm what was
+created since.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, Self
+
+from bson.binary import UUID_SUBTYPE, Binary
+from bson.int64 import Int64
+
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.request import Request
+
+_UUID_BYTES: Final = 16
+
+_CONFIG: Final = "config"
+
+EXECUTED: Final = "sharding_ddl_participants"
+"""A collection of ``config`` with one document. Updating it is the retryable write that records an execution."""
+
+
+class Commands(Protocol):
+    """Runs commands on the primary mongod."""
+
+    async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
+        """Run a command and return its decoded reply."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandSession:
+    """The session and transaction number of one command.
+
+    Attributes:
+        id: ``lsid.id``.
+        number: ``txnNumber``.
+    """
+
+    id: Binary
+    number: int
+
+    @classmethod
+    def of(cls, request: Request) -> Self | None:
+        """The session of a request; None if it has none, in which case it is always executed.
+
+        Raises:
+            CommandError: TypeMismatch or InvalidUUID, the session is malformed.
+        """
+        if b"lsid" not in request.fields or b"txnNumber" not in request.fields:
+            return None
+        session, number = request.get(b"lsid"), request.get(b"txnNumber")
+        identity = session.get("id") if isinstance(session, Mapping) else None
+        if not isinstance(identity, Binary) or not isinstance(number, int):
+            raise CommandError(
+                ErrorCode.TypeMismatch, "a session needs a UUID as lsid.id and a whole number as txnNumber"
+            )
+        if identity.subtype != UUID_SUBTYPE or len(identity) != _UUID_BYTES:
+            raise CommandError(ErrorCode.InvalidUUID, "uuid must be a 16-byte binary field with UUID (4) subtype")
+        return cls(identity, number)
+
+    async def is_executed(self, mongod: Commands) -> bool:
+        """Whether the command has been executed.
+
+        Raises:
+            CommandError: TransactionTooOld, a later one has been; or an error of mongod.
+            BackendError: mongod does not answer.
+        """
+        find = {"find": "transactions", "filter": {"_id.id": self.id}, "singleBatch": True}
+        reply = await mongod.command(_CONFIG, find)
+        last = max((entry["txnNum"] for entry in reply["cursor"]["firstBatch"]), default=-1)
+        if last > self.number:
+            raise CommandError(
+                ErrorCode.TransactionTooOld,
+                f"Retryable write with txnNumber {self.number} is prohibited because a newer one with txnNumber {last} "
+                "has already started on this session.",
+            )
+        return bool(last == self.number)
+
+    async def record(self, mongod: Commands) -> None:
+        """Record on a majority that the command has been executed.
+
+        Raises:
+            CommandError: an error of mongod.
+            BackendError: mongod does not answer.
+        """
+        update = {"q": {"_id": "executed"}, "u": {"$inc": {"count": Int64(1)}}, "upsert": True}
+        reply = await mongod.command(
+            _CONFIG,
+            {
+                "update": EXECUTED,
+                "updates": [update],
+                "lsid": {"id": self.id},
+                "txnNumber": Int64(self.number),
+                "writeConcern": {"w": "majority"},
+            },
+        )
+        for failure in (*reply.get("writeErrors", ()), *filter(None, (reply.get("writeConcernError"),))):
+            raise CommandError.from_reply(failure)

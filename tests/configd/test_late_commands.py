@@ -1,0 +1,128 @@
+"""Commands to the config servers that arrive late, or are interrupted and continue in a later term."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import trio
+from bson.binary import Binary
+from bson.int64 import Int64
+from bson.max_key import MaxKey
+from bson.min_key import MinKey
+from bson.objectid import ObjectId
+from pymongo.errors import OperationFailure
+
+from shardwright.configd.catalog.transactions import Commands
+from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.transport.pools import ConnectionPools
+from tests.configd.catalog_user import CatalogUser, Sharded
+from tests.configd.in_process import WRITES, in_process
+from tests.shardd.mini_cluster import Set
+
+LOW, HIGH = MinKey(), MaxKey()
+
+
+@pytest.fixture
+def coordinator(config_set: Set) -> Iterator[CatalogUser]:
+    """Sends commands in one session, which nobody else has used."""
+    with config_set.members[0].client() as client:
+        yield CatalogUser(client)
+
+
+def numbered(command: Mapping[str, Any], number: int) -> dict[str, Any]:
+    return {**command, "txnNumber": Int64(number)}
+
+
+def drop(catalog: CatalogUser, sharded: Sharded) -> None:
+    catalog.run({"_configsvrCommitDropCollection": sharded.namespace, "collectionUUID": {"uuid": sharded.uuid}})
+
+
+def new_collection(catalog: CatalogUser, namespace: str) -> Sharded:
+    return Sharded(namespace, Binary.from_uuid(uuid4()), ObjectId(), catalog.now())
+
+
+def test_a_late_create_does_not_bring_a_dropped_collection_back(catalog: CatalogUser, coordinator: CatalogUser) -> None:
+    sharded = new_collection(catalog, "late.created")
+    create = numbered(catalog.create_command(sharded, [(LOW, HIGH, "a")]), 1)
+    coordinator.run(create)
+    drop(catalog, sharded)
+    assert coordinator.run(create)["ok"] == 1.0
+    assert catalog.config.collections.find_one({"_id": sharded.namespace}) is None
+    assert not catalog.chunks(sharded)
+
+
+def test_a_create_of_an_earlier_attempt_is_refused(catalog: CatalogUser, coordinator: CatalogUser) -> None:
+    sharded = new_collection(catalog, "late.earlier")
+    create = catalog.create_command(sharded, [(LOW, HIGH, "a")])
+    coordinator.run(numbered(create, 2))
+    drop(catalog, sharded)
+    with pytest.raises(OperationFailure) as failure:
+        coordinator.run(numbered(create, 1))
+    assert failure.value.code == ErrorCode.TransactionTooOld
+    assert catalog.config.collections.find_one({"_id": sharded.namespace}) is None
+
+
+def test_migrations_are_not_forbidden_late(catalog: CatalogUser, coordinator: CatalogUser) -> None:
+    """Otherwise they would remain forbidden after the change of the collection has ended."""
+    sharded = catalog.shard_collection("late.forbidden")
+    change = {"_configsvrSetAllowMigrations": sharded.namespace, "collectionUUID": sharded.uuid}
+    forbid, allow = (numbered({**change, "allowMigrations": bool(number)}, number) for number in range(2))
+    for each in (forbid, forbid, allow, allow):
+        assert coordinator.run(each)["ok"] == 1.0
+    with pytest.raises(OperationFailure) as failure:
+        coordinator.run(forbid)
+    assert failure.value.code == ErrorCode.TransactionTooOld
+    entry = catalog.config.collections.find_one({"_id": sharded.namespace})
+    assert entry is not None
+    assert "allowMigrations" not in entry
+
+
+class PausedDaemon:
+    """The mongod of a daemon that is paused before one of its writes, and continues in a later term.
+
+    Attributes:
+        term: the term in which the mongod is primary.
+    """
+
+    def __init__(self, pools: ConnectionPools, socket_path: str, term: int, pause_before: int) -> None:
+        self.term = term
+        self._writes_left = pause_before
+        self._mongod = LocalMongod(pools, socket_path, "mongod:1", self._present_term)
+
+    async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
+        if next(iter(command)) in WRITES:
+            self._writes_left -= 1
+            if not self._writes_left:
+                self.term += 2
+        return await self._mongod.command(db, command)
+
+    async def _present_term(self) -> int:
+        return self.term
+
+
+@pytest.mark.parametrize(("write", "chunks_left"), [(1, 1), (2, 0), (3, 1)])
+def test_a_paused_command_writes_nothing_in_a_later_term(
+    config_set: Set, catalog: CatalogUser, write: int, chunks_left: int
+) -> None:
+    """Meanwhile another primary may have added the collection: its chunks must not be deleted or replaced."""
+    sharded = new_collection(catalog, f"late.paused{write}")
+    create = catalog.create_command(sharded, [(LOW, HIGH, "a")])
+    catalog.config.chunks.insert_one({**create["chunks"][0], "shard": "b"})
+    term = catalog.client.admin.command("replSetGetStatus")["term"]
+
+    def paused(pools: ConnectionPools, socket_path: str) -> Commands:
+        return PausedDaemon(pools, socket_path, term, write)
+
+    async def continue_later() -> None:
+        async with in_process(config_set, term, paused) as daemon:
+            with pytest.raises(CommandError) as failure:
+                await daemon.run(create)
+            assert failure.value.code == ErrorCode.InterruptedDueToReplStateChange
+            assert daemon.mongod.writes == write
+
+    trio.run(continue_later)
+    assert catalog.config.collections.find_one({"_id": sharded.namespace}) is None
+    assert len(catalog.chunks(sharded)) == chunks_left
