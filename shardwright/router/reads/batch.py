@@ -37,13 +37,12 @@ class Batch:
         """How many more documents it accepts, None for as many as there is room for."""
         return None if self.documents_max is None else self.documents_max - len(self.documents)
 
-    def has_room_for(self, document: bytes) -> bool:
-        """Whether one more document would fit; the first always does."""
-        if self.is_full:
+    def add(self, document: bytes) -> bool:
+        """Add a document if there is room for it, which the first one always has; returns whether there was."""
+        documents = self.documents
+        size = self.size + len(document) + _ELEMENT_BYTES
+        if len(documents) == self.documents_max or (documents and size > BSON_OBJECT_BYTES_MAX):
             return False
-        return not self.documents or self.size + len(document) + _ELEMENT_BYTES <= BSON_OBJECT_BYTES_MAX
-
-    def add(self, document: bytes) -> None:
-        """Add a document that there is room for."""
-        self.documents.append(document)
-        self.size += len(document) + _ELEMENT_BYTES
+        documents.append(document)
+        self.size = size
+        return True

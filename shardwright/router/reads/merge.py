@@ -29,12 +29,11 @@ class _Source:
         self.documents.extend(documents)
         self.held_bytes += sum(map(len, documents)) + len(documents) * _OBJECT_BYTES
 
-    def drop_first(self) -> None:
-        self.held_bytes -= len(self.documents.popleft()) + _OBJECT_BYTES
-
-    def replace_first(self, document: bytes) -> None:
-        self.held_bytes += len(document) - len(self.documents[0])
-        self.documents[0] = document
+    def drop_first(self) -> bool:
+        """Remove the first document; returns whether there is another one."""
+        documents = self.documents
+        self.held_bytes -= len(documents.popleft()) + _OBJECT_BYTES
+        return len(documents) > 0
 
 
 class ResultMerger:
@@ -122,41 +121,34 @@ class ResultMerger:
                 source.drop_first()
 
     def _fill_ordered(self, batch: Batch, order: SortOrder) -> None:
-        heads = self._heads
+        heads, sources = self._heads, self._sources
         while heads and self._remaining != 0:
-            if self._is_any_unknown():
+            if len(heads) < len(sources) and self._is_any_unknown():
                 return
             _, number, document = heads[0]
             if not self._emit(document, batch):
                 return
-            source = self._sources[number]
-            source.drop_first()
-            if source.documents:
+            if sources[number].drop_first():
                 heapreplace(heads, self._head(order, number))
             else:
                 heappop(heads)
 
     def _is_any_unknown(self) -> bool:
         """Whether a source without documents may still hold the one that comes first."""
-        return len(self._heads) < len(self._sources) and any(
-            not source.documents and not source.is_exhausted for source in self._sources
-        )
+        return any(not source.documents and not source.is_exhausted for source in self._sources)
 
     def _emit(self, document: bytes, batch: Batch) -> bool:
+        """Skip a document or add it to the batch; returns whether that was possible."""
         if self._skip:
             self._skip -= 1
             return True
-        if not batch.has_room_for(document):
+        if not batch.add(document):
             return False
-        batch.add(document)
         if self._remaining is not None:
             self._remaining -= 1
         return True
 
     def _head(self, order: SortOrder, number: int) -> tuple[bytes, int, bytes]:
-        source = self._sources[number]
-        document = source.documents[0]
+        document = self._sources[number].documents[0]
         span = sort_key_span(document)
-        key, bare = order.key(document, span), without_span(document, span)
-        source.replace_first(bare)
-        return key, number, bare
+        return order.key(document, span), number, without_span(document, span)

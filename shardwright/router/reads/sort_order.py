@@ -10,7 +10,19 @@ from typing import Final
 
 from shardwright.sharding.key_order import encode_value
 from shardwright.wire.errors import RemoteProtocolError
-from shardwright.wire.rawbson import ARRAY, DECIMAL128, DOUBLE, INT32, INT64, Span, decode_value, spans
+from shardwright.wire.rawbson import (
+    ARRAY,
+    DATE,
+    DECIMAL128,
+    DOUBLE,
+    INT32,
+    INT64,
+    OBJECT_ID,
+    TIMESTAMP,
+    Span,
+    decode_value,
+    spans,
+)
 
 SORT_KEY: Final = b"$sortKey"
 
@@ -20,6 +32,11 @@ _NUMBERS: Final = frozenset({INT32, INT64, DOUBLE, DECIMAL128})
 # One encoding may begin with another ("a" and "a\0"), and then the next byte decides: this one lies between the longer
 # one's escape and the inverse of that.
 _END: Final = b"\x80"
+
+# Types whose values all have the same size. An array with the size of one such value holds just this.
+_FIXED_SIZES: Final = {INT32: 4, INT64: 8, DOUBLE: 8, DATE: 8, TIMESTAMP: 8, OBJECT_ID: 12}
+_ARRAY_OF_ONE_BYTES: Final = 8
+"""The array's length, the value's type, its name ``0`` with a NUL, and the array's end."""
 
 # $sortKey and its NUL, as it stands in a document.
 _SORT_KEY_NAME: Final = SORT_KEY + b"\0"
@@ -59,8 +76,13 @@ class SortOrder:
         """
         if self.is_whole_key:
             return encode_value(document, span)
-        if span[0] != ARRAY:
+        kind, _, start, end = span
+        if kind != ARRAY:
             raise RemoteProtocolError("a $sortKey that is not an array")
+        size = _FIXED_SIZES.get(document[start + 4])
+        if size is not None and len(self.descending) == 1 and end == start + size + _ARRAY_OF_ONE_BYTES:
+            encoding = encode_value(document, (document[start + 4], start + 4, start + 7, end - 1))
+            return (encoding.translate(_INVERTED) if self.descending[0] else encoding) + _END
         parts = [encode_value(document, each) for _, each in spans(document, span[2])]
         if len(parts) != len(self.descending):
             raise RemoteProtocolError(f"a $sortKey of {len(parts)} components for a sort of {len(self.descending)}")
