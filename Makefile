@@ -6,7 +6,7 @@ ENVIRONMENT := .venv
 BIN := $(ENVIRONMENT)/bin
 PYTHON_READY := $(ENVIRONMENT)/.ready
 NODE_READY := node_modules/.ready
-SPECIFICATIONS_READY := build/specifications/.ready
+SPECIFICATIONS_READY := build/source_distributions/.ready
 
 # Other versions of Python to test where they are installed, and the tests to run on them: the parts that depend most on
 # the interpreter and its standard library, and a whole cluster.
@@ -18,7 +18,7 @@ QUICK := tests/daemon/test_*.py tests/deploy/test_processes.py tests/deploy/test
 WORKERS ?= 4
 SIDE_BY_SIDE := --numprocesses $(WORKERS) --dist loadfile
 
-.PHONY: setup demo test test-all test-pythons quick check pytest bench chaos lock clean
+.PHONY: setup demo test test-all test-pythons quick check pytest pymongo-suite bench chaos lock clean
 
 setup: $(PYTHON_READY) $(NODE_READY)
 
@@ -35,7 +35,7 @@ $(NODE_READY): package-lock.json package.json
 	npm ci --ignore-scripts --omit=optional --no-audit --no-fund
 	@touch $@
 
-# The specifications' tests of server discovery and selection, from the source distribution of pymongo.
+# The drivers' own tests and those of MongoDB's specifications, from the source distribution of pymongo.
 $(SPECIFICATIONS_READY): $(PYTHON_READY)
 	$(BIN)/python -m tests.specifications.sources
 	@touch $@
@@ -73,6 +73,11 @@ quick: $(PYTHON_READY)
 # Every matrix in full and every long property run; "make test" samples or omits some of them.
 test-all: check setup $(SPECIFICATIONS_READY)
 	$(BIN)/pytest --all $(SIDE_BY_SIDE)
+
+# PyMongo's own tests on a plain replica set and on a cluster, compared:
+# make pymongo-suite [FILES="test_cursor test_bulk"] [TESTS=EXPRESSION]
+pymongo-suite: setup $(SPECIFICATIONS_READY)
+	$(BIN)/python -m tests.pymongo_suite $(FILES) $(if $(TESTS),--tests "$(TESTS)")
 
 bench: setup
 	$(BIN)/python -m bench

@@ -1,0 +1,57 @@
+"""Runs the suite on a plain replica set and on a cluster, and prints how they compare, file by file.
+
+``python -m tests.pymongo_suite [FILE…] [--replica-set HOST:PORT] [--cluster HOST:PORT] [--tests EXPRESSION]``
+
+Exit status 1 if a test is lost that ``exceptions.md`` does not list, or if it lists one that is not.
+"""
+
+import argparse
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+from tests.pymongo_suite.comparison import Comparison
+from tests.pymongo_suite.deployments import cluster, replica_set
+from tests.pymongo_suite.exceptions import read_exceptions
+from tests.pymongo_suite.files import FILES
+from tests.pymongo_suite.suite_run import SuiteRun
+from tests.pymongo_suite.table import table
+from tests.source_distributions import ROOT
+
+_REPORTS: Final = ROOT / "build" / "pymongo_suite"
+
+
+def main() -> int:
+    """Run the files that the command line names, or all."""
+    options = _options()
+    with ExitStack() as deployments:
+        data = Path(deployments.enter_context(tempfile.TemporaryDirectory(prefix="pymongo_suite")))
+        plain = options.replica_set or deployments.enter_context(replica_set(data / "replica_set"))
+        sharded = options.cluster or deployments.enter_context(cluster(data / "cluster"))
+        comparisons = [_compare(file, plain, sharded, options.tests) for file in options.files or FILES]
+    print(table(comparisons))
+    return int(any(one.unexpected or (one.outdated and not options.tests) for one in comparisons))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.pymongo_suite")
+    parser.add_argument("files", nargs="*", metavar="FILE", help="a file of the suite, such as test_cursor")
+    parser.add_argument("--replica-set", metavar="HOST:PORT", help="run on this primary instead of a new one")
+    parser.add_argument("--cluster", metavar="HOST:PORT", help="run on this router instead of that of a new cluster")
+    parser.add_argument("--tests", metavar="EXPRESSION", help="only tests that match, as pytest's -k")
+    return parser.parse_args()
+
+
+def _compare(file: str, plain: str, sharded: str, tests: str | None) -> Comparison:
+    arguments = ["-k", tests] if tests else []
+    on_replica_set = SuiteRun("pymongo", plain, _REPORTS / "replica_set").run(file, *arguments)
+    on_cluster = SuiteRun("pymongo", sharded, _REPORTS / "cluster").run(file, *arguments)
+    comparison = Comparison(file, on_replica_set, on_cluster, read_exceptions().get(file, frozenset()))
+    print(f"{file}: {len(comparison.lost)} lost", file=sys.stderr)
+    return comparison
+
+
+if __name__ == "__main__":
+    sys.exit(main())

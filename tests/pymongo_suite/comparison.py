@@ -1,0 +1,49 @@
+"""What a file's results on the two deployments say about the cluster."""
+
+from collections import Counter
+from collections.abc import Set
+from dataclasses import dataclass
+
+from tests.pymongo_suite.results import Outcome, Results
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The results of one file of the suite.
+
+    Attributes:
+        excepted: the tests that are expected to fail on the cluster only.
+    """
+
+    file: str
+    on_replica_set: Results
+    on_cluster: Results
+    excepted: Set[str]
+
+    @property
+    def lost(self) -> list[str]:
+        """The tests that pass on the replica set, and do not end on the cluster or fail there."""
+        return [
+            test
+            for test, outcome in self.on_replica_set.items()
+            if outcome is Outcome.PASSED and self.on_cluster.get(test, Outcome.FAILED) is Outcome.FAILED
+        ]
+
+    @property
+    def unexpected(self) -> list[str]:
+        """The lost tests that are no exceptions."""
+        return [test for test in self.lost if test not in self.excepted]
+
+    @property
+    def outdated(self) -> list[str]:
+        """The exceptions that are none: tests that pass, are skipped or do not exist, or that fail everywhere."""
+        return sorted(self.excepted - set(self.lost))
+
+    def counts(self) -> tuple[int, ...]:
+        """How many tests passed, failed and were skipped on the replica set, and the same on the cluster."""
+        return (*_counts(self.on_replica_set), *_counts(self.on_cluster))
+
+
+def _counts(results: Results) -> tuple[int, ...]:
+    counted = Counter(results.values())
+    return tuple(counted[outcome] for outcome in (Outcome.PASSED, Outcome.FAILED, Outcome.SKIPPED))

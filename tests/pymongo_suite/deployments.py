@@ -1,0 +1,32 @@
+"""The two deployments that the suite runs on."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from bench.mongods import primary_mongod
+from shardwright.deploy.mongod import find_mongod
+from shardwright.deploy.ports import PortReservation
+from shardwright.deploy.topology import ProcessPlan, Role
+from tests.local_cluster import running_cluster
+
+_CACHE_GB: Final = 0.25
+_SET: Final = "rs0"
+
+
+@contextmanager
+def replica_set(directory: Path) -> Iterator[str]:
+    """A plain replica set of one member; yields its address."""
+    with PortReservation() as ports:
+        plan = ProcessPlan(_SET, Role.MONGOD, ports.hold_free(), _SET)
+        ports.release(plan.port)
+        with primary_mongod(find_mongod(), plan, directory, _CACHE_GB):
+            yield plan.address
+
+
+@contextmanager
+def cluster(directory: Path) -> Iterator[str]:
+    """A cluster of two shards; yields the address of its router."""
+    with running_cluster(directory) as running:
+        yield running.address("router.0")

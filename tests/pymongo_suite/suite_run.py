@@ -1,0 +1,69 @@
+"""Running one file of a driver's suite against one deployment."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.pymongo_suite.results import Results, read_results
+from tests.source_distributions import source_distribution
+
+_HERE: Final = Path(__file__).parent
+_ROOT: Final = _HERE.parent.parent
+_PLUGIN: Final = "tests.pymongo_suite.time_limit"
+
+
+class SuiteError(Exception):
+    """A file of the suite could not be run at all."""
+
+
+@dataclass(frozen=True)
+class SuiteRun:
+    """Runs files of the suite of ``package`` against the server at ``address``, with reports in ``reports``."""
+
+    package: str
+    address: str
+    reports: Path
+
+    def run(self, file: str, *arguments: str, seconds_max: float = 1800) -> Results:
+        """The result of each test of a file.
+
+        Args:
+            file: without its suffix.
+            arguments: more of them for pytest.
+            seconds_max: how long the whole file may take.
+
+        Raises:
+            SuiteError: pytest ended without a report, or did not end.
+        """
+        self.reports.mkdir(parents=True, exist_ok=True)
+        report = self.reports / f"{file}.xml"
+        report.unlink(missing_ok=True)
+        with (self.reports / f"{file}.log").open("wb") as log:
+            try:
+                subprocess.run(
+                    [*self._command(report), f"test/{file}.py", *arguments],
+                    cwd=source_distribution(self.package),
+                    env=self._environment(),
+                    stdout=log,
+                    stderr=log,
+                    timeout=seconds_max,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired as error:
+                raise SuiteError(f"{file} takes longer than {seconds_max} s: see {log.name}") from error
+        if not report.exists():
+            raise SuiteError(f"{file} ended without a report: see {log.name}")
+        return read_results(report)
+
+    def _command(self, report: Path) -> list[str]:
+        configuration = ["-c", str(_HERE / "pytest.ini"), "--rootdir", "."]
+        plugins = ["-p", _PLUGIN, "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:hypothesispytest"]
+        return [sys.executable, "-m", "pytest", *configuration, *plugins, f"--junit-xml={report}"]
+
+    def _environment(self) -> dict[str, str]:
+        host, _, port = self.address.rpartition(":")
+        # The package is the installed one: the distribution's copy lacks what has to be compiled.
+        return {**os.environ, "DB_IP": host, "DB_PORT": port, "PYTHONPATH": str(_ROOT)}

@@ -1,0 +1,91 @@
+"""Reading reports and exceptions, and what two results of a file say."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.pymongo_suite.comparison import Comparison
+from tests.pymongo_suite.exceptions import read_exceptions
+from tests.pymongo_suite.results import Outcome, read_results
+from tests.pymongo_suite.table import table
+
+PASSED, SKIPPED, FAILED = Outcome.PASSED, Outcome.SKIPPED, Outcome.FAILED
+
+REPORT = """
+<testsuites><testsuite>
+  <testcase classname="test.test_cursor.TestCursor" name="test_a"/>
+  <testcase classname="test.test_cursor.TestCursor" name="test_b"><skipped message="why"/></testcase>
+  <testcase classname="test.test_cursor.TestCursor" name="test_c"><failure message="why"/></testcase>
+  <testcase classname="test.test_cursor.TestCursor" name="test_d"/>
+  <testcase classname="test.test_cursor.TestCursor" name="test_d"><error message="in tearDown"/></testcase>
+</testsuite></testsuites>
+"""
+
+EXCEPTIONS = """
+| Test | Reason |
+| --- | --- |
+| `test_cursor.py::TestCursor.test_a` | mongos fails it too |
+| `test_cursor.py::TestCursor.test_b` | and this one |
+| `test_bulk.py::TestBulk.test_a` | likewise |
+"""
+
+
+def test_a_test_with_several_entries_has_the_worst_outcome(tmp_path: Path) -> None:
+    report = tmp_path / "report.xml"
+    report.write_text(REPORT)
+    assert read_results(report) == {
+        "TestCursor.test_a": PASSED,
+        "TestCursor.test_b": SKIPPED,
+        "TestCursor.test_c": FAILED,
+        "TestCursor.test_d": FAILED,
+    }
+
+
+def test_lost_are_tests_that_pass_on_the_replica_set_only() -> None:
+    plain = {"a": PASSED, "b": PASSED, "c": PASSED, "d": FAILED, "e": SKIPPED, "f": PASSED}
+    sharded = {"a": PASSED, "b": FAILED, "c": SKIPPED, "d": FAILED, "e": FAILED}
+    comparison = Comparison("test_cursor", plain, sharded, frozenset("b"))
+    assert comparison.lost == ["b", "f"]
+    assert comparison.unexpected == ["f"]
+    assert comparison.outdated == []
+
+
+@pytest.mark.parametrize("outcome", [PASSED, SKIPPED])
+def test_an_exception_that_does_not_fail_is_outdated(outcome: Outcome) -> None:
+    comparison = Comparison("test_cursor", {"a": PASSED}, {"a": outcome}, frozenset({"a", "gone"}))
+    assert comparison.outdated == ["a", "gone"]
+
+
+def test_exceptions_are_read_by_file(tmp_path: Path) -> None:
+    page = tmp_path / "exceptions.md"
+    page.write_text(EXCEPTIONS)
+    assert read_exceptions(page) == {
+        "test_cursor": {"TestCursor.test_a", "TestCursor.test_b"},
+        "test_bulk": {"TestBulk.test_a"},
+    }
+
+
+@pytest.mark.parametrize("row", ["| `test_cursor.py::TestCursor.test_a` | |", "| `TestCursor.test_a` | why |"])
+def test_an_exception_needs_a_test_and_a_reason(tmp_path: Path, row: str) -> None:
+    page = tmp_path / "exceptions.md"
+    page.write_text(row)
+    with pytest.raises(ValueError, match="no test and reason"):
+        read_exceptions(page)
+
+
+def test_the_exceptions_can_be_read() -> None:
+    read_exceptions()
+
+
+def test_the_table_names_what_is_lost() -> None:
+    comparison = Comparison(
+        "test_cursor", {"a": PASSED, "b": PASSED}, {"a": FAILED, "b": FAILED}, frozenset({"b", "c"})
+    )
+    lines = table([comparison]).splitlines()
+    assert lines[2].split() == ["test_cursor", "2", "0", "0", "0", "2", "0", "2"]
+    assert lines[3].split() == ["all", "2", "0", "0", "0", "2", "0", "2"]
+    assert lines[4:] == [
+        "LOST: test_cursor.py::a",
+        "excepted: test_cursor.py::b",
+        "NO EXCEPTION ANY MORE: test_cursor.py::c",
+    ]
