@@ -1,4 +1,4 @@
-"""Runs the suite on a plain replica set and on a cluster, and prints how they compare, file by file.
+"""Runs PyMongo's suite, and Motor's, on a plain replica set and on a cluster, and prints how they compare by file.
 
 ``python -m tests.pymongo_suite [FILE…] [--replica-set HOST:PORT] [--cluster HOST:PORT] [--tests EXPRESSION]``
 
@@ -15,7 +15,7 @@ from typing import Final
 from tests.pymongo_suite.comparison import Comparison
 from tests.pymongo_suite.deployments import cluster, replica_set
 from tests.pymongo_suite.exceptions import read_exceptions
-from tests.pymongo_suite.files import FILES
+from tests.pymongo_suite.files import MOTOR, PYMONGO
 from tests.pymongo_suite.suite_run import SuiteRun
 from tests.pymongo_suite.table import table
 from tests.source_distributions import ROOT
@@ -30,7 +30,7 @@ def main() -> int:
         data = Path(deployments.enter_context(tempfile.TemporaryDirectory(prefix="pymongo_suite")))
         plain = options.replica_set or deployments.enter_context(replica_set(data / "replica_set"))
         sharded = options.cluster or deployments.enter_context(cluster(data / "cluster"))
-        comparisons = [_compare(file, plain, sharded, options.tests) for file in options.files or FILES]
+        comparisons = [_compare(file, plain, sharded, options.tests) for file in options.files or (*PYMONGO, *MOTOR)]
     print(table(comparisons))
     return int(any(one.unexpected or (one.outdated and not options.tests) for one in comparisons))
 
@@ -46,8 +46,8 @@ def _options() -> argparse.Namespace:
 
 def _compare(file: str, plain: str, sharded: str, tests: str | None) -> Comparison:
     arguments = ["-k", tests] if tests else []
-    on_replica_set = SuiteRun("pymongo", plain, _REPORTS / "replica_set").run(file, *arguments)
-    on_cluster = SuiteRun("pymongo", sharded, _REPORTS / "cluster").run(file, *arguments)
+    on_replica_set = SuiteRun(plain, _REPORTS / "replica_set").run(file, *arguments)
+    on_cluster = SuiteRun(sharded, _REPORTS / "cluster").run(file, *arguments)
     comparison = Comparison(file, on_replica_set, on_cluster, read_exceptions().get(file, frozenset()))
     print(f"{file}: {len(comparison.lost)} lost", file=sys.stderr)
     return comparison

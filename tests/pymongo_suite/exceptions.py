@@ -6,7 +6,7 @@ from typing import Final
 
 EXCEPTIONS: Final = Path(__file__).parent / "exceptions.md"
 
-_ROW: Final = re.compile(r"\| `(?P<file>\w+)\.py::(?P<test>[^`]+)` \| (?P<reason>\S.*) \|")
+_ROW: Final = re.compile(r"\| `(?P<file>[\w/]+)\.py::(?P<test>[^`]+)` \| (?P<reason>\S.*) \|")
 
 
 def read_exceptions(path: Path = EXCEPTIONS) -> dict[str, frozenset[str]]:

@@ -1,8 +1,8 @@
-"""The files of the suite that are run: those that talk to a server, in their synchronous form."""
+"""The files of the drivers' suites that are run: those that talk to a server."""
 
 from typing import Final
 
-FILES: Final = (
+PYMONGO: Final = (
     "test_binary",
     "test_bulk",
     "test_causal_consistency",
@@ -38,3 +38,25 @@ FILES: Final = (
     "test_unified_format",
     "test_versioned_api_integration",
 )
+"""PyMongo's tests in their synchronous form."""
+
+MOTOR: Final = (
+    "asyncio_tests/test_asyncio_await",
+    "asyncio_tests/test_asyncio_basic",
+    "asyncio_tests/test_asyncio_change_stream",
+    "asyncio_tests/test_asyncio_client",
+    "asyncio_tests/test_asyncio_collection",
+    "asyncio_tests/test_asyncio_cursor",
+    "asyncio_tests/test_asyncio_database",
+    "asyncio_tests/test_asyncio_grid_file",
+    "asyncio_tests/test_asyncio_gridfsbucket",
+    "asyncio_tests/test_asyncio_session",
+    "asyncio_tests/test_asyncio_tests",
+    "asyncio_tests/test_examples",
+)
+"""Motor's tests with asyncio."""
+
+
+def package_of(file: str) -> str:
+    """The package whose suite a file belongs to."""
+    return "motor" if file in MOTOR else "pymongo"

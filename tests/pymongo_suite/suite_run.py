@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tests.pymongo_suite.files import package_of
 from tests.pymongo_suite.results import Results, read_results
 from tests.source_distributions import source_distribution
 
@@ -21,9 +22,8 @@ class SuiteError(Exception):
 
 @dataclass(frozen=True)
 class SuiteRun:
-    """Runs files of the suite of ``package`` against the server at ``address``, with reports in ``reports``."""
+    """Runs files of drivers' suites against the server at ``address``, with reports in ``reports``."""
 
-    package: str
     address: str
     reports: Path
 
@@ -31,21 +31,21 @@ class SuiteRun:
         """The result of each test of a file.
 
         Args:
-            file: without its suffix.
+            file: one of `files`.
             arguments: more of them for pytest.
             seconds_max: how long the whole file may take.
 
         Raises:
             SuiteError: pytest ended without a report, or did not end.
         """
-        self.reports.mkdir(parents=True, exist_ok=True)
         report = self.reports / f"{file}.xml"
+        report.parent.mkdir(parents=True, exist_ok=True)
         report.unlink(missing_ok=True)
-        with (self.reports / f"{file}.log").open("wb") as log:
+        with report.with_suffix(".log").open("wb") as log:
             try:
                 subprocess.run(
                     [*self._command(report), f"test/{file}.py", *arguments],
-                    cwd=source_distribution(self.package),
+                    cwd=source_distribution(package_of(file)),
                     env=self._environment(),
                     stdout=log,
                     stderr=log,

@@ -6,7 +6,7 @@ from typing import Final
 from tests.pymongo_suite.comparison import Comparison
 
 _COLUMNS: Final = ("passed", "failed", "skipped")
-_FILE_WIDTH: Final = 36
+_FILE_WIDTH: Final = 42
 _WIDTH: Final = 9
 
 

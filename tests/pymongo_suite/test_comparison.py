@@ -26,7 +26,7 @@ EXCEPTIONS = """
 | --- | --- |
 | `test_cursor.py::TestCursor.test_a` | mongos fails it too |
 | `test_cursor.py::TestCursor.test_b` | and this one |
-| `test_bulk.py::TestBulk.test_a` | likewise |
+| `asyncio_tests/test_asyncio_cursor.py::TestBulk.test_a` | likewise |
 """
 
 
@@ -61,7 +61,7 @@ def test_exceptions_are_read_by_file(tmp_path: Path) -> None:
     page.write_text(EXCEPTIONS)
     assert read_exceptions(page) == {
         "test_cursor": {"TestCursor.test_a", "TestCursor.test_b"},
-        "test_bulk": {"TestBulk.test_a"},
+        "asyncio_tests/test_asyncio_cursor": {"TestBulk.test_a"},
     }
 
 
