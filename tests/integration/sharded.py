@@ -22,13 +22,19 @@ SPLIT_AT: Final = 500
 CATALOG_OPTIONS: Final = CodecOptions[Document](uuid_representation=UuidRepresentation.STANDARD)
 
 
-def shard_by_range(database: Database[Document], name: str = "ranged", *, key: str = "key") -> Documents:
-    """A new collection sharded on ``{key: 1}``: keys below `SPLIT_AT` are on `LOWER`, the others on `UPPER`."""
+def shard_by_range(
+    database: Database[Document],
+    name: str = "ranged",
+    *,
+    key: str = "key",
+    split_at: Any = SPLIT_AT,  # noqa: ANN401 - a key of any type
+) -> Documents:
+    """A new collection sharded on ``{key: 1}``: keys below ``split_at`` are on `LOWER`, the others on `UPPER`."""
     namespace = f"{database.name}.{name}"
     admin = database.client.admin
     shard_collection(database, name, {key: 1})
-    admin.command("split", namespace, middle={key: SPLIT_AT})
-    admin.command("moveChunk", namespace, find={key: SPLIT_AT}, to=UPPER)
+    admin.command("split", namespace, middle={key: split_at})
+    admin.command("moveChunk", namespace, find={key: split_at}, to=UPPER)
     return database[name]
 
 

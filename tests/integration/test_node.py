@@ -1,11 +1,12 @@
-"""The Node.js driver; the scripts contain the expected results."""
+"""The Node.js driver and Mongoose; the scripts contain the expected results."""
 
 import subprocess
 from pathlib import Path
 
 import pytest
+from pymongo.database import Database
 
-from tests.integration.sharded import Documents
+from tests.integration.sharded import Document, Documents, shard_by_range
 from tests.local_cluster import RunningCluster
 
 SCRIPTS = Path(__file__).parent / "node"
@@ -28,3 +29,8 @@ def run_node(script: str, *arguments: str) -> str:
 @pytest.mark.parametrize("options", ["", "?compressors=zlib", "?loadBalanced=false&retryWrites=false"])
 def test_reads_and_writes(cluster: RunningCluster, ranged: Documents, options: str) -> None:
     assert run_node("crud.mjs", cluster.uri + options, ranged.database.name, ranged.name) == "done\n"
+
+
+def test_an_application_with_mongoose(cluster: RunningCluster, database: Database[Document]) -> None:
+    shard_by_range(database, "orders", key="region", split_at="n")
+    assert run_node("mongoose.mjs", cluster.uri, database.name) == "done\n"
