@@ -245,3 +245,32 @@ def test_time_series_collection_that_is_not_sharded(router: Client, plain: Clien
     assert run(router, other, DB)["code"] == run(plain, other, DB)["code"] == 48
     for client in (router, plain):
         assert run(client, {"drop": "series"}, DB)["ok"] == 1.0
+
+
+def test_list_local_sessions(router: Client, cluster: RunningCluster) -> None:
+    """Those of all shards, each of them once, and that of the command itself."""
+    with cluster.client() as client, client.start_session() as used, client.start_session() as own:
+        client[DB].sessions.find_one({"_id": 1}, session=used)
+        stages: list[Command] = [{"$listLocalSessions": {}}, {"$sort": {"lastUse": -1}}]
+        found = list(client.admin.aggregate(stages, session=own))
+        ids = [document["_id"]["id"] for document in found]
+        assert {used.session_id["id"], own.session_id["id"]} <= set(ids)
+        assert len(ids) == len(set(ids))
+        assert all(isinstance(document["lastUse"], datetime) for document in found)
+        limited: list[Command] = [
+            {"$listLocalSessions": {}},
+            {"$limit": 1},
+            {"$project": {"_id": 0, "a": {"$literal": 1}}},
+        ]
+        assert list(client.admin.aggregate(limited)) == [{"a": 1}]
+
+
+@pytest.mark.parametrize(
+    "stages", [[{"$listLocalSessions": {"nonsense": 1}}], [{"$limit": 1}, {"$listLocalSessions": {}}]], ids=str
+)
+def test_list_local_sessions_refused(router: Client, plain: Client, stages: list[Command]) -> None:
+    command = {"aggregate": 1, "pipeline": stages, "cursor": {}}
+    refused = run(router, command)
+    assert refused["ok"] == 0
+    if stages[0].get("$listLocalSessions"):
+        assert refused == run(plain, command)

@@ -3,6 +3,7 @@
 from shardwright.router.commands.command_registry import command
 from shardwright.router.commands.explain import explain_command
 from shardwright.router.operations.aggregation import run_aggregate, run_on_one_shard, run_on_shards
+from shardwright.router.operations.local_sessions import LIST_LOCAL_SESSIONS, aggregate_local_sessions
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.retry import with_database
 from shardwright.router.operations.view_reads import aggregate_view
@@ -53,6 +54,8 @@ async def _without_collection(operation: Operation, pipeline: Pipeline) -> Reply
         if mergeable is None:
             raise not_supported(pipeline, shards)
         return await run_on_shards(operation, mergeable, namespace, dict.fromkeys(shards, b""))
+    if pipeline.first == LIST_LOCAL_SESSIONS and shards:
+        return await aggregate_local_sessions(operation, pipeline, shards)
     if pipeline.first == "$documents" and shards:
 
         async def on_primary(routing: DatabaseRouting) -> Reply:

@@ -1,5 +1,6 @@
 """Which fields of a shard's reply are part of its answer."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from shardwright.router.replies.shard_reply import INTERNAL_REPLY_FIELDS, ShardReply
@@ -16,7 +17,16 @@ def answer_of(reply: ShardReply) -> dict[str, Any]:
     if not reply.frame:
         assert reply.error is not None
         return reply.error.reply()
-    return {name: value for name, value in reply.document.items() if name not in _NOT_ANSWER}
+    return _answer_in(reply.document)
+
+
+def answer_in(reply: Mapping[str, Any]) -> dict[str, Any]:
+    """A successful reply of a config server as the beginning of the router's own."""
+    return without_ok(_answer_in(reply))
+
+
+def _answer_in(reply: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in reply.items() if name not in _NOT_ANSWER}
 
 
 def without_ok(answer: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,103 @@
+"""Commands about users and roles, which the config servers keep for the whole cluster; and ``getnonce``, a relic.
+
+Nobody has to authenticate yet; as on a mongos without access control, users are only stored.
+"""
+
+import secrets
+from collections.abc import Mapping
+from typing import Any, Final
+
+from shardwright.router.commands.command_registry import CommandHandler, command
+from shardwright.router.operations.operation import Operation
+from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.reply_fields import answer_in
+from shardwright.sharding.bson_text import document_text
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+_WRITES: Final = {
+    "createUser": "Adds a user to the database.",
+    "updateUser": "Changes the password, roles, or data of a user.",
+    "dropUser": "Removes a user from the database.",
+    "dropAllUsersFromDatabase": "Removes all users from the database.",
+    "grantRolesToUser": "Gives roles to a user.",
+    "revokeRolesFromUser": "Takes roles away from a user.",
+    "createRole": "Adds a role to the database.",
+    "updateRole": "Changes the privileges or the inherited roles of a role.",
+    "dropRole": "Removes a role from the database.",
+    "dropAllRolesFromDatabase": "Removes all roles from the database.",
+    "grantRolesToRole": "Lets a role inherit roles.",
+    "revokeRolesFromRole": "Stops a role from inheriting roles.",
+    "grantPrivilegesToRole": "Gives privileges to a role.",
+    "revokePrivilegesFromRole": "Takes privileges away from a role.",
+}
+_READS: Final = {
+    "usersInfo": "The users of the database.",
+    "rolesInfo": "The roles of the database.",
+}
+
+_NOT_PASSED_ON: Final = frozenset({"$db", "$clusterTime", "$readPreference", "lsid", "txnNumber", "writeConcern"})
+_NONCE_BYTES: Final = 8
+
+
+def _writing(summary: str) -> CommandHandler:
+    async def change(operation: Operation) -> Reply:
+        return await _on_config_servers(operation, {"writeConcern": _write_concern(operation)}, is_idempotent=False)
+
+    change.__doc__ = summary
+    return change
+
+
+def _reading(summary: str) -> CommandHandler:
+    async def read(operation: Operation) -> Reply:
+        return await _on_config_servers(operation, {}, is_idempotent=True)
+
+    read.__doc__ = summary
+    return read
+
+
+for _name, _summary in _WRITES.items():
+    command(_name)(_writing(_summary))
+for _name, _summary in _READS.items():
+    command(_name, reads=True)(_reading(_summary))
+
+
+@command("invalidateUserCache")
+async def invalidate_user_cache(operation: Operation) -> Reply:
+    """Forgets the users that this router has cached: none."""
+    return {}
+
+
+@command("getnonce")
+async def get_nonce(operation: Operation) -> Reply:
+    """A random number, which clients of old needed to authenticate."""
+    return {"nonce": secrets.token_hex(_NONCE_BYTES)}
+
+
+async def _on_config_servers(operation: Operation, added: Mapping[str, Any], *, is_idempotent: bool) -> Reply:
+    """Run the request on the config servers' primary, for the same database.
+
+    Raises:
+        CommandError: HostUnreachable, or the config server's error.
+    """
+    request = operation.request
+    forwarded = {name: value for name, value in request.document.items() if name not in _NOT_PASSED_ON}
+    reply = await operation.context.catalog.command({**forwarded, **added}, request.db, is_idempotent=is_idempotent)
+    return answer_in(reply)
+
+
+def _write_concern(operation: Operation) -> dict[str, Any]:
+    """Majority, with the client's ``wtimeout``.
+
+    Raises:
+        CommandError: InvalidOptions, the client asks for any other number of members than 1.
+    """
+    given = operation.argument(b"writeConcern") or {}
+    if not isinstance(given, Mapping) or given.get("w", 1) not in (1, "majority"):
+        raw = operation.request.raw_object(b"writeConcern")
+        raise CommandError(
+            ErrorCode.InvalidOptions,
+            "Invalid replication write concern. User management write operations may only use w:1 or w:'majority', "
+            f"got: {'' if raw is None else document_text(raw)}",
+        )
+    return {"w": "majority", "wtimeout": given.get("wtimeout", 0)}
