@@ -5,12 +5,13 @@ point" and ``src/mongo/util/fail_point.h``). Code asks `FailPoints.should_fail`,
 Outside tests all are off, and asking costs a look-up in an empty dictionary.
 """
 
-import random
 from collections.abc import Callable, Iterable, Mapping
+from itertools import count
 from typing import Any
 
 import trio
 
+from shardwright.daemon.fail_point_modes import Count, parse_mode
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
@@ -52,10 +53,17 @@ class FailPoints:
 
     Args:
         names: all fail points of the daemon.
+        new_count: counts the calls that reach a fail point from when it is turned on, given its name.
+
+    Attributes:
+        names: see above.
+        is_any_on: whether any fail point is on; what a daemon checks for every request.
     """
 
-    def __init__(self, names: Iterable[str]) -> None:
+    def __init__(self, names: Iterable[str], new_count: Callable[[str], Count] = lambda _: count().__next__) -> None:
         self.names = frozenset(names)
+        self.is_any_on = False
+        self._new_count = new_count
         self._switches: dict[str, _Switch] = {}
         self._active: dict[str, _Switch] = {}
 
@@ -68,15 +76,16 @@ class FailPoints:
             data: parameters for the code at the fail point, such as the ``errorCode`` to fail with.
 
         Raises:
-            CommandError: FailPointSetFailed, there is none of that name; BadValue, the mode is invalid.
+            CommandError: FailPointSetFailed, there is none of that name; TypeMismatch, BadValue, the mode is invalid.
         """
         switch = self._switch(name)
-        fires = _parse_mode(mode, lambda: self._turn_off(name))
+        fires = parse_mode(mode, lambda: self._turn_off(name), self._new_count(name))
         if fires is None:
             self._turn_off(name)
         else:
             switch.configure(fires, data or {})
             self._active[name] = switch
+            self.is_any_on = True
         return switch.entered
 
     def should_fail(self, name: str, matches: Matches | None = None) -> Mapping[str, Any] | None:
@@ -123,49 +132,10 @@ class FailPoints:
 
     def _turn_off(self, name: str) -> None:
         self._active.pop(name, None)
+        self.is_any_on = bool(self._active)
         self._switch(name).configure(None, {})
 
     def _switch(self, name: str) -> _Switch:
         if name not in self.names:
             raise CommandError(ErrorCode.FailPointSetFailed, f"{name} not found")
         return self._switches.setdefault(name, _Switch())
-
-
-def _parse_mode(mode: object, turn_off: Callable[[], None]) -> Callable[[], bool] | None:
-    """The function that decides each time whether the fail point fires; None for ``off``."""
-    match mode:
-        case "off":
-            return None
-        case "alwaysOn":
-            return lambda: True
-        case {"times": int(times)} if times >= 0:
-            return _first(times, turn_off)
-        case {"skip": int(skipped)} if skipped >= 0:
-            return _after(skipped)
-        case {"activationProbability": int() | float() as probability} if 0 <= probability <= 1:
-            return lambda: random.random() < probability
-    raise CommandError(ErrorCode.BadValue, f"unknown fail point mode: {mode}")
-
-
-def _first(times: int, turn_off: Callable[[], None]) -> Callable[[], bool]:
-    left = times
-
-    def fires() -> bool:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            turn_off()
-        return left >= 0
-
-    return fires
-
-
-def _after(skipped: int) -> Callable[[], bool]:
-    left = skipped
-
-    def fires() -> bool:
-        nonlocal left
-        left -= 1
-        return left < 0
-
-    return fires

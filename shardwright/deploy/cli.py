@@ -226,7 +226,7 @@ def _add_parameters(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="start the shards with this server parameter; kept until changed",
+        help="start the shards (the routers: enableTestCommands) with this server parameter; kept until changed",
     )
     parser.add_argument(
         "--orphan-cleanup-delay",

@@ -1,11 +1,12 @@
 """Command lines of our daemons."""
 
 import sys
+from collections.abc import Mapping
 
 from shardwright.deploy.daemon_options import option_words
 from shardwright.deploy.layout import ClusterState, Layout
 from shardwright.deploy.mongod import mongod_socket
-from shardwright.deploy.parameters import parameters_of_daemon
+from shardwright.deploy.parameters import parameters_of_daemon, parameters_of_router
 from shardwright.deploy.topology import ProcessPlan, Role
 
 
@@ -23,12 +24,18 @@ def daemon_arguments(layout: Layout, state: ClusterState, plan: ProcessPlan) -> 
         *option_words(state.daemon_options.get(plan.role, {})),
     ]
     if plan.role is Role.ROUTER:
-        return [*common, "--configdb", state.topology.config_string, "--workers", str(state.workers)]
+        parameters = parameters_of_router(state.parameters)
+        of_router = ("--configdb", state.topology.config_string, "--workers", str(state.workers))
+        return [*common, *of_router, *_parameter_words(parameters)]
     mongod = state.topology.mongod_behind(plan)
     parameters = parameters_of_daemon(state.parameters) if plan.role is Role.SHARDD else {}
     return [
         *common,
         *("--mongod-socket", str(mongod_socket(state.sockets, mongod))),
         *("--mongod-address", mongod.address),
-        *(word for name, value in parameters.items() for word in ("--set-parameter", f"{name}={value}")),
+        *_parameter_words(parameters),
     ]
+
+
+def _parameter_words(parameters: Mapping[str, str]) -> list[str]:
+    return [word for name, value in parameters.items() for word in ("--set-parameter", f"{name}={value}")]

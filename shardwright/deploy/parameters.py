@@ -1,6 +1,7 @@
-"""Server parameters of a cluster's shards, and which process of a shard has each of them.
+"""Server parameters of a cluster, and which of its processes have each of them.
 
-Most belong to a mongod, which has the parameters for sharding in every role; shard daemons have a few of their own.
+Most belong to the shards' mongods, which have the parameters for sharding in every role; shard daemons have a few of
+their own. Test commands are enabled on routers; the mongods behind daemons always have them.
 """
 
 from collections.abc import Mapping
@@ -8,8 +9,10 @@ from typing import Final
 
 ORPHAN_CLEANUP_DELAY: Final = "orphanCleanupDelaySecs"
 VERIFY_MIGRATIONS: Final = "verifyMigrations"
+ENABLE_TEST_COMMANDS: Final = "enableTestCommands"
 
 _OF_SHARD_DAEMONS: Final = frozenset({VERIFY_MIGRATIONS, "migrationCatchUpTimeoutSecs"})
+_OF_ROUTERS: Final = frozenset({ENABLE_TEST_COMMANDS})
 
 
 def parse_parameter(text: str) -> tuple[str, str]:
@@ -29,6 +32,11 @@ def parameters_of_daemon(parameters: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in parameters.items() if name in _OF_SHARD_DAEMONS}
 
 
+def parameters_of_router(parameters: Mapping[str, str]) -> dict[str, str]:
+    """The parameters for routers."""
+    return {name: value for name, value in parameters.items() if name in _OF_ROUTERS}
+
+
 def parameters_of_mongod(parameters: Mapping[str, str]) -> dict[str, str]:
-    """The parameters for their mongods."""
-    return {name: value for name, value in parameters.items() if name not in _OF_SHARD_DAEMONS}
+    """The parameters for the shards' mongods."""
+    return {name: value for name, value in parameters.items() if name not in _OF_SHARD_DAEMONS | _OF_ROUTERS}

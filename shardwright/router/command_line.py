@@ -16,6 +16,7 @@ from shardwright.daemon.options import (
 )
 from shardwright.daemon.run import run_daemon
 from shardwright.router.context.options import RouterOptions
+from shardwright.router.context.parameters import parse_parameter
 from shardwright.router.processes.workers import add_worker_options, run_workers, worker_sockets
 from shardwright.router.service import RouterService
 
@@ -39,6 +40,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         slow_ms=parsed.slow_ms,
         shutdown_seconds=parsed.shutdown_seconds,
         config_seconds=parsed.config_seconds,
+        parameters=dict(parsed.parameters),
     )
     is_worker = parsed.worker_index is not None
     return run_daemon(
@@ -71,6 +73,15 @@ def argument_parser() -> argparse.ArgumentParser:
         default=READ_SECONDS_MAX,
         metavar="SECONDS",
         help="how long the config servers have to answer a read of the catalog (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--set-parameter",
+        dest="parameters",
+        type=argument(parse_parameter),
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="start with this server parameter, for example enableTestCommands=1",
     )
     add_worker_options(parser)
     return parser

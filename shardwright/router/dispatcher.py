@@ -10,11 +10,13 @@ from typing import Final
 import bson
 import trio
 
+from shardwright.daemon.fail_command import FailCommandError
 from shardwright.daemon.namespaces import namespace_of
 from shardwright.daemon.outcomes import OK, outcome_of_failure, outcome_of_success
 from shardwright.daemon.reserved_session_ids import refuse_reserved_session
-from shardwright.router.commands.command_registry import COMMANDS, Command
+from shardwright.router.commands.command_registry import Command, CommandHandler, enabled_commands
 from shardwright.router.context.router_context import RouterContext
+from shardwright.router.fail_command import under_fail_command
 from shardwright.router.operations.operation import Operation
 from shardwright.router.replies.own_reply import Reply
 from shardwright.wire.arguments import clamp_int64
@@ -49,6 +51,7 @@ class Dispatcher:
 
     def __init__(self, context: RouterContext) -> None:
         self._context = context
+        self._commands = enabled_commands(test_commands=context.parameters["enableTestCommands"])
         self._stale_version_retries = context.metrics.counter(
             "stale_version_retries", "Operations repeated because a shard rejected the routing versions sent with them"
         )
@@ -63,7 +66,7 @@ class Dispatcher:
         context = self._context
         started = perf_counter()
         operation = Operation(context, client, request)
-        entry = COMMANDS.get(request.name)
+        entry = self._commands.get(request.name)
         outcome = OK
         try:
             if entry is None:
@@ -74,7 +77,8 @@ class Dispatcher:
             max_time_ms = _checked_max_time_ms(entry, request)
             if not entry.begins_in_reactor:
                 await in_own_task()
-            result = await (_run_within(max_time_ms, entry, operation) if max_time_ms else entry.handler(operation))
+            handler = under_fail_command(entry) if context.fail_points.is_any_on else entry.handler
+            result = await (_run_within(max_time_ms, handler, operation) if max_time_ms else handler(operation))
             if client.is_disconnected:
                 outcome = outcome_of_success(client, request)
             if result is None or isinstance(result, bytes):
@@ -116,6 +120,8 @@ def _checked_max_time_ms(entry: Command, request: Request) -> int:
     refuse_reserved_session(request)
     if entry.admin_only and request.db != "admin":
         raise CommandError(ErrorCode.Unauthorized, f"{request.name} may only be run against the admin database.")
+    if not entry.supports_write_concern and b"writeConcern" in fields:
+        raise CommandError(ErrorCode.InvalidOptions, "Command does not support writeConcern")
     if b"startTransaction" in fields or b"autocommit" in fields:
         raise CommandError(
             ErrorCode.OperationNotSupportedInTransaction,
@@ -125,7 +131,7 @@ def _checked_max_time_ms(entry: Command, request: Request) -> int:
 
 
 @may_run_in_reactor
-async def _run_within(max_time_ms: int, entry: Command, operation: Operation) -> Reply:
+async def _run_within(max_time_ms: int, handler: CommandHandler, operation: Operation) -> Reply:
     """Run a command that has to end in time.
 
     Raises:
@@ -133,7 +139,7 @@ async def _run_within(max_time_ms: int, entry: Command, operation: Operation) ->
     """
     await in_own_task()
     with trio.move_on_after(max_time_ms / 1000):
-        return await entry.handler(operation)
+        return await handler(operation)
     raise CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit")
 
 
@@ -165,6 +171,7 @@ def _label(operation: Operation, error: CommandError) -> None:
     if (
         operation.is_retryable_write
         and RETRYABLE_WRITE_ERROR not in error.labels
+        and not isinstance(error, FailCommandError)
         and has_category(error.code, Category.RETRYABLE)
     ):
         error.labels = (*error.labels, RETRYABLE_WRITE_ERROR)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from shardwright.deploy.ports import PortReservation
-from tests.integration.raw_client import raw_client
+from tests.integration.raw_client import RawClient, raw_client
 from tests.integration.waiting import eventually
 from tests.local_cluster import RunningCluster
 
@@ -47,3 +47,17 @@ def worker_of(address: str) -> int | None:
             return int(client.command({"serverStatus": 1})["pid"])
     except ConnectionRefusedError:
         return None
+
+
+def connect_to_all(address: str, workers: int, connections: int) -> list[RawClient]:
+    """Connections to a router, at least one of them to each of its workers."""
+
+    def connect() -> list[RawClient] | None:
+        clients = [RawClient(address) for _ in range(connections)]
+        if len({client.command({"serverStatus": 1})["pid"] for client in clients}) == workers:
+            return clients
+        for client in clients:
+            client.socket.close()
+        return None
+
+    return eventually(connect, what="all workers serve")

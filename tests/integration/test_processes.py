@@ -12,25 +12,11 @@ from pymongo.errors import AutoReconnect, OperationFailure
 
 from shardwright.mongosh_compat.runner import run_code
 from tests.integration.health import http_get
-from tests.integration.raw_client import RawClient, raw_client
-from tests.integration.routers import END_SECONDS_MAX, extra_router
+from tests.integration.raw_client import raw_client
+from tests.integration.routers import END_SECONDS_MAX, connect_to_all, extra_router
 from tests.integration.sharded import LOWER, UPPER, Documents
 from tests.integration.waiting import eventually
 from tests.local_cluster import Client, RunningCluster
-
-
-def connect_to_all(address: str, workers: int, connections: int) -> list[RawClient]:
-    """Connections to a router, at least one of them to each of its workers."""
-
-    def connect() -> list[RawClient] | None:
-        clients = [RawClient(address) for _ in range(connections)]
-        if len({client.command({"serverStatus": 1})["pid"] for client in clients}) == workers:
-            return clients
-        for client in clients:
-            client.socket.close()
-        return None
-
-    return eventually(connect, what="all workers serve")
 
 
 def test_direct_connection_to_a_shard(cluster: RunningCluster, ranged: Documents) -> None:

@@ -24,7 +24,7 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import STRING
 
 
-@command("aggregate", reads=True, api_versions=("1",))
+@command("aggregate", reads=True, api_versions=("1",), supports_write_concern=True)
 async def aggregate(operation: Operation) -> Reply:
     """Runs an aggregation pipeline on the shards that have the data."""
     request = operation.request

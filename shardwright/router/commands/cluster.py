@@ -17,7 +17,7 @@ from shardwright.wire.rawbson import raw_document
 _BOUND_OVERHEAD_BYTES = 32
 
 
-@command("addShard", aliases=("addshard",), admin_only=True)
+@command("addShard", aliases=("addshard",), admin_only=True, supports_write_concern=True)
 async def add_shard(operation: Operation) -> Reply:
     """Makes a replica set a shard of this cluster."""
     request = operation.request
@@ -38,19 +38,19 @@ async def list_shards(operation: Operation) -> Reply:
     return {"shards": [raw_document(document) for document in documents]}
 
 
-@command("addShardToZone", admin_only=True)
+@command("addShardToZone", admin_only=True, supports_write_concern=True)
 async def add_shard_to_zone(operation: Operation) -> Reply:
     """Puts a shard into a zone."""
     return await _zone_membership(operation, "_configsvrAddShardToZone")
 
 
-@command("removeShardFromZone", admin_only=True)
+@command("removeShardFromZone", admin_only=True, supports_write_concern=True)
 async def remove_shard_from_zone(operation: Operation) -> Reply:
     """Takes a shard out of a zone."""
     return await _zone_membership(operation, "_configsvrRemoveShardFromZone")
 
 
-@command("updateZoneKeyRange", admin_only=True)
+@command("updateZoneKeyRange", admin_only=True, supports_write_concern=True)
 async def update_zone_key_range(operation: Operation) -> Reply:
     """Assigns a range of shard key values to a zone, or to none."""
     request = operation.request

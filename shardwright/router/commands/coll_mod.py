@@ -7,7 +7,7 @@ from shardwright.router.operations.routed_sending import send_to_primary_shard
 from shardwright.router.replies.own_reply import Reply
 
 
-@command("collMod", api_versions=("1",))
+@command("collMod", api_versions=("1",), supports_write_concern=True)
 async def coll_mod(operation: Operation) -> Reply:
     """Changes options of a collection wherever it is."""
     namespace, request = operation.namespace, operation.request

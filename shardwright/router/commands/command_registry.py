@@ -20,6 +20,7 @@ class Command:
 
     Attributes:
         name: as MongoDB spells it.
+        aliases: its other names.
         handler: the function that runs it.
         reads: it only reads: it may be cancelled when its client leaves, and be sent again after a broken connection.
         writes: it changes documents.
@@ -28,9 +29,12 @@ class Command:
         deadline_from_max_time: whether ``maxTimeMS`` bounds it (in ``getMore`` and ``hello`` it means something else).
         api_versions: the versions of the Stable API that include it.
         begins_in_reactor: the handler usually waits for shards alone, and calls `in_own_task` where it does not.
+        supports_write_concern: it may have a ``writeConcern``.
+        test_only: it exists only if test commands are enabled.
     """
 
     name: str
+    aliases: tuple[str, ...]
     handler: CommandHandler
     reads: bool
     writes: bool
@@ -39,10 +43,21 @@ class Command:
     deadline_from_max_time: bool
     api_versions: tuple[str, ...]
     begins_in_reactor: bool
+    supports_write_concern: bool
+    test_only: bool
 
 
 COMMANDS: Final[dict[str, Command]] = {}
 """All commands by name and alias."""
+
+
+def enabled_commands(*, test_commands: bool) -> dict[str, Command]:
+    """The commands of one router by name and alias.
+
+    Args:
+        test_commands: whether its test commands are enabled.
+    """
+    return {name: entry for name, entry in COMMANDS.items() if test_commands or not entry.test_only}
 
 
 def command(
@@ -55,6 +70,8 @@ def command(
     deadline_from_max_time: bool = True,
     api_versions: tuple[str, ...] = (),
     begins_in_reactor: bool = False,
+    supports_write_concern: bool = False,
+    test_only: bool = False,
 ) -> Callable[[CommandHandler], CommandHandler]:
     """Register the decorated function as the handler of a command; see `Command` for the arguments.
 
@@ -66,6 +83,7 @@ def command(
         summary = (handler.__doc__ or "").strip().splitlines()
         entry = Command(
             name,
+            aliases,
             handler,
             reads,
             writes,
@@ -74,6 +92,8 @@ def command(
             deadline_from_max_time,
             api_versions,
             begins_in_reactor,
+            supports_write_concern or writes,
+            test_only,
         )
         for each in (name, *aliases):
             if each in COMMANDS:

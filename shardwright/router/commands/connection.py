@@ -57,7 +57,7 @@ async def features(operation: Operation) -> Reply:
     return {"js": {"utf8": True}, "oidMachine": int.from_bytes(ObjectId().binary[4:7])}
 
 
-@command("connectionStatus", api_versions=("1",))
+@command("connectionStatus")
 async def connection_status(operation: Operation) -> Reply:
     """The users authenticated on this connection."""
     status: dict[str, Any] = {"authenticatedUsers": [], "authenticatedUserRoles": []}

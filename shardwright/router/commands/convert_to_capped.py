@@ -10,7 +10,7 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
 
-@command("convertToCapped")
+@command("convertToCapped", supports_write_concern=True)
 async def convert_to_capped(operation: Operation) -> Reply:
     """Makes an unsharded collection capped."""
 

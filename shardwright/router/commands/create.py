@@ -15,7 +15,7 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
 
-@command("create", api_versions=("1",))
+@command("create", api_versions=("1",), supports_write_concern=True)
 async def create(operation: Operation) -> Reply:
     """Creates a collection or a view on the primary shard of its database, and the database if it does not exist."""
     namespace, db = operation.namespace, operation.request.db

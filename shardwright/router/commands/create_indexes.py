@@ -36,7 +36,7 @@ from shardwright.wire.rawbson import append
 logger = get_logger("router.indexes")
 
 
-@command("createIndexes", api_versions=("1",))
+@command("createIndexes", api_versions=("1",), supports_write_concern=True)
 async def create_indexes(operation: Operation) -> Reply:
     """Creates indexes on all shards that own a part of the collection."""
     creation = IndexCreation(operation)

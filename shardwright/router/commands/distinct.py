@@ -27,7 +27,7 @@ from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import ARRAY, EMPTY_DOCUMENT, element, index
 
 
-@command("distinct", reads=True, api_versions=("1",))
+@command("distinct", reads=True)
 async def distinct(operation: Operation) -> Reply:
     """Returns the different values that a field has in matching documents."""
     request = operation.request

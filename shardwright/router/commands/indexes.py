@@ -20,7 +20,7 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.field_errors import missing_field
 
 
-@command("dropIndexes", aliases=("deleteIndexes",), api_versions=("1",))
+@command("dropIndexes", aliases=("deleteIndexes",), api_versions=("1",), supports_write_concern=True)
 async def drop_indexes(operation: Operation) -> Reply:
     """Drops indexes on all shards that own a part of the collection."""
     request = operation.request
@@ -54,7 +54,7 @@ async def list_indexes(operation: Operation) -> Reply:
         raise CommandError(error.code, f"ns does not exist: {namespace}") from error
 
 
-@command("setIndexCommitQuorum")
+@command("setIndexCommitQuorum", supports_write_concern=True)
 async def set_index_commit_quorum(operation: Operation) -> Reply:
     """Changes how many members must have built an index before it is committed."""
     _, replies = await send_to_owning_shards(operation, operation.namespace)

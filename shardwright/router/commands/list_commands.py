@@ -1,6 +1,6 @@
 """``listCommands``, and commands that routers refuse."""
 
-from shardwright.router.commands.command_registry import COMMANDS, command
+from shardwright.router.commands.command_registry import command, enabled_commands
 from shardwright.router.operations.operation import Operation
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.plain_error import PlainError
@@ -8,9 +8,10 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
 
-@command("listCommands", api_versions=("1",))
+@command("listCommands")
 async def list_commands(operation: Operation) -> Reply:
     """All commands of this router."""
+    enabled = enabled_commands(test_commands=operation.context.parameters["enableTestCommands"])
     return {
         "commands": {
             entry.name: {
@@ -21,7 +22,7 @@ async def list_commands(operation: Operation) -> Reply:
                 "apiVersions": list(entry.api_versions),
                 "deprecatedApiVersions": [],
             }
-            for entry in sorted(set(COMMANDS.values()), key=lambda entry: entry.name)
+            for entry in sorted(set(enabled.values()), key=lambda entry: entry.name)
         }
     }
 

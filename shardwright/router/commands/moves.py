@@ -32,7 +32,7 @@ _FORCE_MANUAL: Final = 1
 """Between servers ``forceJumbo`` is a number; this one stands for a user's explicit request (2 is the balancer's)."""
 
 
-@command("moveChunk", aliases=("movechunk",), admin_only=True)
+@command("moveChunk", aliases=("movechunk",), admin_only=True, supports_write_concern=True)
 async def move_chunk(operation: Operation) -> Reply:
     """Moves one chunk to another shard."""
     started = perf_counter()
@@ -49,7 +49,7 @@ async def move_chunk(operation: Operation) -> Reply:
     return {"millis": int((perf_counter() - started) * 1000)}
 
 
-@command("moveRange", admin_only=True)
+@command("moveRange", admin_only=True, supports_write_concern=True)
 async def move_range(operation: Operation) -> Reply:
     """Moves a range of shard key values, a part of one chunk, to another shard."""
     request = operation.request
@@ -68,7 +68,7 @@ async def move_range(operation: Operation) -> Reply:
     return {}
 
 
-@command("setAllowMigrations", admin_only=True)
+@command("setAllowMigrations", admin_only=True, supports_write_concern=True)
 async def set_allow_migrations(operation: Operation) -> Reply:
     """Forbids or allows migrations of a collection's chunks."""
     request = operation.request

@@ -40,6 +40,8 @@ async def set_parameter(operation: Operation) -> Reply:
     for name in names:
         if name not in PARAMETERS:
             raise PlainError(f"attempted to set unrecognized parameter [{name}], use help:true to see options ")
+        if PARAMETERS[name].check is None:
+            raise PlainError(f"not allowed to change [{name}] at runtime")
     old = [parameters.set(name, operation.argument(name.encode())) for name in names]
     return {"was": old[0]}
 
@@ -52,6 +54,7 @@ async def get_command_line_options(operation: Operation) -> Reply:
         "argv": list(options.arguments),
         "parsed": {
             "net": {"port": HostAndPort.parse(options.address).port},
+            **({"setParameter": dict(sorted(options.parameters.items()))} if options.parameters else {}),
             "sharding": {"configDB": str(options.config_servers)},
         },
     }
@@ -76,4 +79,9 @@ def _named(operation: Operation) -> list[str]:
 def _shown(name: str, value: object, *, details: bool) -> object:
     if not details:
         return value
-    return {"value": value, "settableAtRuntime": PARAMETERS[name].check is not None, "settableAtStartup": False}
+    parameter = PARAMETERS[name]
+    return {
+        "value": value,
+        "settableAtRuntime": parameter.check is not None,
+        "settableAtStartup": parameter.parse is not None,
+    }

@@ -11,7 +11,7 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
 
-@command("renameCollection", admin_only=True)
+@command("renameCollection", admin_only=True, supports_write_concern=True)
 async def rename_collection(operation: Operation) -> Reply:
     """Gives a collection another name; both databases must have the same primary shard."""
     request = operation.request

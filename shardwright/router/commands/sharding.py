@@ -32,7 +32,7 @@ _SHARDING_OPTIONS: Final = (
 )
 
 
-@command("enableSharding", aliases=("enablesharding",), admin_only=True)
+@command("enableSharding", aliases=("enablesharding",), admin_only=True, supports_write_concern=True)
 async def enable_sharding(operation: Operation) -> Reply:
     """Creates a database, which makes it ready for sharded collections."""
     request = operation.request
@@ -45,7 +45,7 @@ async def enable_sharding(operation: Operation) -> Reply:
     return {}
 
 
-@command("shardCollection", aliases=("shardcollection",), admin_only=True)
+@command("shardCollection", aliases=("shardcollection",), admin_only=True, supports_write_concern=True)
 async def shard_collection(operation: Operation) -> Reply:
     """Shards a collection by a key; the primary shard of its database does it."""
     request = operation.request

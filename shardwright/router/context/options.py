@@ -1,5 +1,6 @@
 """How a router was started."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from shardwright.wire.connection_string import ConnectionString
@@ -21,6 +22,7 @@ class RouterOptions:
         shutdown_seconds: how long operations may continue after the signal to shut down, None for the parameter
             ``mongosShutdownTimeoutMillisForSignaledShutdown``.
         config_seconds: how long a read of the catalog may take.
+        parameters: server parameters with the values that they have from the start, as text.
         pool: bounds of the connection pools to shards.
     """
 
@@ -33,4 +35,5 @@ class RouterOptions:
     slow_ms: float = 100.0
     shutdown_seconds: float | None = None
     config_seconds: float = 30.0
+    parameters: Mapping[str, str] = field(default_factory=dict)
     pool: PoolOptions = field(default_factory=PoolOptions)

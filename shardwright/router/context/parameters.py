@@ -17,11 +17,13 @@ class Parameter:
         default: its value at start.
         check: converts a client's value to the one to keep; None for a parameter that is fixed at start.
         on_change: called with the new value.
+        parse: parses the text of a command line; None for a parameter that cannot be set at start.
     """
 
     default: Any
     check: Callable[[Any], Any] | None = None
     on_change: Callable[[Any], None] | None = None
+    parse: Callable[[str], Any] | None = None
 
 
 def _whole_number(low: int, high: int) -> Callable[[Any], int]:
@@ -35,14 +37,21 @@ def _whole_number(low: int, high: int) -> Callable[[Any], int]:
     return check
 
 
+def _parse_boolean(text: str) -> bool:
+    found = {"true": True, "1": True, "false": False, "0": False}.get(text.lower())
+    if found is None:
+        raise ValueError(f"{text!r} is neither true nor false")
+    return found
+
+
 _INT32_MAX: Final = 2**31 - 1
 
 PARAMETERS: Final[Mapping[str, Parameter]] = {
-    "logLevel": Parameter(0, _whole_number(0, 5), lambda value: set_level("debug" if value else "info")),
-    "cursorTimeoutMillis": Parameter(600_000, _whole_number(1, _INT32_MAX)),
-    "mongosShutdownTimeoutMillisForSignaledShutdown": Parameter(15_000, _whole_number(0, _INT32_MAX)),
-    "enableTestCommands": Parameter(False),
-    "quiet": Parameter(False, bool),
+    "logLevel": Parameter(0, _whole_number(0, 5), lambda value: set_level("debug" if value else "info"), int),
+    "cursorTimeoutMillis": Parameter(600_000, _whole_number(1, _INT32_MAX), parse=int),
+    "mongosShutdownTimeoutMillisForSignaledShutdown": Parameter(15_000, _whole_number(0, _INT32_MAX), parse=int),
+    "enableTestCommands": Parameter(False, parse=_parse_boolean),
+    "quiet": Parameter(False, bool, parse=_parse_boolean),
     "authenticationMechanisms": Parameter([]),
     "maxBSONDepth": Parameter(200),
     "localLogicalSessionTimeoutMinutes": Parameter(30),
@@ -50,11 +59,42 @@ PARAMETERS: Final[Mapping[str, Parameter]] = {
 """Parameters by name, with the names and defaults of mongos 6.0."""
 
 
-class Parameters:
-    """The values of this process."""
+def parse_parameter(text: str) -> tuple[str, str]:
+    """The name and the checked text in a command line's ``NAME=VALUE``.
 
-    def __init__(self) -> None:
+    Raises:
+        ValueError: no such parameter, or an invalid value, with a message for the user.
+    """
+    name, equals, value = text.partition("=")
+    at_start = sorted(each for each, parameter in PARAMETERS.items() if parameter.parse is not None)
+    if not equals or name not in at_start:
+        raise ValueError(f"{text!r} is not NAME=VALUE with one of the parameters {', '.join(at_start)}")
+    try:
+        _parsed(name, value)
+    except CommandError as error:
+        raise ValueError(error.message) from error
+    return name, value
+
+
+def _parsed(name: str, text: str) -> Any:  # noqa: ANN401 - parameters are of all types
+    parameter = PARAMETERS[name]
+    assert parameter.parse is not None, name
+    value = parameter.parse(text)
+    return value if parameter.check is None else parameter.check(value)
+
+
+class Parameters:
+    """The values of this process.
+
+    Args:
+        at_start: those given at start, as text that `parse_parameter` has checked.
+    """
+
+    def __init__(self, at_start: Mapping[str, str]) -> None:
         self._values = {name: parameter.default for name, parameter in PARAMETERS.items()}
+        for name, text in at_start.items():
+            self._values[name] = _parsed(name, text)
+            self._changed(name)
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - parameters are of all types
         """The value of a parameter."""
@@ -65,18 +105,19 @@ class Parameters:
         return dict(self._values)
 
     def set(self, name: str, value: Any) -> Any:  # noqa: ANN401 - parameters are of all types
-        """Change a parameter; returns its old value.
+        """Change a parameter that exists and can be changed; returns its old value.
 
         Raises:
-            CommandError: InvalidOptions, there is no such parameter; IllegalOperation, it is fixed at start; BadValue.
+            CommandError: BadValue.
         """
-        parameter = PARAMETERS.get(name)
-        if parameter is None:
-            raise CommandError(ErrorCode.InvalidOptions, f"attempted to set unrecognized parameter [{name}]")
-        if parameter.check is None:
-            raise CommandError(ErrorCode.IllegalOperation, f"not allowed to change [{name}] at runtime")
+        check = PARAMETERS[name].check
+        assert check is not None, name
         old = self._values[name]
-        self._values[name] = parameter.check(value)
-        if parameter.on_change is not None:
-            parameter.on_change(self._values[name])
+        self._values[name] = check(value)
+        self._changed(name)
         return old
+
+    def _changed(self, name: str) -> None:
+        on_change = PARAMETERS[name].on_change
+        if on_change is not None:
+            on_change(self._values[name])

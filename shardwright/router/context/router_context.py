@@ -1,16 +1,20 @@
 """The state shared by all operations of a router process."""
 
+from pathlib import Path
 from time import time
 from typing import Any
 
 import trio
 
 from shardwright.config_servers.catalog_client import CatalogClient
+from shardwright.daemon.fail_points import FailPoints
 from shardwright.daemon.metrics import Metrics
+from shardwright.router.context.fail_point_names import FAIL_POINT_NAMES
 from shardwright.router.context.options import RouterOptions
 from shardwright.router.context.parameters import Parameters
 from shardwright.router.context.quiesce import Quiesce
 from shardwright.router.context.served_clients import ServedClients
+from shardwright.router.context.shared_counts import SharedCounts
 from shardwright.router.cursors.manager import CursorManager
 from shardwright.router.routing.routing_cache import RoutingCache
 from shardwright.router.routing.shards import ShardRegistry
@@ -36,6 +40,8 @@ class RouterContext:
         started: when the process began, in seconds since 1970.
         clock: the newest times seen in the cluster.
         parameters: the server parameters.
+        fail_points: where tests can make the router wait or fail.
+        shared_counts: counts that all processes of the router share.
         pools: connections to other servers.
         catalog: the config servers.
         shards: the shards and their members.
@@ -51,7 +57,10 @@ class RouterContext:
         self.metrics = metrics
         self.started = time()
         self.clock = VectorClock()
-        self.parameters = Parameters()
+        self.parameters = Parameters(options.parameters)
+        sockets = options.worker_sockets
+        self.shared_counts = SharedCounts(Path(sockets[0]).parent if sockets else None)
+        self.fail_points = FailPoints(FAIL_POINT_NAMES, self.shared_counts.counter)
         self.pools = ConnectionPools(_handshake, options.pool)
         config_servers = options.config_servers
         monitor = ReplicaSetMonitor(config_servers.set_name, config_servers.addresses, _handshake, self.pools)

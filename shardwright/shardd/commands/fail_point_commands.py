@@ -2,12 +2,9 @@
 
 from typing import Any
 
+from shardwright.daemon.fail_point_arguments import parse_configuration, parse_wait
 from shardwright.shardd.commands.command_registry import command
 from shardwright.shardd.commands.components import ShardComponents
-from shardwright.shardd.exchange.time_limit import seconds_allowed
-from shardwright.wire.arguments import Arguments
-from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
 from shardwright.wire.request import Request
 
 
@@ -16,13 +13,15 @@ async def configure_fail_point(shard: ShardComponents, request: Request) -> dict
     """Turn a fail point on or off; ``count`` in the reply is how often it has been entered.
 
     Raises:
-        CommandError: BadValue, the mode is invalid; or mongod's error for a fail point of its own.
+        CommandError: IllegalOperation, TypeMismatch or BadValue; or mongod's error for a fail point of its own.
     """
-    name = Arguments.of(request).string(b"configureFailPoint")
-    mode, data = Arguments.of(request).required_value(b"mode"), request.get(b"data", {})
-    if name not in shard.context.fail_points.names:
-        return await shard.context.mongod.command("admin", {"configureFailPoint": name, "mode": mode, "data": data})
-    return {"count": shard.context.fail_points.configure(name, mode, data)}
+    wanted = parse_configuration(request)
+    fail_points = shard.context.fail_points
+    if wanted.name in fail_points.names:
+        return {"count": fail_points.configure(wanted.name, wanted.mode, wanted.data)}
+    return await shard.context.mongod.command(
+        "admin", {"configureFailPoint": wanted.name, "mode": wanted.mode, "data": wanted.data}
+    )
 
 
 @command("waitForFailPoint", admin_only=True, primary_only=False, needs_identity=False, is_interruptible=True)
@@ -30,17 +29,12 @@ async def wait_for_fail_point(shard: ShardComponents, request: Request) -> dict[
     """Return when a fail point has been entered ``timesEntered`` times; as in MongoDB ``maxTimeMS`` is required.
 
     Raises:
-        CommandError: InvalidOptions without ``maxTimeMS``; or mongod's error for a fail point of its own.
+        CommandError: 40414 without ``maxTimeMS``; or mongod's error for a fail point of its own.
     """
-    name, times = (
-        Arguments.of(request).string(b"waitForFailPoint"),
-        Arguments.of(request).required_value(b"timesEntered"),
-    )
-    if seconds_allowed(request) == float("inf"):
-        raise CommandError(ErrorCode.InvalidOptions, "Missing required maxTimeMS")
-    if name not in shard.context.fail_points.names:
+    wait = parse_wait(request)
+    if wait.name not in shard.context.fail_points.names:
         return await shard.context.mongod.command(
-            "admin", {"waitForFailPoint": name, "timesEntered": times, "maxTimeMS": request.get(b"maxTimeMS")}
+            "admin", {"waitForFailPoint": wait.name, "timesEntered": wait.times, "maxTimeMS": wait.max_time_ms}
         )
-    await shard.context.fail_points.wait_entered(name, times)
+    await shard.context.fail_points.wait_entered(wait.name, wait.times)
     return {}

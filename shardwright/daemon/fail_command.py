@@ -1,0 +1,118 @@
+"""The fail point ``failCommand``: which commands it affects, and how.
+
+It fails a command before the command runs, delays it, closes the client's connection, or adds a write concern error to
+the reply of a write that has run.
+"""
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from typing import Any, Final
+
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+FAIL_COMMAND: Final = "failCommand"
+
+_NEVER_FAILS: Final = "configureFailPoint"
+"""Otherwise a fail point might be impossible to turn off."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandCall:
+    """A command that is about to run.
+
+    Attributes:
+        names: its name and aliases.
+        namespace: of the collection that it is run on.
+        app_name: of the client, "" if it sent none.
+    """
+
+    names: Set[str]
+    namespace: str
+    app_name: str
+
+
+class FailCommandError(CommandError):
+    """The error that ``failCommand`` causes; it has the labels that the test asks for and no others."""
+
+
+class FailCommandCloseError(OSError):
+    """The connection to the client is to be closed."""
+
+
+def fails_before(data: Mapping[str, Any], call: CommandCall) -> bool:
+    """Whether the fail point stops, delays or fails a command before it runs."""
+    return _is_affected(data, call) and (
+        data.get("closeConnection") is True or data.get("blockConnection") is True or _error_code(data) is not None
+    )
+
+
+def fails_after(data: Mapping[str, Any], call: CommandCall) -> bool:
+    """Whether the fail point adds a write concern error to a command's reply."""
+    return "writeConcernError" in data and _is_affected(data, call)
+
+
+def block_seconds(data: Mapping[str, Any]) -> float:
+    """How long a command is delayed.
+
+    Raises:
+        CommandError: InvalidOptions.
+    """
+    if data.get("blockConnection") is not True:
+        return 0.0
+    milliseconds = data.get("blockTimeMS")
+    if isinstance(milliseconds, bool) or not isinstance(milliseconds, int | float):
+        raise CommandError(ErrorCode.InvalidOptions, "must specify 'blockTimeMS' when 'blockConnection' is true")
+    if milliseconds < 0:
+        raise CommandError(ErrorCode.InvalidOptions, "'blockTimeMS' must be non-negative")
+    return int(milliseconds) / 1000
+
+
+def raise_failure(data: Mapping[str, Any]) -> None:
+    """Fail a command once it has been delayed.
+
+    Raises:
+        FailCommandCloseError: the client's connection is to be closed.
+        FailCommandError: the command fails.
+    """
+    if data.get("closeConnection") is True:
+        raise FailCommandCloseError("the fail point failCommand closes the connection")
+    code = _error_code(data)
+    if code is not None:
+        extra = data.get("errorExtraInfo")
+        raise FailCommandError(
+            code,
+            "Failing command via 'failCommand' failpoint",
+            labels=_labels(data),
+            extra=extra if isinstance(extra, Mapping) else None,
+        )
+
+
+def reply_fields(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that are added to the reply of a command that has run."""
+    labels = _labels(data)
+    return {
+        "writeConcernError": data["writeConcernError"],
+        **({"errorLabels": list(labels)} if labels else {}),
+    }
+
+
+def _is_affected(data: Mapping[str, Any], call: CommandCall) -> bool:
+    if _NEVER_FAILS in call.names:
+        return False
+    if data.get("namespace", call.namespace) != call.namespace or data.get("appName", call.app_name) != call.app_name:
+        return False
+    commands = data.get("failCommands")
+    return data.get("failAllCommands") is True or (
+        isinstance(commands, list) and any(each in call.names for each in commands if isinstance(each, str))
+    )
+
+
+def _error_code(data: Mapping[str, Any]) -> int | None:
+    code = data.get("errorCode")
+    return None if isinstance(code, bool) or not isinstance(code, int | float) else int(code)
+
+
+def _labels(data: Mapping[str, Any]) -> tuple[str, ...]:
+    labels = data.get("errorLabels")
+    return tuple(labels) if isinstance(labels, list) else ()

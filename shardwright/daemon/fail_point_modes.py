@@ -1,0 +1,93 @@
+"""The modes of ``configureFailPoint``: which of the calls that reach a fail point it affects."""
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import bson
+
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.type_names import type_name
+
+Count = Callable[[], int]
+"""Returns 0 when it is called first, then 1, and so on."""
+
+_INT32_MAX: Final = 2**31 - 1
+_KIND_AT: Final = 4
+"""Where the type byte of its only element is in a BSON document."""
+
+
+def parse_mode(mode: object, turn_off: Callable[[], None], count: Count) -> Callable[[], bool] | None:
+    """The function that decides each time whether the fail point fires; None for ``off``.
+
+    Args:
+        mode: the argument of the command.
+        turn_off: called when the fail point has fired for the last time.
+        count: counts the calls.
+
+    Raises:
+        CommandError: TypeMismatch, BadValue.
+    """
+    match mode:
+        case "off":
+            return None
+        case "alwaysOn":
+            return lambda: True
+        case str():
+            raise CommandError(ErrorCode.BadValue, f"unknown mode: {mode}")
+        case {"times": times}:
+            return _first(_whole_number("times", times), turn_off, count)
+        case {"skip": skipped}:
+            return _after(_whole_number("skip", skipped), count)
+        case {"activationProbability": probability}:
+            return _sometimes(probability)
+        case Mapping():
+            raise CommandError(
+                ErrorCode.BadValue,
+                "'mode' must be one of 'off', 'alwaysOn', '{times:n}', '{skip:n}' or '{activationProbability:p}'",
+            )
+    raise CommandError(ErrorCode.TypeMismatch, "'mode' must be a string or JSON object")
+
+
+def _whole_number(name: str, value: Any) -> int:  # noqa: ANN401 - whatever a client sent
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        kind = type_name(bson.encode({"": value})[_KIND_AT])
+        raise CommandError(ErrorCode.TypeMismatch, f'Expected field "{name}" to have numeric type, but found {kind}')
+    if value % 1:
+        raise CommandError(
+            ErrorCode.BadValue,
+            f'Expected field "{name}" to have a value exactly representable as a 64-bit integer, '
+            f"but found {name}: {value}",
+        )
+    if value < 0:
+        raise CommandError(ErrorCode.BadValue, f"'{name}' option to 'mode' must be positive")
+    if value > _INT32_MAX:
+        raise CommandError(ErrorCode.BadValue, f"'{name}' option to 'mode' is too large")
+    return int(value)
+
+
+def _first(times: int, turn_off: Callable[[], None], count: Count) -> Callable[[], bool]:
+    def fires() -> bool:
+        before = count()
+        if before >= times:
+            turn_off()
+        return before < times
+
+    return fires
+
+
+def _after(skipped: int, count: Count) -> Callable[[], bool]:
+    return lambda: count() >= skipped
+
+
+def _sometimes(probability: Any) -> Callable[[], bool]:  # noqa: ANN401 - whatever a client sent
+    if isinstance(probability, bool) or not isinstance(probability, int | float):
+        raise CommandError(
+            ErrorCode.TypeMismatch, "the 'activationProbability' option to 'mode' must be a double between 0 and 1"
+        )
+    if not 0 <= probability <= 1:
+        raise CommandError(
+            ErrorCode.BadValue, f"activationProbability must be between 0.0 and 1.0; found {probability:g}"
+        )
+    return lambda: random.random() < probability

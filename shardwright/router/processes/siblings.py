@@ -1,0 +1,35 @@
+"""Commands that have to take effect in all processes of a router."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from shardwright.router.context.router_context import RouterContext
+from shardwright.wire.errors import BackendError
+from shardwright.wire.request import Request
+
+_FROM_SIBLING: Final = "$fromSibling"
+"""Marks a command that was sent on, which is not sent on again."""
+
+
+def is_from_sibling(request: Request) -> bool:
+    """Whether another process of this router has sent a command on."""
+    return _FROM_SIBLING.encode() in request.fields
+
+
+async def send_to_siblings(context: RouterContext, db: str, command: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Send a command to all other processes of this router; returns their replies.
+
+    A process that does not answer has crashed. The one that replaces it begins without what commands have changed.
+
+    Raises:
+        CommandError: one of them refused it.
+    """
+    replies = []
+    for index, socket in enumerate(context.options.worker_sockets):
+        if index == context.options.worker_index:
+            continue
+        try:
+            replies.append(await context.pools[socket].command(db, {**command, _FROM_SIBLING: True}))
+        except BackendError:
+            continue
+    return replies

@@ -1,0 +1,172 @@
+"""Test commands of the router, and its fail point ``failCommand``."""
+
+import threading
+from typing import Any
+
+import pytest
+
+from shardwright.router.context.parameters import parse_parameter
+from tests.fail_points import fail_point
+from tests.integration.raw_client import raw_client
+from tests.integration.routers import connect_to_all, extra_router
+from tests.local_cluster import RunningCluster
+from tests.router.lone_router import TEST_COMMANDS, run_lone, run_one
+
+Command = dict[str, Any]
+
+PING_FAILS = {"failCommands": ["ping"], "errorCode": 91}
+DB = "fail_points"
+
+
+def configure(mode: Any, data: Command | None = None) -> Command:  # noqa: ANN401 - also wrong ones
+    return {"configureFailPoint": "failCommand", "mode": mode, **({} if data is None else {"data": data})}
+
+
+def test_test_commands_are_off_for_users() -> None:
+    assert run_one(configure("off"))["codeName"] == "CommandNotFound"
+    assert run_one({"waitForFailPoint": "failCommand"})["codeName"] == "CommandNotFound"
+    assert "configureFailPoint" not in run_one({"listCommands": 1})["commands"]
+    assert run_one({"getParameter": 1, "enableTestCommands": 1})["enableTestCommands"] is False
+    assert "setParameter" not in run_one({"getCmdLineOpts": 1})["parsed"]
+
+
+def test_how_a_driver_learns_that_test_commands_are_on() -> None:
+    assert run_one({"getParameter": 1, "enableTestCommands": 1}, **TEST_COMMANDS)["enableTestCommands"] is True
+    assert run_one({"getCmdLineOpts": 1}, **TEST_COMMANDS)["parsed"]["setParameter"] == {"enableTestCommands": "1"}
+    assert "configureFailPoint" in run_one({"listCommands": 1}, **TEST_COMMANDS)["commands"]
+
+
+def test_test_commands_cannot_be_enabled_later() -> None:
+    assert run_one({"setParameter": 1, "enableTestCommands": 1}) == {
+        "ok": 0.0,
+        "errmsg": "not allowed to change [enableTestCommands] at runtime",
+    }
+
+
+@pytest.mark.parametrize("text", ["enableTestCommands", "enableTestCommands=perhaps", "maxBSONDepth=5", "logLevel=9"])
+def test_parameter_of_the_command_line_is_checked(text: str) -> None:
+    with pytest.raises(ValueError, match="is n"):
+        parse_parameter(text)
+
+
+def test_command_fails_while_the_fail_point_is_on() -> None:
+    replies = run_lone(configure("alwaysOn", PING_FAILS), {"ping": 1}, configure("off"), {"ping": 1}, **TEST_COMMANDS)
+    assert replies == [
+        {"count": 0, "ok": 1.0},
+        {
+            "ok": 0.0,
+            "errmsg": "Failing command via 'failCommand' failpoint",
+            "code": 91,
+            "codeName": "ShutdownInProgress",
+        },
+        {"count": 1, "ok": 1.0},
+        {"ok": 1.0},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"), [({"times": 2}, [0, 0, 1]), ({"skip": 2}, [1, 1, 0]), ({"activationProbability": 0}, [1] * 3)]
+)
+def test_modes(mode: Command, expected: list[int]) -> None:
+    _, *replies = run_lone(configure(mode, PING_FAILS), *[{"ping": 1}] * 3, **TEST_COMMANDS)
+    assert [reply["ok"] for reply in replies] == expected
+
+
+def test_only_commands_that_match_count() -> None:
+    data = {**PING_FAILS, "appName": "other"}
+    commands = [configure({"times": 1}, data), {"ping": 1}, configure("off")]
+    assert [reply.get("count") for reply in run_lone(*commands, app_name="app", **TEST_COMMANDS)] == [0, None, 0]
+    assert [reply.get("count") for reply in run_lone(*commands, app_name="other", **TEST_COMMANDS)] == [0, None, 1]
+
+
+def test_max_time_bounds_a_blocked_command() -> None:
+    data = {"failCommands": ["ping"], "blockConnection": True, "blockTimeMS": 60_000}
+    _, reply = run_lone(configure("alwaysOn", data), {"ping": 1, "maxTimeMS": 1}, **TEST_COMMANDS)
+    assert (reply["code"], reply["errmsg"]) == (50, "operation exceeded time limit")
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "message"),
+    [
+        (configure("xx"), 2, "unknown mode: xx"),
+        (configure(1), 14, "'mode' must be a string or JSON object"),
+        (configure({"times": -1}), 2, "'times' option to 'mode' must be positive"),
+        (configure({"times": "a"}), 14, 'Expected field "times" to have numeric type, but found string'),
+        (
+            configure({"skip": 1.5}),
+            2,
+            'Expected field "skip" to have a value exactly representable as a 64-bit integer, but found skip: 1.5',
+        ),
+        (configure({"activationProbability": 2}), 2, "activationProbability must be between 0.0 and 1.0; found 2"),
+        (
+            configure({}),
+            2,
+            "'mode' must be one of 'off', 'alwaysOn', '{times:n}', '{skip:n}' or '{activationProbability:p}'",
+        ),
+        ({"configureFailPoint": "nosuch", "mode": "off"}, 266, "nosuch not found"),
+        ({"configureFailPoint": "failCommand"}, 20, "When setting a failpoint, you must supply a 'mode'"),
+        ({**configure("off"), "data": 5}, 14, "the 'data' option must be a JSON object"),
+        (
+            {"waitForFailPoint": "failCommand", "timesEntered": 1},
+            40414,
+            "BSON field 'waitForFailPoint.maxTimeMS' is missing but a required field",
+        ),
+        ({"waitForFailPoint": "nosuch", "timesEntered": 1, "maxTimeMS": 100}, 266, "nosuch not found"),
+        ({"waitForFailPoint": "failCommand", "timesEntered": 1, "maxTimeMS": 1}, 50, "operation exceeded time limit"),
+    ],
+    ids=str,
+)
+def test_errors_are_those_of_mongod(command: Command, code: int, message: str) -> None:
+    reply = run_one(command, **TEST_COMMANDS)
+    assert (reply["code"], reply["errmsg"]) == (code, message)
+
+
+def test_on_a_cluster(cluster: RunningCluster) -> None:
+    """An error, a write concern error after the write, a closed connection, and a wait for a blocked find."""
+    with cluster.direct("router.0", appName=DB) as client, cluster.direct("router.0") as other:
+        collection = client[DB].failing
+        collection.drop()
+        where = {"appName": DB}
+        insert = {"insert": "failing", "documents": [{"_id": 1}]}
+        with fail_point(client, "failCommand", {"times": 1}, failCommands=["insert"], errorCode=11, **where):
+            assert run(client, insert)["code"] == 11
+            assert run(client, insert)["n"] == 1
+        error = {"code": 64, "errmsg": "later"}
+        with fail_point(
+            client, "failCommand", failCommands=["find", "delete"], writeConcernError=error, errorLabels=["L"], **where
+        ):
+            delete = {"delete": "failing", "deletes": [{"q": {"_id": 1}, "limit": 1}]}
+            reply = run(client, delete)
+            assert (reply["n"], reply["writeConcernError"], reply["errorLabels"]) == (1, error, ["L"])
+            assert "writeConcernError" not in run(client, {"find": "failing"})
+        with fail_point(client, "failCommand", {"times": 1}, failCommands=["ping"], closeConnection=True):
+            with raw_client(cluster.address("router.0")) as raw:
+                raw.send_command({"ping": 1})
+                assert raw.is_closed_by_server()
+        blocked: Command = {"failCommands": ["find"], "blockConnection": True, "blockTimeMS": 100}
+        with fail_point(other, "failCommand", **blocked, **where) as point:
+            finding = threading.Thread(target=run, args=(client, {"find": "failing"}))
+            finding.start()
+            point.wait_entered()
+            finding.join()
+        client.drop_database(DB)
+
+
+def run(client: Any, command: Command) -> Command:  # noqa: ANN401 - MongoClient
+    reply: Command = client[DB].command(command, check=False)
+    return reply
+
+
+def test_fail_point_of_a_router_of_several_workers(cluster: RunningCluster) -> None:
+    """It is on in all of them, and ``times`` counts the commands of all of them."""
+    options = ("--workers", "2", "--set-parameter", "enableTestCommands=1")
+    with extra_router(cluster, *options) as (address, _):
+        clients = connect_to_all(address, workers=2, connections=12)
+        assert clients[0].command(configure("alwaysOn", PING_FAILS))["ok"] == 1
+        assert {client.command({"ping": 1})["ok"] for client in clients} == {0}
+        assert clients[1].command(configure({"times": 3}, PING_FAILS))["count"] == 12
+        assert sum(client.command({"ping": 1})["ok"] for client in clients) == 9
+        assert clients[2].command(configure("off"))["count"] == 15
+        assert {client.command({"ping": 1})["ok"] for client in clients} == {1}
+        for client in clients:
+            client.socket.close()
