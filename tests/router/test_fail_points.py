@@ -139,10 +139,12 @@ def test_on_a_cluster(cluster: RunningCluster) -> None:
             reply = run(client, delete)
             assert (reply["n"], reply["writeConcernError"], reply["errorLabels"]) == (1, error, ["L"])
             assert "writeConcernError" not in run(client, {"find": "failing"})
-        with fail_point(client, "failCommand", {"times": 1}, failCommands=["ping"], closeConnection=True):
-            with raw_client(cluster.address("router.0")) as raw:
-                raw.send_command({"ping": 1})
-                assert raw.is_closed_by_server()
+        with (
+            fail_point(client, "failCommand", {"times": 1}, failCommands=["ping"], closeConnection=True),
+            raw_client(cluster.address("router.0")) as raw,
+        ):
+            raw.send_command({"ping": 1})
+            assert raw.is_closed_by_server()
         blocked: Command = {"failCommands": ["find"], "blockConnection": True, "blockTimeMS": 100}
         with fail_point(other, "failCommand", **blocked, **where) as point:
             finding = threading.Thread(target=run, args=(client, {"find": "failing"}))
