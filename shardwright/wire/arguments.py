@@ -3,7 +3,7 @@
 That parser treats a null field as a missing one, whether the field is required or not.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from decimal import Decimal
 from enum import Enum
 from typing import Any, Final
@@ -16,7 +16,7 @@ from bson.timestamp import Timestamp
 from shardwright.wire import rawbson
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.field_errors import missing_field, value_too_small, wrong_type
+from shardwright.wire.field_errors import missing_field, unknown_field, value_too_small, wrong_type
 from shardwright.wire.request import Request, documents_of_array
 from shardwright.wire.type_names import type_name
 
@@ -26,6 +26,14 @@ INT64_MIN: Final = -(1 << 63)
 NUMBERS: Final = frozenset({rawbson.INT32, rawbson.INT64, rawbson.DOUBLE, rawbson.DECIMAL128})
 NUMBER_NAMES: Final = ("long", "int", "decimal", "double")
 """The types of numbers in the order in which MongoDB's errors name them."""
+
+GENERIC_ARGUMENTS: Final = frozenset(
+    {
+        *(b"apiDeprecationErrors", b"apiStrict", b"apiVersion", b"comment", b"lsid", b"maxTimeMS", b"readConcern"),
+        *(b"txnNumber", b"writeConcern"),
+    }
+)
+"""Arguments of every command; so are those whose names begin with a dollar sign."""
 
 _UUID_BYTES: Final = 16
 
@@ -82,6 +90,16 @@ class Arguments:
             struct: MongoDB's name of its arguments in errors, if that is not the command's name.
         """
         return cls(request.body, struct or request.name, request.fields)
+
+    def refuse_unknown(self, known: Container[bytes]) -> None:
+        """Refuse arguments that neither this command nor every command has.
+
+        Raises:
+            CommandError: 40415.
+        """
+        for name in self._fields:
+            if name not in known and name not in GENERIC_ARGUMENTS and not name.startswith(b"$"):
+                raise unknown_field(self._path_of(name))
 
     def has(self, name: bytes) -> bool:
         """Whether the field is present, even if null."""

@@ -7,9 +7,10 @@ from shardwright.router.commands.command_registry import command
 from shardwright.router.operations.operation import Operation
 from shardwright.router.processes.workers import tell_supervisor_log_was_rotated
 from shardwright.router.replies.own_reply import Reply
+from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.field_errors import unknown_field, wrong_type
+from shardwright.wire.field_errors import wrong_type
 from shardwright.wire.rawbson import BOOL, DECIMAL128, DOUBLE, INT32, INT64, STRING
 from shardwright.wire.request import Request
 from shardwright.wire.type_names import type_name
@@ -18,13 +19,6 @@ _NAME: Final = b"logRotate"
 _KINDS: Final = frozenset({BOOL, INT32, INT64, DOUBLE, DECIMAL128, STRING})
 _SERVER: Final = "server"
 """The only log; a genuine server may have an audit log too."""
-
-_GENERIC: Final = frozenset(
-    {
-        *(b"apiDeprecationErrors", b"apiStrict", b"apiVersion", b"comment", b"lsid", b"maxTimeMS", b"readConcern"),
-        *(b"txnNumber", b"writeConcern"),
-    }
-)
 
 
 @command("logRotate", admin_only=True)
@@ -40,8 +34,6 @@ def _check(request: Request) -> None:
     kind = request.fields[_NAME][0]
     if kind not in _KINDS:
         raise wrong_type("logRotate.logRotate", kind, type_name(BOOL), type_name(STRING))
-    for name in request.fields:
-        if name != _NAME and name not in _GENERIC and not name.startswith(b"$"):
-            raise unknown_field(f"logRotate.{name.decode(errors='replace')}")
+    Arguments.of(request, "logRotate").refuse_unknown((_NAME,))
     if kind == STRING and request.get(_NAME) != _SERVER:
         raise CommandError(ErrorCode.NoSuchKey, FAILED)

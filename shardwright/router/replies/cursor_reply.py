@@ -9,7 +9,7 @@ from typing import Any, Final
 import bson
 
 from shardwright.router.replies.shard_reply import ShardReply
-from shardwright.wire.errors import RemoteProtocolError
+from shardwright.wire.errors import CommandError, RemoteProtocolError
 from shardwright.wire.message import OpMsg
 from shardwright.wire.rawbson import (
     ARRAY,
@@ -19,6 +19,7 @@ from shardwright.wire.rawbson import (
     InvalidBSONError,
     array_documents,
     array_of_documents,
+    decode_document,
     decode_value,
     element,
     encode_elements,
@@ -162,15 +163,21 @@ def cursor_element(
 
 
 def first_batch(reply: bytes | dict[str, Any] | None) -> list[bytes]:
-    """The documents of the first batch in a successful reply of the router's own.
+    """The documents of the first batch in a reply of the router's own.
 
     Args:
         reply: its frame, or a dict for a reply without documents.
+
+    Raises:
+        CommandError: the reply is a shard's error, which was to be forwarded.
     """
     if not isinstance(reply, bytes):
         return []
     body = OpMsg(reply).body
-    return array_documents(body, index(body, index(body)[b"cursor"][2])[FIRST_BATCH])
+    cursor = index(body).get(b"cursor")
+    if cursor is None:
+        raise CommandError.from_reply(decode_document(body))
+    return array_documents(body, index(body, cursor[2])[FIRST_BATCH])
 
 
 def empty_cursor(namespace: str) -> dict[str, Any]:

@@ -1,0 +1,127 @@
+"""``mapReduce``: an aggregation with JavaScript functions, and a reply of its own form."""
+
+from typing import Final
+
+from shardwright.router.commands.command_registry import command
+from shardwright.router.operations.aggregation import run_aggregate
+from shardwright.router.operations.operation import Operation
+from shardwright.router.reads.map_reduce import MapReduce, Output, internal_error
+from shardwright.router.replies.cursor_reply import first_batch
+from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.shard_reply import ShardedViewError
+from shardwright.sharding.timestamps import unpack_timestamp
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.message import OpMsg
+from shardwright.wire.rawbson import ARRAY, array_of_documents, decode_value, element, encode_elements, find, index
+
+BSON_BYTES_MAX: Final = 16_793_600
+"""MongoDB's bound on documents that a server builds itself."""
+
+
+@command("mapReduce", aliases=("mapreduce",))
+async def map_reduce(operation: Operation) -> Reply:
+    """Runs JavaScript functions over a collection's documents and combines their results by key."""
+    request = operation.request
+    arguments = MapReduce.parse(request)
+    output = arguments.output
+    if output.namespace is None and b"writeConcern" in request.fields:
+        raise CommandError(ErrorCode.InvalidOptions, "Command does not support writeConcern")
+    await _refuse_view(operation)
+    if output.must_be_sharded:
+        await _require_sharded(operation, output)
+    aggregate = arguments.as_aggregate(request, unpack_timestamp(operation.context.clock.time.cluster_time))
+    running = Operation(operation.context, operation.client, aggregate)
+    try:
+        reply = await run_aggregate(running, operation.namespace)
+        documents = first_batch(reply)
+    except ShardedViewError:
+        raise _on_view() from None
+    except CommandError as error:
+        raise internal_error(error) from error
+    finally:
+        operation.targeted, operation.retries = running.targeted, running.retries
+    if output.namespace is not None:
+        return _written(operation, output, reply)
+    return _inline(operation, reply, documents)
+
+
+def _inline(operation: Operation, reply: Reply, documents: list[bytes]) -> Reply:
+    """The reply with all results, which have to fit into it.
+
+    Raises:
+        CommandError: BSONObjectTooLarge.
+    """
+    if not isinstance(reply, bytes):
+        return {"results": []}
+    body = OpMsg(reply).body
+    cursor = index(body, index(body)[b"cursor"][2])
+    results = array_of_documents(documents)
+    cursor_id = decode_value(body, cursor[b"id"])
+    if cursor_id:
+        operation.context.cursors.kill(cursor_id)
+        raise internal_error(
+            CommandError(
+                ErrorCode.BSONObjectTooLarge,
+                f"BSONObj size: more than {len(results)} is invalid. Size must be between 0 and {BSON_BYTES_MAX}(16MB)",
+            )
+        )
+    return operation.raw_reply(element(b"results", ARRAY, results))
+
+
+def _written(operation: Operation, output: Output, reply: Reply) -> Reply:
+    elements = encode_elements({"result": output.result})
+    if isinstance(reply, bytes):
+        body = OpMsg(reply).body
+        failed = find(body, b"writeConcernError")
+        if failed is not None:
+            elements += body[failed[1] : failed[3]]
+    return operation.raw_reply(elements)
+
+
+async def _refuse_view(operation: Operation) -> None:
+    """Refuse a view, which an aggregation could read.
+
+    Raises:
+        CommandError: CommandNotSupportedOnView; or the primary shard could not be asked.
+    """
+    try:
+        routing = await operation.context.routing.collection(operation.namespace)
+    except CommandError as error:
+        if error.code == ErrorCode.NamespaceNotFound:
+            return
+        raise
+    if routing.is_sharded:
+        return
+    request = operation.request
+    views = {"listCollections": 1, "filter": {"name": request.collection, "type": "view"}, "nameOnly": True}
+    listed = await operation.context.sender.command(routing.primary, request.db, views, may_repeat=True)
+    if listed["cursor"]["firstBatch"]:
+        raise _on_view()
+
+
+async def _require_sharded(operation: Operation, output: Output) -> None:
+    """Refuse an output collection that has to be sharded and is not.
+
+    Raises:
+        CommandError: InvalidOptions.
+    """
+    try:
+        routing = await operation.context.routing.collection(str(output.namespace))
+    except CommandError as error:
+        if error.code != ErrorCode.NamespaceNotFound:
+            raise
+    else:
+        if routing.is_sharded:
+            return
+    raise internal_error(
+        CommandError(
+            ErrorCode.InvalidOptions,
+            "Cannot use mapReduce to create a new sharded collection. Please create and shard the target collection "
+            "before proceeding.",
+        )
+    )
+
+
+def _on_view() -> CommandError:
+    return CommandError(ErrorCode.CommandNotSupportedOnView, "mapReduce on a view is not supported")
