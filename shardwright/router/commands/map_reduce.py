@@ -19,7 +19,7 @@ BSON_BYTES_MAX: Final = 16_793_600
 """MongoDB's bound on documents that a server builds itself."""
 
 
-@command("mapReduce", aliases=("mapreduce",))
+@command("mapReduce", aliases=("mapreduce",), supports_write_concern=True)
 async def map_reduce(operation: Operation) -> Reply:
     """Runs JavaScript functions over a collection's documents and combines their results by key."""
     request = operation.request
