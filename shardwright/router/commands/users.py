@@ -57,7 +57,7 @@ def _reading(summary: str) -> CommandHandler:
 
 
 for _name, _summary in _WRITES.items():
-    command(_name)(_writing(_summary))
+    command(_name, supports_write_concern=True)(_writing(_summary))
 for _name, _summary in _READS.items():
     command(_name, reads=True)(_reading(_summary))
 
