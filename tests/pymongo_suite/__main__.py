@@ -1,6 +1,6 @@
 """Runs PyMongo's suite, and Motor's, on a plain replica set and on a cluster, and prints how they compare by file.
 
-``python -m tests.pymongo_suite [FILE…] [--replica-set HOST:PORT] [--cluster HOST:PORT] [--tests EXPRESSION]``
+``python -m tests.pymongo_suite [FILE…] [--replica-set HOST:PORT | --reuse] [--cluster HOST:PORT] [--tests EXPRESSION]``
 
 Exit status 1 if a test is lost that ``exceptions.md`` does not list, or if it lists one that is not.
 """
@@ -16,6 +16,7 @@ from tests.pymongo_suite.comparison import Comparison
 from tests.pymongo_suite.deployments import cluster, replica_set
 from tests.pymongo_suite.exceptions import read_exceptions
 from tests.pymongo_suite.files import MOTOR, PYMONGO
+from tests.pymongo_suite.results import Results
 from tests.pymongo_suite.suite_run import SuiteRun
 from tests.pymongo_suite.table import table
 from tests.source_distributions import ROOT
@@ -28,7 +29,9 @@ def main() -> int:
     options = _options()
     with ExitStack() as deployments:
         data = Path(deployments.enter_context(tempfile.TemporaryDirectory(prefix="pymongo_suite")))
-        plain = options.replica_set or deployments.enter_context(replica_set(data / "replica_set"))
+        plain = None
+        if not options.reuse:
+            plain = options.replica_set or deployments.enter_context(replica_set(data / "replica_set"))
         sharded = options.cluster or deployments.enter_context(cluster(data / "cluster"))
         comparisons = [_compare(file, plain, sharded, options.tests) for file in options.files or (*PYMONGO, *MOTOR)]
     print(table(comparisons))
@@ -40,17 +43,27 @@ def _options() -> argparse.Namespace:
     parser.add_argument("files", nargs="*", metavar="FILE", help="a file of the suite, such as test_cursor")
     parser.add_argument("--replica-set", metavar="HOST:PORT", help="run on this primary instead of a new one")
     parser.add_argument("--cluster", metavar="HOST:PORT", help="run on this router instead of that of a new cluster")
+    parser.add_argument(
+        "--reuse", action="store_true", help="run on the cluster only, and compare with the last results"
+    )
     parser.add_argument("--tests", metavar="EXPRESSION", help="only tests that match, as pytest's -k")
     return parser.parse_args()
 
 
-def _compare(file: str, plain: str, sharded: str, tests: str | None) -> Comparison:
+def _compare(file: str, plain: str | None, sharded: str, tests: str | None) -> Comparison:
     arguments = ["-k", tests] if tests else []
-    on_replica_set = SuiteRun(plain, _REPORTS / "replica_set").run(file, *arguments)
+    on_replica_set = _on_replica_set(file, plain, *arguments)
     on_cluster = SuiteRun(sharded, _REPORTS / "cluster").run(file, *arguments)
+    if tests:
+        on_replica_set = {test: outcome for test, outcome in on_replica_set.items() if test in on_cluster}
     comparison = Comparison(file, on_replica_set, on_cluster, read_exceptions().get(file, frozenset()))
     print(f"{file}: {len(comparison.lost)} lost", file=sys.stderr)
     return comparison
+
+
+def _on_replica_set(file: str, address: str | None, *arguments: str) -> Results:
+    run = SuiteRun(address or "", _REPORTS / "replica_set")
+    return run.last(file) if address is None else run.run(file, *arguments)
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ class SuiteRun:
         Raises:
             SuiteError: pytest ended without a report, or did not end.
         """
-        report = self.reports / f"{file}.xml"
+        report = self._report(file)
         report.parent.mkdir(parents=True, exist_ok=True)
         report.unlink(missing_ok=True)
         with report.with_suffix(".log").open("wb") as log:
@@ -57,6 +57,19 @@ class SuiteRun:
         if not report.exists():
             raise SuiteError(f"{file} ended without a report: see {log.name}")
         return read_results(report)
+
+    def last(self, file: str) -> Results:
+        """The results of the last time that a file was run.
+
+        Raises:
+            SuiteError: it never was.
+        """
+        if not self._report(file).exists():
+            raise SuiteError(f"{file} has never been run: {self._report(file)} does not exist")
+        return read_results(self._report(file))
+
+    def _report(self, file: str) -> Path:
+        return self.reports / f"{file}.xml"
 
     def _command(self, report: Path) -> list[str]:
         configuration = ["-c", str(_HERE / "pytest.ini"), "--rootdir", "."]
