@@ -68,6 +68,7 @@ class ShardServer:
             on_range_deletion=self.range_deletions.observe,
             on_gap=self._on_missed_changes,
         )
+        context.sidecar.certainty.catch_up_by(self._on_missed_changes)
         self._terms = Terms(
             context,
             (

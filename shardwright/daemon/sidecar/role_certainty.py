@@ -5,6 +5,9 @@ state. Meanwhile its mongod may have stepped down, another primary may have chan
 mongod may have been elected again. So after a pause the daemon trusts nothing until the mongod has answered a hello
 that was sent afterwards. The pause is detected at the time of use, by a clock that also runs while the machine is
 suspended: a task that watches the clock might itself run only after the first operation.
+
+On a secondary it is not the role that matters, but what the mongod has applied in the meantime, which the daemon
+otherwise learns a moment later from the oplog.
 """
 
 import time
@@ -51,6 +54,7 @@ class RoleCertainty:
         self._settled: int | None = None
         self._change = trio.Event()
         self._asking = trio.Lock()
+        self._catch_up: Callable[[], Awaitable[None]] | None = None
         self._scopes: set[trio.CancelScope] = set()
 
     @property
@@ -63,6 +67,14 @@ class RoleCertainty:
         self._settled = term
         self._change.set()
         self._change = trio.Event()
+
+    def catch_up_by(self, catch_up: Callable[[], Awaitable[None]]) -> None:
+        """Have a secondary call ``catch_up`` after each pause, before it relies on anything that it knows.
+
+        Its mongod may have applied much meanwhile. The call is cancelled if the role changes. It raises BackendError if
+        the mongod does not answer.
+        """
+        self._catch_up = catch_up
 
     @contextmanager
     def while_role_lasts(self) -> Iterator[trio.CancelScope]:
@@ -122,6 +134,11 @@ class RoleCertainty:
                 return
             pauses = self._pauses
             hello = await self._ask_hello()
+            if self._catch_up is not None and hello.get("secondary"):
+                with self.while_role_lasts() as scope:
+                    await self._catch_up()
+                if scope.cancelled_caught:
+                    return
             self._is_in_doubt()
             if self._pauses == pauses:
                 self._mirror.meet(hello)

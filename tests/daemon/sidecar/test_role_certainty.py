@@ -73,6 +73,57 @@ def test_a_hello_after_the_pause_makes_it_certain_again(world: World) -> None:
     assert world.asked == 1
 
 
+def secondary(counter: int) -> dict[str, Any]:
+    process = {"processId": PROCESS, "counter": counter}
+    return {"topologyVersion": process, "isWritablePrimary": False, "secondary": True}
+
+
+def test_a_secondary_catches_up_after_a_pause_before_it_is_certain(world: World) -> None:
+    world.answer = secondary(2)
+    world.mirror.meet(world.answer)
+    world.certainty.settle(None)
+    seen: list[bool] = []
+
+    async def catch_up() -> None:
+        await trio.lowlevel.checkpoint()
+        seen.append(world.certainty.is_certain)
+
+    world.certainty.catch_up_by(catch_up)
+    assert world.certainty.is_certain
+    world.pause()
+    run(world.certainty.wait_certain)
+    assert world.certainty.is_certain
+    assert seen == [False]
+
+
+def test_a_primary_does_not_catch_up(world: World) -> None:
+    async def catch_up() -> None:
+        raise AssertionError
+
+    world.certainty.catch_up_by(catch_up)
+    world.pause()
+    run(world.certainty.wait_certain)
+    assert world.certainty.is_certain
+
+
+def test_catching_up_ends_when_the_role_changes(world: World) -> None:
+    """What a secondary reads must not replace what it learns as a primary."""
+    world.answer = secondary(2)
+    world.mirror.meet(world.answer)
+
+    async def catch_up() -> None:
+        world.answer = hello(3, term=5)
+        world.mirror.meet(world.answer)
+        world.certainty.end_role()
+        world.certainty.settle(5)
+        await trio.sleep_forever()
+
+    world.certainty.catch_up_by(catch_up)
+    world.pause()
+    run(world.certainty.wait_certain)
+    assert world.certainty.is_certain
+
+
 def test_another_term_is_known_but_not_settled(world: World) -> None:
     world.pause()
     world.answer = hello(2, term=5)
