@@ -14,6 +14,7 @@ from shardwright.daemon.fail_command import FailCommandError
 from shardwright.daemon.namespaces import namespace_of
 from shardwright.daemon.outcomes import OK, outcome_of_failure, outcome_of_success
 from shardwright.daemon.reserved_session_ids import refuse_reserved_session
+from shardwright.router.commands.command_help import asks_for_help, help_for
 from shardwright.router.commands.command_registry import Command, CommandHandler, enabled_commands
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.fail_command import under_fail_command
@@ -78,6 +79,8 @@ class Dispatcher:
             if not entry.begins_in_reactor:
                 await in_own_task()
             handler = under_fail_command(entry) if context.fail_points.is_any_on else entry.handler
+            if b"help" in request.fields and asks_for_help(request):
+                handler = help_for(entry)
             result = await (_run_within(max_time_ms, handler, operation) if max_time_ms else handler(operation))
             if client.is_disconnected:
                 outcome = outcome_of_success(client, request)

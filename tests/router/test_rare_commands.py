@@ -274,3 +274,15 @@ def test_list_local_sessions_refused(router: Client, plain: Client, stages: list
     assert refused["ok"] == 0
     if stages[0].get("$listLocalSessions"):
         assert refused == run(plain, command)
+
+
+@pytest.mark.parametrize("command", [{"find": 5, "unknown": 1}, {"serverStatus": 1}, {"nonsense": 1}], ids=str)
+@pytest.mark.parametrize("value", [True, 1, "x", False, 0, None])
+def test_help(router: Client, plain: Client, command: Command, value: object) -> None:
+    """The text is the router's own; whether it is returned depends on the value as on a mongod."""
+    ours, theirs = (run(client, {**command, "help": value}, DB) for client in (router, plain))
+    assert ("help" in ours, ours["ok"]) == ("help" in theirs, theirs["ok"])
+    if "help" in ours:
+        name = next(iter(command))
+        assert ours["help"].startswith(f"help for: {name} ")
+        assert theirs["help"].startswith(f"help for: {name} ")

@@ -1,0 +1,90 @@
+"""Every helper that mongosh has is tried by some script, or there is a reason why none can."""
+
+from typing import Final
+
+import pytest
+
+from shardwright.mongosh_compat.runner import SCRIPTS, run_code
+from tests.local_cluster import RunningCluster
+
+OBJECTS: Final = {"sh": "sh", "db": "db", "collection": "db.c", "cursor": "db.c.find()"}
+
+NOT_TRIED: Final[dict[str, dict[str, str]]] = {
+    "sh": {
+        **dict.fromkeys(
+            (
+                *("moveCollection", "abortMoveCollection", "unshardCollection", "abortUnshardCollection"),
+                *("getTransitionToDedicatedConfigServerStatus", "shardDrainingStatus"),
+            ),
+            "MongoDB 8.0",
+        ),
+        "checkMetadataConsistency": "MongoDB 7.0",
+        "shardAndDistributeCollection": "MongoDB 8.0, and reshardCollection before",
+        **dict.fromkeys(
+            ("reshardCollection", "abortReshardCollection", "commitReshardCollection"),
+            "resharding is not supported yet",
+        ),
+        "balancerCollectionStatus": "there is no balancer yet",
+        "getShardedDataDistribution": "the stage $shardedDataDistribution is not supported yet",
+    },
+    "db": {
+        **dict.fromkeys(
+            ("cloneCollection", "cloneDatabase", "copyDatabase", "printSlaveReplicationInfo"),
+            "mongosh itself refuses it",
+        ),
+        **dict.fromkeys(("auth", "logout"), "authentication is not supported yet"),
+        **dict.fromkeys(("getProfilingStatus", "setProfilingLevel"), "the command profile is not supported yet"),
+        **dict.fromkeys(("getLogComponents", "setLogLevel"), "logComponentVerbosity is not supported yet"),
+        "checkMetadataConsistency": "MongoDB 7.0",
+        "createEncryptedCollection": "needs a client with automatic encryption",
+        "rotateCertificates": "connections are not encrypted yet",
+        "shutdownServer": "would end the router that other tests use",
+        "sql": "Atlas only",
+        "watch": "change streams are not supported yet",
+    },
+    "collection": {
+        **dict.fromkeys(("analyzeShardKey", "configureQueryAnalyzer", "checkMetadataConsistency"), "MongoDB 7.0"),
+        "getShardLocation": "MongoDB 8.1",
+        **dict.fromkeys(
+            (
+                *("createSearchIndex", "createSearchIndexes", "dropSearchIndex", "getSearchIndexes"),
+                "updateSearchIndex",
+            ),
+            "Atlas only",
+        ),
+        "compactStructuredEncryptionData": "needs a client with automatic encryption",
+        "mapReduce": "not supported yet",
+        "reIndex": "a mongos has no such command either",
+        "watch": "change streams are not supported yet",
+    },
+    "cursor": {
+        **dict.fromkeys(("maxScan", "oplogReplay"), "removed from MongoDB before 6.0"),
+        "disableBlockWarnings": "is about mongosh's own output",
+        "noCursorTimeout": "mongosh sets a flag that its driver does not know",
+        "toJSON": "is about mongosh's own output",
+    },
+}
+"""The helpers that no script tries, and why."""
+
+NAMES_OF: Final = """
+    (() => {
+        const names = new Set();
+        for (let each = Object.getPrototypeOf(%s); Object.getPrototypeOf(each); each = Object.getPrototypeOf(each))
+            Object.getOwnPropertyNames(each).filter((name) => /^[a-z]/.test(name)).forEach((name) => names.add(name));
+        names.delete("constructor");
+        return [...names].join(" ");
+    })()
+"""
+
+
+def names_of(uri: str, expression: str) -> set[str]:
+    """The methods of an object of mongosh."""
+    return set(run_code(uri, NAMES_OF % expression).check().split())
+
+
+@pytest.mark.parametrize("kind", OBJECTS)
+def test_every_helper_is_tried(cluster: RunningCluster, kind: str) -> None:
+    source = "".join(path.read_text(encoding="utf-8") for path in SCRIPTS.glob("*.js"))
+    helpers = names_of(cluster.uri, OBJECTS[kind])
+    tried = {name for name in helpers if f".{name}(" in source or f'"{name}"' in source}
+    assert helpers - tried == NOT_TRIED[kind].keys()
