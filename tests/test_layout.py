@@ -109,6 +109,7 @@ ROOMS: Final[dict[str, dict[str, set[str]]]] = {
     },
     "sharding": {"sharding": set(), "catalog": {"sharding"}, "targeting": {"sharding"}},
     "daemon": {"daemon": set(), "sidecar": {"daemon"}},
+    "mongosh_compat": {"mongosh_compat": set(), "jstests": {"mongosh_compat"}},
 }
 """The rooms of each package, lowest first, and the rooms that each of them imports, for type checkers alone included.
 

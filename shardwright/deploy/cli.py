@@ -25,6 +25,9 @@ from shardwright.deploy.up_options import (
     WORKERS_MAX,
     UpOptions,
 )
+from shardwright.mongosh_compat.jstests.command import add_options as add_jstest_options
+from shardwright.mongosh_compat.jstests.command import run_command as run_jstests
+from shardwright.mongosh_compat.runner import MongoshNotFoundError
 
 DEFAULT_DIRECTORY = Path(".shardwright")
 
@@ -103,6 +106,13 @@ def _kill(options: argparse.Namespace) -> int:
 def _restart(options: argparse.Namespace) -> int:
     LocalCluster(options.dir, Steps()).restart(options.name, options.timeout)
     return 0
+
+
+def _jstest(options: argparse.Namespace) -> int:
+    try:
+        return run_jstests(options, [sys.executable, "-m", "shardwright.deploy.cli"])
+    except (FileNotFoundError, MongoshNotFoundError) as error:
+        raise DeployError(str(error)) from error
 
 
 def _status_text(document: dict[str, Any]) -> str:
@@ -188,6 +198,11 @@ def argument_parser() -> argparse.ArgumentParser:
     restart = command("restart", _restart, "Stop one process, start it again and wait until it is ready.")
     restart.add_argument("name", help="as `status` shows it, for example router.0")
     _add_timeout(restart)
+
+    description = "Run integration suites in the style of MongoDB's jstests, on clusters that are started for them."
+    jstest = commands.add_parser("jstest", help=description, description=description)
+    jstest.set_defaults(run=_jstest)
+    add_jstest_options(jstest)
     return parser
 
 

@@ -97,11 +97,11 @@ def _run(uri: str, arguments: list[str], variables: Mapping[str, object], timeou
     setup = ["--eval", "".join(definitions) + "undefined"] if definitions else []
     command = [find_mongosh(), uri, "--quiet", "--norc", *setup, *arguments]
     with tempfile.TemporaryDirectory(prefix="mongosh-") as home:
-        _disable_telemetry(Path(home))
+        make_home(Path(home))
         return _run_in(home, command, timeout)
 
 
-def _disable_telemetry(home: Path) -> None:
+def make_home(home: Path) -> None:
     """Make ``home`` that of a user who has declined mongosh's telemetry; mongosh's logs go there too."""
     directory = home / ".mongodb" / "mongosh"
     directory.mkdir(parents=True)

@@ -1,0 +1,50 @@
+"""One of the places where suites run one after the other, with the cluster that they share."""
+
+from pathlib import Path
+
+from pymongo import MongoClient
+
+from shardwright.mongosh_compat.jstests.launcher import Launcher
+
+_KEPT = ("admin", "config", "local")
+
+
+class Lane:
+    """Starts its cluster when the first suite needs it.
+
+    Args:
+        directory: for the cluster.
+        launcher: starts it.
+        uri: of a deployment to use instead; its databases are the user's and are not dropped.
+    """
+
+    def __init__(self, directory: Path, launcher: Launcher, uri: str | None = None) -> None:
+        self._directory = directory
+        self._launcher = launcher
+        self._given = uri
+        self._uri: str | None = None
+
+    def uri(self) -> str:
+        """The deployment for a suite that uses the global ``db``, empty unless it was given.
+
+        Raises:
+            LauncherError: the cluster cannot be started.
+            StoppedError: the run was stopped.
+        """
+        if self._given is not None:
+            return self._given
+        if self._uri is None:
+            self._uri = str(self._launcher.up(self._directory, "--orphan-cleanup-delay", "0")["uri"])
+        self._empty(self._uri)
+        return self._uri
+
+    def close(self) -> None:
+        """Stop the cluster, if there is one."""
+        self._launcher.remove(self._directory)
+
+    @staticmethod
+    def _empty(uri: str) -> None:
+        with MongoClient[dict[str, object]](uri) as client:
+            for name in client.list_database_names():
+                if name not in _KEPT:
+                    client.drop_database(name)

@@ -1,0 +1,110 @@
+"""Running many suites, several at a time."""
+
+import queue
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+
+from shardwright.mongosh_compat.jstests.lane import Lane
+from shardwright.mongosh_compat.jstests.launcher import Launcher, LauncherError
+from shardwright.mongosh_compat.jstests.outcome import Outcome, Result
+from shardwright.mongosh_compat.jstests.process_groups import ProcessGroups, StoppedError
+from shardwright.mongosh_compat.jstests.suite import Suite
+from shardwright.mongosh_compat.jstests.suite_process import SuiteRunner
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What the user asks for.
+
+    Attributes:
+        launcher: the command that starts clusters.
+        mongosh: the path of mongosh.
+        jobs: how many suites run at a time.
+        timeout: seconds for each suite.
+        seed: for suites that want the seed of the run.
+        uri: of a deployment to use in place of a shared cluster.
+        excluded: tags of suites that are not to run.
+    """
+
+    launcher: Sequence[str]
+    mongosh: str
+    jobs: int = 1
+    timeout: float = 600.0
+    seed: int = 0
+    uri: str | None = None
+    excluded: frozenset[str] = frozenset()
+
+
+def run_suites(suites: Iterable[Suite], options: RunOptions, report: Callable[[Outcome], None]) -> list[Outcome]:
+    """Run suites; returns their outcomes in the order in which they ended, each reported at once.
+
+    No process is left however it ends, also by KeyboardInterrupt.
+
+    Args:
+        report: called with each outcome, never twice at the same time.
+    """
+    with tempfile.TemporaryDirectory(prefix="jstest-") as root:
+        return _Run(Path(root), options, report).run(suites)
+
+
+class _Run:
+    def __init__(self, root: Path, options: RunOptions, report: Callable[[Outcome], None]) -> None:
+        self._root = root
+        self._options = options
+        self._report = report
+        self._groups = ProcessGroups()
+        self._launcher = Launcher(options.launcher, self._groups)
+        self._runner = SuiteRunner(options.mongosh, self._launcher, options.timeout, options.seed)
+        self._waiting: queue.SimpleQueue[tuple[int, Suite]] = queue.SimpleQueue()
+        self._reporting = threading.Lock()
+        self._outcomes: list[Outcome] = []
+
+    def run(self, suites: Iterable[Suite]) -> list[Outcome]:
+        for item in enumerate(suites):
+            self._waiting.put(item)
+        with ThreadPoolExecutor(self._options.jobs) as threads:
+            futures = {threads.submit(self._run_lane, number) for number in range(self._options.jobs)}
+            try:
+                _wait_for(futures)
+            except BaseException:
+                self._groups.stop()
+                raise
+        return self._outcomes
+
+    def _run_lane(self, number: int) -> None:
+        lane = Lane(self._root / f"shared{number}", self._launcher, self._options.uri)
+        try:
+            while True:
+                self._run_one(lane, *self._waiting.get_nowait())
+        except (queue.Empty, StoppedError):
+            return
+        finally:
+            lane.close()
+
+    def _run_one(self, lane: Lane, index: int, suite: Suite) -> None:
+        outcome = self._outcome(lane, self._root / str(index), suite)
+        with self._reporting:
+            self._outcomes.append(outcome)
+            self._report(outcome)
+
+    def _outcome(self, lane: Lane, directory: Path, suite: Suite) -> Outcome:
+        reason = suite.reason_to_skip(self._options.excluded)
+        if reason is not None:
+            return Outcome(suite, Result.SKIP, reason)
+        try:
+            uri = None if suite.has_own_deployment else lane.uri()
+        except LauncherError as error:
+            return Outcome(suite, Result.FAIL, str(error))
+        return self._runner.run(suite, directory, uri)
+
+
+def _wait_for(futures: set[Future[None]]) -> None:
+    """Wait until all have ended, or raise the first error."""
+    while futures:
+        done, futures = wait(futures, return_when=FIRST_COMPLETED)
+        for future in done:
+            future.result()

@@ -1,0 +1,101 @@
+"""A suite: a file, the tags in its first comment, and what it needs."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_TAGS: Final = re.compile(r"@tags:\s*\[(?P<tags>[^\]]*)\]")
+_REMARK: Final = re.compile(r"#.*$", re.MULTILINE)
+_OWN_DEPLOYMENT: Final = re.compile(r"\b(new\s+)?(ShardingTest|ReplSetTest)\s*\(|\bMongoRunner\.")
+_WANTED_VERSION: Final = re.compile(r"requires_fcv_(?P<version>\d+)")
+
+_VERSION: Final = 60
+"""The version of MongoDB whose behaviour clusters have, as tags write it."""
+
+_UNMET: Final = {
+    "requires_auth": "clusters have no authentication",
+    "requires_profiling": "a router has no profiler",
+    "assumes_against_mongod_not_mongos": "the suite is for a mongod alone",
+    "uses_transactions": "transactions are not supported",
+    "uses_multi_shard_transaction": "transactions are not supported",
+    "uses_prepare_transaction": "transactions are not supported",
+    "requires_mongobridge": "there is no mongobridge",
+    "requires_fastcount": "counts may be inexact while chunks move",
+    "requires_sharded_timeseries": "time-series collections cannot be sharded",
+}
+"""Tags of suites that cannot run on a cluster, with the reasons."""
+
+
+@dataclass(frozen=True)
+class Suite:
+    """One file.
+
+    Attributes:
+        path: where it is, resolved.
+        name: how the user named it.
+        tags: all tags of it.
+        has_own_deployment: whether it starts what it runs on; otherwise it uses the global ``db``.
+    """
+
+    path: Path
+    name: str
+    tags: frozenset[str]
+    has_own_deployment: bool
+
+    @classmethod
+    def read(cls, path: Path) -> "Suite":
+        """The suite in a file."""
+        text = path.read_text(encoding="utf-8")
+        return cls(
+            path.resolve(), str(path), tags_in(text), _OWN_DEPLOYMENT.search(_without_comments(text)) is not None
+        )
+
+    def reason_to_skip(self, excluded: Iterable[str] = ()) -> str | None:
+        """Why it is not run; None if it is.
+
+        Args:
+            excluded: further tags of suites that are not to run.
+        """
+        for tag in sorted(self.tags):
+            if tag in excluded:
+                return f"tag {tag} is excluded"
+            if tag in _UNMET:
+                return f"tag {tag}: {_UNMET[tag]}"
+            if tag.startswith("featureFlag"):
+                return f"tag {tag}: feature flags are off"
+            version = _WANTED_VERSION.fullmatch(tag)
+            if version is not None and int(version["version"]) > _VERSION:
+                return f"tag {tag}: clusters are of MongoDB 6.0"
+        return None
+
+
+def tags_in(text: str) -> frozenset[str]:
+    """The tags that the first comment with tags names."""
+    found = _TAGS.search(text)
+    if found is None:
+        return frozenset()
+    listed = _REMARK.sub("", found["tags"])
+    return frozenset(re.findall(r"[\w-]+", listed))
+
+
+def find_suites(paths: Iterable[Path]) -> list[Suite]:
+    """The suites in files, and in all files of directories except ``libs``.
+
+    Raises:
+        FileNotFoundError: there is no such file or directory.
+    """
+    return [Suite.read(file) for path in paths for file in _files(path)]
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_dir():
+        return sorted(file for file in path.rglob("*.js") if "libs" not in file.relative_to(path).parts)
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file {path}")
+    return [path]
+
+
+def _without_comments(text: str) -> str:
+    return re.sub(r"/\*.*?\*/|^\s*//.*?$", "", text, flags=re.DOTALL | re.MULTILINE)

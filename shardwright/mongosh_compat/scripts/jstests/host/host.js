@@ -1,0 +1,51 @@
+"use strict";
+// What a realm may use of the process around it.
+const { createRequire } = require("module");
+const fs = require("fs");
+
+const files = require("./files.js");
+const { Launcher } = require("./launcher.js");
+const { Network } = require("./network.js");
+const { startThread } = require("./threads.js");
+
+// Thrown by quit(); a suite cannot tell it from the end of the process.
+class Quit extends Error {
+  isQuit = true;
+
+  constructor(code) {
+    super(`quit(${code})`);
+    this.code = code;
+  }
+}
+
+function createHost(settings) {
+  const pause = new Int32Array(new SharedArrayBuffer(4));
+  const host = {
+    settings,
+    files,
+    bsonPath: findBson(settings.mongosh),
+    network: new Network(),
+    launcher: new Launcher(settings),
+    unsupported: [],
+    pid: process.pid,
+    sleep: (milliseconds) => void Atomics.wait(pause, 0, 0, Math.max(0, milliseconds)),
+    write,
+    quit: (code) => {
+      throw new Quit(code);
+    },
+  };
+  host.startThread = (task) => startThread(settings, task);
+  return host;
+}
+
+// The bson package that mongosh itself uses.
+function findBson(mongosh) {
+  return createRequire(fs.realpathSync(mongosh)).resolve("bson");
+}
+
+function write(text) {
+  const bytes = Buffer.from(text);
+  for (let written = 0; written < bytes.length; ) written += fs.writeSync(1, bytes, written);
+}
+
+module.exports = { createHost };

@@ -1,0 +1,1 @@
+// configureFailPoint, configureFailPointForRS and kDefaultWaitForFailPointTimeout are global names of this shell.

@@ -1,0 +1,1 @@
+// Thread and CountDownLatch are global names of this shell.

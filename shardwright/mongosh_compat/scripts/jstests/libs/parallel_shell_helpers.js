@@ -1,0 +1,1 @@
+// funWithArgs is a global name of this shell.

@@ -1,0 +1,45 @@
+"use strict";
+// Functions that throw, or must not.
+const { tojson } = require("../tojson.js");
+const { fail } = require("./assert.js");
+
+const run = (action, parameters) =>
+  typeof action === "string" ? host.evaluate(action, "assert.throws") : action.apply(thisOf(parameters), parameters ?? []);
+
+// Suites hand over `this` with bind, or as the property of an array of parameters.
+const thisOf = (parameters) => (Array.isArray(parameters) || parameters === undefined ? undefined : parameters.thisArg);
+
+// What `action` throws.
+function caught(action, parameters) {
+  try {
+    return { returned: run(action, parameters) };
+  } catch (error) {
+    if (error?.isQuit) throw error;
+    return { error: error ?? new Error("undefined was thrown") };
+  }
+}
+
+function throws(action, parameters, message) {
+  const { error } = caught(action, parameters);
+  if (error === undefined) fail(`did not throw exception`, message);
+  return error;
+}
+
+function throwsWithCode(action, codes, parameters, message) {
+  const error = throws(action, parameters, message);
+  if (![codes].flat().includes(error.code)) {
+    fail(`[${error.code}] and [${tojson(codes)}] are not equal: ${error.message ?? error}`, message);
+  }
+  return error;
+}
+
+function doesNotThrow(action, parameters, message) {
+  const { error, returned } = caught(action, parameters);
+  if (error !== undefined) fail(`threw unexpected exception: ${error}`, message, error);
+  return returned;
+}
+
+throws.automsg = (action, parameters) => throws(action, parameters, String(action));
+doesNotThrow.automsg = (action, parameters) => doesNotThrow(action, parameters, String(action));
+
+module.exports = { throws, throwsWithCode, doesNotThrow };

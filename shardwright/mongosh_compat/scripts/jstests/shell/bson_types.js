@@ -1,0 +1,184 @@
+"use strict";
+// The old shell's names for BSON types: functions that may be called without `new`, on the classes of the bson package.
+const BSON = require("bson");
+
+const plainText = (type) => type.prototype.toString;
+const longText = plainText(BSON.Long);
+const decimalText = plainText(BSON.Decimal128);
+const objectIdText = plainText(BSON.ObjectId);
+
+// Make `constructor` the public name of `type`: instances of one are instances of the other.
+function rename(constructor, type, methods) {
+  Object.defineProperty(constructor, "prototype", { value: type.prototype });
+  for (const [name, method] of Object.entries(Object.getOwnPropertyDescriptors({ constructor, ...methods }))) {
+    Object.defineProperty(type.prototype, name, { ...method, configurable: true, enumerable: false });
+  }
+  return constructor;
+}
+
+const NumberLong = rename(
+  function NumberLong(value = 0) {
+    if (value instanceof BSON.Long) return BSON.Long.fromBits(value.low, value.high);
+    if (typeof value === "string") return longOfText(value);
+    return BSON.Long.fromNumber(Number(value));
+  },
+  BSON.Long,
+  {
+    toString(radix) {
+      return radix === undefined ? this.tojson() : longText.call(this, radix);
+    },
+    valueOf() {
+      return this.toNumber();
+    },
+    tojson() {
+      const text = longText.call(this, 10);
+      return Math.abs(this.toNumber()) <= 2 ** 31 - 1 ? `NumberLong(${text})` : `NumberLong("${text}")`;
+    },
+  },
+);
+for (const [name, get] of Object.entries({
+  top: (value) => value.high >>> 0,
+  bottom: (value) => value.low >>> 0,
+  floatApprox: (value) => value.toNumber(),
+  exactValueString: (value) => longText.call(value, 10),
+})) {
+  Object.defineProperty(BSON.Long.prototype, name, { get() { return get(this); }, configurable: true });
+}
+
+function longOfText(text) {
+  const value = BSON.Long.fromString(text, 10);
+  if (!/^[+-]?\d+$/.test(text)) throw new Error("could not convert string to long long");
+  return value;
+}
+
+const NumberInt = rename(
+  function NumberInt(value = 0) {
+    return new BSON.Int32(Number(value));
+  },
+  BSON.Int32,
+  {
+    toNumber() {
+      return this.value;
+    },
+    toString() {
+      return this.tojson();
+    },
+    tojson() {
+      return `NumberInt(${this.value})`;
+    },
+  },
+);
+
+const NumberDecimal = rename(
+  function NumberDecimal(value = "0") {
+    const text = value instanceof BSON.Decimal128 ? decimalText.call(value) : String(value?.exactValueString ?? value);
+    return BSON.Decimal128.fromStringWithRounding(text);
+  },
+  BSON.Decimal128,
+  {
+    toString() {
+      return this.tojson();
+    },
+    tojson() {
+      return `NumberDecimal("${decimalText.call(this)}")`;
+    },
+  },
+);
+
+const ObjectId = rename(
+  function ObjectId(text) {
+    if (text === undefined) return new BSON.ObjectId();
+    if (text instanceof BSON.ObjectId) return text;
+    if (typeof text !== "string" || !/^[0-9a-f]{24}$/i.test(text)) throw new Error("invalid object id: length");
+    return new BSON.ObjectId(text);
+  },
+  BSON.ObjectId,
+  {
+    toString(encoding) {
+      return encoding === undefined ? this.tojson() : objectIdText.call(this, encoding);
+    },
+    valueOf() {
+      return this.tojson();
+    },
+    tojson() {
+      return `ObjectId("${this.toHexString()}")`;
+    },
+  },
+);
+Object.defineProperty(BSON.ObjectId.prototype, "str", { get() { return this.toHexString(); }, configurable: true });
+ObjectId.fromDate = (date) => BSON.ObjectId.createFromTime(Math.floor(date.getTime() / 1000));
+
+const Timestamp = rename(
+  function Timestamp(t = 0, i = 0) {
+    for (const part of [t, i]) {
+      if (!(part >= 0 && part <= 0xffffffff)) throw new Error("Timestamp time and increment must be unsigned 32 bit");
+    }
+    return new BSON.Timestamp({ t: Number(t), i: Number(i) });
+  },
+  BSON.Timestamp,
+  {
+    getTime() {
+      return this.t;
+    },
+    getInc() {
+      return this.i;
+    },
+    toString(radix) {
+      return radix === undefined ? this.tojson() : longText.call(this, radix);
+    },
+    tojson() {
+      return `Timestamp(${this.t}, ${this.i})`;
+    },
+  },
+);
+
+const DBRef = rename(
+  function DBRef(collection, id, database) {
+    return new BSON.DBRef(collection, id, database);
+  },
+  BSON.DBRef,
+  {
+    getCollection() {
+      return this.collection;
+    },
+    getRef() {
+      return this.collection;
+    },
+    getId() {
+      return this.oid;
+    },
+    getDb() {
+      return this.db;
+    },
+  },
+);
+for (const [name, field] of [["$ref", "collection"], ["$id", "oid"], ["$db", "db"]]) {
+  Object.defineProperty(BSON.DBRef.prototype, name, { get() { return this[field]; }, configurable: true });
+}
+
+const Code = rename(
+  function Code(code = "", scope) {
+    return new BSON.Code(code, scope);
+  },
+  BSON.Code,
+  {},
+);
+
+// MinKey and MaxKey are values that may be called.
+const callable = (name, type) => {
+  const constructor = function () {
+    return constructor;
+  };
+  Object.defineProperty(constructor, "prototype", { value: type.prototype });
+  const text = `{ "$${name}" : 1 }`;
+  for (const target of [type.prototype, constructor]) {
+    Object.defineProperty(target, "tojson", { value: () => text });
+    Object.defineProperty(target, "toString", { value: () => text });
+  }
+  return constructor;
+};
+
+const MinKey = callable("minKey", BSON.MinKey);
+const MaxKey = callable("maxKey", BSON.MaxKey);
+
+module.exports = { NumberLong, NumberInt, NumberDecimal, ObjectId, Timestamp, DBRef, Code, MinKey, MaxKey };

@@ -1,0 +1,59 @@
+"use strict";
+// Sizes of a collection, and where its documents are.
+const { _getErrorWithCode } = require("../errors.js");
+const { tojson } = require("../tojson.js");
+
+const configOf = (collection) => collection.getDB().getSiblingDB("config");
+
+module.exports = {
+  stats(options) {
+    const { scale, indexDetails, ...rest } = typeof options === "object" ? options : { scale: options };
+    const reply = this.runCommand({ collStats: this._shortName, ...(scale === undefined ? {} : { scale }), ...rest });
+    if (!indexDetails) delete reply.indexDetails;
+    return reply;
+  },
+
+  dataSize() {
+    return this.stats().size;
+  },
+
+  storageSize() {
+    return this.stats().storageSize;
+  },
+
+  totalIndexSize() {
+    return this.stats().totalIndexSize;
+  },
+
+  totalSize() {
+    const { storageSize, totalIndexSize } = this.stats();
+    return storageSize + totalIndexSize;
+  },
+
+  latencyStats(options) {
+    return this.aggregate([{ $collStats: { latencyStats: options ?? {} } }]);
+  },
+
+  getShardVersion() {
+    return this._db.adminCommand({ getShardVersion: this._fullName });
+  },
+
+  // The bounds between its chunks.
+  getSplitKeysForChunks(chunkSize) {
+    const stats = this.stats();
+    if (!stats.sharded) throw new Error(`Collection ${this._fullName} is not sharded`);
+    const { key } = configOf(this).collections.findOne({ _id: this._fullName });
+    const reply = this._db.adminCommand({ splitVector: this._fullName, keyPattern: key, maxChunkSizeBytes: chunkSize });
+    if (reply.ok !== 1) throw _getErrorWithCode(reply, `splitVector failed: ${tojson(reply)}`);
+    return reply.splitKeys;
+  },
+
+  getShardDistribution() {
+    const stats = this.stats();
+    if (!stats.sharded) return void host.write(`Collection ${this._fullName} is not sharded.\n`);
+    for (const [shard, each] of Object.entries(stats.shards)) {
+      host.write(`\nShard ${shard}\n data : ${each.size} docs : ${each.count}\n`);
+    }
+    host.write(`\nTotals\n data : ${stats.size} docs : ${stats.count}\n`);
+  },
+};

@@ -1,0 +1,96 @@
+"use strict";
+// The global names of the old shell.
+const assertions = require("./assert/assert.js");
+const binary = require("./bson_binary.js");
+const errors = require("./errors.js");
+const extensions = require("./extensions.js");
+const order = require("./bson_order.js");
+const parallel = require("./parallel.js");
+const printing = require("./tojson.js");
+const types = require("./bson_types.js");
+const { friendlyEqual } = require("./assert/equality.js");
+const { ShardingTest, stopAll } = require("./cluster/sharding_test.js");
+const { ReplSetTest, stopAllSets } = require("./cluster/repl_set_test.js");
+const { hashedKeyValue } = require("./cluster/hashed_key.js");
+const { printShardingStatus } = require("./cluster/sharding_status.js");
+const { Bulk } = require("./collection/bulk.js");
+const { DBCollection } = require("./collection/collection.js");
+const { DBCommandCursor } = require("./collection/command_cursor.js");
+const { Explainable } = require("./collection/explainable.js");
+const { PlanCache } = require("./collection/plan_cache.js");
+const { DBQuery } = require("./collection/query.js");
+const { DB } = require("./connection/database.js");
+const { Mongo, closeAll, connect } = require("./connection/mongo.js");
+const { DriverSession } = require("./connection/session.js");
+
+const { _getErrorWithCode, doassert, unsupported, NetworkError, ...otherErrors } = errors;
+const { callEncoded, ...threads } = parallel;
+
+const names = {
+  ...require("./unavailable.js"),
+  ...types,
+  ...binary,
+  ...order,
+  ...printing,
+  ...otherErrors,
+  ...threads,
+  ...extensions,
+  ...require("./fail_points.js"),
+  ...require("./files.js"),
+  ...require("./js_test.js"),
+  ...require("./random.js"),
+  ...require("./sh.js"),
+  ...require("./write_results.js"),
+  _getErrorWithCode,
+  assert: assertions.assert,
+  formatErrorMsg: assertions.formatErrorMsg,
+  doassert,
+  friendlyEqual,
+  ShardingTest,
+  ReplSetTest,
+  printShardingStatus: (config, isVerbose) => printShardingStatus(config ?? globalThis.db.getSiblingDB("config"), isVerbose),
+  convertShardKeyToHashed: hashedKeyValue,
+  Bulk,
+  DB,
+  DBCollection,
+  DBCommandCursor,
+  DBExplainable: Explainable,
+  DBQuery,
+  DriverSession,
+  Explainable,
+  Mongo,
+  PlanCache,
+  connect,
+  sleep: (milliseconds) => host.sleep(Number(milliseconds)),
+  quit: (code = 0) => host.quit(code),
+  exit: (code = 0) => host.quit(code),
+  gc: () => undefined,
+  version: () => "6.0.5",
+  isInteractive: () => false,
+  _isWindows: () => false,
+  _isAddressSanitizerActive: () => false,
+  _getEnv: () => "",
+  _rand: () => require("./random.js").Random.rand(),
+  _isSpiderMonkeyDebugEnabled: () => false,
+  getBuildInfo: () => ({ version: "6.0.5", debug: false, buildEnvironment: {}, modules: [] }),
+  buildInfo: () => ({ version: "6.0.5", debug: false, buildEnvironment: {}, modules: [] }),
+  shellHelper: {},
+  tostrictjson: (value) => JSON.stringify(value),
+};
+
+for (const [name, value] of Object.entries(names)) {
+  Object.defineProperty(globalThis, name, { value, writable: true, configurable: true, enumerable: false });
+}
+// Other spellings.
+Object.assign(globalThis, { ObjectID: names.ObjectId, bsonObjToArray: Object.values, bsonsize: Object.bsonsize });
+Object.defineProperty(globalThis, "console", { value: { log: names.print, error: names.print, warn: names.print }, writable: true });
+
+if (host.settings.uri !== undefined && host.settings.uri !== null) globalThis.db = new Mongo(host.settings.uri).getDB("test");
+
+function finish() {
+  stopAll();
+  stopAllSets();
+  closeAll();
+}
+
+module.exports = { callEncoded, finish };

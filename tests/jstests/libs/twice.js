@@ -1,0 +1,4 @@
+// A library for suites.
+function twice(value) {
+  return 2 * value;
+}
