@@ -19,7 +19,7 @@
     [{ update: coll.getName(), updates: [{ q: {} }] }, 40414],
     [{ delete: coll.getName(), deletes: [{ q: {}, limit: 5 }] }, ErrorCodes.FailedToParse],
     [{ count: coll.getName(), query: { $where: 5 } }, ErrorCodes.BadValue],
-    [{ drop: coll.getName(), writeConcern: { w: -3 } }, ErrorCodes.FailedToParse],
+    [{ insert: coll.getName(), documents: [{}], writeConcern: { w: -3 } }, ErrorCodes.FailedToParse],
     [{ getMore: NumberLong(1), collection: coll.getName() }, ErrorCodes.CursorNotFound],
     [{ create: "bad$name" }, ErrorCodes.InvalidNamespace],
   ];

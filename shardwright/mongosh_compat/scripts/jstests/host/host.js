@@ -38,9 +38,13 @@ function createHost(settings) {
   return host;
 }
 
-// The bson package that mongosh itself uses.
+// The bson package that mongosh itself uses, where it is installed as a package and not as a single executable.
 function findBson(mongosh) {
-  return createRequire(fs.realpathSync(mongosh)).resolve("bson");
+  try {
+    return createRequire(fs.realpathSync(mongosh)).resolve("bson");
+  } catch (error) {
+    throw new Error(`suites need the npm package of mongosh, which ${mongosh} is not: ${error.message}`);
+  }
 }
 
 function write(text) {

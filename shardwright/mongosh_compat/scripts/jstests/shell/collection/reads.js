@@ -39,7 +39,7 @@ module.exports = {
     const pipeline = [{ $match: filter ?? {} }];
     if (skip !== undefined) pipeline.push({ $skip: skip });
     if (limit !== undefined) pipeline.push({ $limit: limit });
-    pipeline.push({ $group: { _id: null, n: { $sum: 1 } } });
+    pipeline.push({ $group: { _id: 1, n: { $sum: 1 } } });
     return this.aggregate(pipeline, rest).toArray()[0]?.n ?? 0;
   },
 

@@ -1,0 +1,157 @@
+"""The command `jstest`: how suites end, what is reported, and that nothing is left running."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+from xml.etree import ElementTree
+
+import pytest
+
+from shardwright.deploy.processes import ProcessIdentity
+from shardwright.mongosh_compat.jstests.suite import Suite, find_suites, tags_in
+from shardwright.mongosh_compat.runner import SCRIPTS
+from shardwright.wire.error_codes import ErrorCode
+from tests.integration.waiting import eventually
+from tests.local_cluster import shardwright
+
+START_SECONDS_MAX: Final = 180.0
+
+NO_CLUSTER: Final = "const never = () => new ShardingTest();\n"
+"""A suite that begins with this is given no cluster."""
+
+ENDINGS: Final = {
+    "quits.js": "assert.eq(1, 1); quit(); assert(false);",
+    "fails.js": "print('before');\nfunction check() {\n  assert.eq(1, 2, 'numbers');\n}\ncheck();",
+    "throws.js": "throw new TypeError('wrong');",
+    "unsupported.js": "try { MongoRunner.runMongod({}); } catch (error) { throw new Error('wrapped'); }",
+    "tagged.js": "/*\n * @tags: [\n *   requires_fcv_62, # newer\n * ]\n */\nassert(false);",
+    "endless.js": "while (true) sleep(1000);",
+}
+
+
+def test_endings_and_reports(tmp_path: Path) -> None:
+    for name, text in ENDINGS.items():
+        (tmp_path / name).write_text(NO_CLUSTER + text)
+    junit = tmp_path / "junit.xml"
+    ended = shardwright("jstest", str(tmp_path), "--jobs", "2", "--timeout", "20", "--junit", str(junit))
+    assert ended.returncode == 1, ended.stderr
+    lines = {match[2]: match[1] for match in re.finditer(rf"^(\w+) +{tmp_path}/([\w.:]+)", ended.stdout, re.MULTILINE)}
+    assert lines == {
+        "quits.js": "pass",
+        "fails.js:4": "fail",
+        "throws.js:2": "fail",
+        "unsupported.js": "skip",
+        "tagged.js": "skip",
+        "endless.js": "fail",
+    }
+    for part in (
+        "[1] and [2] are not equal : numbers",
+        "| before",
+        "TypeError: wrong",
+        "requires_fcv_62",
+        "within 20 s",
+    ):
+        assert part in ended.stdout
+    assert ended.stdout.endswith("1 passed, 3 failed, 2 skipped\n")
+    cases = {case.attrib["name"]: case for case in ElementTree.parse(junit).getroot()}
+    assert cases["quits"].find("failure") is None
+    failure = cases["fails"].find("failure")
+    assert failure is not None
+    assert "fails.js:4: [1] and [2]" in failure.attrib["message"]
+    assert cases["tagged"].find("skipped") is not None
+
+
+def test_interruption_stops_clusters(tmp_path: Path) -> None:
+    marker = tmp_path / "pids"
+    suite = tmp_path / "suite.js"
+    suite.write_text(
+        f"const st = new ShardingTest({{ shards: 1 }});\n"
+        f"writeFile('{marker}', st._cluster.processes.map((each) => each.pid).join(' '));\n"
+        "sleep(600000);\n"
+    )
+    command = [sys.executable, "-m", "shardwright.deploy.cli", "jstest", str(suite)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as running:
+        try:
+            written = eventually(lambda: marker.exists() and marker.read_text(), within=START_SECONDS_MAX)
+            assert written
+            pids = [int(each) for each in written.split()]
+        finally:
+            os.kill(running.pid, signal.SIGINT)
+            output, _ = running.communicate(timeout=START_SECONDS_MAX)
+    assert running.returncode == 130, output
+    assert len(pids) == 5
+    assert [pid for pid in pids if ProcessIdentity.of(pid) is not None] == []
+
+
+@pytest.mark.exhaustive
+def test_failure_stops_clusters(tmp_path: Path) -> None:
+    marker = tmp_path / "pids"
+    suite = tmp_path / "suite.js"
+    suite.write_text(
+        f"const st = new ShardingTest({{ shards: 1 }});\n"
+        f"writeFile('{marker}', st._cluster.processes.map((each) => each.pid).join(' '));\n"
+        "assert.eq(1, 2);\n"
+    )
+    assert shardwright("jstest", str(suite), timeout=START_SECONDS_MAX).returncode == 1
+    assert [pid for pid in marker.read_text().split() if ProcessIdentity.of(int(pid)) is not None] == []
+
+
+def test_missing_file() -> None:
+    ended = shardwright("jstest", "no/such/suite.js")
+    assert ended.returncode == 1
+    assert "there is no file no/such/suite.js" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "tags"),
+    [
+        ("db.c.drop();", set()),
+        ("// @tags: [a, b_c]\n", {"a", "b_c"}),
+        ("/**\n * About.\n * @tags: [\n *   a, # because\n *   b,\n * ]\n */", {"a", "b"}),
+        ("// @tags: []", set()),
+    ],
+)
+def test_tags(text: str, tags: set[str]) -> None:
+    assert tags_in(text) == tags
+
+
+@pytest.mark.parametrize(
+    ("text", "is_own"),
+    [
+        ("db.c.drop();", False),
+        ("const st = new ShardingTest({ shards: 2 });", True),
+        ("var rst = new ReplSetTest({nodes: 1});", True),
+        ("// no new ShardingTest() here\ndb.c.drop();", False),
+        ("/* new ShardingTest() */ db.c.drop();", False),
+        ("MongoRunner.runMongod();", True),
+    ],
+)
+def test_who_starts_the_deployment(tmp_path: Path, text: str, is_own: bool) -> None:
+    path = tmp_path / "suite.js"
+    path.write_text(text)
+    assert Suite.read(path).has_own_deployment is is_own
+
+
+def test_libraries_are_no_suites(tmp_path: Path) -> None:
+    for name in ("b.js", "a/a.js", "libs/l.js", "a/libs/l.js", "note.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    assert [suite.path.name for suite in find_suites([tmp_path])] == ["a.js", "b.js"]
+
+
+def test_excluded_tags(tmp_path: Path) -> None:
+    path = tmp_path / "suite.js"
+    path.write_text("// @tags: [slow]")
+    suite = Suite.read(path)
+    assert suite.reason_to_skip() is None
+    assert suite.reason_to_skip(["slow"]) == "tag slow is excluded"
+
+
+def test_error_codes_are_those_of_the_daemons() -> None:
+    text = (SCRIPTS / "jstests" / "shell" / "error_codes.js").read_text()
+    listed = {name: int(code) for name, code in re.findall(r"^  (\w+): (\d+),$", text, re.MULTILINE)}
+    assert listed == {code.name: code.value for code in ErrorCode}

@@ -1,0 +1,48 @@
+"""Our own suites in the style of jstests pass. A quick run takes a few of them, others each day."""
+
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from shardwright.mongosh_compat.jstests.outcome import Outcome, Result
+from shardwright.mongosh_compat.jstests.report import outcome_text
+from shardwright.mongosh_compat.jstests.run import RunOptions, run_suites
+from shardwright.mongosh_compat.jstests.suite import find_suites
+from shardwright.mongosh_compat.runner import find_mongosh
+from tests.local_cluster import RunningCluster
+
+SUITES: Final = Path(__file__).parent.parent / "jstests"
+LAUNCHER: Final = (sys.executable, "-m", "shardwright.deploy.cli")
+SECONDS_MAX: Final = 300.0
+
+
+def names(*folders: str) -> list[str]:
+    return [path.relative_to(SUITES).as_posix() for each in folders for path in sorted((SUITES / each).glob("*.js"))]
+
+
+def run(path: Path, uri: str | None = None) -> Outcome:
+    options = RunOptions(LAUNCHER, find_mongosh(), timeout=SECONDS_MAX, uri=uri)
+    (outcome,) = run_suites(find_suites([path]), options, lambda outcome: None)
+    return outcome
+
+
+@pytest.mark.matrix(share=0.07)
+@pytest.mark.parametrize("name", names("core", "sharded"))
+def test_suite_on_a_shared_cluster(cluster: RunningCluster, name: str) -> None:
+    outcome = run(SUITES / name, cluster.uri)
+    assert outcome.result is Result.PASS, outcome_text(outcome)
+
+
+@pytest.mark.matrix(share=0.1)
+@pytest.mark.parametrize("name", names("sharding"))
+def test_suite_on_its_own_cluster(name: str) -> None:
+    outcome = run(SUITES / name)
+    assert outcome.result is Result.PASS, outcome_text(outcome)
+
+
+def test_every_suite_is_run_by_one_of_these() -> None:
+    suites = find_suites([SUITES])
+    assert len(suites) == len(names("core", "sharded", "sharding")) >= 40
+    assert [suite.name for suite in suites if suite.has_own_deployment != ("sharding" in suite.path.parts)] == []
