@@ -65,6 +65,11 @@ def test_endings_and_reports(tmp_path: Path) -> None:
     assert cases["tagged"].find("skipped") is not None
 
 
+def pids_in(marker: Path) -> list[int]:
+    """The processes of the cluster that a suite has written down; none if it has not."""
+    return [int(each) for each in marker.read_text().split()] if marker.exists() else []
+
+
 def test_interruption_stops_clusters(tmp_path: Path) -> None:
     marker = tmp_path / "pids"
     suite = tmp_path / "suite.js"
@@ -76,9 +81,7 @@ def test_interruption_stops_clusters(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "shardwright.deploy.cli", "jstest", str(suite)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as running:
         try:
-            written = eventually(lambda: marker.exists() and marker.read_text(), within=START_SECONDS_MAX)
-            assert written
-            pids = [int(each) for each in written.split()]
+            pids = eventually(lambda: pids_in(marker), within=START_SECONDS_MAX, what="a cluster")
         finally:
             os.kill(running.pid, signal.SIGINT)
             output, _ = running.communicate(timeout=START_SECONDS_MAX)
@@ -97,7 +100,7 @@ def test_failure_stops_clusters(tmp_path: Path) -> None:
         "assert.eq(1, 2);\n"
     )
     assert shardwright("jstest", str(suite), timeout=START_SECONDS_MAX).returncode == 1
-    assert [pid for pid in marker.read_text().split() if ProcessIdentity.of(int(pid)) is not None] == []
+    assert [pid for pid in pids_in(marker) if ProcessIdentity.of(pid) is not None] == []
 
 
 def test_missing_file() -> None:
