@@ -45,6 +45,7 @@ LONG_SECONDS: Final = 80
 SHARED_SERVERS: Final[Mapping[str, str]] = {
     "integration": "cluster",
     "mongosh": "cluster",
+    "pymongo_suite": "cluster",
     "router": "cluster",
     "interop": "genuine cluster",
     "shardd": "mini cluster",

@@ -17,7 +17,7 @@ from tests.pymongo_suite.deployments import cluster, replica_set
 from tests.pymongo_suite.exceptions import read_exceptions
 from tests.pymongo_suite.files import MOTOR, PYMONGO
 from tests.pymongo_suite.results import Results
-from tests.pymongo_suite.suite_run import SuiteRun
+from tests.pymongo_suite.suite_run import SuiteError, SuiteRun
 from tests.pymongo_suite.table import table
 from tests.source_distributions import ROOT
 
@@ -53,7 +53,7 @@ def _options() -> argparse.Namespace:
 def _compare(file: str, plain: str | None, sharded: str, tests: str | None) -> Comparison:
     arguments = ["-k", tests] if tests else []
     on_replica_set = _on_replica_set(file, plain, *arguments)
-    on_cluster = SuiteRun(sharded, _REPORTS / "cluster").run(file, *arguments)
+    on_cluster = _on_cluster(file, sharded, *arguments)
     if tests:
         on_replica_set = {test: outcome for test, outcome in on_replica_set.items() if test in on_cluster}
     comparison = Comparison(file, on_replica_set, on_cluster, read_exceptions().get(file, frozenset()))
@@ -64,6 +64,15 @@ def _compare(file: str, plain: str | None, sharded: str, tests: str | None) -> C
 def _on_replica_set(file: str, address: str | None, *arguments: str) -> Results:
     run = SuiteRun(address or "", _REPORTS / "replica_set")
     return run.last(file) if address is None else run.run(file, *arguments)
+
+
+def _on_cluster(file: str, address: str, *arguments: str) -> Results:
+    """The results on the cluster: none, so that all tests count as lost, if the file could not be run to its end."""
+    try:
+        return SuiteRun(address, _REPORTS / "cluster").run(file, *arguments)
+    except SuiteError as error:
+        print(error, file=sys.stderr)
+        return {}
 
 
 if __name__ == "__main__":

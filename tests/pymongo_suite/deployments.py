@@ -27,6 +27,9 @@ def replica_set(directory: Path) -> Iterator[str]:
 
 @contextmanager
 def cluster(directory: Path) -> Iterator[str]:
-    """A cluster of two shards; yields the address of its router."""
-    with running_cluster(directory) as running:
+    """A cluster of two shards and two routers; yields the address of the first.
+
+    The suite finds the second by its port, the next one, and runs tests on both where it can.
+    """
+    with running_cluster(directory, "--routers", "2", "--orphan-cleanup-delay", "0") as running:
         yield running.address("router.0")
