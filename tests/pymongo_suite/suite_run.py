@@ -72,7 +72,7 @@ class SuiteRun:
         return self.reports / f"{file}.xml"
 
     def _command(self, report: Path) -> list[str]:
-        configuration = ["-c", str(_HERE / "pytest.ini"), "--rootdir", "."]
+        configuration = ["-c", str(_HERE / "suite.ini"), "--rootdir", "."]
         plugins = ["-p", _PLUGIN, "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:hypothesispytest"]
         return [sys.executable, "-m", "pytest", *configuration, *plugins, f"--junit-xml={report}"]
 
