@@ -4,18 +4,14 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-import bson
-
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.type_names import type_name
+from shardwright.wire.type_names import type_name_of
 
 Count = Callable[[], int]
 """Returns 0 when it is called first, then 1, and so on."""
 
 _INT32_MAX: Final = 2**31 - 1
-_KIND_AT: Final = 4
-"""Where the type byte of its only element is in a BSON document."""
 
 
 def parse_mode(mode: object, turn_off: Callable[[], None], count: Count) -> Callable[[], bool] | None:
@@ -52,8 +48,9 @@ def parse_mode(mode: object, turn_off: Callable[[], None], count: Count) -> Call
 
 def _whole_number(name: str, value: Any) -> int:  # noqa: ANN401 - whatever a client sent
     if isinstance(value, bool) or not isinstance(value, int | float):
-        kind = type_name(bson.encode({"": value})[_KIND_AT])
-        raise CommandError(ErrorCode.TypeMismatch, f'Expected field "{name}" to have numeric type, but found {kind}')
+        raise CommandError(
+            ErrorCode.TypeMismatch, f'Expected field "{name}" to have numeric type, but found {type_name_of(value)}'
+        )
     if value % 1:
         raise CommandError(
             ErrorCode.BadValue,

@@ -48,6 +48,10 @@ class RecentLog:
         }
         self._startup_warnings.append(json.dumps(line, ensure_ascii=False))
 
+    def clear(self) -> None:
+        """Forget all lines except startup warnings."""
+        self._lines.clear()
+
     def excerpt(self, name: str) -> LogExcerpt:
         """The log of one of the `LOG_NAMES`.
 

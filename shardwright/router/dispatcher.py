@@ -14,12 +14,14 @@ from shardwright.daemon.fail_command import FailCommandError
 from shardwright.daemon.namespaces import namespace_of
 from shardwright.daemon.outcomes import OK, outcome_of_failure, outcome_of_success
 from shardwright.daemon.reserved_session_ids import refuse_reserved_session
+from shardwright.router.applied_default_concerns import with_default_concerns
 from shardwright.router.commands.command_help import asks_for_help, help_for
 from shardwright.router.commands.command_registry import Command, CommandHandler, enabled_commands
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.fail_command import under_fail_command
 from shardwright.router.operations.operation import Operation
 from shardwright.router.replies.own_reply import Reply
+from shardwright.router.stable_api import check_api_arguments
 from shardwright.wire.arguments import clamp_int64
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import RETRYABLE_WRITE_ERROR, CommandError
@@ -78,6 +80,8 @@ class Dispatcher:
             max_time_ms = _checked_max_time_ms(entry, request)
             if not entry.begins_in_reactor:
                 await in_own_task()
+            if context.default_concerns.is_any_set:
+                operation.request = with_default_concerns(context.default_concerns, entry, request)
             handler = under_fail_command(entry) if context.fail_points.is_any_on else entry.handler
             if b"help" in request.fields and asks_for_help(request):
                 handler = help_for(entry)
@@ -103,8 +107,8 @@ class Dispatcher:
             if operation.retries:
                 self._stale_version_retries.add(operation.retries)
             context.metrics.operations.observe(entry.name if entry is not None else "unknown", outcome, seconds)
-            if seconds * 1000 >= context.options.slow_ms and entry is not None and not _waits(entry):
-                _log_slow(operation, outcome, seconds)
+            if seconds * 1000 >= context.slow_operations.slow_ms and entry is not None and not _waits(entry):
+                _maybe_log_slow(operation, outcome, seconds)
 
     def connection_opened(self, client: ClientConnection) -> None:
         """A client has connected."""
@@ -121,6 +125,8 @@ def _checked_max_time_ms(entry: Command, request: Request) -> int:
     """
     fields = request.fields
     refuse_reserved_session(request)
+    if b"apiVersion" in fields or b"apiStrict" in fields or b"apiDeprecationErrors" in fields:
+        check_api_arguments(entry, request)
     if entry.admin_only and request.db != "admin":
         raise CommandError(ErrorCode.Unauthorized, f"{request.name} may only be run against the admin database.")
     if not entry.supports_write_concern and b"writeConcern" in fields:
@@ -185,7 +191,9 @@ def _waits(entry: Command) -> bool:
     return entry.name in ("hello", "isMaster", "getMore")
 
 
-def _log_slow(operation: Operation, outcome: str, seconds: float) -> None:
+def _maybe_log_slow(operation: Operation, outcome: str, seconds: float) -> None:
+    if not operation.context.slow_operations.is_sampled():
+        return
     request = operation.request
     logger.info(
         "Slow operation",

@@ -4,6 +4,7 @@ import trio
 
 from shardwright.daemon.connection_metrics import measure_connections
 from shardwright.daemon.metrics import Metrics
+from shardwright.router.applied_default_concerns import refresh_default_concerns
 from shardwright.router.commands.command_registry import COMMANDS
 from shardwright.router.context.options import RouterOptions
 from shardwright.router.context.router_context import RouterContext
@@ -45,6 +46,7 @@ class RouterService:
         self._nursery.start_soon(context.shards.run)
         self._nursery.start_soon(context.cursors.run)
         self._nursery.start_soon(self._registration.run)
+        self._nursery.start_soon(refresh_default_concerns, context)
 
     @property
     def metrics(self) -> Metrics:

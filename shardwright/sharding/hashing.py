@@ -64,13 +64,18 @@ _CANONICAL_TYPES: Final = {
 }
 
 
-def hash_value(document: bytes, span: Span) -> int:
+def hash_value(document: bytes, span: Span, seed: int = 0) -> int:
     """The hash of one value, an int64.
+
+    Args:
+        document: contains the value.
+        span: the value.
+        seed: an int32; that of hashed shard keys and indexes is 0.
 
     Raises:
         InvalidBSONError: an object, array or code with scope that is not well-formed.
     """
-    parts = [_SEED, _CANONICAL_TYPES[span[0]]]
+    parts = [seed.to_bytes(4, "little", signed=True) if seed else _SEED, _CANONICAL_TYPES[span[0]]]
     _feed(parts, document, span)
     digest = md5(b"".join(parts), usedforsecurity=False).digest()
     return int(_unpack_int64(digest)[0])

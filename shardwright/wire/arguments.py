@@ -145,6 +145,16 @@ class Arguments:
             raise value_too_small(name.decode(errors="replace"), value, minimum)
         return value
 
+    def maybe_number(self, name: bytes) -> float | None:
+        """Any number as a double (MongoDB's ``safeDouble``), or None."""
+        if self._is_missing(name):
+            return None
+        span = self._fields[name]
+        if span[0] not in NUMBERS:
+            raise wrong_type(self._path_of(name), span[0], *NUMBER_NAMES)
+        value = rawbson.decode_value(self.document, span)
+        return float(value.to_decimal() if isinstance(value, Decimal128) else value)
+
     def enumeration(self, name: bytes, values: range, default: int) -> int:
         """One of a range of integers, or its default.
 

@@ -11,6 +11,7 @@ from shardwright.wire.limits import NESTING_LEVELS_MAX
 from shardwright.wire.message import OpMsg
 from shardwright.wire.rawbson import (
     ARRAY,
+    BINARY,
     OBJECT,
     STRING,
     InvalidBSONError,
@@ -24,6 +25,16 @@ from shardwright.wire.rawbson import (
 from shardwright.wire.type_names import type_name
 
 _ABSENT: Final = object()
+
+_UUID_SUBTYPE: Final = 4
+
+_READ_WITHOUT_PARSER: Final = frozenset(
+    {
+        *("collStats", "collstats", "convertToCapped", "count", "distinct", "filemd5", "planCacheClear"),
+        *("planCacheClearFilters", "planCacheListFilters", "planCacheSetFilter", "validate"),
+    }
+)
+"""Commands whose collection MongoDB reads without its parser (IDL), with another error code."""
 
 
 class Request:
@@ -126,20 +137,26 @@ class Request:
     def _wrong_type(self, path: bytes, span: Span, expected: str) -> CommandError:
         return wrong_type(f"{self.name}.{path.decode(errors='replace')}", span[0], expected)
 
+    def _not_a_collection(self, span: Span) -> CommandError:
+        is_uuid = span[0] == BINARY and self.body[span[2] + 4] == _UUID_SUBTYPE
+        return CommandError(
+            ErrorCode.InvalidNamespace if self.name in _READ_WITHOUT_PARSER else ErrorCode.BadValue,
+            "Collection name must be provided. UUID is not valid in this context"
+            if is_uuid
+            else f"collection name has invalid type {type_name(span[0])}",
+        )
+
     @property
     def collection(self) -> str:
         """The collection that the command's first field names.
 
         Raises:
-            CommandError: BadValue, it is not a string.
+            CommandError: it is not a string; InvalidNamespace or BadValue, depending on the command.
         """
         body = self.body
-        kind, _, value_start, value_end = next(iter(self.fields.values()))
+        kind, _, value_start, value_end = span = next(iter(self.fields.values()))
         if kind != STRING:
-            raise CommandError(
-                ErrorCode.BadValue,
-                f"collection name has invalid type {type_name(kind)}",
-            )
+            raise self._not_a_collection(span)
         return body[value_start + 4 : value_end - 1].decode(errors="replace")
 
 

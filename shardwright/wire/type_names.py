@@ -1,6 +1,8 @@
 """MongoDB's names of BSON types in error messages and in ``$type``."""
 
-from typing import Final
+from typing import Any, Final
+
+import bson
 
 from shardwright.wire import rawbson
 
@@ -32,3 +34,8 @@ _TYPE_NAMES: Final = {
 def type_name(kind: int) -> str:
     """MongoDB's name of a BSON type, given its type byte, which must be valid."""
     return _TYPE_NAMES[kind]
+
+
+def type_name_of(value: Any) -> str:  # noqa: ANN401 - a BSON value can be anything
+    """MongoDB's name of the type of a decoded value."""
+    return type_name(bson.encode({"": value})[4])

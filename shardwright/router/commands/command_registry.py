@@ -28,6 +28,7 @@ class Command:
         help: one sentence for ``listCommands``, the first line of the handler's docstring.
         deadline_from_max_time: whether ``maxTimeMS`` bounds it (in ``getMore`` and ``hello`` it means something else).
         api_versions: the versions of the Stable API that include it.
+        deprecated_api_versions: those of them in which it is deprecated.
         begins_in_reactor: the handler usually waits for shards alone, and calls `in_own_task` where it does not.
         supports_write_concern: it may have a ``writeConcern``.
         test_only: it exists only if test commands are enabled.
@@ -42,6 +43,7 @@ class Command:
     help: str
     deadline_from_max_time: bool
     api_versions: tuple[str, ...]
+    deprecated_api_versions: tuple[str, ...]
     begins_in_reactor: bool
     supports_write_concern: bool
     test_only: bool
@@ -69,6 +71,7 @@ def command(
     admin_only: bool = False,
     deadline_from_max_time: bool = True,
     api_versions: tuple[str, ...] = (),
+    deprecated_api_versions: tuple[str, ...] = (),
     begins_in_reactor: bool = False,
     supports_write_concern: bool = False,
     test_only: bool = False,
@@ -91,6 +94,7 @@ def command(
             summary[0] if summary else "",
             deadline_from_max_time,
             api_versions,
+            deprecated_api_versions,
             begins_in_reactor,
             supports_write_concern or writes,
             test_only,

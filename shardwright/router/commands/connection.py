@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from bson.int64 import Int64
-from bson.objectid import ObjectId
 
 from shardwright.router.commands.command_registry import command
 from shardwright.router.context.version import MONGODB_VERSION, MONGODB_VERSION_ARRAY
@@ -49,12 +48,6 @@ async def build_info(operation: Operation) -> Reply:
         "debug": False,
         "maxBsonObjectSize": BSON_OBJECT_BYTES_MAX,
     }
-
-
-@command("features")
-async def features(operation: Operation) -> Reply:
-    """A relic, requested by old shells."""
-    return {"js": {"utf8": True}, "oidMachine": int.from_bytes(ObjectId().binary[4:7])}
 
 
 @command("connectionStatus")

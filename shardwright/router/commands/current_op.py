@@ -14,7 +14,9 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
+from shardwright.wire.type_names import type_name_of
 
+_LARGE_OPID: Final = 26823
 _MALFORMED_OPID: Final = 28625
 """MongoDB's number for an opid that is neither a number nor ``shard:number``."""
 
@@ -37,9 +39,11 @@ async def current_op(operation: Operation) -> Reply:
 @command("killOp", admin_only=True)
 async def kill_op(operation: Operation) -> Reply:
     """Kills an operation on a shard, given its opid from ``currentOp``."""
+    if b"op" not in operation.request.fields:
+        raise CommandError(ErrorCode.NoSuchKey, 'Did not provide "op" field')
     opid = operation.argument(b"op")
     if not isinstance(opid, str):
-        raise CommandError(ErrorCode.NoSuchKey, 'Did not provide "op" field')
+        return _kill_here(opid)
     shard_id, colon, number = opid.rpartition(":")
     if not colon or not number.lstrip("-").isdigit():
         raise CommandError(
@@ -47,6 +51,26 @@ async def kill_op(operation: Operation) -> Reply:
         )
     await operation.context.sender.command(shard_id, "admin", {"killOp": 1, "op": int(number)}, may_repeat=True)
     return {"shard": shard_id, "shardid": int(number)}
+
+
+def _kill_here(opid: object) -> Reply:
+    """Answer for an operation of this router itself: there is none, since it gives its operations no numbers.
+
+    Raises:
+        CommandError: TypeMismatch, BadValue, 26823.
+    """
+    if isinstance(opid, bool) or not isinstance(opid, int | float):
+        raise CommandError(
+            ErrorCode.TypeMismatch, f'Expected field "op" to have numeric type, but found {type_name_of(opid)}'
+        )
+    if opid % 1:
+        raise CommandError(
+            ErrorCode.BadValue,
+            f'Expected field "op" to have a value exactly representable as a 64-bit integer, but found op: {opid}',
+        )
+    if not -(1 << 31) <= opid < 1 << 32:
+        raise CommandError(_LARGE_OPID, f"invalid op : {int(opid)}. Op ID cannot be represented with 32 bits")
+    return {"info": "attempting to kill op"}
 
 
 def _with_shard(running: dict[str, Any], shard_id: str) -> dict[str, Any]:

@@ -32,7 +32,8 @@ from shardwright.wire.message import MORE_TO_COME, op_msg
 from shardwright.wire.rawbson import decode_document
 
 
-@command("hello", aliases=("isMaster", "ismaster"), deadline_from_max_time=False, api_versions=("1",))
+@command("isMaster", aliases=("ismaster",), deadline_from_max_time=False)
+@command("hello", deadline_from_max_time=False, api_versions=("1",))
 async def hello(operation: Operation) -> Reply:
     """Identifies this server as a router with its limits and, when asked to wait, reports its shutdown."""
     request, client = operation.request, operation.client

@@ -8,12 +8,11 @@ from shardwright.router.commands.command_registry import command
 from shardwright.router.operations.operation import Operation
 from shardwright.router.processes.workers import holder_socket
 from shardwright.router.replies.own_reply import Reply
-from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import BackendError, CommandError
+from shardwright.sharding.namespace import Namespace
+from shardwright.wire.errors import BackendError
 from shardwright.wire.field_errors import missing_field, wrong_type
-from shardwright.wire.rawbson import ARRAY, INT64, STRING, decode_value, spans
+from shardwright.wire.rawbson import ARRAY, INT64, decode_value, spans
 from shardwright.wire.request import Request
-from shardwright.wire.type_names import type_name
 
 _STRUCT: Final = "killCursors"
 
@@ -56,11 +55,9 @@ def _cursor_ids(request: Request) -> list[int]:
     """The ids to kill.
 
     Raises:
-        CommandError: BadValue for a collection name that is not a string; 40414; TypeMismatch.
+        CommandError: InvalidNamespace or BadValue for the collection's name; 40414; TypeMismatch.
     """
-    kind = next(iter(request.fields.values()))[0]
-    if kind != STRING:
-        raise CommandError(ErrorCode.BadValue, f"collection name has invalid type {type_name(kind)}")
+    Namespace(request.db, request.collection).check_valid()
     cursors = request.fields.get(b"cursors")
     if cursors is None:
         raise missing_field(f"{_STRUCT}.cursors")

@@ -20,7 +20,7 @@ async def list_commands(operation: Operation) -> Reply:
                 "secondaryOk": entry.reads,
                 "adminOnly": entry.admin_only,
                 "apiVersions": list(entry.api_versions),
-                "deprecatedApiVersions": [],
+                "deprecatedApiVersions": list(entry.deprecated_api_versions),
             }
             for entry in sorted(set(enabled.values()), key=lambda entry: entry.name)
         }

@@ -5,20 +5,23 @@ from shardwright.router.ddl.coordinated import MAJORITY, command_body, refuse_co
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.routed_sending import send_to_primary_shard
 from shardwright.router.replies.own_reply import Reply
-from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.namespace import Namespace, is_valid_database_name
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.request import Request
 
 
 @command("renameCollection", admin_only=True, supports_write_concern=True)
 async def rename_collection(operation: Operation) -> Reply:
     """Gives a collection another name; both databases must have the same primary shard."""
     request = operation.request
-    source = _namespace(Arguments.of(request).string(b"renameCollection"), "source")
-    target = _namespace(Arguments.of(request).string(b"to"), "target")
+    source = _source(request)
+    target = _target(request)
     if source == target:
         raise CommandError(ErrorCode.IllegalOperation, "Can't rename a collection to itself")
+    _check_writable(source, "source")
+    _check_writable(target, "target")
     refuse_collection_uuid(request)
     await _have_database(operation, target.db, like=source.db)
     renaming = {
@@ -52,13 +55,43 @@ async def _have_database(operation: Operation, db: str, *, like: str) -> None:
         await operation.context.catalog.command(creation)
 
 
-def _namespace(text: str, role: str) -> Namespace:
-    """The source or the target.
+def _source(request: Request) -> Namespace:
+    """The collection to rename.
 
     Raises:
-        CommandError: InvalidNamespace.
+        CommandError: BadValue, InvalidNamespace.
+    """
+    text = request.collection
+    namespace = Namespace.parse(text)
+    if not namespace.collection or not is_valid_database_name(namespace.db):
+        raise CommandError(ErrorCode.InvalidNamespace, f"Invalid namespace specified '{text}'")
+    return namespace
+
+
+def _target(request: Request) -> Namespace:
+    """Its new name.
+
+    Raises:
+        CommandError: 40414, TypeMismatch, InvalidNamespace.
+    """
+    text = Arguments.of(request).string(b"to")
+    if "\0" in text:
+        raise CommandError(ErrorCode.InvalidNamespace, "namespaces cannot have embedded null characters")
+    namespace = Namespace.parse(text)
+    if not namespace.collection or not is_valid_database_name(namespace.db):
+        raise CommandError(ErrorCode.InvalidNamespace, f"Invalid target namespace: {text}")
+    return namespace
+
+
+def _check_writable(namespace: Namespace, role: str) -> None:
+    """Refuse names of collections that clients may not write.
+
+    Raises:
+        CommandError: IllegalOperation.
     """
     try:
-        return Namespace.parse_collection(text)
+        if namespace.collection.startswith("."):
+            raise CommandError(ErrorCode.InvalidNamespace, f"Invalid collection name: {namespace.collection}")
+        namespace.check_writable()
     except CommandError as error:
-        raise CommandError(error.code, f"Invalid {role} namespace: {text}") from error
+        raise CommandError(ErrorCode.IllegalOperation, f"error with {role} namespace: {error.message}") from error

@@ -8,7 +8,9 @@ from typing import Any, Final
 
 from bson.int64 import Int64
 
-from shardwright.router.commands.command_registry import command
+from shardwright.daemon.operation_metrics import UNKNOWN_COMMAND
+from shardwright.daemon.outcomes import OK
+from shardwright.router.commands.command_registry import command, enabled_commands
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.context.version import MONGODB_VERSION
 from shardwright.router.operations.operation import Operation
@@ -37,7 +39,7 @@ async def server_status(operation: Operation) -> Reply:
         "sharding": _sharding(context),
         "shardingStatistics": _sharding_statistics(context),
         "mem": {"bits": 64, "resident": _resident_mb(), "supported": True},
-        "metrics": {"cursor": _cursors(context)},
+        "metrics": {"commands": _commands(context), "cursor": _cursors(context)},
     }
     uptime = time() - context.started
     # As on a mongod, {<name>: 0} leaves a section out, but no section can be requested alone.
@@ -85,6 +87,18 @@ def _opcounters(context: RouterContext) -> dict[str, Int64]:
     known = {name: sum(counts.get(each, 0) for each in commands) for name, commands in _OPCOUNTERS.items()}
     known["command"] = sum(counts.values()) - sum(known.values())
     return {name: Int64(count) for name, count in known.items()}
+
+
+def _commands(context: RouterContext) -> dict[str, Any]:
+    """How often each command was run, and failed."""
+    counts = context.metrics.operations.statistics()
+    shown: dict[str, Any] = {"<UNKNOWN>": Int64(counts[UNKNOWN_COMMAND].count if UNKNOWN_COMMAND in counts else 0)}
+    enabled = enabled_commands(test_commands=context.parameters["enableTestCommands"])
+    for name in sorted({entry.name for entry in enabled.values()}):
+        total = counts[name].count if name in counts else 0
+        succeeded = counts[name].outcomes[OK] if name in counts else 0
+        shown[name] = {"failed": Int64(total - succeeded), "total": Int64(total)}
+    return shown
 
 
 def _sharding(context: RouterContext) -> dict[str, Any]:

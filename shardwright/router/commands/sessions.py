@@ -48,6 +48,13 @@ async def end_sessions(operation: Operation) -> Reply:
     return {}
 
 
+@command("refreshLogicalSessionCacheNow")
+async def refresh_logical_session_cache_now(operation: Operation) -> Reply:
+    """Makes all shards write the sessions that they know to their collections now."""
+    await _on_all_shards(operation)
+    return {}
+
+
 @command("killSessions")
 async def kill_sessions(operation: Operation) -> Reply:
     """Ends sessions together with the operations that run in them; with none named, all sessions."""

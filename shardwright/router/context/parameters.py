@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from shardwright.daemon.logs import set_level
+from shardwright.router.context.log_verbosity import changed_verbosity, default_verbosity, finest_verbosity
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
@@ -16,13 +17,11 @@ class Parameter:
     Attributes:
         default: its value at start.
         check: converts a client's value to the one to keep; None for a parameter that is fixed at start.
-        on_change: called with the new value.
         parse: parses the text of a command line; None for a parameter that cannot be set at start.
     """
 
     default: Any
     check: Callable[[Any], Any] | None = None
-    on_change: Callable[[Any], None] | None = None
     parse: Callable[[str], Any] | None = None
 
 
@@ -46,8 +45,12 @@ def _parse_boolean(text: str) -> bool:
 
 _INT32_MAX: Final = 2**31 - 1
 
+_LEVEL: Final = "logLevel"
+_COMPONENTS: Final = "logComponentVerbosity"
+
 PARAMETERS: Final[Mapping[str, Parameter]] = {
-    "logLevel": Parameter(0, _whole_number(0, 5), lambda value: set_level("debug" if value else "info"), int),
+    _LEVEL: Parameter(0, _whole_number(0, 5), parse=int),
+    _COMPONENTS: Parameter(None, dict),
     "cursorTimeoutMillis": Parameter(600_000, _whole_number(1, _INT32_MAX), parse=int),
     "mongosShutdownTimeoutMillisForSignaledShutdown": Parameter(15_000, _whole_number(0, _INT32_MAX), parse=int),
     "enableTestCommands": Parameter(False, parse=_parse_boolean),
@@ -92,9 +95,9 @@ class Parameters:
 
     def __init__(self, at_start: Mapping[str, str]) -> None:
         self._values = {name: parameter.default for name, parameter in PARAMETERS.items()}
+        self._values[_COMPONENTS] = default_verbosity()
         for name, text in at_start.items():
-            self._values[name] = _parsed(name, text)
-            self._changed(name)
+            self._keep(name, _parsed(name, text))
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - parameters are of all types
         """The value of a parameter."""
@@ -108,16 +111,19 @@ class Parameters:
         """Change a parameter that exists and can be changed; returns its old value.
 
         Raises:
-            CommandError: BadValue.
+            CommandError: TypeMismatch, BadValue.
         """
         check = PARAMETERS[name].check
         assert check is not None, name
         old = self._values[name]
-        self._values[name] = check(value)
-        self._changed(name)
+        self._keep(name, changed_verbosity(old, value) if name == _COMPONENTS else check(value))
         return old
 
-    def _changed(self, name: str) -> None:
-        on_change = PARAMETERS[name].on_change
-        if on_change is not None:
-            on_change(self._values[name])
+    def _keep(self, name: str, value: Any) -> None:  # noqa: ANN401 - parameters are of all types
+        self._values[name] = value
+        if name == _LEVEL:
+            self._values[_COMPONENTS] = {**self._values[_COMPONENTS], "verbosity": value}
+        elif name == _COMPONENTS:
+            self._values[_LEVEL] = value["verbosity"]
+        if name in (_LEVEL, _COMPONENTS):
+            set_level("debug" if finest_verbosity(self._values[_COMPONENTS]) > 0 else "info")

@@ -9,12 +9,14 @@ import trio
 from shardwright.config_servers.catalog_client import CatalogClient
 from shardwright.daemon.fail_points import FailPoints
 from shardwright.daemon.metrics import Metrics
+from shardwright.router.context.default_concerns import DefaultConcerns
 from shardwright.router.context.fail_point_names import FAIL_POINT_NAMES
 from shardwright.router.context.options import RouterOptions
 from shardwright.router.context.parameters import Parameters
 from shardwright.router.context.quiesce import Quiesce
 from shardwright.router.context.served_clients import ServedClients
 from shardwright.router.context.shared_counts import SharedCounts
+from shardwright.router.context.slow_operations import SlowOperations
 from shardwright.router.cursors.manager import CursorManager
 from shardwright.router.routing.routing_cache import RoutingCache
 from shardwright.router.routing.shards import ShardRegistry
@@ -40,6 +42,8 @@ class RouterContext:
         started: when the process began, in seconds since 1970.
         clock: the newest times seen in the cluster.
         parameters: the server parameters.
+        default_concerns: the cluster's default read and write concern.
+        slow_operations: which operations are logged as slow.
         fail_points: where tests can make the router wait or fail.
         shared_counts: counts that all processes of the router share.
         pools: connections to other servers.
@@ -50,6 +54,7 @@ class RouterContext:
         cursors: cursors that clients have open here.
         clients: the connections of clients.
         quiesce: whether the router is shutting down.
+        shutdown_seconds_wanted: how long running operations may continue then, if a ``shutdown`` command says so.
     """
 
     def __init__(self, options: RouterOptions, metrics: Metrics, nursery: trio.Nursery) -> None:
@@ -59,6 +64,8 @@ class RouterContext:
         self.clock = VectorClock()
         self.parameters = Parameters(options.parameters)
         sockets = options.worker_sockets
+        self.default_concerns = DefaultConcerns()
+        self.slow_operations = SlowOperations(options.slow_ms)
         self.shared_counts = SharedCounts(Path(sockets[0]).parent if sockets else None)
         self.fail_points = FailPoints(FAIL_POINT_NAMES, self.shared_counts.counter)
         self.pools = ConnectionPools(_handshake, options.pool)
@@ -74,10 +81,13 @@ class RouterContext:
         )
         self.clients = ServedClients()
         self.quiesce = Quiesce()
+        self.shutdown_seconds_wanted: float | None = None
 
     @property
     def shutdown_seconds(self) -> float:
         """How long running operations may continue once the shutdown has begun."""
+        if self.shutdown_seconds_wanted is not None:
+            return self.shutdown_seconds_wanted
         if self.options.shutdown_seconds is not None:
             return self.options.shutdown_seconds
         return float(self.parameters["mongosShutdownTimeoutMillisForSignaledShutdown"]) / 1000

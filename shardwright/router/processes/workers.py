@@ -104,6 +104,12 @@ def tell_supervisor_log_was_rotated(options: RouterOptions) -> None:
         os.kill(options.supervisor, signal.SIGUSR1)
 
 
+def end_router(options: RouterOptions) -> None:
+    """Begin the shutdown of this router, all of its processes included."""
+    is_worker = options.supervisor is not None and os.getppid() == options.supervisor
+    os.kill(options.supervisor if is_worker and options.supervisor else os.getpid(), signal.SIGTERM)
+
+
 def holder_socket(options: RouterOptions, cursor_id: int) -> str | None:
     """The UNIX socket of the worker that holds a cursor; None if that is this worker, or there is no such worker."""
     holder = worker_of(cursor_id)

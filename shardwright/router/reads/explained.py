@@ -8,9 +8,10 @@ from shardwright.router.reads.count import CountArguments
 from shardwright.router.reads.find_arguments import FindArguments, filter_of
 from shardwright.router.reads.pipeline import Pipeline
 from shardwright.router.reads.resolved_view import ResolvedView
+from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.field_errors import missing_field, wrong_type
+from shardwright.wire.field_errors import missing_field
 from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.rawbson import (
     EMPTY_DOCUMENT,
@@ -27,6 +28,7 @@ from shardwright.wire.request import Request
 
 VERBOSITIES: Final = ("queryPlanner", "executionStats", "allPlansExecution")
 
+_KNOWN: Final = frozenset({b"explain", b"verbosity"})
 _FILTER_FIELDS: Final = {b"count": b"query", b"distinct": b"query", b"findAndModify": b"query"}
 _STATEMENT_FIELDS: Final = {b"update": b"updates", b"delete": b"deletes"}
 _ALIASES: Final = {b"findandmodify": b"findAndModify"}
@@ -65,16 +67,15 @@ class ExplainedCommand:
             CommandError: TypeMismatch, BadValue for the verbosity, CommandNotFound, IllegalOperation for what cannot be
                 explained, or what is wrong with the inner command.
         """
-        kind, _, start, end = next(iter(explain.fields.values()))
-        if kind != OBJECT:
-            raise wrong_type("explain.explain", kind, "object")
+        arguments = Arguments.of(explain)
+        body = arguments.raw(b"explain")
+        arguments.refuse_unknown(_KNOWN)
         verbosity = explain.get(b"verbosity", VERBOSITIES[-1])
         if verbosity not in VERBOSITIES:
             raise CommandError(
                 ErrorCode.BadValue,
                 f"Enumeration value '{verbosity}' for field 'explain.verbosity' is not a valid value.",
             )
-        body = explain.body[start:end]
         name = next(iter(index(body)), b"")
         name = _ALIASES.get(name, name)
         text = name.decode(errors="replace")

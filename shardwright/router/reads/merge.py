@@ -11,7 +11,7 @@ from heapq import heappop, heappush, heapreplace
 from typing import Final
 
 from shardwright.router.reads.batch import Batch
-from shardwright.router.reads.sort_order import SortOrder, sort_key_span, without_span
+from shardwright.router.reads.sort_order import SortOrder, sort_key_span, without_sort_key
 
 _OBJECT_BYTES: Final = 48
 """Memory overhead of a document."""
@@ -151,4 +151,4 @@ class ResultMerger:
     def _head(self, order: SortOrder, number: int) -> tuple[bytes, int, bytes]:
         document = self._sources[number].documents[0]
         span = sort_key_span(document)
-        return order.key(document, span), number, without_span(document, span)
+        return order.key(document, span), number, without_sort_key(document, span)

@@ -41,6 +41,10 @@ _ARRAY_OF_ONE_BYTES: Final = 8
 # $sortKey and its NUL, as it stands in a document.
 _SORT_KEY_NAME: Final = SORT_KEY + b"\0"
 
+# The type and name of the metadata element that shards add in front of it, and its size with the double that follows.
+_TEXT_SCORE: Final = bytes((DOUBLE,)) + b"$textScore\0"
+_TEXT_SCORE_BYTES: Final = len(_TEXT_SCORE) + 8
+
 
 @dataclass(frozen=True, slots=True)
 class SortOrder:
@@ -128,7 +132,9 @@ def sort_key_span(document: bytes) -> Span:
     return found
 
 
-def without_span(document: bytes, span: Span) -> bytes:
-    """The document without the element at ``span``."""
+def without_sort_key(document: bytes, span: Span) -> bytes:
+    """The document without the ``$sortKey`` at ``span``, and the text score in front of it after a ``$text``."""
     _, start, _, end = span
+    if start >= _TEXT_SCORE_BYTES and document.startswith(_TEXT_SCORE, start - _TEXT_SCORE_BYTES):
+        start -= _TEXT_SCORE_BYTES
     return (len(document) - end + start).to_bytes(4, "little") + document[4:start] + document[end:]

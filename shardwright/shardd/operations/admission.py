@@ -51,11 +51,15 @@ _READS: Final = frozenset(
         "datasize",
         "validate",
         "planCacheListFilters",
+        "filemd5",
         "splitVector",
     }
 )
 NAMED_IN_FULL: Final = frozenset({"dataSize", "datasize", "splitVector"})
 """Versioned commands whose argument is ``db.collection`` rather than a collection of the command's database."""
+
+_FILE_MD5: Final = "filemd5"
+_NAMED_OTHERWISE: Final = NAMED_IN_FULL | {_FILE_MD5}
 
 _FILTERED_READS: Final = frozenset({"find", "aggregate", "count", "distinct"})
 
@@ -72,9 +76,16 @@ def namespace_of(request: Request) -> str:
     if kind == OBJECT:  # explain: that of the explained command
         _, (kind, _, start, end) = next(iter(spans(body, start)), (b"", (0, 0, 0, 0)))
     if kind != STRING:
-        return request.db
+        return _chunks_of_file(request) if request.name == _FILE_MD5 else request.db
     name = body[start + 4 : end - 1].decode(errors="replace")
-    return name if request.name in NAMED_IN_FULL else f"{request.db}.{name}"
+    if request.name in _NAMED_OTHERWISE:
+        return _chunks_of_file(request) if request.name == _FILE_MD5 else name
+    return f"{request.db}.{name}"
+
+
+def _chunks_of_file(request: Request) -> str:
+    """The collection of a ``filemd5``, whose first argument is the ``_id`` of a file in GridFS."""
+    return f"{request.db}.{request.get(b'root', 'fs')}.chunks"
 
 
 @dataclass(frozen=True, slots=True)

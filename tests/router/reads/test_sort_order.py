@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.router.reads.sort_order import NEAREST_FIRST, SortOrder, sort_key_span, without_span
+from shardwright.router.reads.sort_order import NEAREST_FIRST, SortOrder, sort_key_span, without_sort_key
 from shardwright.wire.errors import RemoteProtocolError
 
 
@@ -86,7 +86,7 @@ def test_the_sort_key_is_cut_out_wherever_it_stands(position: str) -> None:
     items.insert({"first": 0, "between": 1, "last": 3}[position], ("$sortKey", [3, "x"]))
     document = bson.encode(dict(items))
     span = sort_key_span(document)
-    assert bson.decode(without_span(document, span)) == fields
+    assert bson.decode(without_sort_key(document, span)) == fields
     assert SortOrder((False, False)).key(document, span) == key(SortOrder((False, False)), 3, "x")
 
 
@@ -101,3 +101,8 @@ def test_a_sort_key_of_another_shape_breaks_the_protocol(sort_key: object) -> No
     document = bson.encode({"$sortKey": sort_key})
     with pytest.raises(RemoteProtocolError):
         SortOrder((False, False)).key(document, sort_key_span(document))
+
+
+def test_text_score_in_front_of_the_sort_key_is_removed_too() -> None:
+    document = bson.encode({"a": 1, "$textScore": 1.5, "$sortKey": [1]})
+    assert bson.decode(without_sort_key(document, sort_key_span(document))) == {"a": 1}

@@ -1,0 +1,53 @@
+"""Defaults of read and write concern: reading them again and again, and adding them to requests."""
+
+from typing import Final
+
+import trio
+
+from shardwright.router.commands.command_registry import Command
+from shardwright.router.context.default_concerns import DefaultConcerns
+from shardwright.router.context.router_context import RouterContext
+from shardwright.router.replies.reply_fields import answer_in
+from shardwright.wire.message import OpMsg, op_msg
+from shardwright.wire.rawbson import append
+from shardwright.wire.request import Request
+
+_INTERVAL_SECONDS: Final = 30.0
+"""As in MongoDB, where a router may use the former defaults for so long."""
+
+_READ_WITH_DEFAULT: Final = frozenset({"aggregate", "count", "distinct", "find"})
+_ONLY_WRITES_SOMETIMES: Final = frozenset({"aggregate", "mapReduce"})
+
+
+async def refresh_default_concerns(context: RouterContext) -> None:
+    """Read the defaults from the config servers until cancelled."""
+
+    async def refresh() -> None:
+        context.default_concerns.take(answer_in(await context.catalog.command({"getDefaultRWConcern": 1})))
+
+    while True:
+        await context.catalog.attempt(refresh)
+        await trio.sleep(_INTERVAL_SECONDS)
+
+
+def with_default_concerns(defaults: DefaultConcerns, entry: Command, request: Request) -> Request:
+    """The request with the defaults for what it does not specify; the same object if there is nothing to add."""
+    elements = b""
+    if entry.name in _READ_WITH_DEFAULT and b"readConcern" not in request.fields:
+        elements += defaults.read
+    if (
+        entry.supports_write_concern
+        and entry.name not in _ONLY_WRITES_SOMETIMES
+        and b"writeConcern" not in request.fields
+    ):
+        elements += defaults.write
+    if not elements:
+        return request
+    message = request.message
+    frame = op_msg(
+        append(message.body, elements),
+        request_id=message.request_id,
+        flags=message.flags,
+        sections=b"".join(sequence.section() for sequence in message.sequences),
+    )
+    return Request(OpMsg(frame))

@@ -1,0 +1,57 @@
+"""Settings that all servers of a cluster have: cluster parameters and the feature compatibility version.
+
+The config servers check and store a change first, then each shard. If a shard fails, the command fails, and has to be
+repeated.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import bson
+
+from shardwright.router.commands.command_registry import command
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.scatter import scatter
+from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.reply_fields import answer_in
+from shardwright.router.replies.worst_error import raise_worst
+from shardwright.wire.arguments import Arguments
+from shardwright.wire.frames import next_request_id
+from shardwright.wire.message import op_msg
+
+
+@command("getClusterParameter", admin_only=True, reads=True)
+async def get_cluster_parameter(operation: Operation) -> Reply:
+    """The values of cluster parameters."""
+    asked = {"getClusterParameter": operation.argument(b"getClusterParameter")}
+    return answer_in(await operation.context.catalog.command(asked))
+
+
+@command("setClusterParameter", admin_only=True)
+async def set_cluster_parameter(operation: Operation) -> Reply:
+    """Changes a cluster parameter on all servers."""
+    return await _set_everywhere(operation, {"setClusterParameter": operation.argument(b"setClusterParameter")})
+
+
+@command("setFeatureCompatibilityVersion", admin_only=True, supports_write_concern=True)
+async def set_feature_compatibility_version(operation: Operation) -> Reply:
+    """Enables or disables the features that an older version of MongoDB does not understand, on all servers."""
+    name = b"setFeatureCompatibilityVersion"
+    arguments = Arguments.of(operation.request)
+    arguments.refuse_unknown((name,))
+    version = arguments.string(name)
+    return await _set_everywhere(operation, {name.decode(): version, "writeConcern": {"w": "majority"}})
+
+
+async def _set_everywhere(operation: Operation, setting: Mapping[str, Any]) -> Reply:
+    """Send a command to the config servers and then to all shards.
+
+    Raises:
+        CommandError: one of them refused it or could not be reached.
+    """
+    context = operation.context
+    await context.catalog.command(setting)
+    body = bson.encode({**setting, "$db": "admin"})
+    frames = {shard: op_msg(body, request_id=next_request_id()) for shard in await context.shards.all_ids()}
+    raise_worst(await scatter(operation, frames, may_repeat=True))
+    return {}

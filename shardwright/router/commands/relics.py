@@ -1,0 +1,76 @@
+"""Commands that old clients, shells and tests send, and that need nothing but an answer."""
+
+from typing import Final
+
+from bson.objectid import ObjectId
+
+from shardwright.daemon.logs import recent
+from shardwright.router.commands.command_registry import command
+from shardwright.router.operations.operation import Operation
+from shardwright.router.replies.own_reply import Reply
+from shardwright.wire.arguments import Arguments
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+_GET_LAST_ERROR: Final = 5739000
+_QUERY_OPTIONS: Final = 182
+"""The flags of OP_QUERY that routers knew: all but oplogReplay and exhaust."""
+
+_IDENTITY: Final = ObjectId()
+
+
+@command("getLastError", aliases=("getlasterror",))
+async def get_last_error(operation: Operation) -> Reply:
+    """Not supported any more; writes answer themselves."""
+    raise CommandError(_GET_LAST_ERROR, "getLastError command is not supported")
+
+
+@command("availableQueryOptions", aliases=("availablequeryoptions",))
+async def available_query_options(operation: Operation) -> Reply:
+    """The flags of OP_QUERY that this router knew when it existed."""
+    return {"options": _QUERY_OPTIONS}
+
+
+@command("_isSelf")
+async def is_self(operation: Operation) -> Reply:
+    """Identifies this process."""
+    return {"id": _IDENTITY}
+
+
+@command("netstat", admin_only=True)
+async def netstat(operation: Operation) -> Reply:
+    """The config servers of this router."""
+    return {"configserver": operation.context.catalog.client.monitor.connection_string, "isdbgrid": 1}
+
+
+@command("getDiagnosticData", admin_only=True)
+async def get_diagnostic_data(operation: Operation) -> Reply:
+    """The newest diagnostic data: none is collected, there are metrics instead."""
+    return {"data": {}}
+
+
+@command("rotateCertificates", admin_only=True)
+async def rotate_certificates(operation: Operation) -> Reply:
+    """Loads certificates again: there are none, as in a mongos without TLS."""
+    return {}
+
+
+@command("connPoolSync", aliases=("connpoolsync",))
+async def conn_pool_sync(operation: Operation) -> Reply:
+    """Does nothing, as in MongoDB since connection pools keep themselves in order."""
+    return {}
+
+
+@command("reapLogicalSessionCacheNow")
+async def reap_logical_session_cache_now(operation: Operation) -> Reply:
+    """Does nothing: a router has no transactions of sessions to reap."""
+    return {}
+
+
+@command("clearLog", admin_only=True, test_only=True)
+async def clear_log(operation: Operation) -> Reply:
+    """Removes the lines that getLog shows."""
+    if Arguments.of(operation.request).string(b"clearLog") != "global":
+        raise CommandError(ErrorCode.InvalidOptions, "Only the 'global' log can be cleared")
+    recent.clear()
+    return {}

@@ -1,0 +1,40 @@
+"""The cluster's default read and write concern, for requests that have none (``setDefaultRWConcern``)."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from shardwright.wire.rawbson import encode_elements
+
+_READ: Final = "defaultReadConcern"
+_WRITE: Final = "defaultWriteConcern"
+_GLOBAL: Final = "global"
+"""The source of a default that was set. An implicit one is that of the shards' mongods too, so it need not be sent."""
+
+
+class DefaultConcerns:
+    """The defaults as the config servers last reported them.
+
+    Attributes:
+        read: the element ``readConcern`` for requests without one; empty if no default was set.
+        write: the element ``writeConcern`` likewise.
+        is_any_set: whether one of them was.
+        report: the fields of ``getDefaultRWConcern``; empty before the first report.
+    """
+
+    def __init__(self) -> None:
+        self.read = b""
+        self.write = b""
+        self.is_any_set = False
+        self.report: Mapping[str, Any] = {}
+
+    def take(self, report: Mapping[str, Any]) -> None:
+        """Keep the reply of a config server to ``getDefaultRWConcern`` or ``setDefaultRWConcern``."""
+        self.report = report
+        self.read = self._element("readConcern", _READ)
+        self.write = self._element("writeConcern", _WRITE)
+        self.is_any_set = bool(self.read or self.write)
+
+    def _element(self, argument: str, field: str) -> bytes:
+        if field not in self.report or self.report.get(f"{field}Source") != _GLOBAL:
+            return b""
+        return encode_elements({argument: self.report[field]})

@@ -1,0 +1,56 @@
+"""The Stable API: ``apiVersion``, ``apiStrict`` and ``apiDeprecationErrors``.
+
+The router checks the command. What a command may contain with ``apiStrict`` is checked by the shards' mongods, to which
+these arguments are passed on.
+"""
+
+from typing import Final
+
+from shardwright.router.commands.command_registry import Command
+from shardwright.wire.arguments import Arguments, Strictness
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.request import Request
+
+API_FIELDS: Final = (b"apiVersion", b"apiStrict", b"apiDeprecationErrors")
+
+_NO_VERSION: Final = 4886600
+_UNRELEASED: Final = "2"
+"""A version that exists in MongoDB's code, and is never accepted."""
+
+
+def check_api_arguments(entry: Command, request: Request) -> None:
+    """Check the arguments of a command that has any of them.
+
+    Raises:
+        CommandError: TypeMismatch; 4886600, there is no version; APIVersionError, APIStrictError, APIDeprecationError.
+    """
+    arguments = Arguments.of(request, "APIParametersFromClient")
+    version = arguments.maybe_string(b"apiVersion")
+    is_strict = arguments.boolean(b"apiStrict", strictness=Strictness.BOOL)
+    refuses_deprecated = arguments.boolean(b"apiDeprecationErrors", strictness=Strictness.BOOL)
+    if version is None:
+        if any(arguments.has(name) and not arguments.is_null(name) for name in API_FIELDS[1:]):
+            raise CommandError(_NO_VERSION, "Provided apiStrict and/or apiDeprecationErrors without passing apiVersion")
+        return
+    _check_version(version)
+    name = entry.name
+    if is_strict and version not in entry.api_versions:
+        raise CommandError(
+            ErrorCode.APIStrictError,
+            f"Provided apiStrict:true, but the command {name} is not in API Version {version}. Information on "
+            f"supported commands and migrations in API Version {version} can be found at "
+            "https://dochub.mongodb.org/core/manual-versioned-api",
+        )
+    if refuses_deprecated and version in entry.deprecated_api_versions:
+        raise CommandError(
+            ErrorCode.APIDeprecationError,
+            f"Provided apiDeprecationErrors:true, but the command {name} is deprecated in API Version {version}",
+        )
+
+
+def _check_version(version: str) -> None:
+    if version == _UNRELEASED:
+        raise CommandError(ErrorCode.APIVersionError, f"Cannot accept API version {version}")
+    if version != "1":
+        raise CommandError(ErrorCode.APIVersionError, 'API version must be "1"')

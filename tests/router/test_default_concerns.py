@@ -1,0 +1,72 @@
+"""The cluster's default read and write concern in the requests that the router sends to shards."""
+
+from typing import Any
+
+import bson
+import pytest
+
+from shardwright.router.applied_default_concerns import with_default_concerns
+from shardwright.router.commands.command_registry import COMMANDS
+from shardwright.router.context.default_concerns import DefaultConcerns
+from shardwright.wire.message import OpMsg, encode_sequence, op_msg
+from shardwright.wire.request import Request
+
+IMPLICIT: dict[str, Any] = {
+    "defaultReadConcern": {"level": "local"},
+    "defaultReadConcernSource": "implicit",
+    "defaultWriteConcern": {"w": "majority", "wtimeout": 0},
+    "defaultWriteConcernSource": "implicit",
+}
+BOTH: dict[str, Any] = {
+    "defaultReadConcern": {"level": "majority"},
+    "defaultReadConcernSource": "global",
+    "defaultWriteConcern": {"w": 1, "wtimeout": 0},
+    "defaultWriteConcernSource": "global",
+}
+
+
+def added(report: dict[str, Any], command: dict[str, Any]) -> dict[str, Any]:
+    """What a request has after the defaults were applied and had not before."""
+    defaults = DefaultConcerns()
+    defaults.take(report)
+    request = Request(OpMsg(op_msg(bson.encode({**command, "$db": "d"}), request_id=7)))
+    name = next(iter(command))
+    applied = with_default_concerns(defaults, COMMANDS[name], request)
+    assert applied.message.request_id == 7
+    return {field: value for field, value in applied.document.items() if field not in (*command, "$db")}
+
+
+@pytest.mark.parametrize("command", [{"find": "c"}, {"insert": "c"}])
+def test_implicit_defaults_are_not_sent(command: dict[str, Any]) -> None:
+    assert added(IMPLICIT, command) == {}
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ({"find": "c"}, {"readConcern": {"level": "majority"}}),
+        ({"aggregate": "c"}, {"readConcern": {"level": "majority"}}),
+        ({"find": "c", "readConcern": {"level": "local"}}, {}),
+        ({"insert": "c"}, {"writeConcern": {"w": 1, "wtimeout": 0}}),
+        ({"findAndModify": "c"}, {"writeConcern": {"w": 1, "wtimeout": 0}}),
+        ({"insert": "c", "writeConcern": {"w": 2}}, {}),
+        ({"ping": 1}, {}),
+    ],
+    ids=str,
+)
+def test_defaults_that_were_set(command: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert added(BOTH, command) == expected
+
+
+def test_document_sequences_are_kept() -> None:
+    defaults = DefaultConcerns()
+    defaults.take(BOTH)
+    documents = [bson.encode({"_id": 1}), bson.encode({"_id": 2})]
+    body = bson.encode({"insert": "c", "$db": "d"})
+    frame = op_msg(body, request_id=1, sections=encode_sequence(b"documents", documents))
+    applied = with_default_concerns(defaults, COMMANDS["insert"], Request(OpMsg(frame)))
+    assert applied.documents(b"documents") == documents
+
+
+def test_defaults_are_none_before_the_first_report() -> None:
+    assert not DefaultConcerns().is_any_set
