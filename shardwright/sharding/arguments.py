@@ -1,8 +1,10 @@
 """Arguments of commands that mean something to sharding: collections and versions."""
 
-from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.namespace import Namespace, is_valid_database_name
 from shardwright.sharding.versions import ChunkVersion
 from shardwright.wire.arguments import Arguments, Strictness
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import ARRAY, OBJECT
 from shardwright.wire.request import Request
 
@@ -14,6 +16,19 @@ def full_namespace(request: Request) -> Namespace:
         CommandError: 40414, TypeMismatch, InvalidNamespace.
     """
     return Namespace.parse_collection(Arguments.of(request).string(request.name.encode()))
+
+
+def named_in_full(request: Request) -> Namespace:
+    """As `full_namespace`, for commands whose parser checks the name with other errors.
+
+    Raises:
+        CommandError: BadValue, it is not a string; InvalidNamespace.
+    """
+    text = request.collection
+    namespace = Namespace.parse(text)
+    if not namespace.collection or not is_valid_database_name(namespace.db):
+        raise CommandError(ErrorCode.InvalidNamespace, f"Invalid namespace specified '{text}'")
+    return namespace
 
 
 def own_collection(request: Request) -> Namespace:

@@ -13,6 +13,7 @@ from shardwright.router.reads.aggregate import (
     check_fields,
     not_supported,
 )
+from shardwright.router.reads.collectionless import check_collectionless
 from shardwright.router.reads.explained import ExplainedCommand
 from shardwright.router.reads.pipeline import Pipeline
 from shardwright.router.reads.pipeline_merge import MergeablePipeline
@@ -46,6 +47,7 @@ async def _without_collection(operation: Operation, pipeline: Pipeline) -> Reply
     Raises:
         CommandError: CommandNotSupported, or what a shard answers.
     """
+    check_collectionless(operation.request, pipeline)
     db = operation.request.db
     namespace = str(Namespace.collectionless_aggregate(db))
     shards = await operation.context.shards.all_ids()

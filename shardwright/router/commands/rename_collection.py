@@ -5,6 +5,7 @@ from shardwright.router.ddl.coordinated import MAJORITY, command_body, refuse_co
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.routed_sending import send_to_primary_shard
 from shardwright.router.replies.own_reply import Reply
+from shardwright.sharding.arguments import named_in_full
 from shardwright.sharding.namespace import Namespace, is_valid_database_name
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
@@ -16,7 +17,7 @@ from shardwright.wire.request import Request
 async def rename_collection(operation: Operation) -> Reply:
     """Gives a collection another name; both databases must have the same primary shard."""
     request = operation.request
-    source = _source(request)
+    source = named_in_full(request)
     target = _target(request)
     if source == target:
         raise CommandError(ErrorCode.IllegalOperation, "Can't rename a collection to itself")
@@ -53,19 +54,6 @@ async def _have_database(operation: Operation, db: str, *, like: str) -> None:
             raise
         creation = {"_configsvrCreateDatabase": db, "primaryShardId": source.primary, "writeConcern": MAJORITY}
         await operation.context.catalog.command(creation)
-
-
-def _source(request: Request) -> Namespace:
-    """The collection to rename.
-
-    Raises:
-        CommandError: BadValue, InvalidNamespace.
-    """
-    text = request.collection
-    namespace = Namespace.parse(text)
-    if not namespace.collection or not is_valid_database_name(namespace.db):
-        raise CommandError(ErrorCode.InvalidNamespace, f"Invalid namespace specified '{text}'")
-    return namespace
 
 
 def _target(request: Request) -> Namespace:

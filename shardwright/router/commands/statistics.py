@@ -11,7 +11,7 @@ from shardwright.router.operations.routed_sending import connection_strings, rea
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.reply_fields import answer_of
 from shardwright.router.replies.worst_error import raise_worst
-from shardwright.sharding.arguments import full_namespace
+from shardwright.sharding.arguments import named_in_full
 from shardwright.wire.arguments import clamp_int64
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -50,7 +50,7 @@ async def coll_stats(operation: Operation) -> Reply:
 async def data_size(operation: Operation) -> Reply:
     """The size of the documents in a collection, or in a range of it."""
     request = operation.request
-    namespace = full_namespace(request)
+    namespace = named_in_full(request)
     # The command may run on any database; the versions are checked for the collection's.
     body = append(without(request.body, (b"$db",)), encode_elements({"$db": namespace.db}))
     _, replies = await send_to_owning_shards(

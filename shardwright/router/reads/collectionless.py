@@ -1,0 +1,26 @@
+"""What an ``aggregate`` is run on if that is no collection."""
+
+from shardwright.router.reads.pipeline import Pipeline
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import DECIMAL128, DOUBLE, INT32, INT64
+from shardwright.wire.request import Request
+from shardwright.wire.type_names import type_name
+
+
+def check_collectionless(request: Request, pipeline: Pipeline) -> None:
+    """Refuse an ``aggregate`` whose argument is neither a collection's name nor 1.
+
+    Raises:
+        CommandError: TypeMismatch, FailedToParse; InvalidNamespace, it has no stages.
+    """
+    kind = next(iter(request.fields.values()))[0]
+    if kind not in (INT32, INT64, DOUBLE, DECIMAL128):
+        raise CommandError(ErrorCode.TypeMismatch, f"collection name has invalid type: {type_name(kind)}")
+    if request.get(b"aggregate") != 1:
+        raise CommandError(
+            ErrorCode.FailedToParse,
+            "Invalid command format: the 'aggregate' field must specify a collection name or 1",
+        )
+    if not pipeline.stages:
+        raise CommandError(ErrorCode.InvalidNamespace, "{aggregate: 1} is not valid for an empty pipeline.")
