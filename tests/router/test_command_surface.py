@@ -98,6 +98,7 @@ def test_default_read_and_write_concern(router: Client, plain: Client) -> None:
         shown = run(router, {"getDefaultRWConcern": 1})
         assert shown["updateOpTime"] == changed["updateOpTime"]
         assert run(router, {"getDefaultRWConcern": 1, "inMemory": True}) == {**shown, "inMemory": True}
+        assert run(router, {"serverStatus": 1})["defaultRWConcern"] == shown
         router[DB].defaults.insert_one({"_id": 1})
         assert run(router, {"find": "defaults"}, DB)["cursor"]["firstBatch"] == [{"_id": 1}]
     finally:

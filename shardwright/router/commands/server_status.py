@@ -32,6 +32,7 @@ async def server_status(operation: Operation) -> Reply:
     sections: dict[str, Any] = {
         "asserts": _asserts(context),
         "connections": _connections(context),
+        **({"defaultRWConcern": context.default_concerns.report} if context.default_concerns.report else {}),
         "extra_info": _resources(),
         "logicalSessionRecordCache": {"activeSessionsCount": 0},
         "network": {"numRequests": Int64(sum(each.count for each in context.metrics.operations.statistics().values()))},
