@@ -15,6 +15,8 @@ from shardwright.daemon.namespaces import namespace_of
 from shardwright.router.commands.command_registry import Command, CommandHandler
 from shardwright.router.operations.operation import Operation
 from shardwright.router.replies.own_reply import Reply
+from shardwright.wire.client_metadata import MONGOS_BYTES_MAX, parse_client_metadata
+from shardwright.wire.hello import HELLO_NAMES
 from shardwright.wire.message import OpMsg, reply
 from shardwright.wire.rawbson import append, encode_elements
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
@@ -41,9 +43,20 @@ def under_fail_command(entry: Command) -> CommandHandler:
 
 
 def _call(entry: Command, operation: Operation) -> CommandCall:
-    metadata = operation.client.metadata or {}
-    app_name = metadata.get("application", {}).get("name", "")
-    return CommandCall({entry.name, *entry.aliases}, namespace_of(operation.request), app_name)
+    return CommandCall({entry.name, *entry.aliases}, namespace_of(operation.request), _app_name(operation))
+
+
+def _app_name(operation: Operation) -> str:
+    """The name of the client's application, which the first hello itself has.
+
+    Raises:
+        CommandError: that hello describes the client in a wrong way.
+    """
+    metadata, request = operation.client.metadata, operation.request
+    if metadata is not None:
+        return str(metadata.get("application", {}).get("name", ""))
+    span = request.fields.get(b"client") if request.name in HELLO_NAMES else None
+    return "" if span is None else parse_client_metadata(request.body, span, bytes_max=MONGOS_BYTES_MAX).app_name
 
 
 def _with_fields(operation: Operation, result: Reply, fields: dict[str, object]) -> Reply:

@@ -79,6 +79,20 @@ def test_only_commands_that_match_count() -> None:
     assert [reply.get("count") for reply in run_lone(*commands, app_name="other", **TEST_COMMANDS)] == [0, None, 1]
 
 
+@pytest.mark.parametrize("name", ["hello", "isMaster", "ismaster"])
+@pytest.mark.parametrize(("app_name", "ok"), [("app", 0.0), ("other", 1.0)])
+def test_application_that_the_first_hello_names(name: str, app_name: str, ok: float) -> None:
+    """Drivers' tests make a new connection time out, and no other."""
+    data = {"failCommands": ["hello", "isMaster"], "errorCode": 91, "appName": "app"}
+    metadata = {
+        "application": {"name": app_name},
+        "driver": {"name": "driver", "version": "1"},
+        "os": {"type": "Linux"},
+    }
+    _, reply = run_lone(configure("alwaysOn", data), {name: 1, "client": metadata}, **TEST_COMMANDS)
+    assert reply["ok"] == ok
+
+
 def test_max_time_bounds_a_blocked_command() -> None:
     data = {"failCommands": ["ping"], "blockConnection": True, "blockTimeMS": 60_000}
     _, reply = run_lone(configure("alwaysOn", data), {"ping": 1, "maxTimeMS": 1}, **TEST_COMMANDS)
