@@ -25,6 +25,7 @@ from shardwright.shardd.operations.admission import NAMED_IN_FULL, Admission, En
 from shardwright.shardd.operations.current_op import with_daemon_operations
 from shardwright.shardd.operations.involved_cursors import InvolvedCursors
 from shardwright.shardd.operations.involvement import InvolvementFinder, named_namespaces
+from shardwright.shardd.operations.merging_pipelines import merges_cursors
 from shardwright.shardd.operations.retried_writes import TXN_NUMBER, answer_retried_write
 from shardwright.shardd.operations.sharded_operations import SHARDED_OPERATIONS, ShardedOperation
 from shardwright.shardd.operations.topology_gossip import is_for_all_shards, run_with_topology_time
@@ -202,6 +203,8 @@ class ShardHandler(SidecarHandler):
         body = response_body(frame)
         if request.name not in REPEATABLE_READS or is_writing(request) or snapshot_time(request) or not is_ok(body):
             return frame
+        if merges_cursors(request):
+            return frame  # the shards that have the documents see to that
         namespace = Namespace.parse(name)
         await close_cursor(self._context.mongod, namespace, body)
         logger.info("Repeating a read because a range is being received", namespace=name, command=request.name)

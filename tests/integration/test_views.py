@@ -145,13 +145,16 @@ def test_aggregate(views: Database[Document], kind: str, pipeline: list[dict[str
     assert ("code" in found) is ("code" in expected)
 
 
-def test_pipelines_that_need_merging_are_refused(views: Database[Document]) -> None:
-    commands: list[dict[str, Any]] = [
-        {"aggregate": "all_sharded", "pipeline": [{"$group": {"_id": "$even"}}], "cursor": {}},
-        {"aggregate": "joined_sharded", "pipeline": [{"$unionWith": "sharded"}], "cursor": {}},
-    ]
-    for command in commands:
-        assert answer(views, command)["code"] == ErrorCode.CommandNotSupported
+def test_groups_over_a_view_are_merged(views: Database[Document]) -> None:
+    grouping: list[Document] = [{"$group": {"_id": "$even", "n": {"$sum": 1}}}, {"$sort": {"_id": 1}}]
+    command: Document = {"pipeline": grouping, "cursor": {"batchSize": 1}}
+    found, expected = (answer(views, {"aggregate": f"all_{kind}", **command}) for kind in ("sharded", "copy"))
+    assert found["documents"] == expected["documents"] != []
+
+
+def test_other_collections_that_are_sharded_are_refused(views: Database[Document]) -> None:
+    command: Document = {"aggregate": "joined_sharded", "pipeline": [{"$unionWith": "sharded"}], "cursor": {}}
+    assert answer(views, command)["code"] == ErrorCode.CommandNotSupported
 
 
 def test_the_collation_is_that_of_the_view(views: Database[Document]) -> None:

@@ -207,10 +207,9 @@ class TestAggregate:
         assert len(list(db.whole.aggregate([group]))) == 7
         assert list(db.ranged.aggregate([{"$match": {"k": 8}}, group])) == [{"_id": 1, "n": 1}]
 
-    def test_what_would_need_a_merge_is_refused_with_a_way_out(self, db: Database) -> None:
-        with pytest.raises(OperationFailure, match=r"merging the results of \[\$group\]") as failed:
-            db.ranged.aggregate([{"$group": {"_id": "$g"}}])
-        assert failed.value.code == 115
+    def test_groups_of_all_shards_are_merged(self, db: Database) -> None:
+        groups = list(db.ranged.aggregate([{"$group": {"_id": "$g", "n": {"$sum": 1}}}], batchSize=2))
+        assert {group["_id"]: group["n"] for group in groups} == {rest: len(range(rest, COUNT, 7)) for rest in range(7)}
 
     def test_batches_of_a_merged_pipeline(self, db: Database) -> None:
         pipeline = [{"$match": {"g": {"$gt": 1}}}, {"$sort": {"k": -1}}, {"$project": {"k": 1}}]

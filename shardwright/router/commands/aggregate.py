@@ -2,21 +2,17 @@
 
 from shardwright.router.commands.command_registry import command
 from shardwright.router.commands.explain import explain_command
-from shardwright.router.operations.aggregation import run_aggregate, run_on_one_shard, run_on_shards
+from shardwright.router.operations.aggregation import run_aggregate, run_on_all_shards, run_on_one_shard
 from shardwright.router.operations.local_sessions import LIST_LOCAL_SESSIONS, aggregate_local_sessions
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.retry import with_database
 from shardwright.router.operations.view_reads import aggregate_view
+from shardwright.router.pipelines.internal_stages import check_stages
 from shardwright.router.placement.database_routing import DatabaseRouting
-from shardwright.router.reads.aggregate import (
-    as_explained,
-    check_fields,
-    not_supported,
-)
+from shardwright.router.reads.aggregate import as_explained, check_fields
 from shardwright.router.reads.collectionless import check_collectionless
 from shardwright.router.reads.explained import ExplainedCommand
 from shardwright.router.reads.pipeline import Pipeline
-from shardwright.router.reads.pipeline_merge import MergeablePipeline
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.shard_reply import ShardedViewError
 from shardwright.sharding.namespace import Namespace
@@ -47,15 +43,13 @@ async def _without_collection(operation: Operation, pipeline: Pipeline) -> Reply
     Raises:
         CommandError: CommandNotSupported, or what a shard answers.
     """
+    check_stages(pipeline)
     check_collectionless(operation.request, pipeline)
     db = operation.request.db
     namespace = str(Namespace.collectionless_aggregate(db))
     shards = await operation.context.shards.all_ids()
     if pipeline.first == "$currentOp" and db == "admin":
-        mergeable = MergeablePipeline.of(pipeline)
-        if mergeable is None:
-            raise not_supported(pipeline, shards)
-        return await run_on_shards(operation, mergeable, namespace, dict.fromkeys(shards, b""))
+        return await run_on_all_shards(operation, pipeline, namespace)
     if pipeline.first == LIST_LOCAL_SESSIONS and shards:
         return await aggregate_local_sessions(operation, pipeline, shards)
     if pipeline.first == "$documents" and shards:

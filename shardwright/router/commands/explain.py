@@ -7,17 +7,20 @@ from typing import Any, Final
 
 from shardwright.router.commands.command_registry import COMMANDS, command
 from shardwright.router.context.version import MONGODB_VERSION
+from shardwright.router.operations.aggregation_plan import plan_aggregation
 from shardwright.router.operations.foreign_collections import NO_FOREIGN_COLLECTIONS, foreign_collections
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.retry import ATTEMPTS_MAX, with_routing
 from shardwright.router.operations.scatter import scatter
+from shardwright.router.pipelines.commands import NEEDS_MERGE
+from shardwright.router.pipelines.explained_split import explained_split
+from shardwright.router.pipelines.internal_stages import check_stages
+from shardwright.router.pipelines.targeting import shards_for_pipeline
 from shardwright.router.placement.collection_routing import CollectionRouting
-from shardwright.router.reads.aggregate import not_supported, with_stages
+from shardwright.router.reads.aggregate import with_stages
 from shardwright.router.reads.explain_reply import ShardExplain, explain_aggregate_reply, explain_reply
 from shardwright.router.reads.explained import ExplainedCommand, wrapped
 from shardwright.router.reads.pipeline import Pipeline
-from shardwright.router.reads.pipeline_merge import MergeablePipeline
-from shardwright.router.reads.pipeline_shards import shards_for_pipeline
 from shardwright.router.reads.raw_elements import raw_elements
 from shardwright.router.reads.resolved_view import ResolvedView, not_on_view
 from shardwright.router.reads.targeting import shards_for_read
@@ -28,7 +31,7 @@ from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import op_msg
-from shardwright.wire.rawbson import append, decode_document, encode_elements
+from shardwright.wire.rawbson import append, decode_document
 
 _OUTER_FIELDS: Final = (b"lsid", b"$readPreference", b"readConcern", b"comment", b"maxTimeMS", b"$clusterTime", b"$db")
 """The fields of the client's command that are copied to a shard's ``explain``."""
@@ -59,9 +62,6 @@ async def explain_command(
 
     async def attempt(routing: CollectionRouting) -> Reply:
         shards = _target(routing, explained)
-        if explained.name == "aggregate" and len(shards) > 1 and not _is_mergeable(explained):
-            routing = await operation.context.routing.latest(routing)  # no shard checks that this is still so
-            shards = _target(routing, explained)
         if explained.name == "aggregate":
             return await _explain_aggregate(operation, routing, explained, shards)
         said = await _ask(operation, routing, explained.body_for(len(shards)), explained.verbosity, shards)
@@ -80,10 +80,6 @@ async def explain_command(
         return await explain_command(operation, on_view, rounds_left=rounds_left - 1)
 
 
-def _is_mergeable(explained: ExplainedCommand) -> bool:
-    return MergeablePipeline.of(Pipeline.parse(explained.request)) is not None
-
-
 def _target(routing: CollectionRouting, explained: ExplainedCommand) -> tuple[str, ...]:
     collation = None
     if explained.collation is not None:
@@ -99,25 +95,21 @@ def _target(routing: CollectionRouting, explained: ExplainedCommand) -> tuple[st
 async def _explain_aggregate(
     operation: Operation, routing: CollectionRouting, explained: ExplainedCommand, shards: tuple[str, ...]
 ) -> Reply:
-    body, split = explained.body, None
     pipeline = Pipeline.parse(explained.request)
-    foreign = NO_FOREIGN_COLLECTIONS
-    if len(shards) == 1:
+    check_stages(pipeline)
+    plan = await plan_aggregation(operation, pipeline, shards)
+    body, foreign = explained.body, NO_FOREIGN_COLLECTIONS
+    if plan is None:
         foreign = await foreign_collections(operation, pipeline, shards[0], operation.read_preference)
     else:
-        mergeable = MergeablePipeline.of(pipeline)
-        if mergeable is None:
-            raise not_supported(pipeline, shards)
-        body = with_stages(body, mergeable.shard_stages)
-        split = {
-            "shardsPart": [decode_document(stage) for stage in mergeable.shard_stages],
-            "mergerPart": mergeable.merger_stages,
-        }
-        if mergeable.order is not None:
-            body = append(body, encode_elements({"needsMerge": True, "fromMongos": True}))
+        body = with_stages(body, tuple(stage.raw for stage in plan.shards_part))
+        if plan.needs_merge:
+            body = append(body, NEEDS_MERGE)
     with foreign.blamed():
         said = await _ask(operation, routing, body, explained.verbosity, shards, foreign.version_elements)
-    return explain_aggregate_reply(said, split, _about_server(operation, explained, said))
+    split = None if plan is None else explained_split(plan.shards_part, plan.merger_part, routing.namespace, plan.sort)
+    merge_type = None if plan is None else plan.merge_type(routing.primary)
+    return explain_aggregate_reply(said, merge_type, split, _about_server(operation, explained, said))
 
 
 async def _ask(

@@ -1,35 +1,39 @@
-"""A pipeline, run by the one shard that has the data, or by several when merging is simple."""
+"""A pipeline, run by the one shard that has the data, or by several; then the router or a shard merges the results."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import bson
 from bson.timestamp import Timestamp
 
 from shardwright.router.cursors.merged import MergedCursor
+from shardwright.router.operations.aggregation_plan import AggregationPlan, plan_aggregation
 from shardwright.router.operations.cursor_opening import answer_first_batch, open_on_one_shard, open_on_shards
 from shardwright.router.operations.foreign_collections import foreign_collections
 from shardwright.router.operations.missing import unless_missing
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.retry import with_routing
 from shardwright.router.operations.scatter import forwarded
+from shardwright.router.operations.split_aggregation import run_segments
+from shardwright.router.pipelines.commands import NEEDS_MERGE
+from shardwright.router.pipelines.counting import Counting
+from shardwright.router.pipelines.internal_stages import check_stages
+from shardwright.router.pipelines.router_merge import RouterMerge
+from shardwright.router.pipelines.shard_names import with_shard_name
+from shardwright.router.pipelines.stages import WRITING, Place, place_of
+from shardwright.router.pipelines.targeting import shards_for_pipeline
 from shardwright.router.placement.collection_routing import CollectionRouting
-from shardwright.router.reads.aggregate import (
-    WRITING_STAGES,
-    batch_size,
-    not_supported,
-    with_shard_name,
-    with_stages,
-)
+from shardwright.router.reads.aggregate import batch_size, with_stages
 from shardwright.router.reads.find_arguments import collation_of
 from shardwright.router.reads.merge import ResultMerger
-from shardwright.router.reads.pipeline import Pipeline
-from shardwright.router.reads.pipeline_merge import PER_SHARD_SOURCES, MergeablePipeline
-from shardwright.router.reads.pipeline_shards import shards_for_pipeline
+from shardwright.router.reads.pipeline import Pipeline, Stage
 from shardwright.router.reads.read_concern import at_time, snapshot_time
 from shardwright.router.replies.cursor_reply import FIRST_BATCH, CursorReply, cursor_element, empty_cursor
 from shardwright.router.replies.own_reply import Reply
 from shardwright.wire.rawbson import append, decode_document, encode_elements, without
 from shardwright.wire.read_preference import PRIMARY
+
+SIMPLE: Final[Mapping[str, Any]] = {"locale": "simple"}
 
 
 async def run_aggregate(operation: Operation, cursor_namespace: str) -> Reply:
@@ -45,24 +49,84 @@ async def run_aggregate(operation: Operation, cursor_namespace: str) -> Reply:
     """
     request = operation.request
     pipeline = Pipeline.parse(request)
+    check_stages(pipeline)
     collation = collation_of(request)
 
     async def attempt(routing: CollectionRouting) -> Reply:
         time = snapshot_time(request, routing.table, operation.context.clock.time.cluster_time)
         shards = shards_for_pipeline(routing, pipeline, collation, time)
-        mergeable = MergeablePipeline.of(pipeline) if len(shards) > 1 else None
-        if len(shards) > 1 and mergeable is None:
-            routing = await operation.context.routing.latest(routing)  # no shard checks that this is still so
-            shards = shards_for_pipeline(routing, pipeline, collation, time)
         versions = {shard: routing.versions_for(shard) for shard in shards}
-        if len(shards) == 1:
+        plan = await plan_aggregation(operation, pipeline, shards)
+        if plan is None:
             return await run_on_one_shard(operation, pipeline, shards[0], versions[shards[0]], cursor_namespace, time)
-        if mergeable is None:
-            raise not_supported(pipeline, shards)
-        return await run_on_shards(operation, mergeable, cursor_namespace, versions, time)
+        if plan.segments:
+            applied = await effective_collation(operation, routing)
+            return await run_segments(
+                operation,
+                plan,
+                versions,
+                cursor_namespace,
+                source_namespace=routing.namespace,
+                collation=applied,
+                time=time,
+            )
+        return await _merge_here(operation, plan, cursor_namespace, versions, time)
 
     reading = with_routing(operation, operation.namespace, attempt)
     return await unless_missing(operation, reading, empty_cursor(cursor_namespace))
+
+
+async def _merge_here(
+    operation: Operation,
+    plan: AggregationPlan,
+    namespace: str,
+    versions: Mapping[str, bytes],
+    time: Timestamp | None = None,
+) -> Reply:
+    if plan.counting is not None:
+        return await _count(operation, plan.counting, namespace, versions, time)
+    assert plan.merge is not None
+    return await _run_on_shards(operation, plan.merge, namespace, versions, time)
+
+
+async def run_on_all_shards(operation: Operation, pipeline: Pipeline, namespace: str) -> Reply:
+    """Run a pipeline that begins with a source that describes shards and reads no collection.
+
+    Args:
+        operation: the command.
+        pipeline: its pipeline.
+        namespace: of the cursor.
+
+    Raises:
+        CommandError: some shard failed; or the list of shards could not be read.
+    """
+    versions = dict.fromkeys(await operation.context.shards.all_ids(), b"")
+    plan = await plan_aggregation(operation, pipeline, tuple(versions))
+    if plan is None:
+        [shard] = versions
+        return await run_on_one_shard(operation, pipeline, shard, b"")
+    if plan.segments:
+        collation = collation_of(operation.request) or SIMPLE
+        return await run_segments(operation, plan, versions, namespace, source_namespace=namespace, collation=collation)
+    return await _merge_here(operation, plan, namespace, versions)
+
+
+async def effective_collation(operation: Operation, routing: CollectionRouting) -> Mapping[str, Any]:
+    """The collation of an aggregation that is finished by a shard that may not have the collection.
+
+    Raises:
+        CommandError: the shard of an unsharded collection did not answer.
+    """
+    given = collation_of(operation.request)
+    if given:
+        return given
+    if routing.table is not None:
+        return routing.table.collection.default_collation or SIMPLE
+    db, _, name = routing.namespace.partition(".")
+    listing = {"listCollections": 1, "filter": {"name": name}, "cursor": {}}
+    reply = await operation.context.sender.command(routing.primary, db, listing, may_repeat=True)
+    options = [each.get("options", {}) for each in reply["cursor"]["firstBatch"]]
+    return next((each["collation"] for each in options if "collation" in each), SIMPLE)
 
 
 async def run_on_one_shard(
@@ -89,12 +153,12 @@ async def run_on_one_shard(
             reached.
     """
     request = operation.request
-    is_writing = not WRITING_STAGES.isdisjoint(pipeline.names)
+    is_writing = not WRITING.isdisjoint(pipeline.names)
     preference = PRIMARY if is_writing else operation.read_preference
     foreign = await foreign_collections(operation, pipeline, shard, preference, create_databases=True)
     body = None if time is None else at_time(request.body, time, operation.context.clock.time.cluster_time)
-    if pipeline.first in PER_SHARD_SOURCES:
-        body = with_stages(request.body, with_shard_name(tuple(stage.raw for stage in pipeline.stages), shard))
+    if place_of(pipeline.first) is Place.DESCRIBES_SHARD:
+        body = with_stages(request.body, _raw(with_shard_name(pipeline.stages, shard)))
     frame = forwarded(operation, versions + foreign.version_elements, body)
     with foreign.blamed():
         if cursor_namespace is not None and cursor_namespace != operation.namespace and not is_writing:
@@ -124,18 +188,18 @@ async def _renamed(
     return await answer_first_batch(operation, cursor, size)
 
 
-async def run_on_shards(
+async def _run_on_shards(
     operation: Operation,
-    mergeable: MergeablePipeline,
+    merge: RouterMerge,
     namespace: str,
     versions: Mapping[str, bytes],
     time: Timestamp | None = None,
 ) -> Reply:
-    """Run the pipeline on several shards and merge their results.
+    """Run the shards' part of a pipeline, and merge the results here.
 
     Args:
         operation: the command.
-        mergeable: its pipeline.
+        merge: the shards' part, and how to merge.
         namespace: of the cursor.
         versions: the version elements for each shard.
         time: of the snapshot, None outside snapshots.
@@ -147,24 +211,46 @@ async def run_on_shards(
     request = operation.request
     first_batch_size = batch_size(request)
     body = at_time(request.body, time, operation.context.clock.time.cluster_time)
-    if mergeable.order is not None:
-        body = append(body, encode_elements({"needsMerge": True, "fromMongos": True}))
-    if mergeable.count_field is not None:
-        body = append(without(body, (b"cursor",)), encode_elements({"cursor": {}}))
+    if merge.order is not None:
+        body = append(body, NEEDS_MERGE)
     frames = {
-        shard: forwarded(operation, elements, with_stages(body, with_shard_name(mergeable.shard_stages, shard)))
+        shard: forwarded(operation, elements, with_stages(body, _raw(with_shard_name(merge.stages, shard))))
         for shard, elements in versions.items()
     }
     replies = await open_on_shards(operation, frames, preference=operation.read_preference)
-    if mergeable.count_field is not None:
-        counted = mergeable.total(
-            [_counted(mergeable.count_field, CursorReply.of(reply).documents()) for reply in replies]
-        )
-        documents = [] if counted is None else [bson.encode(counted)]
-        return operation.raw_reply(cursor_element(FIRST_BATCH, documents, 0, namespace))
-    merger = ResultMerger(len(replies), order=mergeable.order, skip=mergeable.skip, limit=mergeable.limit)
+    merger = ResultMerger(len(replies), order=merge.order, skip=merge.skip, limit=merge.limit)
     cursor = MergedCursor(operation.context.sender, namespace, replies, merger, at_cluster_time=time)
     return await answer_first_batch(operation, cursor, first_batch_size)
+
+
+async def _count(
+    operation: Operation,
+    counting: Counting,
+    namespace: str,
+    versions: Mapping[str, bytes],
+    time: Timestamp | None,
+) -> Reply:
+    """Add up what the shards count.
+
+    Raises:
+        StaleRoutingError: some shard refused the versions.
+        CommandError: some shard failed.
+    """
+    body = at_time(operation.request.body, time, operation.context.clock.time.cluster_time)
+    body = append(without(body, (b"cursor",)), encode_elements({"cursor": {}}))
+    batch_size(operation.request)
+    frames = {
+        shard: forwarded(operation, elements, with_stages(body, counting.shard_stages))
+        for shard, elements in versions.items()
+    }
+    replies = await open_on_shards(operation, frames, preference=operation.read_preference)
+    counted = counting.total([_counted(counting.field, CursorReply.of(reply).documents()) for reply in replies])
+    documents = [] if counted is None else [bson.encode(counted)]
+    return operation.raw_reply(cursor_element(FIRST_BATCH, documents, 0, namespace))
+
+
+def _raw(stages: Sequence[Stage]) -> tuple[bytes, ...]:
+    return tuple(stage.raw for stage in stages)
 
 
 def _counted(field: str, documents: Sequence[bytes]) -> int:

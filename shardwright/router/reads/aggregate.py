@@ -1,11 +1,7 @@
 """How ``aggregate`` is rewritten for the shards, and which pipelines are refused."""
 
-from typing import Any, Final
+from typing import Final
 
-import bson
-
-from shardwright.router.reads.pipeline import Pipeline
-from shardwright.router.reads.pipeline_merge import PER_SHARD_SOURCES
 from shardwright.wire.arguments import clamp_int64
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -33,7 +29,6 @@ _INTERNAL_FIELDS: Final = {b"needsMerge": 51089, b"fromMongos": 51089, b"exchang
 _NOT_EXPLAINED: Final = frozenset(
     {b"explain", b"lsid", b"$readPreference", b"readConcern", b"comment", b"maxTimeMS", b"$clusterTime", b"$db"}
 )
-WRITING_STAGES: Final = frozenset({"$out", "$merge"})
 
 
 def check_fields(request: Request) -> None:
@@ -84,30 +79,3 @@ def as_explained(request: Request) -> bytes:
 def with_stages(body: bytes, stages: tuple[bytes, ...]) -> bytes:
     """The command with another pipeline."""
     return append(without(body, (PIPELINE,)), element(PIPELINE, ARRAY, array_of_documents(list(stages))))
-
-
-def with_shard_name(stages: tuple[bytes, ...], shard: str) -> tuple[bytes, ...]:
-    """The stages for one shard; a source that describes the shard is followed by a stage that adds the shard's name.
-
-    A mongod started as a shard server adds the name itself, at the same place. The ids of operations get
-    the form ``shard:id`` that ``killOp`` takes.
-    """
-    first = next(iter(index(stages[0]))).decode(errors="replace") if stages else ""
-    if first not in PER_SHARD_SOURCES:
-        return stages
-    added: dict[str, Any] = {"shard": {"$literal": shard}}  # a name may begin with a dollar sign
-    if first == "$currentOp":
-        of_shard = {"$concat": [{"$literal": f"{shard}:"}, {"$toString": "$opid"}]}
-        added["opid"] = {"$ifNull": [of_shard, "$$REMOVE"]}
-    return (stages[0], bson.encode({"$addFields": added}), *stages[1:])
-
-
-def not_supported(pipeline: Pipeline, shards: tuple[str, ...]) -> CommandError:
-    """The error for a pipeline whose results the router cannot merge."""
-    return CommandError(
-        ErrorCode.CommandNotSupported,
-        f"This aggregation targets {len(shards)} shards ({', '.join(shards)}), and merging the results of "
-        f"[{', '.join(pipeline.names)}] is not supported: a pipeline over several shards may only filter and transform "
-        "single documents, then $sort, $skip and $limit, or count. A leading $match on the shard key that selects a "
-        "single shard lifts the restriction",
-    )

@@ -45,16 +45,20 @@ def explain_reply(
 
 
 def explain_aggregate_reply(
-    shards: Sequence[ShardExplain], split: Mapping[str, Any] | None, server: Mapping[str, Any]
+    shards: Sequence[ShardExplain],
+    merge_type: str | None,
+    split: Mapping[str, Any] | None,
+    server: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The reply for ``aggregate``.
 
     Args:
         shards: their explanations.
-        split: ``shardsPart`` and ``mergerPart`` if the router merges, None if one shard does all.
+        merge_type: who merges, None if one shard does all.
+        split: ``shardsPart`` and ``mergerPart``, None if one shard does all.
         server: as in `explain_reply`.
     """
-    reply: dict[str, Any] = {} if split is None else {"mergeType": "mongos"}
+    reply: dict[str, Any] = {} if merge_type is None else {"mergeType": merge_type}
     reply["splitPipeline"] = None if split is None else dict(split)
     reply["shards"] = {
         each.shard_id: {

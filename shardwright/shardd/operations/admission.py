@@ -25,6 +25,7 @@ from shardwright.shardd.metadata.recovery_gate import RecoveryGate
 from shardwright.shardd.metadata.refresh import MetadataRefresher
 from shardwright.shardd.metadata.stale_errors import StaleError
 from shardwright.shardd.operations.involvement import InvolvedNamespace, Involvement, InvolvementFinder
+from shardwright.shardd.operations.merging_pipelines import merges_cursors
 from shardwright.sharding.versions import DATABASE_VERSION, IGNORED, SHARD_VERSION, ChunkVersion, DatabaseVersion
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -274,7 +275,7 @@ class Admission:
             self._database(request.db).check(body[database_span[2] : database_span[3]], received)
         if shard_span is not None:
             state.check(body[shard_span[2] : shard_span[3]], ChunkVersion.from_span(body, shard_span))
-        if state.table is not None and request.name in _FILTERED_READS:
+        if state.table is not None and request.name in _FILTERED_READS and not merges_cursors(request):
             _check_can_be_filtered(body, shard_span)
 
 

@@ -13,22 +13,25 @@ from shardwright.sharding.targeting.filters import key_ranges
 _READ_TO_THE_END_FIRST: Final = frozenset({"$bucket", "$bucketAuto", "$count", "$facet", "$group", "$sortByCount"})
 """Stages that return nothing before they have read everything, so that an open cursor holds a complete result."""
 
-_READ_NO_DOCUMENTS: Final = frozenset({"$changeStream", "$collStats", "$indexStats", "$planCacheStats"})
+_READ_NO_DOCUMENTS: Final = frozenset(
+    {"$changeStream", "$collStats", "$indexStats", "$mergeCursors", "$planCacheStats"}
+)
 
 
-def may_return(command: Mapping[str, Any], hidden: OwnershipFilter) -> bool:
+def may_return(command: Mapping[str, Any], hidden: OwnershipFilter, *, is_begun: bool = True) -> bool:
     """Whether a cursor might return documents that are written to some ranges from now on.
 
     Args:
         command: the cursor's originating command, as ``$currentOp`` shows it.
         hidden: the ranges.
+        is_begun: it has returned documents, or its first batch was not empty by request.
     """
     if command.get("readConcern", {}).get("level") == "snapshot":
         return False
     pipeline = _stages(command)
     if pipeline and not _READ_NO_DOCUMENTS.isdisjoint(pipeline[0]):
         return False
-    if any(not _READ_TO_THE_END_FIRST.isdisjoint(stage) for stage in pipeline):
+    if is_begun and any(not _READ_TO_THE_END_FIRST.isdisjoint(stage) for stage in pipeline):
         return False
     query = command.get("filter", {}) if "find" in command else pipeline[0].get("$match", {}) if pipeline else {}
     collation = effective(command.get("collation"), hidden.default_collation)

@@ -68,7 +68,7 @@ class OlderCursors:
         while True:
             cursors = await self._open_cursors.older(namespace, opened_until=opened_until)
             self._forget_closed(namespace, {_pack_id(each.id) for each in cursors})
-            concerned = [each for each in cursors if may_return(each.command, hidden)]
+            concerned = [each for each in cursors if may_return(each.command, hidden, is_begun=each.is_begun)]
             others = [each for each in concerned if not self._try_hide(namespace, each, hidden)]
             if not others:
                 return

@@ -22,12 +22,15 @@ class OpenCursor(NamedTuple):
         namespace: what it reads, ``db.collection``.
         is_older: whether it is one of the older cursors that were asked for.
         command: the command that opened it.
+        is_begun: its pipeline has been executed in part at least: with ``batchSize: 0`` that begins with the first
+            ``getMore``.
     """
 
     id: int
     namespace: str
     is_older: bool
     command: Mapping[str, Any]
+    is_begun: bool = True
 
 
 class OpenCursors:
@@ -123,13 +126,21 @@ async def _listed(mongod: LocalMongod, is_older: Mapping[str, Any], *, also: Col
         {"$currentOp": {"allUsers": True, "idleCursors": True, "localOps": True}},
         {"$set": {"isOlder": is_older}},
         {"$match": {"$or": [{"isOlder": True}, {"cursor.cursorId": {"$in": list(also)}}]}},
-        {"$project": {"ns": 1, "isOlder": 1, "cursor.cursorId": 1, "cursor.originatingCommand": 1}},
+        {
+            "$project": {
+                **{"ns": 1, "isOlder": 1, "cursor.cursorId": 1, "cursor.originatingCommand": 1},
+                "cursor.nDocsReturned": 1,
+            }
+        },
     ]
     listing = {"aggregate": 1, "pipeline": stages, "cursor": {}, **_NEAREST}
     found = await DecodedCursor(mongod.command, "admin", listing).all_documents()
-    return [
-        OpenCursor(
-            each["cursor"]["cursorId"], each["ns"], each["isOlder"], each["cursor"].get("originatingCommand", {})
-        )
-        for each in found
-    ]
+    return [_open_cursor(each["ns"], each["isOlder"], each["cursor"]) for each in found]
+
+
+def _open_cursor(namespace: str, is_older: bool, cursor: Mapping[str, Any]) -> OpenCursor:
+    command = cursor.get("originatingCommand", {})
+    options = command.get("cursor", {})
+    is_deferred = isinstance(options, Mapping) and options.get("batchSize") == 0
+    is_begun = not is_deferred or bool(cursor.get("nDocsReturned"))
+    return OpenCursor(cursor["cursorId"], namespace, is_older, command, is_begun)

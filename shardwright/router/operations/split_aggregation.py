@@ -1,0 +1,119 @@
+"""A pipeline over several shards whose results a shard's mongod merges, reading the cursors of the others.
+
+It is a list of segments. The first runs on the shards that have the documents. Each further one runs on the single
+shard that has the other collections its stages name, and reads the cursors of the segment before it through
+``$mergeCursors``. The client gets the cursor of the last. All cursors are opened without documents before anything is
+read, so that all segments work at the same time and results stream.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from bson.timestamp import Timestamp
+
+from shardwright.router.cursors.merged import MergedCursor
+from shardwright.router.cursors.remote import RemoteCursor
+from shardwright.router.operations.aggregation_plan import AggregationPlan, Segment
+from shardwright.router.operations.cursor_opening import adopt, answer_first_batch, open_on_shards
+from shardwright.router.operations.foreign_collections import foreign_collections
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.scatter import forwarded, send_to_one
+from shardwright.router.pipelines.commands import merging_half, runtime_constants, shards_half
+from shardwright.router.pipelines.merge_cursors import Remote, merge_cursors
+from shardwright.router.pipelines.shard_names import with_shard_name
+from shardwright.router.reads.aggregate import batch_size
+from shardwright.router.reads.merge import ResultMerger
+from shardwright.router.reads.pipeline import Pipeline
+from shardwright.router.reads.read_concern import at_time
+from shardwright.router.replies.cursor_reply import CursorReply
+from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.shard_reply import ShardReply
+from shardwright.sharding.timestamps import unpack_timestamp
+from shardwright.wire.rawbson import OBJECT
+from shardwright.wire.read_preference import PRIMARY
+
+
+async def run_segments(
+    operation: Operation,
+    plan: AggregationPlan,
+    versions: Mapping[str, bytes],
+    cursor_namespace: str,
+    *,
+    source_namespace: str,
+    collation: Mapping[str, Any],
+    time: Timestamp | None = None,
+) -> Reply:
+    """Open the cursors of all segments and answer with the last one.
+
+    Args:
+        operation: the aggregation.
+        plan: with segments.
+        versions: the version elements for each shard that has documents.
+        cursor_namespace: of the client's cursor.
+        source_namespace: of the shards' cursors.
+        collation: of the aggregation.
+        time: of the snapshot, None outside snapshots.
+
+    Raises:
+        StaleRoutingError: some shard refused the versions.
+        CommandError: some shard failed.
+    """
+    size = batch_size(operation.request)
+    clock = operation.context.clock.time.cluster_time
+    body = at_time(operation.request.body, time, clock)
+    constants = runtime_constants(datetime.now(UTC), unpack_timestamp(clock))
+    needs_merge = plan.needs_merge
+    halves = {
+        shard: shards_half(body, with_shard_name(plan.shards_part, shard), constants, needs_merge=needs_merge)
+        for shard in versions
+    }
+    frames = {shard: forwarded(operation, elements, halves[shard]) for shard, elements in versions.items()}
+    replies = await open_on_shards(operation, frames, preference=operation.read_preference)
+    targeted, sort = operation.targeted, plan.sort
+    try:
+        for number, segment in enumerate(plan.segments):
+            is_last = number == len(plan.segments) - 1
+            reading = merge_cursors([_remote(reply) for reply in replies], source_namespace, sort)
+            merging = merging_half(body, reading, segment.stages, constants, collation, is_read_by_mongod=not is_last)
+            replies = [await _open_segment(operation, segment, merging)]
+            targeted, sort = targeted + operation.targeted, None
+    except BaseException:
+        _kill(operation, replies)
+        raise
+    finally:
+        operation.targeted = targeted
+    if cursor_namespace == source_namespace:
+        return adopt(operation, replies[0])
+    cursor = MergedCursor(operation.context.sender, cursor_namespace, replies, ResultMerger(1), at_cluster_time=time)
+    return await answer_first_batch(operation, cursor, size)
+
+
+async def _open_segment(operation: Operation, segment: Segment, body: bytes) -> ShardReply:
+    """Open the cursor of a segment; mongod then reads, and in the end closes, the cursors of the one before.
+
+    Raises:
+        StaleRoutingError: the shard refused the versions of the other collections.
+        CommandError: it failed.
+    """
+    preference = PRIMARY if segment.is_writing else operation.read_preference
+    pipeline = Pipeline(segment.stages)
+    foreign = await foreign_collections(operation, pipeline, segment.shard, preference, create_databases=True)
+    frame = forwarded(operation, foreign.version_elements, body)
+    with foreign.blamed():
+        reply = await send_to_one(operation, segment.shard, frame, preference=preference)
+        reply.raise_for_error()
+    return reply
+
+
+def _remote(reply: ShardReply) -> Remote:
+    kind, _, start, end = reply.fields[b"cursor"]
+    assert kind == OBJECT
+    return Remote(reply.shard_id, reply.address, reply.body[start:end])
+
+
+def _kill(operation: Operation, replies: Sequence[ShardReply]) -> None:
+    sender = operation.context.sender
+    operation.context.cursors.kill_remotes(
+        RemoteCursor.opened(sender, reply, CursorReply.of(reply)) for reply in replies
+    )

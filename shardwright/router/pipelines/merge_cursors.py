@@ -1,0 +1,47 @@
+"""``$mergeCursors``: how a mongod is made to read the cursors that are open on other shards."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from shardwright.wire.rawbson import ARRAY, OBJECT, array_of_documents, element, encode_elements, from_elements
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """An open cursor for a mongod to read.
+
+    Attributes:
+        shard_id: the shard that has it.
+        address: ``host:port`` of the member that has it.
+        cursor: the raw document ``cursor`` of the reply that opened it; the documents of its batch come first.
+    """
+
+    shard_id: str
+    address: str
+    cursor: bytes
+
+    @property
+    def raw(self) -> bytes:
+        """Its entry in ``remotes``."""
+        response = element(b"cursor", OBJECT, self.cursor) + encode_elements({"ok": 1.0})
+        return from_elements(
+            encode_elements({"shardId": self.shard_id, "hostAndPort": self.address})
+            + element(b"cursorResponse", OBJECT, from_elements(response))
+        )
+
+
+def merge_cursors(remotes: Sequence[Remote], namespace: str, sort: Mapping[str, int] | None = None) -> bytes:
+    """The raw stage that reads cursors.
+
+    Args:
+        remotes: the cursors.
+        namespace: ``db.collection`` of the aggregation.
+        sort: the order in which documents are merged, by their ``$sortKey``; None for any.
+    """
+    specification = (
+        encode_elements({} if sort is None else {"sort": dict(sort)})
+        + encode_elements({"compareWholeSortKey": False})
+        + element(b"remotes", ARRAY, array_of_documents([remote.raw for remote in remotes]))
+        + encode_elements({"nss": namespace, "allowPartialResults": False})
+    )
+    return from_elements(element(b"$mergeCursors", OBJECT, from_elements(specification)))

@@ -1,0 +1,194 @@
+"""The two halves of a pipeline over several shards, by MongoDB's rules.
+
+Stages move from the front to the shards until one needs the documents of all shards. Some stages are divided::
+
+    $sort          each shard sorts; the merger merges by $sortKey; stages on single documents stay with the shards
+    $group         each shard returns partial states; the merger finishes them. Likewise $bucket, $count, $sortByCount
+    $limit         each shard returns no more than $skip + $limit of the merger
+    $sample        each shard takes as many; the merger merges them by their random keys
+    $geoNear       each shard; the merger merges by distance
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import bson
+
+from shardwright.router.pipelines.group_halves import (
+    ONE_PER_GROUP,
+    merging_accumulators,
+    merging_group,
+    merging_stage,
+)
+from shardwright.router.pipelines.numbers import WHOLE_NUMBER_MAX, sample_size, whole_number
+from shardwright.router.pipelines.stages import Place, place_of
+from shardwright.router.reads.pipeline import Pipeline, Stage
+from shardwright.router.reads.sort_order import SortOrder
+from shardwright.wire.rawbson import OBJECT, decode_value, encode_document, index, spans
+
+_SINGLE_DOCUMENTS: Final = frozenset({Place.MAPS, Place.FILTERS, Place.EACH_SHARD})
+_AFTER_A_SORT: Final = frozenset({Place.MAPS, Place.FILTERS})
+
+
+@dataclass(frozen=True, slots=True)
+class SplitPipeline:
+    """A pipeline in two halves.
+
+    Attributes:
+        shards_part: stages for each shard.
+        merger_part: stages for the merger, which reads the merged results of the shards.
+        sort: the order in which the results are merged, as ``{<field>: 1 or -1, …}``; None for any.
+        is_partial: the shards return partial states.
+    """
+
+    shards_part: tuple[Stage, ...]
+    merger_part: tuple[Stage, ...]
+    sort: Mapping[str, int] | None = None
+    is_partial: bool = False
+
+    @classmethod
+    def of(cls, pipeline: Pipeline) -> "SplitPipeline":
+        """Split a pipeline."""
+        stages = pipeline.stages
+        at = 1 if stages and place_of(pipeline.first) is Place.DESCRIBES_SHARD else 0
+        at = _end_of(stages, at, _SINGLE_DOCUMENTS)
+        head, rest = stages[:at], stages[at:]
+        # A mongod that is no shard server refuses to return partial results of $currentOp.
+        divide = _DIVIDED.get(rest[0].name) if rest and pipeline.first != "$currentOp" else None
+        split = None if divide is None else divide(head, rest[0], rest[1:])
+        return _with_limit(split or cls(head, rest))
+
+    @property
+    def needs_merge(self) -> bool:
+        """Whether the shards return partial states or sort keys."""
+        return self.is_partial or self.sort is not None
+
+    @property
+    def order(self) -> SortOrder | None:
+        """How the shards' results compare; None if they come in any order."""
+        return None if self.sort is None else SortOrder(tuple(way < 0 for way in self.sort.values()))
+
+
+def stage_of(raw: bytes) -> Stage:
+    """A stage made here, from ``{<name>: <specification>}``."""
+    name, span = next(iter(spans(raw)))
+    return Stage(name.decode(), raw, span)
+
+
+def _end_of(stages: tuple[Stage, ...], at: int, places: frozenset[Place]) -> int:
+    while at < len(stages) and place_of(stages[at].name) in places:
+        at += 1
+    return at
+
+
+def _sorted(head: tuple[Stage, ...], stage: Stage, rest: tuple[Stage, ...]) -> SplitPipeline | None:
+    kind, _, start, end = stage.span
+    specification = stage.raw[start:end]
+    order = SortOrder.parse(specification) if kind == OBJECT else None
+    if order is None:
+        return None
+    names = [name.decode(errors="replace") for name in index(specification)]
+    if len(names) != len(order.descending):
+        return None
+    sort = {name: -1 if descends else 1 for name, descends in zip(names, order.descending, strict=True)}
+    return _ordered(head, stage, rest, sort)
+
+
+def _near(head: tuple[Stage, ...], stage: Stage, rest: tuple[Stage, ...]) -> SplitPipeline | None:
+    kind, _, start, end = stage.span
+    field = index(stage.raw[start:end]).get(b"distanceField") if kind == OBJECT else None
+    name = None if field is None else decode_value(stage.raw[start:end], field)
+    return _ordered(head, stage, rest, {name: 1}) if isinstance(name, str) and not head else None
+
+
+def _ordered(head: tuple[Stage, ...], stage: Stage, rest: tuple[Stage, ...], sort: Mapping[str, int]) -> SplitPipeline:
+    end = _end_of(rest, 0, _AFTER_A_SORT)
+    return SplitPipeline((*head, stage, *rest[:end]), rest[end:], sort)
+
+
+def _sampled(head: tuple[Stage, ...], stage: Stage, rest: tuple[Stage, ...]) -> SplitPipeline | None:
+    size = sample_size(stage)
+    if size is None:
+        return None
+    limit = stage_of(bson.encode({"$limit": bson.Int64(size)}))
+    return SplitPipeline((*head, stage), (limit, *rest), {"$rand": -1})
+
+
+def _grouped(head: tuple[Stage, ...], stage: Stage, rest: tuple[Stage, ...]) -> SplitPipeline | None:
+    kind, _, start, end = stage.span
+    merging = merging_group(stage.raw[start:end]) if kind == OBJECT else None
+    return None if merging is None else _partial(head, stage, merging, rest)
+
+
+def _counted(head: tuple[Stage, ...], stage: Stage, rest: tuple[Stage, ...]) -> SplitPipeline | None:
+    name = stage.specification
+    if not isinstance(name, str) or not name or name == "_id" or name.startswith("$") or "." in name or "\0" in name:
+        return None
+    counting = {"$group": {"_id": None, name: {"$sum": 1}}}
+    shown = {"$project": {name: 1, "_id": 0}}
+    return _grouped(head, stage_of(encode_document(counting)), (stage_of(encode_document(shown)), *rest))
+
+
+def _counted_by(head: tuple[Stage, ...], stage: Stage, rest: tuple[Stage, ...]) -> SplitPipeline | None:
+    by = stage.specification
+    is_expression = by.startswith("$") if isinstance(by, str) else isinstance(by, dict) and len(by) == 1
+    if not is_expression or (isinstance(by, dict) and not next(iter(by)).startswith("$")):
+        return None
+    counting = stage_of(encode_document({"$group": {"_id": by, "count": {"$sum": 1}}}))
+    return _grouped(head, counting, (stage_of(encode_document({"$sort": {"count": -1}})), *rest))
+
+
+def _bucketed(head: tuple[Stage, ...], stage: Stage, rest: tuple[Stage, ...]) -> SplitPipeline | None:
+    """The shards run ``$bucket`` as it is, so that their mongods check its bounds."""
+    kind, _, start, end = stage.span
+    if kind != OBJECT:
+        return None
+    specification = stage.raw[start:end]
+    output = index(specification).get(b"output")
+    if output is not None and output[0] != OBJECT:
+        return None
+    accumulators = merging_accumulators(ONE_PER_GROUP if output is None else specification[output[2] : output[3]])
+    if accumulators is None:
+        return None
+    by_bound = stage_of(encode_document({"$sort": {"_id": 1}}))
+    return _partial(head, stage, merging_stage(accumulators), (by_bound, *rest))
+
+
+def _partial(head: tuple[Stage, ...], stage: Stage, merging: bytes, rest: tuple[Stage, ...]) -> SplitPipeline:
+    return SplitPipeline((*head, stage), (stage_of(merging), *rest), is_partial=True)
+
+
+Dividing = Callable[[tuple[Stage, ...], Stage, tuple[Stage, ...]], SplitPipeline | None]
+"""Splits at a stage, given the stages before it, which run on each shard, and those behind it.
+
+Returns None if mongod will refuse the stage; the merger then gets it as it is.
+"""
+
+_DIVIDED: Final[Mapping[str, Dividing]] = {
+    "$bucket": _bucketed,
+    "$count": _counted,
+    "$geoNear": _near,
+    "$group": _grouped,
+    "$sample": _sampled,
+    "$sort": _sorted,
+    "$sortByCount": _counted_by,
+}
+
+
+def _with_limit(split: SplitPipeline) -> SplitPipeline:
+    """The same halves, with the merger's ``$limit`` applied by the shards as well."""
+    if split.is_partial:
+        return split
+    skip = 0
+    for stage in split.merger_part:
+        if place_of(stage.name) is Place.MAPS:
+            continue
+        number = whole_number(stage) if stage.name in ("$skip", "$limit") else None
+        if number is None or skip + number > WHOLE_NUMBER_MAX:
+            return split
+        if stage.name == "$limit":
+            limit = stage_of(bson.encode({"$limit": bson.Int64(skip + number)}))
+            return replace(split, shards_part=(*split.shards_part, limit))
+        skip += number
+    return split

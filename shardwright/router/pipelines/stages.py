@@ -1,0 +1,42 @@
+"""The aggregation stages of MongoDB 6.0, and where they may run when several shards hold the documents."""
+
+from enum import Enum
+from typing import Final
+
+
+class Place(Enum):
+    """Where a stage runs in a pipeline over several shards."""
+
+    MAPS = "turns each document into one; each shard can run it, also after a sort"
+    FILTERS = "keeps or drops each document; each shard can run it, also after a sort"
+    EACH_SHARD = "works on single documents; each shard can run it, unless the order has to be merged before"
+    DESCRIBES_SHARD = "a source; each shard describes itself"
+    DIVIDED = "has a part for the shards and a part for the merger"
+    MERGER = "needs all documents, or other collections"
+
+
+PLACES: Final = {
+    **dict.fromkeys(("$addFields", "$project", "$replaceRoot", "$replaceWith", "$set", "$unset"), Place.MAPS),
+    "$match": Place.FILTERS,
+    **dict.fromkeys(("$redact", "$unwind", "$_internalInhibitOptimization"), Place.EACH_SHARD),
+    **dict.fromkeys(("$collStats", "$currentOp", "$indexStats", "$planCacheStats"), Place.DESCRIBES_SHARD),
+    **dict.fromkeys(
+        ("$bucket", "$count", "$geoNear", "$group", "$limit", "$sample", "$skip", "$sort", "$sortByCount"),
+        Place.DIVIDED,
+    ),
+    **dict.fromkeys(
+        (
+            *("$bucketAuto", "$densify", "$facet", "$fill", "$graphLookup", "$lookup", "$merge", "$out"),
+            *("$setWindowFields", "$unionWith"),
+        ),
+        Place.MERGER,
+    ),
+}
+"""A stage that is not listed runs on the merger as it is, which is right for any stage; mongod refuses unknown ones."""
+
+WRITING: Final = frozenset({"$merge", "$out"})
+
+
+def place_of(stage: str) -> Place:
+    """Where a stage runs, given its name."""
+    return PLACES.get(stage, Place.MERGER)

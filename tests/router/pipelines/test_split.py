@@ -1,0 +1,210 @@
+"""What of a pipeline the shards run, and what the merger."""
+
+from typing import Any
+
+import pytest
+
+from shardwright.router.pipelines.router_merge import RouterMerge
+from shardwright.router.pipelines.split import SplitPipeline
+from shardwright.router.reads.sort_order import SortOrder
+from tests.router.pipelines.parsing import decoded, parsed
+
+Stages = list[dict[str, Any]]
+
+MATCH: dict[str, Any] = {"$match": {"a": 1}}
+SORT: dict[str, Any] = {"$sort": {"a": -1, "b": 1}}
+JOIN: dict[str, Any] = {"$lookup": {"from": "d", "as": "x", "pipeline": []}}
+
+
+def merging(**accumulators: object) -> dict[str, Any]:
+    """The merger's half of a ``$group``."""
+    return {"$group": {"_id": "$$ROOT._id", **accumulators, "$doingMerge": True}}
+
+
+GROUP: dict[str, Any] = {
+    "$group": {"_id": "$g", "n": {"$sum": "$a"}, "t": {"$topN": {"n": 2, "output": "$a", "sortBy": {"b": 1}}}}
+}
+GROUP_MERGED = merging(n={"$sum": "$$ROOT.n"}, t={"$topN": {"n": 2, "output": "$$ROOT.t", "sortBy": {"b": 1}}})
+
+NEAR: dict[str, Any] = {"$geoNear": {"near": [0, 0], "distanceField": "d"}}
+SET: dict[str, Any] = {"$set": {"a": 1}}
+
+SPLITS: list[tuple[Stages, Stages, Stages]] = [
+    ([], [], []),
+    ([MATCH, {"$unwind": "$b"}, {"$redact": "$$KEEP"}], [MATCH, {"$unwind": "$b"}, {"$redact": "$$KEEP"}], []),
+    ([MATCH, SORT, {"$project": {"a": 1}}, MATCH], [MATCH, SORT, {"$project": {"a": 1}}, MATCH], []),
+    ([SORT, {"$unwind": "$b"}], [SORT], [{"$unwind": "$b"}]),
+    ([SORT, {"$skip": 2}, {"$limit": 3}], [SORT, {"$limit": 5}], [{"$skip": 2}, {"$limit": 3}]),
+    ([{"$limit": 3}, {"$skip": 2}], [{"$limit": 3}], [{"$limit": 3}, {"$skip": 2}]),
+    (
+        [{"$skip": 2}, {"$set": {"a": 1}}, {"$limit": 3}],
+        [{"$limit": 5}],
+        [{"$skip": 2}, {"$set": {"a": 1}}, {"$limit": 3}],
+    ),
+    ([{"$skip": 2}, MATCH, {"$limit": 3}], [], [{"$skip": 2}, MATCH, {"$limit": 3}]),
+    ([{"$skip": 2}], [], [{"$skip": 2}]),
+    ([{"$skip": 2**63 - 1}, {"$limit": 1}], [], [{"$skip": 2**63 - 1}, {"$limit": 1}]),
+    ([{"$sample": {"size": 3}}, JOIN], [{"$sample": {"size": 3}}, {"$limit": 3}], [{"$limit": 3}, JOIN]),
+    ([MATCH, GROUP, {"$limit": 3}], [MATCH, GROUP], [GROUP_MERGED, {"$limit": 3}]),
+    ([SORT, GROUP], [SORT], [GROUP]),
+    ([{"$limit": 9}, GROUP], [{"$limit": 9}], [{"$limit": 9}, GROUP]),
+    (
+        [MATCH, {"$count": "n"}],
+        [MATCH, {"$group": {"_id": None, "n": {"$sum": 1}}}],
+        [merging(n={"$sum": "$$ROOT.n"}), {"$project": {"n": 1, "_id": 0}}],
+    ),
+    (
+        [{"$sortByCount": "$g"}],
+        [{"$group": {"_id": "$g", "count": {"$sum": 1}}}],
+        [merging(count={"$sum": "$$ROOT.count"}), {"$sort": {"count": -1}}],
+    ),
+    (
+        [{"$bucket": {"groupBy": "$a", "boundaries": [0, 1]}}],
+        [{"$bucket": {"groupBy": "$a", "boundaries": [0, 1]}}],
+        [merging(count={"$sum": "$$ROOT.count"}), {"$sort": {"_id": 1}}],
+    ),
+    (
+        [{"$bucket": {"groupBy": "$a", "boundaries": [0, 1], "output": {"m": {"$avg": "$b"}}}}],
+        [{"$bucket": {"groupBy": "$a", "boundaries": [0, 1], "output": {"m": {"$avg": "$b"}}}}],
+        [merging(m={"$avg": "$$ROOT.m"}), {"$sort": {"_id": 1}}],
+    ),
+    (
+        [NEAR],
+        [NEAR],
+        [],
+    ),
+    ([{"$indexStats": {}}, GROUP], [{"$indexStats": {}}, GROUP], [GROUP_MERGED]),
+    ([{"$currentOp": {}}, MATCH, GROUP], [{"$currentOp": {}}, MATCH], [GROUP]),
+    *(
+        ([MATCH, {name: {}}, MATCH], [MATCH], [{name: {}}, MATCH])
+        for name in (
+            *("$bucketAuto", "$densify", "$facet", "$fill", "$graphLookup", "$lookup", "$merge", "$out"),
+            *("$setWindowFields", "$unionWith", "$unknown", "$collStats"),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("pipeline", "shards", "merger"), SPLITS, ids=str)
+def test_the_halves(pipeline: Stages, shards: Stages, merger: Stages) -> None:
+    split = SplitPipeline.of(parsed(*pipeline))
+    assert (decoded(split.shards_part), decoded(split.merger_part)) == (shards, merger)
+    assert split.is_partial is any("$doingMerge" in stage.get("$group", {}) for stage in merger)
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        {"$sort": {}},
+        {"$sort": {"$natural": 1}},
+        {"$sort": 3},
+        {"$limit": 0},
+        {"$limit": "a"},
+        {"$skip": -1},
+        {"$sample": {"size": 0}},
+        {"$sample": {"size": True}},
+        {"$sample": 3},
+        {"$count": ""},
+        {"$count": "$a"},
+        {"$count": "a.b"},
+        {"$count": "_id"},
+        {"$count": 3},
+        {"$sortByCount": "g"},
+        {"$sortByCount": {}},
+        {"$sortByCount": {"a": 1}},
+        {"$group": 3},
+        {"$group": {"n": {"$sum": 1}}},
+        {"$group": {"_id": 1, "n": 1}},
+        {"$group": {"_id": 1, "n": {}}},
+        {"$group": {"_id": 1, "n": {"$unknown": 1}}},
+        {"$group": {"_id": 1, "a.b": {"$sum": 1}}},
+        {"$group": {"_id": 1, "$a": {"$sum": 1}}},
+        {"$group": {"_id": 1, "n": {"$top": 3}}},
+        {"$group": {"_id": 1, "n": {"$top": {"sortBy": {"a": 1}}}}},
+        {"$bucket": 3},
+        {"$bucket": {"output": 3}},
+        {"$bucket": {"output": {"n": 1}}},
+        {"$geoNear": 3},
+        {"$geoNear": {"near": [0, 0]}},
+    ],
+    ids=str,
+)
+def test_what_mongod_will_refuse_is_left_to_the_merger(stage: dict[str, Any]) -> None:
+    split = SplitPipeline.of(parsed(MATCH, stage, MATCH))
+    assert (decoded(split.shards_part), decoded(split.merger_part)) == ([MATCH], [stage, MATCH])
+
+
+ACCUMULATORS: list[tuple[object, object]] = [
+    *(
+        ({name: "$a"}, {name: "$$ROOT.f"})
+        for name in (
+            *("$addToSet", "$avg", "$first", "$last", "$max", "$mergeObjects", "$min", "$push"),
+            *("$stdDevPop", "$stdDevSamp", "$sum"),
+        )
+    ),
+    ({"$count": {}}, {"$sum": "$$ROOT.f"}),
+    *(
+        ({name: {"n": 2, "input": ["$a"]}}, {name: {"n": 2, "input": "$$ROOT.f"}})
+        for name in ("$firstN", "$lastN", "$maxN", "$minN")
+    ),
+    *(
+        ({name: {"output": "$a", "sortBy": {"b": 1}}}, {name: {"output": "$$ROOT.f", "sortBy": {"b": 1}}})
+        for name in ("$bottom", "$top")
+    ),
+    (
+        {"$accumulator": {"init": "i", "accumulate": "a", "accumulateArgs": ["$a"], "merge": "m", "lang": "js"}},
+        {"$accumulator": {"init": "i", "accumulate": "a", "accumulateArgs": "$$ROOT.f", "merge": "m", "lang": "js"}},
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "merged"), ACCUMULATORS, ids=str)
+def test_the_merging_half_of_each_accumulator(given: object, merged: object) -> None:
+    split = SplitPipeline.of(parsed({"$group": {"_id": "$g", "f": given}}))
+    assert decoded(split.merger_part) == [merging(f=merged)]
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "expected"),
+    [
+        ([MATCH], (None, 0, 0)),
+        ([SORT], (SortOrder((True, False)), 0, 0)),
+        ([SORT, {"$skip": 5}, {"$limit": 10}], (SortOrder((True, False)), 5, 10)),
+        ([{"$limit": 10}, {"$skip": 5}], (None, 5, 5)),
+        ([{"$limit": 10}, {"$limit": 20}, {"$skip": 1}, {"$skip": 2}], (None, 3, 7)),
+        ([{"$limit": 10}, {"$project": {"a": 1}}], (None, 0, 10)),
+    ],
+    ids=str,
+)
+def test_the_router_merges_by_itself(pipeline: Stages, expected: tuple[object, int, int]) -> None:
+    merge = RouterMerge.of(SplitPipeline.of(parsed(*pipeline)))
+    assert merge is not None
+    assert (merge.order, merge.skip, merge.limit) == expected
+
+
+def test_plain_projections_run_on_the_shards() -> None:
+    merge = RouterMerge.of(SplitPipeline.of(parsed({"$limit": 10}, {"$project": {"a": "$b"}})))
+    assert merge is not None
+    assert decoded(merge.stages) == [{"$limit": 10}, {"$project": {"a": "$b"}}]
+
+
+@pytest.mark.parametrize(
+    "pipeline",
+    [
+        [GROUP],
+        [{"$limit": 5}, MATCH],
+        [{"$limit": 5}, {"$skip": 5}],
+        [{"$limit": 5}, {"$project": {"a": {"$divide": [1, "$b"]}}}],
+        [{"$limit": 5}, {"$replaceRoot": {"newRoot": "$b"}}],
+        [{"$limit": 5}, SORT],
+        [SORT, {"$unwind": "$b"}],
+        [{"$sample": {"size": 3}}],
+        [NEAR],
+        [{"$match": {"$text": {"$search": "a"}}}, {"$sort": {"a": {"$meta": "textScore"}}}],
+        [{"$facet": {}}],
+        [JOIN],
+    ],
+    ids=str,
+)
+def test_a_shard_has_to_merge(pipeline: Stages) -> None:
+    assert RouterMerge.of(SplitPipeline.of(parsed(*pipeline))) is None
