@@ -44,7 +44,6 @@ def uuids(mongod: Client, database: Database[Document]) -> list[Any]:
     [
         (JOIN, ErrorCode.CommandNotSupported),
         ({"$unionWith": {"coll": "source", "pipeline": [JOIN]}}, ErrorCode.CommandNotSupported),
-        ({"$merge": "target"}, ErrorCode.CommandNotSupported),
         ({"$out": "target"}, OUT_TO_SHARDED),
     ],
 )
@@ -66,6 +65,17 @@ def test_a_collection_sharded_since_is_not_mistaken_for_unsharded(
     entry = catalog_entry(database.client, f"{database.name}.target")
     assert entry is not None
     assert uuids(lower_mongod, database) == uuids(upper_mongod, database) == [Binary.from_uuid(entry["uuid"])]
+
+
+def test_a_collection_sharded_since_is_merged_into_on_all_shards(
+    database: Database[Document], seen: Database[Document], lower_mongod: Client, upper_mongod: Client
+) -> None:
+    shard_and_move(database)
+    seen.source.insert_many([{"_id": 1000}, {"_id": -1000}])
+    seen.source.aggregate([{"$merge": "target"}])
+    assert database.target.count_documents({}) == 12
+    stored = [mongod[database.name].target.count_documents({}) for mongod in (lower_mongod, upper_mongod)]
+    assert sum(stored) == 12
 
 
 def test_explain_fails_likewise(database: Database[Document], seen: Database[Document]) -> None:

@@ -39,11 +39,12 @@ def test_merging_into_a_collection_that_another_router_sharded(plain: Database[D
     other_client.admin.command("shardCollection", namespace, key={"_id": 1})
     other_client.admin.command("moveChunk", namespace, find={"_id": 0}, to=SHARDS[1])
     plain.plain.insert_one({"_id": 100})
-    for stage, code in (({"$merge": "other"}, ErrorCode.CommandNotSupported), ({"$out": "other"}, 28769)):
-        with pytest.raises(OperationFailure) as failure:
-            plain.plain.aggregate([{"$match": {}}, stage])
-        assert failure.value.code == code
+    with pytest.raises(OperationFailure) as failure:
+        plain.plain.aggregate([{"$match": {}}, {"$out": "other"}])
+    assert failure.value.code == 28769
     assert other_client[plain.name].other.count_documents({}) == 8
+    plain.plain.aggregate([{"$match": {}}, {"$merge": "other"}])
+    assert other_client[plain.name].other.count_documents({}) == 9
 
 
 def test_a_view_on_an_unsharded_collection(plain: Database[Document]) -> None:

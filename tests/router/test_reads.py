@@ -228,7 +228,6 @@ class TestAggregate:
         [
             {"$lookup": {"from": "ranged", "localField": "k", "foreignField": "k", "as": "same"}},
             {"$unionWith": "ranged"},
-            {"$merge": {"into": "ranged"}},
         ],
     )
     def test_a_collection_that_is_not_all_there_is_refused(self, db: Database, stage: dict[str, Any]) -> None:

@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from shardwright.router.commands.command_registry import COMMANDS, command
 from shardwright.router.context.version import MONGODB_VERSION
-from shardwright.router.operations.aggregation_plan import plan_aggregation
+from shardwright.router.operations.aggregation_plan import AggregationPlan, plan_aggregation
 from shardwright.router.operations.foreign_collections import NO_FOREIGN_COLLECTIONS, foreign_collections
+from shardwright.router.operations.merge_writes import sharded_target
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.retry import ATTEMPTS_MAX, with_routing
 from shardwright.router.operations.scatter import scatter
@@ -20,7 +21,7 @@ from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.reads.aggregate import with_stages
 from shardwright.router.reads.explain_reply import ShardExplain, explain_aggregate_reply, explain_reply
 from shardwright.router.reads.explained import ExplainedCommand, wrapped
-from shardwright.router.reads.pipeline import Pipeline
+from shardwright.router.reads.pipeline import Pipeline, Stage
 from shardwright.router.reads.raw_elements import raw_elements
 from shardwright.router.reads.resolved_view import ResolvedView, not_on_view
 from shardwright.router.reads.targeting import shards_for_read
@@ -97,7 +98,12 @@ async def _explain_aggregate(
 ) -> Reply:
     pipeline = Pipeline.parse(explained.request)
     check_stages(pipeline)
+    written: tuple[Stage, ...] = ()
+    if await sharded_target(operation, pipeline) is not None:
+        pipeline, written = Pipeline(pipeline.stages[:-1]), pipeline.stages[-1:]  # which the router executes itself
     plan = await plan_aggregation(operation, pipeline, shards)
+    if plan is None and written:
+        plan = AggregationPlan(pipeline.stages, ())
     body, foreign = explained.body, NO_FOREIGN_COLLECTIONS
     if plan is None:
         foreign = await foreign_collections(operation, pipeline, shards[0], operation.read_preference)
@@ -107,9 +113,11 @@ async def _explain_aggregate(
             body = append(body, NEEDS_MERGE)
     with foreign.blamed():
         said = await _ask(operation, routing, body, explained.verbosity, shards, foreign.version_elements)
-    split = None if plan is None else explained_split(plan.shards_part, plan.merger_part, routing.namespace, plan.sort)
-    merge_type = None if plan is None else plan.merge_type(routing.primary)
-    return explain_aggregate_reply(said, merge_type, split, _about_server(operation, explained, said))
+    server = _about_server(operation, explained, said)
+    if plan is None:
+        return explain_aggregate_reply(said, None, None, server)
+    split = explained_split(plan.shards_part, (*plan.merger_part, *written), routing.namespace, plan.sort)
+    return explain_aggregate_reply(said, plan.merge_type(routing.primary), split, server)
 
 
 async def _ask(

@@ -10,6 +10,7 @@ from shardwright.router.cursors.merged import MergedCursor
 from shardwright.router.operations.aggregation_plan import AggregationPlan, plan_aggregation
 from shardwright.router.operations.cursor_opening import answer_first_batch, open_on_one_shard, open_on_shards
 from shardwright.router.operations.foreign_collections import foreign_collections
+from shardwright.router.operations.merge_writes import merge_into, sharded_target
 from shardwright.router.operations.missing import unless_missing
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.retry import with_routing
@@ -53,6 +54,9 @@ async def run_aggregate(operation: Operation, cursor_namespace: str) -> Reply:
     collation = collation_of(request)
 
     async def attempt(routing: CollectionRouting) -> Reply:
+        target = await sharded_target(operation, pipeline)
+        if target is not None:
+            return await merge_into(operation, pipeline, target, cursor_namespace, run_aggregate)
         time = snapshot_time(request, routing.table, operation.context.clock.time.cluster_time)
         shards = shards_for_pipeline(routing, pipeline, collation, time)
         versions = {shard: routing.versions_for(shard) for shard in shards}

@@ -1,0 +1,199 @@
+"""``$merge`` into a sharded collection: the router reads the results of the pipeline and writes them batch by batch."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+from shardwright.router.cursors.get_more import GetMore
+from shardwright.router.cursors.session import CursorOwner
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.pipeline_locations import locate
+from shardwright.router.operations.write_execution import execute
+from shardwright.router.pipelines.merge_stage import MergeStage
+from shardwright.router.placement.collection_routing import CollectionRouting
+from shardwright.router.reads.aggregate import with_stages
+from shardwright.router.reads.pipeline import Pipeline, Stage
+from shardwright.router.reads.view_aggregate import with_body
+from shardwright.router.replies.cursor_reply import NEXT_BATCH, empty_cursor, first_batch
+from shardwright.router.replies.own_reply import Reply
+from shardwright.router.writes.kind import WriteKind
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.message import OpMsg, encode_sequence, op_msg
+from shardwright.wire.rawbson import (
+    append,
+    array_documents,
+    decode_document,
+    encode_document,
+    encode_elements,
+    index,
+    without,
+)
+from shardwright.wire.request import Request
+
+NO_UNIQUE_INDEX: Final = 51190
+_NO_UNIQUE_INDEX_HERE: Final = 51183
+"""MongoDB's numbers for ``on`` without a unique index: in a sharded collection, and in a mongod's own."""
+
+_NO_MATCH: Final = 13113
+_BATCH_DOCUMENTS: Final = 1000
+_NOT_FOR_READING: Final = frozenset({b"cursor", b"writeConcern", b"bypassDocumentValidation"})
+_FOR_WRITING: Final = (b"lsid", b"writeConcern", b"bypassDocumentValidation", b"comment", b"maxTimeMS", b"$clusterTime")
+
+Run = Callable[[Operation, str], Awaitable[Reply]]
+"""Runs an aggregation, with the name of its cursor."""
+
+Write = Callable[[Sequence[bytes]], Awaitable[None]]
+"""Writes a batch of results."""
+
+
+async def sharded_target(operation: Operation, pipeline: Pipeline) -> CollectionRouting | None:
+    """The routing of the collection that a ``$merge`` at the end of a pipeline writes, if that is sharded.
+
+    Raises:
+        CommandError: the config servers did not answer.
+    """
+    if not pipeline.stages or pipeline.stages[-1].name != "$merge":
+        return None
+    [located] = await locate(operation, pipeline.stages[-1:])
+    return next((routing for routing in located.routings if routing.is_sharded), None)
+
+
+async def merge_into(
+    operation: Operation, pipeline: Pipeline, target: CollectionRouting, cursor_namespace: str, run: Run
+) -> Reply:
+    """Run a pipeline without its last stage, a ``$merge``, and write the results into the target.
+
+    Args:
+        operation: the aggregation.
+        pipeline: its pipeline.
+        target: the routing of the target, which is sharded.
+        cursor_namespace: of the client's cursor, which has no documents.
+        run: runs the rest of the pipeline.
+
+    Raises:
+        ShardedViewError: the aggregation is on a view that no shard can run alone.
+        CommandError: a document cannot be written, or anything that the pipeline fails with; what has been written
+            until then stays.
+    """
+    assert target.table is not None
+    stage = pipeline.stages[-1]
+    await _check(operation, stage, target)
+    shard_key = [field.name.decode() for field in target.table.collection.key_pattern.fields]
+    merge = MergeStage.of(stage, operation.request.db, shard_key)
+    reading = _reading(operation, pipeline, merge)
+    await _read(reading, run, f"{cursor_namespace}.$merge", partial(_write, operation, merge))
+    operation.targeted = reading.targeted
+    return empty_cursor(cursor_namespace)
+
+
+async def _check(operation: Operation, stage: Stage, target: CollectionRouting) -> None:
+    """Have a shard check the specification and that there is a unique index: it does so to explain the stage.
+
+    Raises:
+        CommandError: the specification is wrong; 51190, there is no unique index on the fields.
+    """
+    assert target.table is not None
+    shard = min(target.shards)
+    command = {"aggregate": 1, "pipeline": [{"$documents": []}, decode_document(stage.raw)], "explain": True}
+    try:
+        await operation.context.sender.command(shard, operation.request.db, command, may_repeat=True)
+    except CommandError as error:
+        if error.code != _NO_UNIQUE_INDEX_HERE:
+            raise
+        raise CommandError(NO_UNIQUE_INDEX, error.message) from error
+
+
+def _reading(operation: Operation, pipeline: Pipeline, merge: MergeStage) -> Operation:
+    """The aggregation whose results are written."""
+    stages = [stage.raw for stage in pipeline.stages[:-1]]
+    if merge.last_stage is not None:
+        stages.append(merge.last_stage)
+    body = with_stages(without(operation.request.body, _NOT_FOR_READING), tuple(stages))
+    body = append(body, encode_elements({"cursor": {"batchSize": _BATCH_DOCUMENTS}}))
+    return Operation(operation.context, operation.client, with_body(operation.request, body))
+
+
+async def _read(reading: Operation, run: Run, namespace: str, write: Write) -> None:
+    """Write the results of an aggregation as they come.
+
+    Args:
+        reading: the aggregation.
+        run: runs it.
+        namespace: of its cursor; another than its collection's, so that batches are not passed on to the client.
+        write: writes a batch.
+    """
+    cursors, owner = reading.context.cursors, CursorOwner.of(reading.request)
+    reply = await run(reading, namespace)
+    cursor_id = _cursor_id(reply)
+    try:
+        await write(first_batch(reply))
+        while cursor_id:
+            with cursors.checked_out(cursor_id, namespace, owner, reading.client) as entry:
+                get_more = GetMore(reading.request, reading.client, cursor_id, _BATCH_DOCUMENTS)
+                frame = await entry.cursor.next_batch(get_more)
+            assert frame is not None
+            body = OpMsg(frame).body
+            batch = index(body, index(body)[b"cursor"][2])[NEXT_BATCH]
+            cursor_id = _cursor_id(frame)
+            await write(array_documents(body, batch))
+    finally:
+        if cursor_id:
+            cursors.kill(cursor_id)
+
+
+def _cursor_id(reply: Reply) -> int:
+    if not isinstance(reply, bytes):
+        return 0
+    body = OpMsg(reply).body
+    if not decode_document(body).get("ok"):
+        raise CommandError.from_reply(decode_document(body))
+    span = index(body, index(body)[b"cursor"][2])[b"id"]
+    return int.from_bytes(body[span[2] : span[3]], "little", signed=True)
+
+
+async def _write(operation: Operation, merge: MergeStage, results: Sequence[bytes]) -> None:
+    """Write a batch of results.
+
+    Raises:
+        CommandError: a document could not be written.
+    """
+    if not results:
+        return
+    is_insert = merge.when_matched == "fail"
+    statements = [merge.insert(each) if is_insert else merge.update(each) for each in results]
+    kind, name = (WriteKind.INSERT, "insert") if is_insert else (WriteKind.UPDATE, "update")
+    sequence = b"documents" if is_insert else b"updates"
+    command: dict[str, Any] = {name: merge.target.collection, "ordered": False, "$db": merge.target.db}
+    given = operation.request.fields
+    passed = b"".join(operation.request.body[given[each][1] : given[each][3]] for each in _FOR_WRITING if each in given)
+    body = append(encode_document(command), passed)
+    message = op_msg(
+        body, request_id=operation.request.message.request_id, sections=encode_sequence(sequence, statements)
+    )
+    reply = await execute(Operation(operation.context, operation.client, Request(OpMsg(message))), kind)
+    _raise_for(
+        decode_document(OpMsg(reply).body) if isinstance(reply, bytes) else dict(reply or {}), merge, len(results)
+    )
+
+
+def _raise_for(reply: dict[str, Any], merge: MergeStage, count: int) -> None:
+    """Raise the first error in the reply to a write.
+
+    Raises:
+        CommandError: there is one; MergeStageNoMatchingDocument, fewer documents matched than had to.
+    """
+    if not reply.get("ok", 1):
+        raise CommandError.from_reply(reply)
+    for error in reply.get("writeErrors", ()):
+        is_duplicate = error["code"] == ErrorCode.DuplicateKey and merge.when_matched == "fail"
+        context = "$merge failed due to a DuplicateKey error :: caused by :: " if is_duplicate else ""
+        raise CommandError(error["code"], context + error["errmsg"])
+    if merge.when_not_matched == "fail" and reply.get("n", 0) < count:
+        raise CommandError(
+            _NO_MATCH,
+            "$merge could not find a matching document in the target collection "
+            "for at least one document in the source collection",
+        )
+    if "writeConcernError" in reply:
+        raise CommandError(reply["writeConcernError"]["code"], reply["writeConcernError"]["errmsg"])
