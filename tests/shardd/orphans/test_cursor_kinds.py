@@ -31,11 +31,19 @@ HIDDEN = OwnershipFilter(PATTERN, (FROM_TEN,), None)
         ({"aggregate": "c", "pipeline": [{"$project": {"x": 1}}]}, True),
         ({"aggregate": "c", "pipeline": [{"$group": {"_id": "$x"}}]}, False),
         ({"aggregate": "c", "pipeline": [{"$changeStream": {}}]}, False),
+        ({"aggregate": "c", "pipeline": [{"$mergeCursors": {}}, {"$match": {}}]}, False),
     ],
     ids=str,
 )
 def test_which_cursors_may_return_a_range(command: dict[str, Any], expected: bool) -> None:
     assert may_return(command, HIDDEN) is expected
+
+
+def test_a_group_that_has_not_begun_may_still_read_a_range() -> None:
+    grouping: dict[str, Any] = {"aggregate": "c", "pipeline": [{"$group": {"_id": "$x"}}]}
+    assert may_return(grouping, HIDDEN, is_begun=False)
+    grouping["pipeline"].insert(0, {"$match": {"a": 3}})
+    assert not may_return(grouping, HIDDEN, is_begun=False)
 
 
 @pytest.mark.parametrize(
