@@ -129,16 +129,16 @@ _LAST: Final = st.one_of(
 )
 """Stages whose results have no ``k`` for a total order, or which end a pipeline here."""
 
-_window = st.one_of(
+_window: Final[st.SearchStrategy[list[Stage]]] = st.one_of(
     _whole_numbers.map(lambda number: [{"$limit": number}]),
     _whole_numbers.map(lambda number: [{"$skip": number}]),
     st.tuples(_whole_numbers, _whole_numbers).map(lambda pair: [{"$skip": pair[0]}, {"$limit": pair[1]}]),
 )
 _one_each = st.just({"$project": {"k": 1, "a": 1, "b": 1}})
 
-_sorted_part = st.tuples(_sort_by_key, st.lists(_one_each, max_size=1), _window).map(
-    lambda parts: [parts[0], *parts[1], *parts[2]]
-)
+_sorted_part: Final[st.SearchStrategy[list[Stage]]] = st.tuples(
+    _sort_by_key, st.lists(_one_each, max_size=1), _window
+).map(lambda parts: [parts[0], *parts[1], *parts[2]])
 """A total order as long as ``k`` is unique, so that the same documents are in the window."""
 
 
@@ -146,7 +146,7 @@ _sorted_part = st.tuples(_sort_by_key, st.lists(_one_each, max_size=1), _window)
 def pipelines(draw: st.DrawFn) -> list[Stage]:
     """A pipeline whose result is the same whatever the order of the documents: sorted wherever the order decides."""
     filters = draw(st.lists(_filters.map(lambda query: {"$match": query}), max_size=2))
-    stages = [*filters, *(draw(_sorted_part) if draw(st.booleans()) else [])]
+    stages: list[Stage] = [*filters, *(draw(_sorted_part) if draw(st.booleans()) else [])]
     stages += draw(st.lists(PER_DOCUMENT, max_size=3))
     stages += draw(st.lists(_WHOLE, max_size=1))
     stages += draw(st.lists(PER_DOCUMENT, max_size=2))

@@ -62,7 +62,9 @@ async def run_segments(
     size = batch_size(operation.request)
     clock = operation.context.clock.time.cluster_time
     body = at_time(operation.request.body, time, clock)
-    constants = runtime_constants(datetime.now(UTC), unpack_timestamp(clock))
+    constants = b""
+    if b"runtimeConstants" not in operation.request.fields:
+        constants = runtime_constants(datetime.now(UTC), unpack_timestamp(clock))
     needs_merge = plan.needs_merge
     halves = {
         shard: shards_half(body, with_shard_name(plan.shards_part, shard), constants, needs_merge=needs_merge)
