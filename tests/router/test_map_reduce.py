@@ -1,5 +1,6 @@
 """``mapReduce`` through the router, compared with a plain mongod."""
 
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -8,18 +9,25 @@ from bson.code import Code
 from bson.int64 import Int64
 from pymongo import MongoClient
 
+from tests.integration.sharded import shard_by_range
 from tests.local_cluster import Client, RunningCluster
 
 Command = dict[str, Any]
 
-DB: Final = "map_reduce"
-COLLECTIONS: Final = ("c", "o", "existing", "view", "elsewhere")
+DATABASES: Final = {"unsharded": "map_reduce", "sharded": "map_reduce_sharded"}
+OTHER_DB: Final = "map_reduce_2"
 VOLATILE: Final = ("$clusterTime", "operationTime")
 
 MAP: Final = Code("function() { emit(this.g, this.v); }")
 REDUCE: Final = Code("function(key, values) { return Array.sum(values); }")
 FINALIZE: Final = Code("function(key, value) { return {key: key, total: value}; }")
-STORED: Final = [{"_id": n, "g": n % 5, "v": n} for n in range(100)]
+STORED: Final = [{"_id": n * 10, "g": n % 5, "v": n} for n in range(100)]
+"""Half of them are on each of two shards if the collection is sharded."""
+OF_AN_AGGREGATION: Final = re.compile(
+    r"(Error on remote shard \S+|Executor error during getMore|PlanExecutor error during aggregation) :: caused by :: "
+)
+"""Shards run an aggregation, whose errors say so."""
+
 INLINE: Final = {"inline": 1}
 MISSING: Final = object()
 
@@ -42,7 +50,7 @@ CASES: Final[dict[str, Command]] = {
     "missing collection": {"mapReduce": "missing"},
     "into a new collection": {"out": "o"},
     "replacing": {"out": {"replace": "existing"}},
-    "replacing in another database": {"out": {"replace": "o", "db": f"{DB}_2"}},
+    "replacing in another database": {"out": {"replace": "o", "db": OTHER_DB}},
     "merging": {"out": {"merge": "existing"}},
     "reducing": {"out": {"reduce": "existing"}},
     "reducing and finalizing": {
@@ -91,62 +99,60 @@ CASES: Final[dict[str, Command]] = {
 
 @pytest.fixture(scope="module")
 def router(cluster: RunningCluster) -> Iterator[Client]:
+    """A client of a router, with one collection on one shard, and one sharded over both."""
     with MongoClient[dict[str, Any]](cluster.address("router.0"), directConnection=True) as connected:
-        yield connected
-        for name in (DB, f"{DB}_2"):
-            connected.drop_database(name)
+        shard_by_range(connected[DATABASES["sharded"]], "c", key="_id")
+        yield from with_documents(connected)
 
 
 @pytest.fixture(scope="module")
 def plain(cluster: RunningCluster) -> Iterator[Client]:
     """A client of a mongod without a router."""
     with MongoClient[dict[str, Any]](cluster.address("config.0.mongod"), directConnection=True) as connected:
-        yield connected
-        for name in (DB, f"{DB}_2"):
-            connected.drop_database(name)
+        yield from with_documents(connected)
 
 
-def prepare(client: Client) -> None:
-    """Store the documents, unless they are stored, and recreate the output collections."""
-    db = client[DB]
-    if db.c.estimated_document_count() == 0:
-        db.c.insert_many(STORED)
-    if "view" not in db.list_collection_names():
-        db.command("create", "view", viewOn="c", pipeline=[])
-    db.o.drop()
-    client[f"{DB}_2"].o.drop()
-    db.existing.drop()
-    db.existing.insert_many([{"_id": 0.0, "value": 1000.0}, {"_id": "other", "value": 1.0}])
+def with_documents(client: Client) -> Iterator[Client]:
+    """Store the documents and a view on them in both databases; they are dropped afterwards."""
+    for name in DATABASES.values():
+        client[name].c.insert_many(STORED)
+        client[name].command("create", "view", viewOn="c", pipeline=[])
+    yield client
+    for name in (*DATABASES.values(), OTHER_DB):
+        client.drop_database(name)
 
 
-def run(client: Client, command: Command) -> tuple[Any, ...]:
+def run(client: Client, database: str, command: Command) -> tuple[Any, ...]:
     """The reply to a command, with results in the order of their keys, and the contents of the output collections."""
-    prepare(client)
+    db = client[database]
+    outputs = [db.o, client[OTHER_DB].o, db.existing]
+    for output in outputs:
+        output.drop()
+    db.existing.insert_many([{"_id": 0.0, "value": 1000.0}, {"_id": "other", "value": 1.0}])
     whole = {"mapReduce": "c", "map": MAP, "reduce": REDUCE, "out": INLINE} | command
-    whole = {name: value for name, value in whole.items() if value is not MISSING}
-    reply = client[DB].command(whole, check=False)
+    reply = db.command({name: value for name, value in whole.items() if value is not MISSING}, check=False)
     for name in VOLATILE:
         reply.pop(name, None)
     if "errmsg" in reply:
-        # A shard runs an aggregation, whose errors say so.
-        reply["errmsg"] = reply["errmsg"].replace("PlanExecutor error during aggregation :: caused by :: ", "")
+        reply["errmsg"] = OF_AN_AGGREGATION.sub("", reply["errmsg"])
     if "results" in reply:
         reply["results"].sort(key=str)
-    outputs = [client[DB].o, client[f"{DB}_2"].o, client[DB].existing]
     return (reply, *(sorted(output.find(), key=str) for output in outputs))
 
 
+@pytest.mark.parametrize("database", DATABASES.values(), ids=DATABASES)
 @pytest.mark.parametrize("case", CASES)
-def test_same_as_mongod(router: Client, plain: Client, case: str) -> None:
-    assert run(router, CASES[case]) == run(plain, CASES[case])
+def test_same_as_mongod(router: Client, plain: Client, case: str, database: str) -> None:
+    assert run(router, database, CASES[case]) == run(plain, database, CASES[case])
 
 
-def test_inline_results_have_to_fit_into_a_reply(router: Client) -> None:
-    prepare(router)
+@pytest.mark.parametrize("database", DATABASES.values(), ids=DATABASES)
+def test_inline_results_have_to_fit_into_a_reply(router: Client, database: str) -> None:
+    db = router[database]
     large = Code("function() { emit(this._id, new Array(400 * 1000).join('x')); }")
-    refused = router[DB].command({"mapReduce": "c", "map": large, "reduce": REDUCE, "out": INLINE}, check=False)
+    refused = db.command({"mapReduce": "c", "map": large, "reduce": REDUCE, "out": INLINE}, check=False)
     assert (refused["code"], refused["codeName"]) == (10334, "BSONObjectTooLarge")
     assert refused["errmsg"].startswith("MapReduce internal error :: caused by :: ")
-    kept = router[DB].command({"mapReduce": "c", "map": large, "reduce": REDUCE, "out": "o"})
+    kept = db.command({"mapReduce": "c", "map": large, "reduce": REDUCE, "out": "o"})
     assert kept["result"] == "o"
-    assert router[DB].o.count_documents({}) == len(STORED)
+    assert db.o.count_documents({}) == len(STORED)
