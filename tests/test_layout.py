@@ -81,7 +81,7 @@ ROOMS: Final[dict[str, dict[str, set[str]]]] = {
         "routing": {"placement"},
         "sending": {"replies", "routing"},
         "cursors": {"reads", "replies", "sending"},
-        "context": {"cursors", "routing", "sending"},
+        "context": {"cursors", "routing", "sending", "writes"},
         "processes": {"context", "cursors"},
         "operations": {"context", "cursors", "pipelines", "placement", "reads", "replies", "routing", "writes"},
         "commands": {

@@ -144,6 +144,11 @@ def _section_length(frame: bytes, position: int, end: int) -> int:
     return length
 
 
+def is_one_document(data: bytes) -> bool:
+    """Whether these bytes of a document sequence are a single document, by its length prefix."""
+    return len(data) > _INT32.size and bool(_unpack_int32(data, 0)[0] == len(data))
+
+
 def split_documents(data: bytes) -> list[bytes]:
     """Split concatenated documents by their length prefixes.
 

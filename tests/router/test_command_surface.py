@@ -135,6 +135,31 @@ def test_feature_compatibility_version(router: Client, plain: Client) -> None:
         assert run(router, command) == run(plain, command)
 
 
+def test_user_write_block_mode(router: Client, plain: Client) -> None:
+    commands: list[Command] = [
+        {"setUserWriteBlockMode": 1},
+        {"setUserWriteBlockMode": 1, "global": 5},
+        {"setUserWriteBlockMode": 1, "global": False},
+    ]
+    for command in commands:
+        assert run(router, command) == run(plain, command)
+
+
+def test_operation_counters_count_statements(router: Client) -> None:
+    collection = router[DB].counted
+    before = run(router, {"serverStatus": 1})["opcounters"]
+    collection.insert_many([{"_id": n} for n in range(5)])
+    collection.insert_one({"_id": 5})
+    router[DB].command({"update": "counted", "updates": [{"q": {"_id": n}, "u": {"$set": {"a": 1}}} for n in (1, 2)]})
+    collection.delete_one({"_id": 0})
+    assert len(list(collection.find(batch_size=4))) == 5
+    after = run(router, {"serverStatus": 1})["opcounters"]
+    names = ("insert", "update", "delete", "query", "getmore")
+    assert [after[name] - before[name] >= least for name, least in zip(names, (6, 2, 1, 1, 1), strict=True)] == [
+        True
+    ] * 5
+
+
 def test_refresh_logical_session_cache_now(cluster: RunningCluster, router: Client) -> None:
     with router.start_session() as session:
         router[DB].refreshed.insert_one({}, session=session)

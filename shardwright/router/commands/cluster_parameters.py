@@ -15,7 +15,7 @@ from shardwright.router.operations.scatter import scatter
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.reply_fields import answer_in
 from shardwright.router.replies.worst_error import raise_worst
-from shardwright.wire.arguments import Arguments
+from shardwright.wire.arguments import Arguments, Strictness
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
 
@@ -31,6 +31,15 @@ async def get_cluster_parameter(operation: Operation) -> Reply:
 async def set_cluster_parameter(operation: Operation) -> Reply:
     """Changes a cluster parameter on all servers."""
     return await _set_everywhere(operation, {"setClusterParameter": operation.argument(b"setClusterParameter")})
+
+
+@command("setUserWriteBlockMode", admin_only=True)
+async def set_user_write_block_mode(operation: Operation) -> Reply:
+    """Blocks, or allows again, writes of users that have no privilege to write nevertheless."""
+    arguments = Arguments.of(operation.request)
+    arguments.refuse_unknown((b"setUserWriteBlockMode", b"global"))
+    is_blocked = arguments.required_boolean(b"global", Strictness.BOOL)
+    return await _set_everywhere(operation, {"setUserWriteBlockMode": 1, "global": is_blocked})
 
 
 @command("setFeatureCompatibilityVersion", admin_only=True, supports_write_concern=True)

@@ -16,13 +16,8 @@ from shardwright.router.context.version import MONGODB_VERSION
 from shardwright.router.operations.operation import Operation
 from shardwright.router.replies.own_reply import Reply
 
-_OPCOUNTERS: Final = {
-    "insert": ("insert",),
-    "query": ("find",),
-    "update": ("update",),
-    "delete": ("delete",),
-    "getmore": ("getMore",),
-}
+_COUNTED: Final = {"query": "find", "getmore": "getMore"}
+"""The commands that have an operation counter of their own, beside writes, whose statements are counted."""
 
 
 @command("serverStatus")
@@ -85,9 +80,18 @@ def _connections(context: RouterContext) -> dict[str, Any]:
 
 def _opcounters(context: RouterContext) -> dict[str, Int64]:
     counts = {name: each.count for name, each in context.metrics.operations.statistics().items()}
-    known = {name: sum(counts.get(each, 0) for each in commands) for name, commands in _OPCOUNTERS.items()}
-    known["command"] = sum(counts.values()) - sum(known.values())
-    return {name: Int64(count) for name, count in known.items()}
+    writes = {kind.command: number for kind, number in context.statement_counts.items()}
+    reads = {name: counts.get(each, 0) for name, each in _COUNTED.items()}
+    rest = sum(number for name, number in counts.items() if name not in writes and name not in _COUNTED.values())
+    shown = {
+        "insert": writes["insert"],
+        "query": reads["query"],
+        "update": writes["update"],
+        "delete": writes["delete"],
+        "getmore": reads["getmore"],
+        "command": rest,
+    }
+    return {name: Int64(count) for name, count in shown.items()}
 
 
 def _commands(context: RouterContext) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from shardwright.router.cursors.manager import CursorManager
 from shardwright.router.routing.routing_cache import RoutingCache
 from shardwright.router.routing.shards import ShardRegistry
 from shardwright.router.sending.shard_sender import ShardSender
+from shardwright.router.writes.kind import WriteKind
 from shardwright.sharding.clock import VectorClock
 from shardwright.wire.transport.client import handshake_document
 from shardwright.wire.transport.monitor import ReplicaSetMonitor
@@ -52,6 +53,7 @@ class RouterContext:
         routing: the cache of routing tables.
         sender: sends requests to shards.
         cursors: cursors that clients have open here.
+        statement_counts: how many statements of writes were executed, by kind.
         clients: the connections of clients.
         quiesce: whether the router is shutting down.
         shutdown_seconds_wanted: how long running operations may continue then, if a ``shutdown`` command says so.
@@ -79,6 +81,7 @@ class RouterContext:
             worker_index=options.worker_index,
             idle_milliseconds_max=lambda: float(self.parameters["cursorTimeoutMillis"]),
         )
+        self.statement_counts = dict.fromkeys(WriteKind, 0)
         self.clients = ServedClients()
         self.quiesce = Quiesce()
         self.shutdown_seconds_wanted: float | None = None

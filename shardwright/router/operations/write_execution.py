@@ -38,7 +38,10 @@ async def execute(operation: Operation, kind: WriteKind) -> Reply:
             if it can be retried, any shard, failed as a whole. Other failures are reported for each statement.
     """
     try:
-        return await _Execution(operation, WriteBatch(kind, operation.request)).run()
+        batch = WriteBatch(kind, operation.request)
+        reply = await _Execution(operation, batch).run()
+        operation.context.statement_counts[kind] += batch.statement_count
+        return reply
     except InvalidBSONError as error:
         raise CommandError(ErrorCode.InvalidBSON, str(error)) from error
 

@@ -7,9 +7,10 @@ from bson.int64 import Int64
 from shardwright.router.writes.kind import WriteKind
 from shardwright.wire.arguments import Arguments, Strictness
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
+from shardwright.wire.errors import CommandError, RemoteProtocolError
 from shardwright.wire.limits import MESSAGE_BYTES_MAX, WRITE_BATCH_OPERATIONS_MAX
-from shardwright.wire.rawbson import OBJECT, append, decode_value, encode_elements, without
+from shardwright.wire.message import is_one_document
+from shardwright.wire.rawbson import OBJECT, InvalidBSONError, append, decode_value, encode_elements, without
 from shardwright.wire.request import Request
 
 _WRITE_CONCERN: Final = b"writeConcern"
@@ -88,6 +89,20 @@ class WriteBatch:
                 )
             self._statements = statements
         return self._statements
+
+    @property
+    def statement_count(self) -> int:
+        """How many statements there are; they are not cut out of the message if there is just one.
+
+        None count in a batch that cannot be read, which a shard has refused.
+        """
+        sequences = self.request.message.sequences
+        if self._statements is None and len(sequences) == 1 and is_one_document(sequences[0].data):
+            return 1
+        try:
+            return len(self.statements)
+        except (CommandError, InvalidBSONError, RemoteProtocolError):
+            return 0
 
     def replace_statements(self, statements: list[bytes]) -> None:
         """Replace the client's statements."""

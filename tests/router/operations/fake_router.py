@@ -45,6 +45,7 @@ class FakeRouter:
     Attributes:
         sent: every request, with the shard it went to.
         log: everything else that was done.
+        statement_counts: how many statements were executed, by kind.
         shard_ids: the shards of the cluster, `ALL_SHARDS` unless a test changes them; an error if they cannot be read.
     """
 
@@ -59,6 +60,7 @@ class FakeRouter:
         self.shard_ids: tuple[str, ...] | CommandError = ALL_SHARDS
         self.topology_time = pack_timestamp(TOPOLOGY_TIME)
         self.clock = VectorClock()
+        self.statement_counts = dict.fromkeys(WriteKind, 0)
         self._tables = list(tables)
         self._answer = answer
 

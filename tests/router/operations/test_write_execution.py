@@ -13,6 +13,7 @@ from bson.timestamp import Timestamp
 from shardwright.router.operations import write_execution
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.writes.kind import WriteKind
+from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.versions import IGNORED, UNSHARDED
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -408,3 +409,21 @@ def test_other_batch_reports_the_statement_during_which_a_primary_steps_down() -
 
     reply = run(FakeRouter([BY_K], answer), WriteKind.INSERT, documents(1))
     assert reply["writeErrors"] == [STEPPED_DOWN]
+
+
+@pytest.mark.parametrize(
+    ("kind", "statements"), [(WriteKind.INSERT, documents(1, 2, 3)), (WriteKind.INSERT, documents(1))]
+)
+@pytest.mark.parametrize("routing", [None, BY_K], ids=["unsharded", "sharded"])
+def test_statements_are_counted(
+    kind: WriteKind, statements: list[dict[str, Any]], routing: RoutingTable | None
+) -> None:
+    router = FakeRouter([routing], lambda _shard, request: {**OK, "n": len(request.documents(b"documents"))})
+    assert run(router, kind, statements)["n"] == len(statements)
+    assert router.statement_counts[kind] == len(statements)
+
+
+def test_batch_that_a_shard_refuses_does_not_count() -> None:
+    router = FakeRouter([None], lambda _shard, _request: {"ok": 0.0, "code": 16, "errmsg": "no statements"})
+    assert run(router, WriteKind.INSERT, [])["code"] == 16
+    assert router.statement_counts[WriteKind.INSERT] == 0
