@@ -5,7 +5,12 @@ import pytest
 
 from shardwright.deploy.daemons import daemon_arguments
 from shardwright.deploy.layout import ClusterState, Layout
-from shardwright.deploy.parameters import parameters_of_daemon, parameters_of_mongod, parse_parameter
+from shardwright.deploy.parameters import (
+    parameters_of_daemon,
+    parameters_of_mongod,
+    parameters_of_router,
+    parse_parameter,
+)
 from shardwright.deploy.topology import Role, Size, Topology
 
 
@@ -20,8 +25,14 @@ def test_a_value_may_contain_anything() -> None:
 
 
 def test_every_parameter_goes_to_the_process_that_has_it() -> None:
-    parameters = {"orphanCleanupDelaySecs": "1", "verifyMigrations": "true", "unknown": "2"}
+    parameters = {
+        "orphanCleanupDelaySecs": "1",
+        "verifyMigrations": "true",
+        "enableTestCommands": "1",
+        "unknown": "2",
+    }
     assert parameters_of_daemon(parameters) == {"verifyMigrations": "true"}
+    assert parameters_of_router(parameters) == {"enableTestCommands": "1"}
     # A mongod itself reports parameters that it does not know.
     assert parameters_of_mongod(parameters) == {"orphanCleanupDelaySecs": "1", "unknown": "2"}
 
@@ -35,7 +46,7 @@ def test_shard_daemons_are_started_with_their_parameters(tmp_path: Path) -> None
         0.25,
         1,
         tmp_path / "sockets",
-        {"verifyMigrations": "true", "rangeDeleterBatchSize": "5"},
+        {"verifyMigrations": "true", "rangeDeleterBatchSize": "5", "enableTestCommands": "1"},
     )
     started = {
         plan.name: " ".join(daemon_arguments(Layout(tmp_path), state, plan))
@@ -46,3 +57,4 @@ def test_shard_daemons_are_started_with_their_parameters(tmp_path: Path) -> None
         "shard1.0.shardd",
     ]
     assert started["shard0.0.shardd"].endswith(" --set-parameter verifyMigrations=true")
+    assert [name for name, line in started.items() if "enableTestCommands=1" in line] == ["router.0"]
