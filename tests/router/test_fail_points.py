@@ -24,7 +24,6 @@ def configure(mode: Any, data: Command | None = None) -> Command:  # noqa: ANN40
 
 def test_test_commands_are_off_for_users() -> None:
     assert run_one(configure("off"))["codeName"] == "CommandNotFound"
-    assert run_one({"waitForFailPoint": "failCommand"})["codeName"] == "CommandNotFound"
     assert "configureFailPoint" not in run_one({"listCommands": 1})["commands"]
     assert run_one({"getParameter": 1, "enableTestCommands": 1})["enableTestCommands"] is False
     assert "setParameter" not in run_one({"getCmdLineOpts": 1})["parsed"]

@@ -118,7 +118,16 @@ def test_hash_bson_element_without_a_number_as_seed() -> None:
 
 @pytest.mark.parametrize("command", ["reapLogicalSessionCacheNow", "connPoolSync", "rotateCertificates"])
 def test_commands_that_only_succeed(command: str) -> None:
-    assert run_one({command: 1}) == {"ok": 1.0}
+    assert run_one({command: 1}, **TEST_COMMANDS) == {"ok": 1.0}
+
+
+def test_commands_for_tests_alone() -> None:
+    """Those that a mongod has just with test commands; all other commands of the router it always has."""
+    assert {entry.name for entry in COMMANDS.values() if entry.test_only} == {
+        *("_hashBSONElement", "clearLog", "configureFailPoint", "echo", "multicast", "reapLogicalSessionCacheNow"),
+        *("refreshLogicalSessionCacheNow", "testDeprecation", "testDeprecationInVersion2", "testRemoval"),
+        *("testVersion2", "testVersions1And2"),
+    }
 
 
 def test_get_last_error() -> None:

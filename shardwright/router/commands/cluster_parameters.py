@@ -33,7 +33,7 @@ async def set_cluster_parameter(operation: Operation) -> Reply:
     return await _set_everywhere(operation, {"setClusterParameter": operation.argument(b"setClusterParameter")})
 
 
-@command("setUserWriteBlockMode", admin_only=True)
+@command("setUserWriteBlockMode")
 async def set_user_write_block_mode(operation: Operation) -> Reply:
     """Blocks, or allows again, writes of users that have no privilege to write nevertheless."""
     arguments = Arguments.of(operation.request)

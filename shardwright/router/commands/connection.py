@@ -65,7 +65,7 @@ async def whats_my_uri(operation: Operation) -> Reply:
     return {"you": operation.client.peer}
 
 
-@command("echo")
+@command("echo", test_only=True)
 async def echo(operation: Operation) -> Reply:
     """Returns the command."""
     return {"echo": operation.request.document}

@@ -1,4 +1,4 @@
-"""``configureFailPoint`` and ``waitForFailPoint``, which routers have if test commands are enabled."""
+"""``configureFailPoint``, which routers have if test commands are enabled, and ``waitForFailPoint``."""
 
 from shardwright.daemon.fail_point_arguments import parse_configuration, parse_wait
 from shardwright.router.commands.command_registry import command
@@ -22,7 +22,7 @@ async def configure_fail_point(operation: Operation) -> Reply:
     return {"count": count + sum(int(reply["count"]) for reply in replies)}
 
 
-@command("waitForFailPoint", admin_only=True, test_only=True, reads=True)
+@command("waitForFailPoint", admin_only=True, reads=True)
 async def wait_for_fail_point(operation: Operation) -> Reply:
     """Returns when this process has entered a fail point a number of times."""
     wait = parse_wait(operation.request)

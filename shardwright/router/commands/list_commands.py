@@ -1,11 +1,31 @@
 """``listCommands``, and commands that routers refuse."""
 
+from typing import Final
+
 from shardwright.router.commands.command_registry import command, enabled_commands
 from shardwright.router.operations.operation import Operation
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.plain_error import PlainError
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+
+_WITHOUT_AUTHENTICATION: Final = frozenset(
+    {
+        *(
+            "_isSelf",
+            "buildInfo",
+            "configureFailPoint",
+            "connectionStatus",
+            "echo",
+            "getLastError",
+            "getnonce",
+            "hello",
+        ),
+        *("isMaster", "isdbgrid", "listCommands", "ping", "refreshLogicalSessionCacheNow", "waitForFailPoint"),
+        "whatsmyuri",
+    }
+)
+"""Commands that MongoDB runs for clients that have not authenticated; here nobody has to."""
 
 
 @command("listCommands")
@@ -16,7 +36,7 @@ async def list_commands(operation: Operation) -> Reply:
         "commands": {
             entry.name: {
                 "help": entry.help,
-                "requiresAuth": False,
+                "requiresAuth": entry.name not in _WITHOUT_AUTHENTICATION,
                 "secondaryOk": entry.reads,
                 "adminOnly": entry.admin_only,
                 "apiVersions": list(entry.api_versions),

@@ -61,7 +61,7 @@ async def conn_pool_sync(operation: Operation) -> Reply:
     return {}
 
 
-@command("reapLogicalSessionCacheNow")
+@command("reapLogicalSessionCacheNow", test_only=True)
 async def reap_logical_session_cache_now(operation: Operation) -> Reply:
     """Does nothing: a router has no transactions of sessions to reap."""
     return {}

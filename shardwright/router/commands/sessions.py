@@ -48,7 +48,7 @@ async def end_sessions(operation: Operation) -> Reply:
     return {}
 
 
-@command("refreshLogicalSessionCacheNow")
+@command("refreshLogicalSessionCacheNow", test_only=True)
 async def refresh_logical_session_cache_now(operation: Operation) -> Reply:
     """Makes all shards write the sessions that they know to their collections now."""
     await _on_all_shards(operation)
