@@ -22,7 +22,7 @@ _WITHOUT_AUTHENTICATION: Final = frozenset(
             "hello",
         ),
         *("isMaster", "isdbgrid", "listCommands", "ping", "refreshLogicalSessionCacheNow", "waitForFailPoint"),
-        "whatsmyuri",
+        *("testDeprecation", "whatsmyuri"),
     }
 )
 """Commands that MongoDB runs for clients that have not authenticated; here nobody has to."""

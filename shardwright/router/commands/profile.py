@@ -62,7 +62,7 @@ def _refuse_filter(arguments: Arguments) -> None:
     raise CommandError(ErrorCode.CommandNotSupported, "This router does not filter the operations that it logs")
 
 
-@command("setProfilingFilterGlobally", admin_only=True)
+@command("setProfilingFilterGlobally")
 async def set_profiling_filter_globally(operation: Operation) -> Reply:
     """Not available, as on every server that was not started with a parameter for it."""
     raise CommandError(_KNOB_IS_OFF, "setProfilingFilterGlobally command requires query knob to be enabled")
