@@ -14,6 +14,7 @@ from shardwright.deploy.errors import DeployError
 from shardwright.deploy.interrupts import signals_interrupt
 from shardwright.deploy.layout import DEFAULT_CACHE_GB
 from shardwright.deploy.migrations import migration_text
+from shardwright.deploy.mongod import find_mongod
 from shardwright.deploy.parameters import ORPHAN_CLEANUP_DELAY, VERIFY_MIGRATIONS, parse_parameter
 from shardwright.deploy.steps import Steps
 from shardwright.deploy.up_options import (
@@ -110,7 +111,7 @@ def _restart(options: argparse.Namespace) -> int:
 
 def _jstest(options: argparse.Namespace) -> int:
     try:
-        return run_jstests(options, [sys.executable, "-m", "shardwright.deploy.cli"])
+        return run_jstests(options, [sys.executable, "-m", "shardwright.deploy.cli"], find_mongod())
     except (FileNotFoundError, MongoshNotFoundError) as error:
         raise DeployError(str(error)) from error
 

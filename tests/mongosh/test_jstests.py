@@ -6,6 +6,7 @@ from typing import Final
 
 import pytest
 
+from shardwright.deploy.mongod import find_mongod
 from shardwright.mongosh_compat.jstests.outcome import Outcome, Result
 from shardwright.mongosh_compat.jstests.report import outcome_text
 from shardwright.mongosh_compat.jstests.run import RunOptions, run_suites
@@ -23,7 +24,7 @@ def names(*folders: str) -> list[str]:
 
 
 def run(path: Path, uri: str | None = None) -> Outcome:
-    options = RunOptions(LAUNCHER, find_mongosh(), timeout=SECONDS_MAX, uri=uri)
+    options = RunOptions(LAUNCHER, find_mongosh(), find_mongod(), timeout=SECONDS_MAX, uri=uri)
     (outcome,) = run_suites(find_suites([path]), options, lambda outcome: None)
     return outcome
 

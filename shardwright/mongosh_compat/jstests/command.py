@@ -34,11 +34,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run_command(options: argparse.Namespace, launcher: Sequence[str]) -> int:
+def run_command(options: argparse.Namespace, launcher: Sequence[str], mongod: str) -> int:
     """Run the suites and print their outcomes; returns the exit status, 1 if any failed.
 
     Args:
         launcher: the command that starts clusters.
+        mongod: the path of mongod.
 
     Raises:
         FileNotFoundError: a file does not exist.
@@ -48,7 +49,7 @@ def run_command(options: argparse.Namespace, launcher: Sequence[str]) -> int:
     seed = random.randrange(1, 2**31) if options.seed is None else options.seed
     print(f"running {len(suites)} suites, {options.jobs} at a time, with --seed {seed}", flush=True)
     wanted = RunOptions(
-        launcher, find_mongosh(), options.jobs, options.timeout, seed, options.uri, frozenset(options.excluded)
+        launcher, find_mongosh(), mongod, options.jobs, options.timeout, seed, options.uri, frozenset(options.excluded)
     )
     outcomes = run_suites(suites, wanted, _print)
     if options.junit is not None:

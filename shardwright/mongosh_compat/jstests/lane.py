@@ -1,12 +1,14 @@
 """One of the places where suites run one after the other, with the cluster that they share."""
 
 from pathlib import Path
+from typing import Final
 
 from pymongo import MongoClient
 
 from shardwright.mongosh_compat.jstests.launcher import Launcher
 
-_KEPT = ("admin", "config", "local")
+_OPTIONS: Final = ("--orphan-cleanup-delay", "0", "--set-parameter", "enableTestCommands=1")
+_KEPT: Final = ("admin", "config", "local")
 
 
 class Lane:
@@ -34,7 +36,7 @@ class Lane:
         if self._given is not None:
             return self._given
         if self._uri is None:
-            self._uri = str(self._launcher.up(self._directory, "--orphan-cleanup-delay", "0")["uri"])
+            self._uri = str(self._launcher.up(self._directory, *_OPTIONS)["uri"])
         self._empty(self._uri)
         return self._uri
 

@@ -23,6 +23,7 @@ class RunOptions:
     Attributes:
         launcher: the command that starts clusters.
         mongosh: the path of mongosh.
+        mongod: the path of mongod, for suites that start one alone.
         jobs: how many suites run at a time.
         timeout: seconds for each suite.
         seed: for suites that want the seed of the run.
@@ -32,6 +33,7 @@ class RunOptions:
 
     launcher: Sequence[str]
     mongosh: str
+    mongod: str
     jobs: int = 1
     timeout: float = 600.0
     seed: int = 0
@@ -58,7 +60,7 @@ class _Run:
         self._report = report
         self._groups = ProcessGroups()
         self._launcher = Launcher(options.launcher, self._groups)
-        self._runner = SuiteRunner(options.mongosh, self._launcher, options.timeout, options.seed)
+        self._runner = SuiteRunner(options.mongosh, options.mongod, self._launcher, options.timeout, options.seed)
         self._waiting: queue.SimpleQueue[tuple[int, Suite]] = queue.SimpleQueue()
         self._reporting = threading.Lock()
         self._outcomes: list[Outcome] = []

@@ -24,12 +24,14 @@ class SuiteRunner:
 
     Attributes:
         mongosh: the path of mongosh.
+        mongod: the path of mongod.
         launcher: stops the clusters that a suite leaves.
         timeout: seconds for each suite.
         seed: of `Random`, for suites that ask for the seed of the run.
     """
 
     mongosh: str
+    mongod: str
     launcher: Launcher
     timeout: float
     seed: int
@@ -53,6 +55,7 @@ class SuiteRunner:
             "outcome": str(directory / "outcome.json"),
             "launcher": list(self.launcher.command),
             "mongosh": self.mongosh,
+            "mongod": self.mongod,
             "uri": uri,
             "seed": self.seed,
         }

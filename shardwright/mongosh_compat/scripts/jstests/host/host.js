@@ -5,6 +5,7 @@ const fs = require("fs");
 
 const files = require("./files.js");
 const { Launcher } = require("./launcher.js");
+const mongod = require("./mongod.js");
 const { Network } = require("./network.js");
 const { startThread } = require("./threads.js");
 
@@ -23,6 +24,7 @@ function createHost(settings) {
   const host = {
     settings,
     files,
+    mongod,
     bsonPath: findBson(settings.mongosh),
     network: new Network(),
     launcher: new Launcher(settings),

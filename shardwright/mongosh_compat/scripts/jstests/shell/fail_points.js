@@ -1,13 +1,14 @@
 "use strict";
 // Fail points of servers.
 const { assert } = require("./assert/assert.js");
+const { DB } = require("./connection/database.js");
 
 const kDefaultWaitForFailPointTimeout = 10 * 60 * 1000;
 
 // Turn a fail point on; the result waits for it to be entered and turns it off.
 // `connection` is a Mongo, or a database of one.
 function configureFailPoint(connection, name, data = {}, mode = "alwaysOn") {
-  const admin = connection.getDB ? connection.getDB("admin") : connection.getSiblingDB("admin");
+  const admin = connection instanceof DB ? connection.getSiblingDB("admin") : connection.getDB("admin");
   const { count } = assert.commandWorked(admin.runCommand({ configureFailPoint: name, mode, data }));
   return new FailPoint(admin, connection, name, count);
 }

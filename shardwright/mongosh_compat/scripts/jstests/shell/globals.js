@@ -9,6 +9,7 @@ const parallel = require("./parallel.js");
 const printing = require("./tojson.js");
 const types = require("./bson_types.js");
 const { friendlyEqual } = require("./assert/equality.js");
+const { MongoRunner } = require("./cluster/mongo_runner.js");
 const { ShardingTest, stopAll } = require("./cluster/sharding_test.js");
 const { ReplSetTest, stopAllSets } = require("./cluster/repl_set_test.js");
 const { hashedKeyValue } = require("./cluster/hashed_key.js");
@@ -48,6 +49,7 @@ const names = {
   friendlyEqual,
   ShardingTest,
   ReplSetTest,
+  MongoRunner,
   printShardingStatus: (config, isVerbose) => printShardingStatus(config ?? globalThis.db.getSiblingDB("config"), isVerbose),
   convertShardKeyToHashed: hashedKeyValue,
   Bulk,

@@ -11,9 +11,9 @@ const refusing = (name) =>
   });
 
 const NAMES = [
-  "MongoRunner", "ReplSetBridge", "MongoBridge", "benchRun", "benchStart", "benchFinish", "runMongoProgram", "startMongoProgram",
+  "ReplSetBridge", "MongoBridge", "benchRun", "benchStart", "benchFinish", "runMongoProgram", "startMongoProgram",
   "startMongoProgramNoConnect", "_startMongoProgram", "_runMongoProgram", "stopMongoProgramByPid", "waitProgram", "runProgram",
-  "run", "rawMongoProgramOutput", "checkLog", "Cluster", "ToolTest", "ReplTest", "SyncCCTest",
+  "run", "rawMongoProgramOutput", "ToolTest", "ReplTest",
 ];
 
 module.exports = Object.fromEntries(NAMES.map((name) => [name, refusing(name)]));

@@ -87,6 +87,19 @@ module.exports = {
     assert.soonNoExcept(isCommitted, `${this.name} has not committed its last operation`, timeout);
   },
 
+  awaitNodesAgreeOnAppliedOpTime(timeout, nodes) {
+    this.awaitReplication(timeout, undefined, nodes);
+  },
+
+  // The entries of a member's oplog that match, the newest first.
+  findOplog(node, query = {}, limit = 0) {
+    return node.getDB("local").getCollection("oplog.rs").find(query).sort({ $natural: -1 }).limit(limit);
+  },
+
+  dumpOplog(node, query, limit = 10) {
+    this.findOplog(node, query, limit).forEach((each) => host.write(`${tojson(each, "", true)}\n`));
+  },
+
   awaitLastStableRecoveryTimestamp() {
     this.awaitLastOpCommitted();
   },

@@ -77,6 +77,10 @@ class ReplicaSet {
     return index;
   }
 
+  getPort(node) {
+    return this.ports[this.getNodeId(node)];
+  }
+
   nodeList() {
     return [...this._addresses];
   }

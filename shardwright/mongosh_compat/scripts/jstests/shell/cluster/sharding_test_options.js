@@ -4,6 +4,8 @@ const { unsupported } = require("../errors.js");
 
 const UNSUPPORTED = ["keyFile", "useBridge", "configShard", "replicaSetEndpoint", "bridgeOptions"];
 
+const TEST_COMMANDS = ["--set-parameter", "enableTestCommands=1"];
+
 // Returns {name, launcherOptions, chunkSizeMB, enableBalancer}.
 function parseOptions(parameters) {
   const given = typeof parameters[0] === "string" || typeof parameters[1] === "number" ? positional(parameters) : (parameters[0] ?? {});
@@ -18,7 +20,7 @@ function parseOptions(parameters) {
   };
   return {
     name: options.name ?? options.testName ?? "test",
-    launcherOptions: [...Object.entries(sizes).flatMap(([name, number]) => [name, String(number)]), ...parametersOf(options)],
+    launcherOptions: [...Object.entries(sizes).flatMap(([name, number]) => [name, String(number)]), ...TEST_COMMANDS, ...parametersOf(options)],
     chunkSizeMB: options.chunkSize ?? options.chunksize,
     enableBalancer: Boolean(options.enableBalancer),
   };

@@ -9,6 +9,23 @@ module.exports = {
     return [...this._shardNames];
   },
 
+  // The name of a shard given by its name, connection or number.
+  normalize(shard) {
+    return typeof shard === "number" ? this._shardNames[shard] : (shard.shardName ?? shard);
+  },
+
+  getConnNames() {
+    return this._connections.map((each) => each.host);
+  },
+
+  awaitReplicationOnShards() {
+    this._rs.forEach((each) => each.test.awaitReplication());
+  },
+
+  isMixedVersionCluster() {
+    return false;
+  },
+
   getShardByName(name) {
     return this._connections[this._shardNames.indexOf(name)] ?? null;
   },
@@ -36,8 +53,11 @@ module.exports = {
     const name = typeof shard === "string" ? shard : shard.shardName;
     const current = this.config.databases.findOne({ _id: database });
     if (current !== null && current.primary === name) return;
-    if (current === null) assert.commandWorked(this.admin.runCommand({ enableSharding: database, primaryShard: name }));
-    else assert.commandWorked(this.admin.runCommand({ movePrimary: database, to: name }));
+    const isEmpty = current === null || this.getDB(database).getCollectionInfos().length === 0;
+    if (!isEmpty) return void assert.commandWorked(this.admin.runCommand({ movePrimary: database, to: name }));
+    // Nothing has to be moved: a database without collections is created again where it is wanted.
+    if (current !== null) assert.commandWorked(this.getDB(database).dropDatabase());
+    assert.commandWorked(this.admin.runCommand({ enableSharding: database, primaryShard: name }));
   },
 
   getNonPrimaries(database) {

@@ -41,6 +41,14 @@ module.exports = {
     this.configRS.restart(index);
   },
 
+  startConfigServer(index) {
+    this.configRS.start(index);
+  },
+
+  stopAllConfigServers() {
+    this._configServers.forEach((_, index) => this.configRS.stop(index));
+  },
+
   restartAllConfigServers() {
     this.configRS.restartAll();
   },

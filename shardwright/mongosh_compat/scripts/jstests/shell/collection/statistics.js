@@ -6,10 +6,14 @@ const { tojson } = require("../tojson.js");
 const configOf = (collection) => collection.getDB().getSiblingDB("config");
 
 module.exports = {
+  // `indexDetailsName` or `indexDetailsKey` chooses one index of those that `indexDetails` shows.
   stats(options) {
-    const { scale, indexDetails, ...rest } = typeof options === "object" ? options : { scale: options };
+    const given = typeof options === "object" && options !== null ? options : { scale: options };
+    const { scale, indexDetails, indexDetailsKey, indexDetailsName, ...rest } = given;
+    if (indexDetailsKey && indexDetailsName) throw new Error("Cannot filter indexDetails on both indexDetailsKey and indexDetailsName");
     const reply = this.runCommand({ collStats: this._shortName, ...(scale === undefined ? {} : { scale }), ...rest });
-    if (!indexDetails) delete reply.indexDetails;
+    const shown = indexDetailsName ?? (indexDetailsKey && this.getIndexByKey(indexDetailsKey)?.name);
+    for (const each of [reply, ...Object.values(reply.shards ?? {})]) chooseDetails(each, indexDetails, shown);
     return reply;
   },
 
@@ -57,3 +61,8 @@ module.exports = {
     host.write(`\nTotals\n data : ${stats.size} docs : ${stats.count}\n`);
   },
 };
+
+function chooseDetails(stats, isWanted, name) {
+  if (!isWanted) delete stats.indexDetails;
+  else if (name && stats.indexDetails) stats.indexDetails = { [name]: stats.indexDetails[name] };
+}

@@ -36,10 +36,6 @@ class MongoConnection {
     return Number(this.host.split(":").at(-1));
   }
 
-  get fullOptions() {
-    return { ...this._options };
-  }
-
   // Send a command to a database. `options`: sequence, isUnanswered, hostAndPort (that server alone), readPreference.
   // Returns {reply, hostAndPort}.
   _exchange(database, command, options = {}) {
@@ -165,6 +161,14 @@ class MongoConnection {
 
   watch(pipeline, options = {}) {
     return this.getDB("admin")._watch(pipeline, { ...options, allChangesForCluster: true });
+  }
+
+  setCausalConsistency(causalConsistency = true) {
+    this._implicitSession._options._options.causalConsistency = causalConsistency;
+  }
+
+  isCausalConsistency() {
+    return this._implicitSession.getOptions().isCausalConsistency();
   }
 
   setWriteConcern(concern) {
