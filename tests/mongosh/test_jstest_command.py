@@ -1,6 +1,5 @@
 """The command `jstest`: how suites end, what is reported, and that nothing is left running."""
 
-import os
 import re
 import signal
 import subprocess
@@ -84,7 +83,7 @@ def test_interruption_stops_clusters(tmp_path: Path) -> None:
             eventually(lambda: pids_in(marker) or running.poll() is not None, within=START_SECONDS_MAX)
             pids = pids_in(marker)
         finally:
-            os.kill(running.pid, signal.SIGINT)
+            running.send_signal(signal.SIGINT)
             output, _ = running.communicate(timeout=START_SECONDS_MAX)
     assert running.returncode == 130, output
     assert len(pids) == 5
