@@ -84,7 +84,9 @@ ROOMS: Final[dict[str, dict[str, set[str]]]] = {
         "context": {"cursors", "routing", "sending", "writes"},
         "processes": {"context", "cursors"},
         "operations": {"context", "cursors", "pipelines", "placement", "reads", "replies", "routing", "writes"},
+        "change_streams": {"context", "cursors", "operations", "placement", "reads", "replies", "routing"},
         "commands": {
+            "change_streams",
             "context",
             "cursors",
             "ddl",

@@ -39,8 +39,12 @@ class CatalogClient:
         self.clock = clock
         self._read_seconds_max = read_seconds_max
 
-    async def read(self, reads: CatalogReads[Result]) -> Result:
+    async def read(self, reads: CatalogReads[Result], *, as_of: int = 0) -> Result:
         """Run one of the reads of `sharding.catalog.reads`, which may have several steps.
+
+        Args:
+            reads: the read.
+            as_of: a packed cluster time that it must not be older than.
 
         Raises:
             CommandError: HostUnreachable; NetworkInterfaceExceededTimeLimit, the config servers took too long; the
@@ -50,7 +54,7 @@ class CatalogClient:
             with trio.fail_after(self._read_seconds_max):
                 step = next(reads)
                 while True:
-                    step = reads.send(await self._find(step))
+                    step = reads.send(await self._find(step, as_of))
         except StopIteration as finished:
             result: Result = finished.value
             return result
@@ -90,8 +94,8 @@ class CatalogClient:
         except (CommandError, BackendError) as error:
             logger.warning("Could not reach the config servers", error=str(error))
 
-    async def _find(self, read: CatalogRead) -> list[bytes]:
-        bounded = read_after(read, self.clock.time.config_time, int(self._read_seconds_max * 1000))
+    async def _find(self, read: CatalogRead, as_of: int) -> list[bytes]:
+        bounded = read_after(read, max(self.clock.time.config_time, as_of), int(self._read_seconds_max * 1000))
         try:
             return await self.client.find_raw(*bounded, on_reply=partial(observe_read, self.clock))
         except CommandError as error:

@@ -5,7 +5,10 @@ from collections.abc import Iterator
 import pytest
 from bson.max_key import MaxKey
 from bson.min_key import MinKey
+from pymongo.change_stream import ChangeStream
 
+from tests.integration.sharded import Document
+from tests.integration.waiting import eventually
 from tests.local_cluster import RunningCluster, running_cluster
 from tests.shardd.mini_cluster import replica_set
 
@@ -13,7 +16,16 @@ DB = "added"
 
 
 @pytest.fixture(scope="module")
-def grown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
+def streams() -> Iterator[list[ChangeStream[Document]]]:
+    """Change streams that are open while the shard is added."""
+    found: list[ChangeStream[Document]] = []
+    yield found
+    for stream in found:
+        stream.close()
+
+
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory: pytest.TempPathFactory, streams: list[ChangeStream[Document]]) -> Iterator[RunningCluster]:
     """A cluster of two shards to which ``third`` was added after the second router had read the list of shards.
 
     ``added.c``, sharded by ``k``, has documents on all three.
@@ -34,9 +46,36 @@ def grown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
         second[DB].c.insert_many([{"_id": k, "k": k} for k in range(-10, 10)])
         assert second[DB].c.update_many({}, {"$set": {"x": 0}}).modified_count == 20
         alone["found"].c.insert_one({})
+        streams += [second[DB].watch(max_await_time_ms=500), second[DB].watch(max_await_time_ms=500)]
         first.admin.command("addShard", third.connection_string, name="third")
         first.admin.command("moveChunk", f"{DB}.c", bounds=[{"k": MinKey()}, {"k": 0}], to="third")
         yield cluster
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_open_change_streams_have_its_events(
+    grown: RunningCluster, streams: list[ChangeStream[Document]], is_resumed: bool
+) -> None:
+    keys = range(-30, -20)
+    stream = streams[is_resumed]
+    with grown.direct("router.0") as client, grown.direct("router.1") as other:
+        client[DB].c.insert_many([{"_id": k, "k": k} for k in keys])
+        client[DB].c.insert_many([{"_id": -k, "k": -k} for k in keys])
+        if is_resumed:
+            stream = other[DB].watch(resume_after=stream.resume_token, max_await_time_ms=500)
+        expected = {*keys, *(-k for k in keys)}
+        found: list[int] = []
+
+        def complete() -> bool:
+            event = stream.try_next()
+            if event is not None and event["operationType"] == "insert":
+                found.append(event["documentKey"]["_id"])
+            return len(found) >= len(expected)
+
+        eventually(complete, what="all events")
+        stream.close()
+        client[DB].c.delete_many({"_id": {"$in": sorted(expected)}})
+    assert sorted(found) == sorted(expected)
 
 
 def test_multi_writes_reach_it(grown: RunningCluster) -> None:

@@ -109,6 +109,27 @@ def test_death_of_the_primary_during_writes(
     workload.check(list(collection.find()))
 
 
+@pytest.mark.parametrize("event", ["step-down", "death"])
+def test_a_change_stream_goes_on(replicated: RunningCluster, collection: Documents, event: str) -> None:
+    """The driver resumes it if necessary; every event comes once."""
+    old = wait_for_primary(replicated)
+    expected = range(40)
+    with collection.watch(max_await_time_ms=200) as stream:
+        collection.insert_many({"_id": n, "key": n} for n in expected[:20])
+        events = [stream.next() for _ in range(10)]
+        if event == "step-down":
+            step_down(replicated, old)
+        else:
+            replicated.kill(f"{LOWER}.{old}.mongod")
+        wait_for_primary(replicated, other_than=old)
+        for n in expected[20:]:
+            collection.insert_one({"_id": n, "key": n})
+        events += [stream.next() for _ in expected[10:]]
+    assert [each["documentKey"]["_id"] for each in events] == list(expected)
+    if event == "death":
+        replicated.restart(f"{LOWER}.{old}.mongod")
+
+
 def test_secondaries_serve_reads(replicated: RunningCluster, collection: Documents) -> None:
     client: Any = collection.database.client
     majority = client.get_database("failover", write_concern=WriteConcern(w=MEMBERS)).things

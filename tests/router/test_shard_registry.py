@@ -23,14 +23,19 @@ class FakeCatalog:
 
     Args:
         hosts: ``host`` of their entries, by name.
+
+    Attributes:
+        times: as of which the entries were read.
     """
 
     def __init__(self, pools: ConnectionPools, hosts: dict[str, str]) -> None:
         self.client = ReplicaSetClient(ReplicaSetMonitor("cfg", ["127.0.0.1:1"], dict, pools), pools)
         self._entries = [ShardEntry(name, host) for name, host in hosts.items()]
+        self.times: list[int] = []
 
-    async def read(self, steps: "GeneratorType[Any, Any, Any]") -> list[ShardEntry]:
+    async def read(self, steps: "GeneratorType[Any, Any, Any]", *, as_of: int = 0) -> list[ShardEntry]:
         """The entries."""
+        self.times.append(as_of)
         steps.close()
         await trio.lowlevel.checkpoint()
         return self._entries
@@ -74,3 +79,20 @@ def test_a_shard_is_found_by_its_name_its_set_or_its_members() -> None:
             assert found(registry, identifier) is None, identifier
 
     with_shards(check, a="rs/h:1,h:2", b="rt/h:27017")
+
+
+def test_the_list_as_of_a_time() -> None:
+    """Only the read that was asked for waits for the time."""
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            pools = ConnectionPools(dict)
+            catalog = FakeCatalog(pools, {"one": "one/127.0.0.1:1", "another": "two/127.0.0.1:2"})
+            registry = ShardRegistry(cast("CatalogClient", catalog), pools, dict, nursery, VectorClock())
+            assert await registry.reload_as_of(7) == ("another", "one")
+            reload: Callable[[], Awaitable[None]] = registry.reload
+            await reload()
+            assert catalog.times == [7, 0]
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)

@@ -1,5 +1,7 @@
 """``aggregate``: a pipeline, on a collection or on none."""
 
+from shardwright.router.change_streams.opening import open_change_stream
+from shardwright.router.change_streams.specification import CHANGE_STREAM
 from shardwright.router.commands.command_registry import command
 from shardwright.router.commands.explain import explain_command
 from shardwright.router.operations.aggregation import run_aggregate, run_on_all_shards, run_on_one_shard
@@ -29,8 +31,13 @@ async def aggregate(operation: Operation) -> Reply:
     if request.get(b"explain"):
         body = as_explained(request)
         return await explain_command(operation, ExplainedCommand.of(request, body, "aggregate", "queryPlanner"))
-    if next(iter(request.fields.values()))[0] != STRING:
-        return await _without_collection(operation, Pipeline.parse(request))
+    pipeline = Pipeline.parse(request)
+    has_collection = next(iter(request.fields.values()))[0] == STRING
+    if pipeline.first == CHANGE_STREAM:
+        about = operation.namespace if has_collection else str(Namespace.collectionless_aggregate(request.db))
+        return await open_change_stream(operation, pipeline, about)
+    if not has_collection:
+        return await _without_collection(operation, pipeline)
     try:
         return await run_aggregate(operation, operation.namespace)
     except ShardedViewError as error:

@@ -20,6 +20,7 @@ from shardwright.router.context.slow_operations import SlowOperations
 from shardwright.router.cursors.manager import CursorManager
 from shardwright.router.routing.routing_cache import RoutingCache
 from shardwright.router.routing.shards import ShardRegistry
+from shardwright.router.sending.oplog_advancer import OplogAdvancer
 from shardwright.router.sending.shard_sender import ShardSender
 from shardwright.router.writes.kind import WriteKind
 from shardwright.sharding.clock import VectorClock
@@ -52,6 +53,7 @@ class RouterContext:
         shards: the shards and their members.
         routing: the cache of routing tables.
         sender: sends requests to shards.
+        oplogs: has shards reach cluster times.
         cursors: cursors that clients have open here.
         statement_counts: how many statements of writes were executed, by kind.
         clients: the connections of clients.
@@ -77,6 +79,7 @@ class RouterContext:
         self.shards = ShardRegistry(self.catalog, self.pools, _handshake, nursery, self.clock)
         self.routing = RoutingCache(self.catalog, nursery)
         self.sender = ShardSender(self.shards, self.pools, self.clock)
+        self.oplogs = OplogAdvancer(self.sender)
         self.cursors = CursorManager(
             worker_index=options.worker_index,
             idle_milliseconds_max=lambda: float(self.parameters["cursorTimeoutMillis"]),

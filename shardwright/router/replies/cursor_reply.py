@@ -25,6 +25,7 @@ from shardwright.wire.rawbson import (
     encode_elements,
     from_elements,
     index,
+    raw_document,
 )
 
 FIRST_BATCH: Final = b"firstBatch"
@@ -105,6 +106,18 @@ class CursorReply:
         return b"partialResultsReturned" in self._fields
 
     @property
+    def post_batch_resume_token(self) -> bytes:
+        """The raw token from which a change stream continues after this batch.
+
+        Raises:
+            RemoteProtocolError: there is none.
+        """
+        span = self._fields.get(b"postBatchResumeToken")
+        if span is None or span[0] != OBJECT:
+            raise RemoteProtocolError("a change stream without postBatchResumeToken")
+        return self.frame[span[2] : span[3]]
+
+    @property
     def is_empty(self) -> bool:
         """Whether the batch holds no document."""
         return self._batch[3] - self._batch[2] <= 5
@@ -152,9 +165,12 @@ def cursor_element(
     *,
     is_partial: bool = False,
     at_cluster_time: Any = None,  # noqa: ANN401 - a BSON timestamp or nothing
+    post_batch_resume_token: bytes | None = None,
 ) -> bytes:
     """The raw element ``cursor`` of a reply with the given raw documents, in mongos's order of fields."""
     trailer: dict[str, Any] = {"partialResultsReturned": True} if is_partial else {}
+    if post_batch_resume_token is not None:
+        trailer["postBatchResumeToken"] = raw_document(post_batch_resume_token)
     trailer |= {"id": bson.Int64(cursor_id), "ns": namespace}
     if at_cluster_time is not None:
         trailer["atClusterTime"] = at_cluster_time

@@ -73,6 +73,7 @@ class ShardRegistry:
         self._loads: SingleFlight[str, None] = SingleFlight(nursery)
         self._config = Shard(CONFIG_SHARD, catalog.client, trio.CancelScope())
         self._shards: dict[str, Shard] = {}
+        self._wanted_as_of = 0
         self.topology_time = 0
         self.is_known = False
 
@@ -95,6 +96,16 @@ class ShardRegistry:
             CommandError: the config servers did not answer.
         """
         await self._loads.run_after_now("shards", self._load)
+
+    async def reload_as_of(self, time: int) -> tuple[str, ...]:
+        """The names of all shards in order, without the config servers, at a packed cluster time or later.
+
+        Raises:
+            CommandError: the config servers did not answer.
+        """
+        self._wanted_as_of = max(self._wanted_as_of, time)
+        await self.reload()
+        return tuple(sorted(self._shards))
 
     @may_run_in_reactor
     async def get(self, shard_id: str) -> Shard:
@@ -171,7 +182,8 @@ class ShardRegistry:
         return (self._config, *self._shards.values())
 
     async def _load(self) -> None:
-        entries = {entry.id: entry for entry in await self._catalog.read(read_shards())}
+        as_of, self._wanted_as_of = self._wanted_as_of, 0
+        entries = {entry.id: entry for entry in await self._catalog.read(read_shards(), as_of=as_of)}
         for shard_id in [known for known in self._shards if known not in entries]:
             self._shards.pop(shard_id).stop()
         for shard_id, entry in entries.items():

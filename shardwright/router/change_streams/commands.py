@@ -1,0 +1,140 @@
+"""The commands that a change stream runs in the cluster to complete its events."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import bson
+from bson.timestamp import Timestamp
+
+from shardwright.router.change_streams.client_stages import applied_to
+from shardwright.router.context.router_context import RouterContext
+from shardwright.router.cursors.remote import RemoteCursor
+from shardwright.router.operations.cursor_opening import open_on_shards
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.retry import with_routing
+from shardwright.router.operations.scatter import forwarded
+from shardwright.router.placement.collection_routing import CollectionRouting
+from shardwright.router.reads.targeting import shards_for_read
+from shardwright.router.replies.cursor_reply import CursorReply
+from shardwright.router.replies.shard_reply import ShardReply
+from shardwright.sharding.clock import signed_cluster_time
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.frames import next_request_id
+from shardwright.wire.message import OpMsg, op_msg
+from shardwright.wire.rawbson import ARRAY, append, element, raw_document
+from shardwright.wire.request import Request
+from shardwright.wire.transport.client_connection import ClientConnection
+
+_EVALUATED_BYTES_MAX: Final = 4 * 1024 * 1024
+"""How much of events goes into one command; one event may be larger."""
+
+_SIMPLE: Final = {"locale": "simple"}
+
+
+class Commands:
+    """Runs commands for one stream.
+
+    Args:
+        context: of the router.
+        client: the connection that opened the stream.
+        variables: raw elements without which the client's stages do not mean the same: ``let`` and ``collation``.
+    """
+
+    def __init__(self, context: RouterContext, client: ClientConnection, variables: bytes = b"") -> None:
+        self._context = context
+        self._client = client
+        self._variables = variables
+
+    async def find(self, namespace: str, key: bytes, time: Timestamp) -> bytes | None:
+        """A document by its raw ``documentKey``, as a majority has it at a cluster time or later; None if it is gone.
+
+        Raises:
+            CommandError: a shard failed.
+        """
+        db, _, collection = namespace.partition(".")
+        command = {
+            "find": collection,
+            "filter": raw_document(key),
+            "collation": _SIMPLE,
+            "singleBatch": True,
+            "batchSize": 1,
+            "readConcern": {"level": "majority", "afterClusterTime": time},
+            "$clusterTime": signed_cluster_time(time),
+            "$db": db,
+        }
+        operation = Operation(self._context, self._client, _request(bson.encode(command)))
+
+        async def attempt(routing: CollectionRouting) -> list[ShardReply]:
+            shards = shards_for_read(routing, key, None, None)
+            return await open_on_shards(
+                operation, {shard: forwarded(operation, routing.versions_for(shard)) for shard in shards}
+            )
+
+        try:
+            replies = await with_routing(operation, namespace, attempt)
+        except CommandError as error:
+            if error.code != ErrorCode.NamespaceNotFound:
+                raise
+            return None
+        found = [document for reply in replies for document in CursorReply.of(reply).documents()]
+        return found[0] if found else None
+
+    async def find_on_shard(self, shard_id: str, collection: str, query: Mapping[str, Any]) -> bytes | None:
+        """One document of a shard's own config database, None if there is none.
+
+        Raises:
+            CommandError: the shard failed.
+        """
+        command = {
+            "find": collection,
+            "filter": query,
+            "limit": 1,
+            "singleBatch": True,
+            "readConcern": {"level": "majority"},
+            "$db": "config",
+        }
+        reply = await self._send(shard_id, bson.encode(command))
+        found = CursorReply.of(reply).documents()
+        return found[0] if found else None
+
+    async def evaluate(self, documents: Sequence[bytes], stages: Sequence[bytes]) -> list[bytes]:
+        """What stages make of documents, according to some shard's mongod.
+
+        Raises:
+            CommandError: an expression failed, or the shard did.
+        """
+        results: list[bytes] = []
+        start = 0
+        while start < len(documents):
+            end, size = start + 1, len(documents[start])
+            while end < len(documents) and size + len(documents[end]) <= _EVALUATED_BYTES_MAX:
+                size += len(documents[end])
+                end += 1
+            results += await self._evaluate(documents[start:end], stages)
+            start = end
+        return results
+
+    async def _evaluate(self, documents: Sequence[bytes], stages: Sequence[bytes]) -> list[bytes]:
+        shard_id = (await self._context.shards.ids_as_told())[0]
+        body = bson.encode({"aggregate": 1, "cursor": {"batchSize": len(documents)}, "$db": "admin"})
+        pipeline = element(b"pipeline", ARRAY, applied_to(documents, stages))
+        reply = await self._send(shard_id, append(body, self._variables + pipeline))
+        cursor = CursorReply.of(reply)
+        results, remote = cursor.documents(), RemoteCursor.opened(self._context.sender, reply, cursor)
+        while not remote.is_exhausted:
+            reply = await remote.exchange(remote.get_more_frame(None, b""))
+            reply.raise_for_error()
+            cursor = CursorReply.of(reply)
+            results += cursor.documents()
+            remote.id = cursor.cursor_id
+        return results
+
+    async def _send(self, shard_id: str, body: bytes) -> ShardReply:
+        reply = await self._context.sender.send(shard_id, op_msg(body, request_id=next_request_id()), may_repeat=True)
+        reply.raise_for_error()
+        return reply
+
+
+def _request(body: bytes) -> Request:
+    return Request(OpMsg(op_msg(body, request_id=next_request_id())))

@@ -1,0 +1,117 @@
+"""Events as the client sees them: completed by the router, then changed by the client's own stages."""
+
+from collections.abc import Iterator, Sequence
+
+import bson
+import trio
+
+from shardwright.router.change_streams.catalog_events import CATALOG_EVENTS, namespace_of, operation_type
+from shardwright.router.change_streams.client_stages import ClientStages, token_of
+from shardwright.router.change_streams.commands import Commands
+from shardwright.router.change_streams.document_keys import with_shard_key
+from shardwright.router.change_streams.errors import id_modified
+from shardwright.router.change_streams.images import Images
+from shardwright.router.change_streams.merger import Event
+from shardwright.router.change_streams.tokens import ResumeToken
+from shardwright.router.placement.collection_routing import CollectionRouting
+from shardwright.router.routing.routing_cache import RoutingCache
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+_LOOKUPS_AT_ONCE_MAX = 8
+
+Shown = tuple[ResumeToken, bytes]
+"""The token of an event, and the raw document that the client gets."""
+
+
+class EventView:
+    """Makes of merged events what one stream's client gets.
+
+    Args:
+        images: adds versions of documents, None if the stream asks for none.
+        stages: the client's stages.
+        commands: evaluates them.
+        routing: knows the shard keys.
+    """
+
+    def __init__(self, images: Images | None, stages: ClientStages, commands: Commands, routing: RoutingCache) -> None:
+        self._images = images
+        self._stages = stages
+        self._commands = commands
+        self._routing = routing
+
+    async def of(self, events: Sequence[Event]) -> list[Shown]:
+        """What the client gets of events; fewer if its stages reject some.
+
+        Raises:
+            CommandError: ChangeStreamFatalError, its stages changed an ``_id``; a look-up or an expression failed.
+        """
+        if not events:
+            return []
+        completed = await self._completed(events)
+        if not self._must_be_evaluated(events):
+            return [(event.token, document) for event, document in zip(events, completed, strict=True)]
+        tokens = iter(event.token for event in events)
+        results = await self._commands.evaluate(completed, self._stages.raw)
+        return [(_token(tokens, events[0].token, result), result) for result in results]
+
+    def _must_be_evaluated(self, events: Sequence[Event]) -> bool:
+        if not self._stages.run_on_shards:
+            return bool(self._stages.raw)
+        # These come from the shards whatever the client's stages make of them.
+        return bool(self._stages.raw) and any(operation_type(event.document) in CATALOG_EVENTS for event in events)
+
+    async def _completed(self, events: Sequence[Event]) -> list[bytes]:
+        documents = [event.document for event in events]
+        if self._images is not None:
+            documents = await self._with_images(self._images, events)
+        return [await self._with_shard_key(document) for document in documents]
+
+    async def _with_images(self, images: Images, events: Sequence[Event]) -> list[bytes]:
+        documents: dict[int, bytes] = {}
+        failures: list[CommandError] = []
+        limit = trio.CapacityLimiter(_LOOKUPS_AT_ONCE_MAX)
+
+        async def add(number: int, event: Event) -> None:
+            try:
+                async with limit:
+                    documents[number] = await images.added_to(event)
+            except CommandError as error:
+                failures.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for number, event in enumerate(events):
+                nursery.start_soon(add, number, event)
+        if failures:
+            raise failures[0]
+        return [documents[number] for number in range(len(events))]
+
+    async def _with_shard_key(self, event: bytes) -> bytes:
+        namespace = namespace_of(event)
+        if not namespace or b"documentKey\0" not in event:
+            return event
+        routing = self._routing.collections.get(namespace) or await self._load(namespace)
+        if routing is None or routing.table is None:
+            return event
+        return with_shard_key(event, routing.table.collection.key_pattern)
+
+    async def _load(self, namespace: str) -> CollectionRouting | None:
+        try:
+            return await self._routing.collection(namespace)
+        except CommandError as error:
+            if error.code != ErrorCode.NamespaceNotFound:
+                raise
+            return None
+
+
+def _token(tokens: Iterator[ResumeToken], first: ResumeToken, result: bytes) -> ResumeToken:
+    """The token of the event that a result was made of.
+
+    Raises:
+        CommandError: ChangeStreamFatalError, its ``_id`` is not the token of any event that is left.
+    """
+    raw = token_of(result)
+    for token in tokens:
+        if token.raw == raw:
+            return token
+    raise id_modified(first, str({"_id": bson.decode(result).get("_id")}))

@@ -1,0 +1,135 @@
+"""Merging the change streams of all shards in the order of their resume tokens, without I/O.
+
+Each source *promises* a token with each batch: what it returns later sorts after that. So an event may be returned once
+all sources have promised its token or a later one; until then it is *held back* by those that have not. The smallest
+promise is the *horizon*.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Final
+
+from shardwright.router.change_streams.tokens import ResumeToken
+
+_OBJECT_BYTES: Final = 400
+"""Memory overhead of an event: its object, its token and the token's string."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event of one source.
+
+    Attributes:
+        source: the name of the source.
+        token: its resume token.
+        document: the raw event, without its ``$sortKey``.
+    """
+
+    source: str
+    token: ResumeToken
+    document: bytes
+
+
+class _Source:
+    __slots__ = ("events", "promise")
+
+    def __init__(self, promise: ResumeToken) -> None:
+        self.events: deque[Event] = deque()
+        self.promise = promise
+
+
+class EventMerger:
+    """Merges any number of sources, which may be added at any time.
+
+    Attributes:
+        held_bytes: memory used by events that were fed and not taken yet.
+    """
+
+    def __init__(self) -> None:
+        self._sources: dict[str, _Source] = {}
+        # Of every source with events: the token of its first one, and its name.
+        self._heads: list[tuple[str, str]] = []
+        self._horizon: ResumeToken | None = None
+        self.held_bytes = 0
+
+    def add(self, source: str, promise: ResumeToken) -> None:
+        """Add a source without events."""
+        assert source not in self._sources
+        self._sources[source] = _Source(promise)
+        self._horizon = None
+
+    def feed(self, source: str, events: Sequence[Event], promise: ResumeToken) -> None:
+        """Add the next events of a source, and what it promises with them."""
+        fed = self._sources[source]
+        if events:
+            if not fed.events:
+                heappush(self._heads, (events[0].token.data, source))
+            fed.events.extend(events)
+            self.held_bytes += sum(len(event.document) + _OBJECT_BYTES for event in events)
+        if promise > fed.promise:
+            fed.promise = promise
+            self._horizon = None
+
+    @property
+    def horizon(self) -> ResumeToken:
+        """The smallest token promised: everything up to it is known."""
+        if self._horizon is None:
+            self._horizon = min(source.promise for source in self._sources.values())
+        return self._horizon
+
+    def next_event(self) -> Event | None:
+        """The event to be returned next, which stays where it is; None if it is not known yet."""
+        if not self._heads:
+            return None
+        token, source = self._heads[0]
+        return self._sources[source].events[0] if token <= self.horizon.data else None
+
+    def take(self) -> None:
+        """Remove the event that `next_event` returns."""
+        _, name = heappop(self._heads)
+        source = self._sources[name]
+        event = source.events.popleft()
+        self.held_bytes -= len(event.document) + _OBJECT_BYTES
+        if source.events:
+            heappush(self._heads, (source.events[0].token.data, name))
+
+    @property
+    def has_events(self) -> bool:
+        """Whether there is any event, known to be the next or not."""
+        return bool(self._heads)
+
+    @property
+    def held_back(self) -> ResumeToken | None:
+        """The token of the first event that may not be returned yet, None if there is no such event."""
+        if not self._heads or self._heads[0][0] <= self.horizon.data:
+            return None
+        return self._sources[self._heads[0][1]].events[0].token
+
+    def wanted(self) -> list[str]:
+        """The sources that have to be read to continue: those that hold an event back, or else all without events."""
+        held_back = self.held_back
+        return [
+            name
+            for name, source in self._sources.items()
+            if not source.events and (held_back is None or source.promise < held_back)
+        ]
+
+    def is_behind(self, source: str, token: ResumeToken) -> bool:
+        """Whether a source holds back an event with a token."""
+        return self._sources[source].promise < token
+
+    def behind(self, token: ResumeToken) -> list[str]:
+        """The sources that hold back an event with a token."""
+        return [name for name in self._sources if self.is_behind(name, token)]
+
+    def is_limited_by(self, source: str) -> bool:
+        """Whether a source keeps the horizon below what all others have promised."""
+        promise = self._sources[source].promise
+        return all(promise < other.promise for name, other in self._sources.items() if name != source)
+
+    @property
+    def newest_promise(self) -> ResumeToken:
+        """The largest token promised by any source."""
+        return max(source.promise for source in self._sources.values())

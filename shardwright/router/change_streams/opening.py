@@ -1,0 +1,132 @@
+"""Opening a change stream, on a collection, a database or the whole cluster."""
+
+from shardwright.router.change_streams.catalog_owner import CatalogOwner
+from shardwright.router.change_streams.client_stages import ClientStages
+from shardwright.router.change_streams.commands import Commands
+from shardwright.router.change_streams.errors import labelled
+from shardwright.router.change_streams.event_view import EventView
+from shardwright.router.change_streams.images import Images
+from shardwright.router.change_streams.shard_command import LSID, ShardCommand
+from shardwright.router.change_streams.shard_streams import ShardStreams
+from shardwright.router.change_streams.specification import Specification
+from shardwright.router.change_streams.stream_cursor import ChangeStreamCursor
+from shardwright.router.change_streams.tokens import ResumeToken, after
+from shardwright.router.cursors.get_more import GetMore
+from shardwright.router.cursors.remote import RemoteCursor
+from shardwright.router.cursors.session import CursorOwner
+from shardwright.router.operations.cursor_opening import open_on_shards
+from shardwright.router.operations.operation import Operation
+from shardwright.router.reads.aggregate import batch_size
+from shardwright.router.reads.pipeline import Pipeline
+from shardwright.router.reads.raw_elements import raw_elements
+from shardwright.router.replies.cursor_reply import CursorReply
+from shardwright.router.replies.shard_reply import ShardReply
+from shardwright.sharding.timestamps import unpack_timestamp
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.frames import next_request_id
+from shardwright.wire.message import op_msg
+from shardwright.wire.rawbson import append, encode_elements, without
+
+_VARIABLES = (b"let", b"collation")
+
+
+async def open_change_stream(operation: Operation, pipeline: Pipeline, namespace: str) -> bytes:
+    """The reply to an ``aggregate`` whose first stage is ``$changeStream``.
+
+    Args:
+        operation: the command.
+        pipeline: its pipeline.
+        namespace: of the cursor.
+
+    Raises:
+        CommandError: a shard or the config servers failed or refused; labelled if the driver may try again.
+    """
+    with labelled():
+        specification = Specification.parse(pipeline.stages[0])
+        if specification is None:
+            await _check(operation)
+            raise CommandError(ErrorCode.FailedToParse, "the $changeStream stage must be specified as an object")
+        opening = GetMore(operation.request, operation.client, batch_size=batch_size(operation.request))
+        stages = ClientStages.of(pipeline.stages[1:], needs_images=specification.needs_images)
+        if not stages.run_on_shards:
+            await _check(operation)
+        cursor = await _open(operation, specification, stages, namespace)
+        return await _answer(operation, cursor, opening, reads=specification.has_start)
+
+
+async def _open(
+    operation: Operation, specification: Specification, stages: ClientStages, namespace: str
+) -> ChangeStreamCursor:
+    """Open the stream on all shards, from the same point.
+
+    Raises:
+        CommandError: as `open_change_stream`.
+    """
+    context, request = operation.context, operation.request
+    command = ShardCommand.of(request, specification, stages.for_shards, operation.read_preference)
+    start = _start(operation, specification)
+    # A shard that is added after this time is noticed before an event of a later time is returned.
+    as_of = context.clock.time.cluster_time
+    shard_ids = await context.shards.reload_as_of(as_of)
+    if not shard_ids:
+        raise CommandError(ErrorCode.ShardNotFound, "No shards found")
+    frame = command.frame(specification.starting_where(start), raw_elements(request, (LSID,)))
+    replies = await open_on_shards(operation, dict.fromkeys(shard_ids, frame), preference=command.preference)
+    streams = ShardStreams(context, command, unpack_timestamp(as_of))
+    try:
+        for reply in replies:
+            streams.adopt(reply)
+    except BaseException:
+        context.cursors.kill_remotes(_opened(operation, reply) for reply in replies)
+        raise
+    commands = Commands(context, operation.client, raw_elements(request, _VARIABLES))
+    images = Images(specification, commands) if specification.needs_images else None
+    view = EventView(images, stages, commands, context.routing)
+    owner = CatalogOwner(context.catalog, context.routing)
+    return ChangeStreamCursor(streams, owner, view, namespace, start, specification.must_be_found, context.clock)
+
+
+def _start(operation: Operation, specification: Specification) -> ResumeToken:
+    """Where the stream starts: after all that the router, and so its client, knows, unless the client says where."""
+    if specification.resume_after is not None:
+        return specification.resume_after
+    now = unpack_timestamp(operation.context.clock.time.cluster_time)
+    return ResumeToken.high_water_mark(specification.start_at or after(now))
+
+
+async def _answer(operation: Operation, cursor: ChangeStreamCursor, opening: GetMore, *, reads: bool) -> bytes:
+    """Answer with the first batch, and keep the cursor.
+
+    Raises:
+        CommandError: a shard failed.
+    """
+    cursors = operation.context.cursors
+    cursor_id = 0
+    try:
+        documents = await cursor.first_batch(opening, reads=reads)
+        if not cursor.is_exhausted:
+            cursor_id = cursors.open(cursor, CursorOwner.of(operation.request), client=operation.client)
+        return cursor.first_reply(opening, documents, cursor_id)
+    finally:
+        if not cursor_id:
+            cursors.kill_remotes(cursor.remotes)
+
+
+async def _check(operation: Operation) -> None:
+    """Have a mongod check the whole pipeline, of which the shards' streams get only a part.
+
+    Raises:
+        CommandError: it refused it; or the shard failed.
+    """
+    context = operation.context
+    kept = without(operation.request.body, (LSID, b"readConcern", b"$readPreference", b"maxTimeMS"))
+    body = append(kept, encode_elements({"explain": True}))
+    shard_id = (await context.shards.ids_as_told())[0]
+    frame = op_msg(body, request_id=next_request_id())
+    reply = await context.sender.send(shard_id, frame, may_repeat=True)
+    reply.raise_for_error()
+
+
+def _opened(operation: Operation, reply: ShardReply) -> RemoteCursor:
+    return RemoteCursor.opened(operation.context.sender, reply, CursorReply.of(reply))

@@ -1,0 +1,202 @@
+"""The change streams that are open on the shards, and reading them until events may be returned.
+
+Beside the shards there is one more source, the *topology*: the list of shards as of some time. It has no events, but no
+event may be returned before it is certain that no further shard had an earlier one. On a new shard the stream begins
+where the router's stream stands.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import trio
+from bson.timestamp import Timestamp
+
+from shardwright.router.change_streams.merger import Event, EventMerger
+from shardwright.router.change_streams.shard_command import LSID, ShardCommand
+from shardwright.router.change_streams.tokens import ResumeToken, after, token_in_sort_key
+from shardwright.router.context.router_context import RouterContext
+from shardwright.router.cursors.get_more import GetMore
+from shardwright.router.cursors.remote import RemoteCursor
+from shardwright.router.reads.raw_elements import raw_elements
+from shardwright.router.reads.sort_order import sort_key_span, without_span
+from shardwright.router.replies.cursor_reply import CursorReply
+from shardwright.router.replies.shard_reply import ShardReply
+from shardwright.sharding.timestamps import pack_timestamp, unpack_timestamp
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.logger import get_logger
+from shardwright.wire.rawbson import encode_elements
+
+logger = get_logger("router.change_streams")
+
+TOPOLOGY: Final = ""
+"""The name of the source that is the list of shards; no shard has it."""
+
+_TOPOLOGY_SECONDS_MAX: Final = 1.0
+"""How long one read of a stream waits for the list of shards, for which the next one asks again."""
+
+_PASSED_ON: Final = (LSID, b"comment", b"$clusterTime")
+"""The fields of the client's ``getMore`` that are copied to a shard's."""
+
+
+class ShardStreams:
+    """Cursors on all shards, feeding one merger.
+
+    Args:
+        context: of the router.
+        command: opens the cursors.
+        start: as of when the shards are known.
+
+    Attributes:
+        merger: the events read so far.
+    """
+
+    def __init__(self, context: RouterContext, command: ShardCommand, start: Timestamp) -> None:
+        self._context = context
+        self._command = command
+        self._remotes: dict[str, RemoteCursor] = {}
+        self._reopened_after: dict[str, ResumeToken] = {}
+        self._topology = trio.Lock()
+        self.merger = EventMerger()
+        self.merger.add(TOPOLOGY, ResumeToken.high_water_mark(start))
+
+    @property
+    def remotes(self) -> Sequence[RemoteCursor]:
+        """The cursors on shards, including exhausted ones."""
+        return tuple(self._remotes.values())
+
+    def adopt(self, reply: ShardReply) -> None:
+        """Adopt the cursor that a shard has opened.
+
+        Raises:
+            RemoteProtocolError: the reply has no cursor of a change stream.
+        """
+        cursor = CursorReply.of(reply)
+        if reply.shard_id not in self._remotes:
+            self.merger.add(reply.shard_id, _promise(cursor))
+        self._remotes[reply.shard_id] = RemoteCursor.opened(self._context.sender, reply, cursor)
+        self._feed(reply.shard_id, cursor)
+
+    async def reopen(self, get_more: GetMore, shard_id: str, token: ResumeToken) -> None:
+        """Continue the stream of a shard after the event that has invalidated it.
+
+        Raises:
+            CommandError: the shard failed.
+        """
+        self._reopened_after[shard_id] = token
+        await self._open(get_more, shard_id, self._command.specification.starting_after(token))
+
+    async def read(self, get_more: GetMore, wait_ms: int, position: ResumeToken) -> None:
+        """Read all sources that have to be read to continue, once and at the same time.
+
+        Args:
+            get_more: the client's.
+            wait_ms: how long shards may wait for events.
+            position: what has been returned.
+
+        Raises:
+            CommandError: a shard failed.
+        """
+        held_back = self.merger.held_back
+        failures: list[CommandError] = []
+        async with trio.open_nursery() as nursery:
+
+            async def attempt(source: str, time: Timestamp | None) -> None:
+                try:
+                    if source == TOPOLOGY:
+                        await self._read_topology(get_more, time, position)
+                    else:
+                        await read_shard(source, time)
+                except CommandError as error:
+                    failures.append(error)
+                    nursery.cancel_scope.cancel()
+
+            async def read_shard(source: str, time: Timestamp | None) -> None:
+                has_passed = time is not None and await self._context.oplogs.pass_time(source, time)
+                newest = await self._read_shard(get_more, source, 1 if has_passed else wait_ms)
+                if newest is not None and time is None:
+                    for other in self.merger.behind(newest):
+                        if other == TOPOLOGY:
+                            nursery.start_soon(attempt, other, newest.time)
+                        else:  # whose cursor is being read, and ends its wait soon
+                            nursery.start_soon(self._context.oplogs.pass_time, other, newest.time)
+
+            for source in self.merger.wanted():
+                if source != TOPOLOGY or held_back is not None or self.merger.is_limited_by(TOPOLOGY):
+                    nursery.start_soon(attempt, source, None if held_back is None else held_back.time)
+        if failures:
+            raise failures[0]
+
+    async def _read_shard(self, get_more: GetMore, shard_id: str, wait_ms: int) -> ResumeToken | None:
+        """Read a shard's next batch; returns the token of its last event, None if it has no event.
+
+        Raises:
+            CommandError: the shard failed.
+        """
+        remote = self._remotes[shard_id]
+        if remote.is_exhausted:
+            raise CommandError(ErrorCode.RetryChangeStream, f"the change stream of shard {shard_id} has ended")
+        elements = raw_elements(get_more.request, _PASSED_ON) + encode_elements({"maxTimeMS": max(wait_ms, 1)})
+        reply = await remote.exchange(remote.get_more_frame(get_more.batch_size, elements))
+        reply.raise_for_error()
+        cursor = CursorReply.of(reply)
+        remote.id = cursor.cursor_id
+        return self._feed(shard_id, cursor)
+
+    async def _read_topology(self, get_more: GetMore, time: Timestamp | None, position: ResumeToken) -> None:
+        """Read the list of shards as of a time, and open the stream on those that are new.
+
+        While the config servers do not answer, the stream waits.
+
+        Args:
+            get_more: the client's.
+            time: the time; None for the newest up to which the shards' events are known.
+            position: what has been returned.
+
+        Raises:
+            CommandError: a new shard failed.
+        """
+        as_of = pack_timestamp(time or self.merger.newest_promise.time) + 1
+        promise = ResumeToken.high_water_mark(unpack_timestamp(as_of))
+        async with self._topology:
+            if not self.merger.is_behind(TOPOLOGY, promise):
+                return  # another shard's event has had it read
+            with trio.move_on_after(_TOPOLOGY_SECONDS_MAX) as limit:
+                try:
+                    shard_ids = await self._context.shards.reload_as_of(as_of)
+                except CommandError as error:
+                    logger.info("A change stream waits for the list of shards", error=str(error))
+                    return
+            if limit.cancelled_caught:
+                return
+            for shard_id in shard_ids:
+                if shard_id not in self._remotes:
+                    await self._open(get_more, shard_id, self._command.specification.starting_at(position.time))
+            self.merger.feed(TOPOLOGY, (), promise)
+
+    async def _open(self, get_more: GetMore, shard_id: str, stage: bytes) -> None:
+        frame = self._command.frame(stage, raw_elements(get_more.request, (LSID,)))
+        reply = await self._context.sender.send(shard_id, frame, preference=self._command.preference, may_repeat=True)
+        reply.raise_for_error()
+        self.adopt(reply)
+
+    def _feed(self, shard_id: str, cursor: CursorReply) -> ResumeToken | None:
+        events = [_event(shard_id, document) for document in cursor.documents()]
+        repeated = self._reopened_after.get(shard_id)
+        if repeated is not None:
+            events = [event for event in events if event.token > repeated]
+        promise = _promise(cursor)
+        if promise.is_of_invalidation and not (events and events[-1].token == promise):
+            # The stream was resumed after this event, by whose token clients cannot resume everywhere.
+            promise = ResumeToken.high_water_mark(after(promise.time))
+        self.merger.feed(shard_id, events, promise)
+        return events[-1].token if events else None
+
+
+def _promise(cursor: CursorReply) -> ResumeToken:
+    return ResumeToken.received(cursor.post_batch_resume_token)
+
+
+def _event(shard_id: str, document: bytes) -> Event:
+    span = sort_key_span(document)
+    return Event(shard_id, token_in_sort_key(document, span), without_span(document, span))

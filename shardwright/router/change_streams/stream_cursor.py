@@ -1,0 +1,193 @@
+"""The cursor of a change stream: merged from all shards, and waiting for events as long as the client allows."""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+import trio
+
+from shardwright.router.change_streams.catalog_events import INVALIDATE, operation_type
+from shardwright.router.change_streams.catalog_owner import CatalogOwner
+from shardwright.router.change_streams.errors import labelled, token_not_found
+from shardwright.router.change_streams.event_view import EventView, Shown
+from shardwright.router.change_streams.merger import Event
+from shardwright.router.change_streams.shard_streams import ShardStreams
+from shardwright.router.change_streams.tokens import ResumeToken
+from shardwright.router.cursors.get_more import GetMore
+from shardwright.router.cursors.remote import RemoteCursor
+from shardwright.router.reads.batch import Batch
+from shardwright.router.replies.cursor_reply import FIRST_BATCH, NEXT_BATCH, cursor_element
+from shardwright.router.replies.own_reply import raw_reply
+from shardwright.sharding.clock import VectorClock
+
+_AWAIT_MS: Final = 1000
+"""How long a ``getMore`` waits for events without ``maxTimeMS``, as in mongod."""
+
+_WAIT_SECONDS_MIN: Final = 0.02
+"""How long shards wait for events while there are events; an event of one shard waits for the others' answers."""
+
+_TAKEN_BYTES_MAX: Final = 16 * 1024 * 1024
+
+
+class ChangeStreamCursor:
+    """Returns the events of all shards in the order of their resume tokens.
+
+    Args:
+        streams: the streams on the shards.
+        owner: knows which events repeat others.
+        view: what the client gets of events.
+        namespace: the ``db.collection`` that ``getMore`` has to name.
+        start: the token after which the stream starts.
+        must_be_found: the token of the event that has to come first, and is not returned; None if there is none.
+        clock: of the router.
+    """
+
+    def __init__(
+        self,
+        streams: ShardStreams,
+        owner: CatalogOwner,
+        view: EventView,
+        namespace: str,
+        start: ResumeToken,
+        must_be_found: ResumeToken | None,
+        clock: VectorClock,
+    ) -> None:
+        self._streams = streams
+        self._owner = owner
+        self._view = view
+        self._namespace = namespace
+        self._start = self._position = start
+        self._must_be_found = must_be_found
+        self._clock = clock
+        self._ready: deque[Shown] = deque()
+        self._ready_bytes = 0
+        self._is_invalidated = False
+        self._last_event = trio.current_time()
+
+    @property
+    def namespace(self) -> str:
+        """See `Cursor`."""
+        return self._namespace
+
+    @property
+    def remotes(self) -> Sequence[RemoteCursor]:
+        """See `Cursor`."""
+        return self._streams.remotes
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the stream has ended, because what it is about is gone."""
+        return self._is_invalidated and not self._ready
+
+    @property
+    def held_bytes(self) -> int:
+        """See `Cursor`."""
+        return self._streams.merger.held_bytes + self._ready_bytes
+
+    async def first_batch(self, opening: GetMore, *, reads: bool) -> list[bytes]:
+        """The events of the first batch, which waits for none.
+
+        Args:
+            opening: the command that opens the cursor.
+            reads: whether the stream starts in the past, so that there may be some.
+
+        Raises:
+            CommandError: a shard failed.
+        """
+        batch = Batch(opening.batch_size)
+        if reads and not batch.is_full:
+            await self._streams.read(opening, 1, self._position)
+        await self._fill(opening, batch)
+        return batch.documents
+
+    def first_reply(self, opening: GetMore, documents: list[bytes], cursor_id: int) -> bytes:
+        """The reply to the command that opened the cursor."""
+        return self._reply(opening, FIRST_BATCH, documents, cursor_id)
+
+    async def next_batch(self, get_more: GetMore) -> bytes | None:
+        """Answer a ``getMore`` as soon as there is an event, or when the time to wait is over.
+
+        Raises:
+            CommandError: a shard failed; labelled if the driver may resume the stream.
+        """
+        batch = Batch(get_more.batch_size)
+        with labelled():
+            await self._await_events(get_more, batch)
+        cursor_id = 0 if self.is_exhausted else get_more.cursor_id
+        return self._reply(get_more, NEXT_BATCH, batch.documents, cursor_id)
+
+    async def _await_events(self, get_more: GetMore, batch: Batch) -> None:
+        deadline = trio.current_time() + (get_more.max_time_ms or _AWAIT_MS) / 1000
+        seconds_left = deadline - trio.current_time()
+        await self._fill(get_more, batch)
+        while not batch.documents and not self.is_exhausted and seconds_left > 0:
+            # What is quiet for long is asked less often.
+            quiet_seconds = trio.current_time() - self._last_event
+            wait_seconds = min(max(quiet_seconds / 2, _WAIT_SECONDS_MIN), seconds_left)
+            await self._streams.read(get_more, int(wait_seconds * 1000), self._position)
+            if self._streams.merger.has_events:
+                self._last_event = trio.current_time()
+            await self._fill(get_more, batch)
+            seconds_left = deadline - trio.current_time()
+
+    async def _fill(self, get_more: GetMore, batch: Batch) -> None:
+        """Move what may be returned into the batch, and advance the position of the stream accordingly."""
+        while not batch.is_full:
+            while self._ready and batch.add(self._ready[0][1]):
+                self._position, document = self._ready.popleft()
+                self._ready_bytes -= len(document)
+            if self._ready or self._is_invalidated:
+                return
+            events = await self._take(get_more, batch.documents_missing)
+            if not events:
+                break
+            self._ready.extend(await self._view.of(events))
+            self._ready_bytes += sum(len(document) for _, document in self._ready)
+            if not self._ready:
+                self._position = events[-1].token
+        if not self._ready and self._streams.merger.next_event() is None:
+            horizon = self._streams.merger.horizon
+            if horizon > self._start:
+                self._check_found()
+            self._position = max(self._position, horizon)
+
+    async def _take(self, get_more: GetMore, count_max: int | None) -> list[Event]:
+        """The next events that may be returned, but for those that only repeat those of other shards."""
+        merger = self._streams.merger
+        events: list[Event] = []
+        size = 0
+        while (event := merger.next_event()) is not None and (not events or size < _TAKEN_BYTES_MAX):
+            if count_max is not None and len(events) >= count_max:
+                break
+            kind = operation_type(event.document)
+            is_repetition = await self._owner.is_repetition(event, kind)
+            merger.take()
+            if event.token <= self._start:
+                self._must_be_found = None if event.token == self._start else self._must_be_found
+                continue
+            self._check_found()
+            if is_repetition:
+                if kind == INVALIDATE:
+                    await self._streams.reopen(get_more, event.source, event.token)
+                continue
+            events.append(event)
+            size += len(event.document)
+            if kind == INVALIDATE:
+                self._is_invalidated = True
+                break
+        return events
+
+    def _check_found(self) -> None:
+        """Refuse to continue after an event that no shard has.
+
+        Raises:
+            CommandError: ChangeStreamFatalError.
+        """
+        if self._must_be_found is not None:
+            raise token_not_found(self._must_be_found)
+
+    def _reply(self, get_more: GetMore, batch_name: bytes, documents: list[bytes], cursor_id: int) -> bytes:
+        element = cursor_element(
+            batch_name, documents, cursor_id, self._namespace, post_batch_resume_token=self._position.raw
+        )
+        return raw_reply(get_more.request.message.request_id, element, self._clock)

@@ -1,0 +1,113 @@
+"""Resume tokens, without I/O: what a change stream is sorted by, and where it can be resumed.
+
+A token is a document ``{_data: <hex string>, _typeBits?}``. The strings sort as the events do. Each begins with the
+cluster time of its event. The token of an event also identifies the event; a *high-water mark* is merely a time, and
+sorts before all events of that time.
+"""
+
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+import bson
+from bson.timestamp import Timestamp
+
+from shardwright.wire.errors import RemoteProtocolError
+from shardwright.wire.rawbson import ARRAY, OBJECT, STRING, Span, decode_value, find, spans
+
+_DATA: Final = b"_data"
+
+_TIMESTAMP_MARK: Final = "82"
+_HIGH_WATER_MARK: Final = "2B0229296E04"
+"""Version 1, no kind of event, no operation in a transaction, not from an invalidation; the end."""
+
+_EVENT: Final = "2B022C0100"
+"""Version 1, an event."""
+
+_ZERO: Final = "29"
+_BYTES_OF_NUMBER: Final = 0x2A
+_TRUE: Final = "6F"
+
+_TIME_DIGITS: Final = 16
+_BEGINS_WITH_TIME: Final = re.compile("82[0-9A-F]{16}").match
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ResumeToken:
+    """One token; tokens compare as the events that they belong to.
+
+    Attributes:
+        data: the hex string that they are sorted by.
+        raw: the whole document, for clients and shards.
+    """
+
+    data: str
+    raw: bytes = field(compare=False)
+
+    @classmethod
+    def parse(cls, document: bytes) -> "ResumeToken | None":
+        """The token that is this document; None if it is none, which a mongod reports with its own error."""
+        span = find(document, _DATA)
+        if span is None or span[0] != STRING:
+            return None
+        data = str(decode_value(document, span))
+        return cls(data, document) if _BEGINS_WITH_TIME(data) else None
+
+    @classmethod
+    def received(cls, document: bytes) -> "ResumeToken":
+        """The token that a shard has sent.
+
+        Raises:
+            RemoteProtocolError: it is none.
+        """
+        token = cls.parse(document)
+        if token is None:
+            raise RemoteProtocolError("a change stream with a malformed resume token")
+        return token
+
+    @classmethod
+    def high_water_mark(cls, time: Timestamp) -> "ResumeToken":
+        """The token before all events of a cluster time."""
+        data = f"{_TIMESTAMP_MARK}{time.time:08X}{time.inc:08X}{_HIGH_WATER_MARK}"
+        return cls(data, bson.encode({"_data": data}))
+
+    @property
+    def time(self) -> Timestamp:
+        """The cluster time that it stands for."""
+        start = len(_TIMESTAMP_MARK)
+        return Timestamp(int(self.data[start : start + 8], 16), int(self.data[start + 8 : start + 16], 16))
+
+    @property
+    def is_high_water_mark(self) -> bool:
+        """Whether it is only a time, and not the token of an event."""
+        return self.data[len(_TIMESTAMP_MARK) + _TIME_DIGITS :] == _HIGH_WATER_MARK
+
+    @property
+    def is_of_invalidation(self) -> bool:
+        """Whether it is the token of an event that ended its stream."""
+        rest = self.data[len(_TIMESTAMP_MARK) + _TIME_DIGITS :]
+        if not rest.startswith(_EVENT):
+            return False
+        # The number of the operation in its transaction: the type says how many bytes of two digits follow.
+        kind = rest[len(_EVENT) : len(_EVENT) + 2]
+        digits = 0 if kind == _ZERO else 2 * max(int(kind or "0", 16) - _BYTES_OF_NUMBER, 0)
+        return rest.startswith(_TRUE, len(_EVENT) + 2 + digits)
+
+
+def after(time: Timestamp) -> Timestamp:
+    """The next cluster time."""
+    return Timestamp(time.time, time.inc + 1)
+
+
+def token_in_sort_key(document: bytes, sort_key: Span) -> ResumeToken:
+    """The token of an event, from the ``$sortKey`` that a shard adds for the merge.
+
+    Raises:
+        RemoteProtocolError: there is none.
+    """
+    kind, _, start, end = sort_key
+    if kind == ARRAY:
+        _, (kind, _, start, end) = next(iter(spans(document, start)), (b"", (0, 0, 0, 0)))
+    if kind != OBJECT:
+        raise RemoteProtocolError("a change event without a resume token")
+    return ResumeToken.received(document[start:end])

@@ -1,0 +1,112 @@
+"""What the router reads of events, adds to them, and lets shards filter."""
+
+from typing import Any
+
+import bson
+import pytest
+
+from shardwright.router.change_streams.catalog_events import database_of, namespace_of, operation_type
+from shardwright.router.change_streams.client_stages import ClientStages
+from shardwright.router.change_streams.document_keys import with_shard_key
+from shardwright.router.change_streams.specification import Specification
+from shardwright.router.reads.pipeline import Pipeline
+from shardwright.sharding.shard_key import ShardKeyPattern
+from tests.router.reads.requests import request
+
+NS = {"db": "d", "coll": "a.b"}
+
+
+def pipeline(*stages: dict[str, Any]) -> Pipeline:
+    return Pipeline.parse(request({"aggregate": "c", "pipeline": list(stages), "$db": "d"}))
+
+
+def stages(*given: dict[str, Any], needs_images: bool = False) -> ClientStages:
+    return ClientStages.of(pipeline(*given).stages, needs_images=needs_images)
+
+
+def test_what_an_event_is_about() -> None:
+    event = bson.encode({"_id": {}, "operationType": "insert", "ns": NS})
+    assert (operation_type(event), database_of(event), namespace_of(event)) == ("insert", "d", "d.a.b")
+    dropped = bson.encode({"operationType": "dropDatabase", "ns": {"db": "d"}})
+    assert (operation_type(dropped), database_of(dropped), namespace_of(dropped)) == ("dropDatabase", "d", "")
+    assert (operation_type(bson.encode({})), database_of(bson.encode({}))) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "event", "key"),
+    [
+        ({"x": 1}, {"fullDocument": {"_id": 1, "x": 2}}, {"x": 2, "_id": 1}),
+        ({"x": "hashed"}, {"fullDocument": {"_id": 1, "x": 2}}, {"x": 2, "_id": 1}),
+        ({"x.y": 1, "z": 1}, {"fullDocument": {"_id": 1, "x": {"y": 2}}}, {"x.y": 2, "_id": 1}),
+        ({"_id": 1}, {"fullDocument": {"_id": 1, "x": 2}}, {"_id": 1}),
+        ({"x": 1, "_id": 1}, {"fullDocument": {"_id": 1, "x": 2}}, {"x": 2, "_id": 1}),
+        ({"x": 1}, {"fullDocumentBeforeChange": {"_id": 1, "x": 2}}, {"x": 2, "_id": 1}),
+        ({"x": 1}, {"fullDocument": None, "fullDocumentBeforeChange": {"_id": 1, "x": 2}}, {"x": 2, "_id": 1}),
+        ({"x": 1}, {}, {"_id": 1}),
+    ],
+)
+def test_a_document_key_is_completed(pattern: dict[str, Any], event: dict[str, Any], key: dict[str, Any]) -> None:
+    completed = bson.decode(
+        with_shard_key(
+            bson.encode({"ns": NS, "documentKey": {"_id": 1}, **event}), ShardKeyPattern.from_mapping(pattern)
+        )
+    )
+    assert list(completed["documentKey"].items()) == list(key.items())
+    assert completed["ns"] == NS
+
+
+def test_an_event_without_a_document_key_stays() -> None:
+    event = bson.encode({"operationType": "drop", "ns": NS})
+    assert with_shard_key(event, ShardKeyPattern.from_mapping({"x": 1})) == event
+
+
+def test_no_stages() -> None:
+    assert stages() == ClientStages((), (), True)
+
+
+def test_leading_matches_run_on_the_shards() -> None:
+    divided = stages({"$match": {"fullDocument.x": 1}}, {"$project": {"x": 1}}, {"$match": {"y": 1}})
+    assert len(divided.raw) == 3
+    assert not divided.run_on_shards
+    (match,) = (bson.decode(stage) for stage in divided.for_shards)
+    catalog_events, query = match["$match"]["$or"]
+    assert query == {"fullDocument.x": 1}
+    assert {"drop", "rename", "invalidate"} < set(catalog_events["operationType"]["$in"])
+    assert stages({"$match": {"x": 1}}, {"$match": {"y": 1}}).run_on_shards
+
+
+@pytest.mark.parametrize(
+    "match", [{"documentKey.x": 1}, {"$expr": {"$eq": ["$documentKey.x", 1]}}, {"$expr": {"$eq": ["$$ROOT", 1]}}]
+)
+def test_what_the_router_completes_is_not_matched_on_shards(match: dict[str, Any]) -> None:
+    assert stages({"$match": match}).for_shards == ()
+    assert not stages({"$match": match}).run_on_shards
+
+
+def test_nothing_runs_on_shards_before_documents_are_looked_up() -> None:
+    assert stages({"$match": {"fullDocument.x": 1}}, needs_images=True).for_shards == ()
+
+
+def specification(**given: Any) -> Specification:  # noqa: ANN401 - options of any type
+    parsed = Specification.parse(pipeline({"$changeStream": given}).stages[0])
+    assert parsed is not None
+    return parsed
+
+
+def test_which_documents_are_needed() -> None:
+    assert not specification().needs_images
+    assert not specification(fullDocument="default", fullDocumentBeforeChange="off").needs_images
+    assert specification(fullDocument="updateLookup").needs_images
+    assert specification(fullDocumentBeforeChange="whenAvailable").needs_images
+
+
+def test_which_token_must_be_found() -> None:
+    event = {"_data": "826B02D43C000000012B022C0100296E5A1004EC86AF65B89A489DB40094343625336B461E5F6964002B140004"}
+    mark, invalidation = {"_data": "826B02D43B000000172B0229296E04"}, {"_data": "826B02D43C000000102B022C0100296F04"}
+    assert specification(resumeAfter=event).must_be_found is not None
+    assert specification(startAfter=event).must_be_found is not None
+    assert specification(resumeAfter=event, startAfter=event).must_be_found is None
+    assert specification(resumeAfter=mark).must_be_found is None
+    assert specification(startAfter=invalidation).must_be_found is None
+    assert specification().must_be_found is None
+    assert Specification.parse(pipeline({"$changeStream": 5}).stages[0]) is None
