@@ -14,6 +14,7 @@ from pymongo.change_stream import ChangeStream
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
+from tests.fail_points import fail_point
 from tests.integration.routers import extra_router
 from tests.integration.sharded import LOWER, SPLIT_AT, UPPER, Document, Documents
 from tests.integration.waiting import eventually
@@ -274,6 +275,17 @@ def test_a_stage_must_keep_the_token(placed: Documents) -> None:
             take(stream, 1)
     assert raised.value.code == 280
     assert raised.value.has_error_label("NonResumableChangeStreamError")
+
+
+@pytest.mark.parametrize("code", [91, 133, 234, 150])
+def test_a_driver_resumes_after_an_error(client: Client, placed: Documents, code: int) -> None:
+    """The errors are ShutdownInProgress, FailedToSatisfyReadPreference, RetryChangeStream, StaleEpoch."""
+    with placed.watch(max_await_time_ms=500) as stream:
+        insert(placed, 1)
+        take(stream, 1)
+        with fail_point(client, "failGetMoreAfterCursorCheckout", {"times": 1}, errorCode=code):
+            insert(placed, 2)
+            assert brief(take(stream, 1)) == [("insert", 2)]
 
 
 @pytest.mark.parametrize(("name", "code"), [("system.views", 73), ("view", 166)])

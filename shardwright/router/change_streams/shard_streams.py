@@ -17,6 +17,7 @@ from shardwright.router.change_streams.tokens import ResumeToken, after, token_i
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.cursors.get_more import GetMore
 from shardwright.router.cursors.remote import RemoteCursor
+from shardwright.router.placement.database_routing import CONFIG_SHARD
 from shardwright.router.reads.raw_elements import raw_elements
 from shardwright.router.reads.sort_order import sort_key_span, without_span
 from shardwright.router.replies.cursor_reply import CursorReply
@@ -163,6 +164,8 @@ class ShardStreams:
                 return  # another shard's event has had it read
             with trio.move_on_after(_TOPOLOGY_SECONDS_MAX) as limit:
                 try:
+                    # A no-op that is committed at once; the one for the read itself could take until the next flush.
+                    await self._context.oplogs.pass_time(CONFIG_SHARD, promise.time)
                     shard_ids = await self._context.shards.reload_as_of(as_of)
                 except CommandError as error:
                     logger.info("A change stream waits for the list of shards", error=str(error))

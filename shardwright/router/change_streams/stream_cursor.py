@@ -1,5 +1,6 @@
 """The cursor of a change stream: merged from all shards, and waiting for events as long as the client allows."""
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from typing import Final
@@ -8,7 +9,7 @@ import trio
 
 from shardwright.router.change_streams.catalog_events import INVALIDATE, operation_type
 from shardwright.router.change_streams.catalog_owner import CatalogOwner
-from shardwright.router.change_streams.errors import labelled, token_not_found
+from shardwright.router.change_streams.errors import token_not_found
 from shardwright.router.change_streams.event_view import EventView, Shown
 from shardwright.router.change_streams.merger import Event
 from shardwright.router.change_streams.shard_streams import ShardStreams
@@ -108,11 +109,10 @@ class ChangeStreamCursor:
         """Answer a ``getMore`` as soon as there is an event, or when the time to wait is over.
 
         Raises:
-            CommandError: a shard failed; labelled if the driver may resume the stream.
+            CommandError: a shard failed.
         """
         batch = Batch(get_more.batch_size)
-        with labelled():
-            await self._await_events(get_more, batch)
+        await self._await_events(get_more, batch)
         cursor_id = 0 if self.is_exhausted else get_more.cursor_id
         return self._reply(get_more, NEXT_BATCH, batch.documents, cursor_id)
 
@@ -124,7 +124,7 @@ class ChangeStreamCursor:
             # What is quiet for long is asked less often.
             quiet_seconds = trio.current_time() - self._last_event
             wait_seconds = min(max(quiet_seconds / 2, _WAIT_SECONDS_MIN), seconds_left)
-            await self._streams.read(get_more, int(wait_seconds * 1000), self._position)
+            await self._streams.read(get_more, math.ceil(wait_seconds * 1000), self._position)
             if self._streams.merger.has_events:
                 self._last_event = trio.current_time()
             await self._fill(get_more, batch)

@@ -1,6 +1,11 @@
 """``getMore``: the next batch of a cursor."""
 
+from contextlib import nullcontext
+
+from shardwright.router.change_streams.errors import labelled
+from shardwright.router.change_streams.stream_cursor import ChangeStreamCursor
 from shardwright.router.commands.command_registry import command
+from shardwright.router.context.fail_point_names import FAIL_GET_MORE
 from shardwright.router.cursors.get_more import GetMore
 from shardwright.router.cursors.session import CursorOwner
 from shardwright.router.operations.operation import Operation
@@ -21,5 +26,7 @@ async def get_more(operation: Operation) -> Reply:
     with cursors.checked_out(arguments.cursor_id, arguments.namespace, owner, operation.client) as entry:
         operation.targeted = tuple(remote.shard_id for remote in entry.cursor.remotes if not remote.is_exhausted)
         get_more = GetMore(request, operation.client, entry.id, arguments.batch_size, arguments.max_time_ms)
-        return await entry.cursor.next_batch(get_more)
+        with labelled() if isinstance(entry.cursor, ChangeStreamCursor) else nullcontext():
+            operation.context.fail_points.fail_if_on(FAIL_GET_MORE)
+            return await entry.cursor.next_batch(get_more)
     raise AssertionError("a checked out cursor answers or raises")

@@ -4,4 +4,7 @@ from typing import Final
 
 from shardwright.daemon.fail_command import FAIL_COMMAND
 
-FAIL_POINT_NAMES: Final = frozenset({FAIL_COMMAND})
+FAIL_GET_MORE: Final = "failGetMoreAfterCursorCheckout"
+"""Fails a ``getMore`` that has found its cursor, which ends the cursor."""
+
+FAIL_POINT_NAMES: Final = frozenset({FAIL_COMMAND, FAIL_GET_MORE})
