@@ -116,6 +116,10 @@ class EventMerger:
             if not source.events and (held_back is None or source.promise < held_back)
         ]
 
+    def promise_of(self, source: str) -> ResumeToken:
+        """What a source has promised last."""
+        return self._sources[source].promise
+
     def is_behind(self, source: str, token: ResumeToken) -> bool:
         """Whether a source holds back an event with a token."""
         return self._sources[source].promise < token

@@ -33,6 +33,10 @@ logger = get_logger("router.change_streams")
 TOPOLOGY: Final = ""
 """The name of the source that is the list of shards; no shard has it."""
 
+_LONG_WAIT_MS: Final = 100
+"""A shard that waits for longer is interrupted when another shard has an event. A mongod does not end the wait itself
+when it could promise more, and to open a cursor again takes a few milliseconds."""
+
 _TOPOLOGY_SECONDS_MAX: Final = 1.0
 """How long one read of a stream waits for the list of shards, for which the next one asks again."""
 
@@ -98,37 +102,9 @@ class ShardStreams:
         Raises:
             CommandError: a shard failed.
         """
-        held_back = self.merger.held_back
-        failures: list[CommandError] = []
-        async with trio.open_nursery() as nursery:
+        await _Round(self, get_more, wait_ms, position).run()
 
-            async def attempt(source: str, time: Timestamp | None) -> None:
-                try:
-                    if source == TOPOLOGY:
-                        await self._read_topology(get_more, time, position)
-                    else:
-                        await read_shard(source, time)
-                except CommandError as error:
-                    failures.append(error)
-                    nursery.cancel_scope.cancel()
-
-            async def read_shard(source: str, time: Timestamp | None) -> None:
-                has_passed = time is not None and await self._context.oplogs.pass_time(source, time)
-                newest = await self._read_shard(get_more, source, 1 if has_passed else wait_ms)
-                if newest is not None and time is None:
-                    for other in self.merger.behind(newest):
-                        if other == TOPOLOGY:
-                            nursery.start_soon(attempt, other, newest.time)
-                        else:  # whose cursor is being read, and ends its wait soon
-                            nursery.start_soon(self._context.oplogs.pass_time, other, newest.time)
-
-            for source in self.merger.wanted():
-                if source != TOPOLOGY or held_back is not None or self.merger.is_limited_by(TOPOLOGY):
-                    nursery.start_soon(attempt, source, None if held_back is None else held_back.time)
-        if failures:
-            raise failures[0]
-
-    async def _read_shard(self, get_more: GetMore, shard_id: str, wait_ms: int) -> ResumeToken | None:
+    async def read_shard(self, get_more: GetMore, shard_id: str, wait_ms: int) -> ResumeToken | None:
         """Read a shard's next batch; returns the token of its last event, None if it has no event.
 
         Raises:
@@ -144,7 +120,7 @@ class ShardStreams:
         remote.id = cursor.cursor_id
         return self._feed(shard_id, cursor)
 
-    async def _read_topology(self, get_more: GetMore, time: Timestamp | None, position: ResumeToken) -> None:
+    async def read_topology(self, get_more: GetMore, time: Timestamp | None, position: ResumeToken) -> None:
         """Read the list of shards as of a time, and open the stream on those that are new.
 
         While the config servers do not answer, the stream waits.
@@ -177,6 +153,22 @@ class ShardStreams:
                     await self._open(get_more, shard_id, self._command.specification.starting_at(position.time))
             self.merger.feed(TOPOLOGY, (), promise)
 
+    async def restart(self, get_more: GetMore, shard_id: str) -> None:
+        """Open the stream of a shard again where it stands, after a read that was interrupted.
+
+        Raises:
+            CommandError: the shard failed.
+        """
+        self._context.cursors.kill_remotes([self._remotes[shard_id]])
+        promise, specification = self.merger.promise_of(shard_id), self._command.specification
+        is_time = promise.is_high_water_mark
+        stage = specification.starting_at(promise.time) if is_time else specification.starting_after(promise)
+        await self._open(get_more, shard_id, stage)
+
+    async def pass_time(self, shard_id: str, time: Timestamp) -> bool:
+        """Have a shard pass a cluster time, see `OplogAdvancer.pass_time`."""
+        return await self._context.oplogs.pass_time(shard_id, time)
+
     async def _open(self, get_more: GetMore, shard_id: str, stage: bytes) -> None:
         frame = self._command.frame(stage, raw_elements(get_more.request, (LSID,)))
         reply = await self._context.sender.send(shard_id, frame, preference=self._command.preference, may_repeat=True)
@@ -194,6 +186,79 @@ class ShardStreams:
             promise = ResumeToken.high_water_mark(after(promise.time))
         self.merger.feed(shard_id, events, promise)
         return events[-1].token if events else None
+
+
+class _Round:
+    """One read of all sources that have to be read.
+
+    Args:
+        streams: the sources.
+        get_more: the client's.
+        wait_ms: how long shards may wait for events.
+        position: what has been returned.
+    """
+
+    def __init__(self, streams: ShardStreams, get_more: GetMore, wait_ms: int, position: ResumeToken) -> None:
+        self._streams = streams
+        self._get_more = get_more
+        self._wait_ms = wait_ms
+        self._position = position
+        self._waiting: dict[str, trio.CancelScope] = {}
+        self._failures: list[CommandError] = []
+
+    async def run(self) -> None:
+        """Read them.
+
+        Raises:
+            CommandError: a shard failed.
+        """
+        merger = self._streams.merger
+        time = None if merger.held_back is None else merger.held_back.time
+        async with trio.open_nursery() as nursery:
+            for source in merger.wanted():
+                if source != TOPOLOGY or time is not None or merger.is_limited_by(TOPOLOGY):
+                    nursery.start_soon(self._attempt, nursery, source, time)
+        if self._failures:
+            raise self._failures[0]
+
+    async def _attempt(self, nursery: trio.Nursery, source: str, time: Timestamp | None) -> None:
+        """Read one source, which holds back an event of that time if it is not None."""
+        try:
+            if source == TOPOLOGY:
+                await self._streams.read_topology(self._get_more, time, self._position)
+            elif time is not None and await self._streams.pass_time(source, time):
+                await self._streams.read_shard(self._get_more, source, 1)
+            else:
+                await self._wait(nursery, source)
+        except CommandError as error:
+            self._failures.append(error)
+            nursery.cancel_scope.cancel()
+
+    async def _wait(self, nursery: trio.Nursery, shard_id: str) -> None:
+        """Let a shard wait for events; those that it gets are not to wait for other shards.
+
+        Raises:
+            CommandError: the shard failed.
+        """
+        newest = None
+        with trio.CancelScope() as scope:
+            self._waiting[shard_id] = scope
+            newest = await self._streams.read_shard(self._get_more, shard_id, self._wait_ms)
+        del self._waiting[shard_id]
+        if scope.cancelled_caught:
+            await self._streams.restart(self._get_more, shard_id)
+        elif newest is not None:
+            for other in self._streams.merger.behind(newest):
+                if other == TOPOLOGY:
+                    nursery.start_soon(self._attempt, nursery, other, newest.time)
+                else:
+                    nursery.start_soon(self._hasten, other, newest.time)
+
+    async def _hasten(self, shard_id: str, time: Timestamp) -> None:
+        """Have a shard that waits for events pass a time, and not wait much longer."""
+        has_passed = await self._streams.pass_time(shard_id, time)
+        if has_passed and self._wait_ms > _LONG_WAIT_MS and shard_id in self._waiting:
+            self._waiting[shard_id].cancel()
 
 
 def _promise(cursor: CursorReply) -> ResumeToken:

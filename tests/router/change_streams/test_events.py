@@ -9,19 +9,14 @@ from shardwright.router.change_streams.catalog_events import database_of, namesp
 from shardwright.router.change_streams.client_stages import ClientStages
 from shardwright.router.change_streams.document_keys import with_shard_key
 from shardwright.router.change_streams.specification import Specification
-from shardwright.router.reads.pipeline import Pipeline
 from shardwright.sharding.shard_key import ShardKeyPattern
-from tests.router.reads.requests import request
+from tests.router.reads.pipelines import pipeline_of
 
 NS = {"db": "d", "coll": "a.b"}
 
 
-def pipeline(*stages: dict[str, Any]) -> Pipeline:
-    return Pipeline.parse(request({"aggregate": "c", "pipeline": list(stages), "$db": "d"}))
-
-
 def stages(*given: dict[str, Any], needs_images: bool = False) -> ClientStages:
-    return ClientStages.of(pipeline(*given).stages, needs_images=needs_images)
+    return ClientStages.of(pipeline_of(*given).stages, needs_images=needs_images)
 
 
 def test_what_an_event_is_about() -> None:
@@ -88,7 +83,7 @@ def test_nothing_runs_on_shards_before_documents_are_looked_up() -> None:
 
 
 def specification(**given: Any) -> Specification:  # noqa: ANN401 - options of any type
-    parsed = Specification.parse(pipeline({"$changeStream": given}).stages[0])
+    parsed = Specification.parse(pipeline_of({"$changeStream": given}).stages[0])
     assert parsed is not None
     return parsed
 
@@ -109,4 +104,4 @@ def test_which_token_must_be_found() -> None:
     assert specification(resumeAfter=mark).must_be_found is None
     assert specification(startAfter=invalidation).must_be_found is None
     assert specification().must_be_found is None
-    assert Specification.parse(pipeline({"$changeStream": 5}).stages[0]) is None
+    assert Specification.parse(pipeline_of({"$changeStream": 5}).stages[0]) is None

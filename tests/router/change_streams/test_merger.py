@@ -2,24 +2,18 @@
 
 from dataclasses import dataclass, field
 
-import bson
-from bson.timestamp import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.router.change_streams.merger import Event, EventMerger
 from shardwright.router.change_streams.tokens import ResumeToken
+from tests.router.change_streams.tokens import mark, token
 
 SOURCES = ("a", "b", "c")
 
 
-def mark(time: int) -> ResumeToken:
-    return ResumeToken.high_water_mark(Timestamp(1, time))
-
-
 def event(source: str, time: int) -> Event:
-    data = mark(time).data.replace("2B0229296E04", "2B022C0100296E04")
-    return Event(source, ResumeToken(data, bson.encode({"_data": data})), source.encode())
+    return Event(source, token(time), source.encode())
 
 
 def _identity(one: Event) -> tuple[str, str]:

@@ -7,7 +7,6 @@ import bson
 import pytest
 import trio
 import trio.testing
-from bson.timestamp import Timestamp
 
 from shardwright.router.change_streams.catalog_events import CATALOG_EVENTS
 from shardwright.router.change_streams.merger import Event, EventMerger
@@ -17,18 +16,10 @@ from shardwright.router.cursors.get_more import GetMore
 from shardwright.sharding.clock import VectorClock
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import OpMsg
+from tests.router.change_streams.tokens import mark, token
 from tests.router.reads.requests import request
 
 PRIMARY, OTHER = "primary", "other"
-
-
-def mark(time: int) -> ResumeToken:
-    return ResumeToken.high_water_mark(Timestamp(1, time))
-
-
-def token(time: int, *, invalidates: bool = False) -> ResumeToken:
-    data = mark(time).data.replace("2B0229296E04", f"2B022C010029{'6F' if invalidates else '6E'}04")
-    return ResumeToken(data, bson.encode({"_data": data}))
 
 
 def event(time: int, kind: str = "insert", source: str = PRIMARY) -> Event:
