@@ -19,14 +19,14 @@ from shardwright.router.cursors.get_more import GetMore
 from shardwright.router.cursors.remote import RemoteCursor
 from shardwright.router.placement.database_routing import CONFIG_SHARD
 from shardwright.router.reads.raw_elements import raw_elements
-from shardwright.router.reads.sort_order import sort_key_span, without_span
+from shardwright.router.reads.sort_order import sort_key_span
 from shardwright.router.replies.cursor_reply import CursorReply
 from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.sharding.timestamps import pack_timestamp, unpack_timestamp
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
-from shardwright.wire.rawbson import encode_elements
+from shardwright.wire.rawbson import encode_elements, without_spans
 
 logger = get_logger("router.change_streams")
 
@@ -267,4 +267,4 @@ def _promise(cursor: CursorReply) -> ResumeToken:
 
 def _event(shard_id: str, document: bytes) -> Event:
     span = sort_key_span(document)
-    return Event(shard_id, token_in_sort_key(document, span), without_span(document, span))
+    return Event(shard_id, token_in_sort_key(document, span), without_spans(document, [span]))

@@ -34,6 +34,7 @@ async def aggregate(operation: Operation) -> Reply:
     pipeline = Pipeline.parse(request)
     has_collection = next(iter(request.fields.values()))[0] == STRING
     if pipeline.first == CHANGE_STREAM:
+        check_stages(pipeline)
         about = operation.namespace if has_collection else str(Namespace.collectionless_aggregate(request.db))
         return await open_change_stream(operation, pipeline, about)
     if not has_collection:
