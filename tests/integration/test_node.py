@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pymongo.database import Database
 
-from tests.integration.sharded import Document, Documents, shard_by_range
+from tests.integration.sharded import UPPER, Document, Documents, shard_by_range, shard_collection
 from tests.local_cluster import RunningCluster
 
 SCRIPTS = Path(__file__).parent / "node"
@@ -29,6 +29,14 @@ def run_node(script: str, *arguments: str) -> str:
 @pytest.mark.parametrize("options", ["", "?compressors=zlib", "?loadBalanced=false&retryWrites=false"])
 def test_reads_and_writes(cluster: RunningCluster, ranged: Documents, options: str) -> None:
     assert run_node("crud.mjs", cluster.uri + options, ranged.database.name, ranged.name) == "done\n"
+
+
+def test_gridfs(cluster: RunningCluster, database: Database[Document]) -> None:
+    shard_collection(database, "files.chunks", {"files_id": 1, "n": 1})
+    admin, namespace, middle = database.client.admin, f"{database.name}.files.chunks", {"files_id": 500, "n": 0}
+    admin.command("split", namespace, middle=middle)
+    admin.command("moveChunk", namespace, find=middle, to=UPPER)
+    assert run_node("gridfs.mjs", cluster.uri, database.name, "files") == "done\n"
 
 
 def test_an_application_with_mongoose(cluster: RunningCluster, database: Database[Document]) -> None:
