@@ -49,6 +49,8 @@ assert.eq(c.find({ k: { $gte: 88 } }).toArray().map((each) => each.k).sort(), [8
 assert.eq(c.aggregate([{ $match: { even: true } }, { $sort: { k: -1 } }, { $limit: 2 }, { $project: { _id: 1 } }]).toArray(), [{ _id: 90 }, { _id: 88 }], "aggregate");
 assert.eq(c.explain().find({ k: 60 }).finish().queryPlanner.winningPlan.stage, "SINGLE_SHARD", "explain");
 assert.eq(c.runCommand("count").n, 90, "runCommand");
+const reduced = c.mapReduce(function () { emit(this.even === true, 1); }, function (key, values) { return Array.sum(values); }, { out: { inline: 1 } });
+assert.eq(reduced.results.map((each) => [each._id, each.value]).sort(), [[false, 44], [true, 46]], "mapReduce");
 
 // Indexes
 assert.eq(c.createIndex({ a: 1 }), "a_1", "createIndex");
@@ -74,6 +76,7 @@ assert.eq(c.latencyStats().map((each) => each.shard).sort(), shards, "latencySta
 assert.eq(c.validate().valid, true, "validate");
 assert.eq(c.getShardVersion().ok, 1, "getShardVersion");
 assert.eq(Object.keys(c.getShardDistribution().value).filter((key) => key.startsWith("Shard ")).length, 2, "getShardDistribution");
+for (const size of ["dataSize", "storageSize", "totalIndexSize", "totalSize"]) assert(c[size]() > 0, size);
 c.find({ a: 2 }).toArray();
 assert.eq(c.getPlanCache().clear().ok, 1, "getPlanCache");
 
@@ -111,8 +114,6 @@ test.plain.insertOne({ a: 1 });
 assert.eq(test.plain.renameCollection("renamed").ok, 1, "renameCollection");
 assert.eq(test.renamed.convertToCapped(10000).ok, 1, "convertToCapped");
 assert.eq(test.renamed.isCapped(), true, "the converted collection");
-for (const size of ["dataSize", "storageSize", "totalIndexSize", "totalSize"])
-  assert(test.renamed[size]() > 0, size);
 assert.failsWith(() => c.convertToCapped(10000), 20);
 assert.eq(c.drop(), true, "drop");
 test.dropDatabase();

@@ -25,6 +25,15 @@ assert.failsWith(() => test.killOp("nonsense"), 28625);
 assert.eq(test.getLastError(), null, "getLastError");
 assert.eq(test.getLastErrorObj().ok, 0, "getLastErrorObj");
 
+// Logs; a router profiles nothing
+assert.eq(test.setLogLevel(1, "query").ok, 1, "setLogLevel");
+assert.eq(test.getLogComponents().query.verbosity, 1, "getLogComponents");
+test.setLogLevel(-1, "query");
+const slow = test.getProfilingStatus().slowms;
+assert.eq(test.setProfilingLevel(0, { slowms: slow + 1 }).slowms, slow, "setProfilingLevel");
+assert.eq(test.setProfilingLevel(0, { slowms: slow }).slowms, slow + 1, "getProfilingStatus");
+assert.failsWith(() => test.setProfilingLevel(1), 2);
+
 // Collections
 assert.eq(test.createCollection("made", { validator: { a: { $gt: 0 } } }).ok, 1, "createCollection");
 test.getCollection("made").insertMany([{ a: 1 }, { a: 2 }]);
