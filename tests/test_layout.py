@@ -85,11 +85,13 @@ ROOMS: Final[dict[str, dict[str, set[str]]]] = {
         "processes": {"context", "cursors"},
         "operations": {"context", "cursors", "pipelines", "placement", "reads", "replies", "routing", "writes"},
         "change_streams": {"context", "cursors", "operations", "placement", "reads", "replies", "routing"},
+        "joins": {"cursors", "operations", "pipelines", "reads", "replies", "sending"},
         "commands": {
             "change_streams",
             "context",
             "cursors",
             "ddl",
+            "joins",
             "operations",
             "pipelines",
             "placement",

@@ -42,8 +42,6 @@ def uuids(mongod: Client, database: Database[Document]) -> list[Any]:
 @pytest.mark.parametrize(
     ("stage", "code"),
     [
-        (JOIN, ErrorCode.CommandNotSupported),
-        ({"$unionWith": {"coll": "source", "pipeline": [JOIN]}}, ErrorCode.CommandNotSupported),
         ({"$out": "target"}, OUT_TO_SHARDED),
     ],
 )
@@ -78,7 +76,20 @@ def test_a_collection_sharded_since_is_merged_into_on_all_shards(
     assert sum(stored) == 12
 
 
-def test_explain_fails_likewise(database: Database[Document], seen: Database[Document]) -> None:
+@pytest.mark.parametrize(
+    ("stage", "count"),
+    [(JOIN, 10), ({"$unionWith": {"coll": "source", "pipeline": [JOIN]}}, 20), ({"$unionWith": "target"}, 20)],
+)
+def test_a_collection_sharded_since_is_joined(
+    database: Database[Document], seen: Database[Document], stage: dict[str, Any], count: int
+) -> None:
+    shard_and_move(database)
+    found = list(seen.source.aggregate([stage]))
+    assert len(found) == count
+    assert all(each["x"] == [{"_id": each["_id"]}] for each in found if "x" in each)
+
+
+def test_explain_of_a_join_is_refused(database: Database[Document], seen: Database[Document]) -> None:
     shard_and_move(database)
     with pytest.raises(OperationFailure) as failure:
         seen.command("aggregate", "source", pipeline=[JOIN], explain=True)
@@ -89,8 +100,7 @@ def test_a_collection_that_is_unsharded_again_can_be_used_again(
     database: Database[Document], seen: Database[Document]
 ) -> None:
     shard_and_move(database)
-    with pytest.raises(OperationFailure):
-        seen.source.aggregate([JOIN])
+    assert len(list(seen.source.aggregate([JOIN, {"$match": {"x": {"$ne": []}}}]))) == 10
     database.target.drop()
     database.target.insert_one({"_id": 3})
     assert [each["_id"] for each in seen.source.aggregate([JOIN, {"$match": {"x": {"$ne": []}}}])] == [3]
@@ -132,9 +142,7 @@ def test_documents_without_a_collection_are_joined(database: Database[Document],
     pipeline: list[dict[str, Any]] = [{"$documents": [{"_id": 3}]}, JOIN]
     assert [each["x"] for each in seen.aggregate(pipeline)] == [[{"_id": 3}]]
     shard_and_move(database)
-    with pytest.raises(OperationFailure) as failure:
-        seen.aggregate(pipeline)
-    assert failure.value.code == ErrorCode.CommandNotSupported
+    assert [each["x"] for each in seen.aggregate(pipeline)] == [[{"_id": 3}]]
 
 
 def test_a_target_sharded_and_moved_while_a_merge_runs(database: Database[Document], upper_mongod: Client) -> None:

@@ -152,9 +152,10 @@ def test_groups_over_a_view_are_merged(views: Database[Document]) -> None:
     assert found["documents"] == expected["documents"] != []
 
 
-def test_other_collections_that_are_sharded_are_refused(views: Database[Document]) -> None:
-    command: Document = {"aggregate": "joined_sharded", "pipeline": [{"$unionWith": "sharded"}], "cursor": {}}
-    assert answer(views, command)["code"] == ErrorCode.CommandNotSupported
+def test_other_collections_that_are_sharded_are_joined(views: Database[Document]) -> None:
+    command: Document = {"pipeline": [{"$unionWith": "sharded"}, {"$sort": {"_id": 1}}], "cursor": {}}
+    found, expected = (answer(views, {"aggregate": f"joined_{kind}", **command}) for kind in ("sharded", "copy"))
+    assert found["documents"] == expected["documents"] != []
 
 
 def test_the_collation_is_that_of_the_view(views: Database[Document]) -> None:

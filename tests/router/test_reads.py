@@ -223,18 +223,6 @@ class TestAggregate:
         db.whole.aggregate([{"$match": {"g": 1}}, {"$out": "copied"}])
         assert db.copied.count_documents({}) == db.whole.count_documents({"g": 1})
 
-    @pytest.mark.parametrize(
-        "stage",
-        [
-            {"$lookup": {"from": "ranged", "localField": "k", "foreignField": "k", "as": "same"}},
-            {"$unionWith": "ranged"},
-        ],
-    )
-    def test_a_collection_that_is_not_all_there_is_refused(self, db: Database, stage: dict[str, Any]) -> None:
-        with pytest.raises(OperationFailure, match="it is sharded") as failed:
-            db.whole.aggregate([stage])
-        assert failed.value.code == 115
-
     def test_statistics_say_of_which_shard_they_are(self, cluster: RunningCluster, db: Database) -> None:
         first, second = sorted(cluster.shards)
         counts = {each["shard"]: each["count"] for each in db.ranged.aggregate([{"$collStats": {"count": {}}}])}

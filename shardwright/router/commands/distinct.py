@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardwright.router.commands.command_registry import command
+from shardwright.router.joins.any_aggregate import aggregate_view
 from shardwright.router.operations.missing import unless_missing
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.retry import with_routing
 from shardwright.router.operations.scatter import forwarded, scatter, send_to_one
-from shardwright.router.operations.view_reads import aggregate_view
 from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.reads.distinct import merge_values, merging_aggregate
 from shardwright.router.reads.find_arguments import collation_of

@@ -6,12 +6,12 @@ from bson.timestamp import Timestamp
 
 from shardwright.router.commands.command_registry import command
 from shardwright.router.cursors.merged import MergedCursor
+from shardwright.router.joins.any_aggregate import aggregate_view
 from shardwright.router.operations.cursor_opening import answer_first_batch, open_on_one_shard, open_on_shards
 from shardwright.router.operations.missing import check_is_missing
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.retry import with_routing
 from shardwright.router.operations.scatter import forwarded
-from shardwright.router.operations.view_reads import aggregate_view
 from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.reads.find_arguments import (
     FindArguments,

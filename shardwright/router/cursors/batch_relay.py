@@ -45,7 +45,7 @@ def relay_for(get_more: GetMore, *, is_last: bool) -> "BatchRelay | None":
         is_last: see `BatchRelay`.
     """
     client = get_more.client
-    if not client.is_answered_verbatim:
+    if client is None or not client.is_answered_verbatim:
         return None
     request_id = get_more.request.message.request_id
     return BatchRelay(client.stream, response_to=request_id, cursor_id=get_more.cursor_id, is_last=is_last)

@@ -32,3 +32,17 @@ class Cursor(Protocol):
         Raises:
             CommandError: a shard failed; the cursor is no longer usable, unless the error is about the arguments.
         """
+
+
+class OpeningCursor(Cursor, Protocol):
+    """A cursor whose replies are made by the router, the first one too."""
+
+    async def first_batch(self, opening: GetMore) -> list[bytes]:
+        """The documents of the first batch; of the default number if none is given.
+
+        Raises:
+            CommandError: a shard failed.
+        """
+
+    def first_reply(self, opening: GetMore, documents: list[bytes], cursor_id: int) -> bytes:
+        """The reply to the command that opened the cursor; ``cursor_id`` is 0 if it is exhausted."""

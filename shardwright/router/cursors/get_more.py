@@ -27,7 +27,7 @@ class GetMore:
 
     Attributes:
         request: the client's command.
-        client: the connection that sent it.
+        client: the connection that sent it; None if the router reads the cursor for itself.
         cursor_id: the router's id for the cursor, to appear in the reply while the cursor is not exhausted; 0 while it
             has none.
         batch_size: how many documents at most, None for as many as fit.
@@ -35,7 +35,7 @@ class GetMore:
     """
 
     request: Request
-    client: ClientConnection
+    client: ClientConnection | None
     cursor_id: int = 0
     batch_size: int | None = None
     max_time_ms: int | None = None

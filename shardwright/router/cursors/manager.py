@@ -128,6 +128,12 @@ class CursorManager:
             else:
                 UNREAD_REPLIES.holdings.keep(entry, entry.cursor.held_bytes, client)
 
+    def take(self, cursor_id: int) -> Cursor:
+        """Give up a cursor that was just opened: the caller reads it and ends it."""
+        entry = self._cursors.pop(cursor_id)
+        UNREAD_REPLIES.holdings.drop(entry)
+        return entry.cursor
+
     def kill(self, cursor_id: int, db: str | None = None) -> bool:
         """End a cursor, interrupting its reader.
 

@@ -46,6 +46,7 @@ async def run_aggregate(operation: Operation, cursor_namespace: str) -> Reply:
 
     Raises:
         ShardedViewError: it is not a collection but a view that no shard can run alone.
+        JoinNeededError: no shard has all collections that it reads.
         CommandError: it failed.
     """
     request = operation.request

@@ -6,8 +6,8 @@ from typing import Final
 
 import trio
 
+from shardwright.router.cursors.cursor import OpeningCursor
 from shardwright.router.cursors.get_more import GetMore
-from shardwright.router.cursors.merged import MergedCursor
 from shardwright.router.cursors.remote import RemoteCursor
 from shardwright.router.cursors.session import CursorOwner
 from shardwright.router.cursors.single_shard import SingleShardCursor
@@ -124,17 +124,17 @@ async def open_on_shards(
 
 async def answer_first_batch(
     operation: Operation,
-    cursor: MergedCursor,
+    cursor: OpeningCursor,
     batch_size: int | None,
     *,
     is_single_batch: bool = False,
     is_immortal: bool = False,
 ) -> bytes:
-    """Answer the command that opened a merged cursor, and keep the cursor unless it is exhausted.
+    """Answer the command that opened a cursor of the router's own, and keep the cursor unless it is exhausted.
 
     Args:
         operation: the command.
-        cursor: the merged cursor.
+        cursor: the cursor.
         batch_size: documents to return now, None for the default number.
         is_single_batch: close the cursor after this batch.
         is_immortal: the cursor has no idle timeout.

@@ -9,6 +9,7 @@ from shardwright.router.operations.operation import Operation
 from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.placement.stale_routing import StaleRoutingError
 from shardwright.router.reads.pipeline import Pipeline
+from shardwright.router.replies.shard_reply import JoinNeededError
 from shardwright.sharding.involved_namespaces import INVOLVED_NAMESPACES, involved_namespaces_element
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -64,8 +65,9 @@ async def foreign_collections(
         create_databases: create missing databases of collections that are written, on ``shard``.
 
     Raises:
-        CommandError: CommandNotSupported, ``shard`` does not have all of some collection; 28769, the target of
-            ``$out`` is sharded; the shard can't be reached.
+        JoinNeededError: ``shard`` does not have all of some collection that is read.
+        CommandError: CommandNotSupported, it does not have all of one that is written; 28769, the target of ``$out`` is
+            sharded; the shard can't be reached.
     """
     named = pipeline.involved_namespaces(operation.request.db)
     if not named:
@@ -84,7 +86,7 @@ async def foreign_collections(
         if not _is_on(routing, shard) or (is_written and not is_checked_by_shard):
             routing = await routing_cache.latest(routing)  # no shard checks that this is still so
         if not _is_on(routing, shard):
-            raise _refusal(routing, shard, is_out=is_written and "$out" in pipeline.names)
+            raise _refusal(routing, shard, is_written=is_written, is_out=is_written and "$out" in pipeline.names)
         found.append(routing)
     if not is_checked_by_shard:
         return ForeignCollections(tuple(found))
@@ -96,12 +98,14 @@ def _is_on(routing: CollectionRouting, shard: str) -> bool:
     return not routing.is_sharded and routing.primary == shard
 
 
-def _refusal(routing: CollectionRouting, shard: str, *, is_out: bool) -> CommandError:
+def _refusal(routing: CollectionRouting, shard: str, *, is_written: bool, is_out: bool) -> CommandError:
     if routing.is_sharded and is_out:
         return CommandError(OUT_TO_SHARDED, f"{routing.namespace} cannot be sharded")
     where = "it is sharded" if routing.is_sharded else f"it is on {routing.primary}"
-    return CommandError(
-        ErrorCode.CommandNotSupported,
+    message = (
         f"This aggregation runs on {shard} and names the collection {routing.namespace}, but {where}: a pipeline over "
-        "several shards may only filter and transform documents of one collection",
+        "several shards may only filter and transform documents of one collection"
     )
+    if is_written:
+        return CommandError(ErrorCode.CommandNotSupported, message)
+    return JoinNeededError(CommandError(ErrorCode.CommandNotSupported, message), frozenset({routing.namespace}))

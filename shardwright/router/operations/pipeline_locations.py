@@ -8,6 +8,7 @@ from shardwright.router.operations.operation import Operation
 from shardwright.router.pipelines.stages import WRITING
 from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.reads.pipeline import Pipeline, Stage
+from shardwright.router.replies.shard_reply import JoinNeededError
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
@@ -29,7 +30,9 @@ class LocatedStage:
         """The shard that has all of these collections, None if the stage may run anywhere.
 
         Raises:
-            CommandError: CommandNotSupported, no shard has; 28769, the target of ``$out`` is sharded.
+            JoinNeededError: no shard has, and the stage reads them.
+            CommandError: CommandNotSupported, no shard has, and the stage writes; 28769, the target of ``$out`` is
+                sharded.
         """
         shards = {routing.primary for routing in self.routings if not routing.is_sharded}
         sharded = next((routing for routing in self.routings if routing.is_sharded), None)
@@ -60,11 +63,12 @@ def refusal(routing: CollectionRouting, stage: Stage) -> CommandError:
         return CommandError(OUT_TO_SHARDED, f"{routing.namespace} cannot be sharded")
     where = "it is sharded" if routing.is_sharded else f"it is on {routing.primary}"
     verb = "write to" if stage.name in WRITING else "read"
-    return CommandError(
+    error = CommandError(
         ErrorCode.CommandNotSupported,
         f"{stage.name} would {verb} the collection {routing.namespace}, but {where}: the other collections of a stage "
         "have to be unsharded and on one shard",
     )
+    return error if stage.name in WRITING else JoinNeededError(error, frozenset({routing.namespace}))
 
 
 async def _routing(operation: Operation, namespace: str) -> CollectionRouting | None:

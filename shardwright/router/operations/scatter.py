@@ -46,6 +46,7 @@ async def send_to_one(
     Raises:
         StaleRoutingError: the shard refused the versions.
         ShardedViewError: it cannot run a read of a view alone.
+        JoinNeededError: a pipeline reads collections that the shard does not have.
         CommandError: the shard could not be reached.
     """
     operation.targeted = (shard_id,)
@@ -53,6 +54,7 @@ async def send_to_one(
     if reply.error is not None:
         reply.raise_if_stale()
         reply.raise_if_view()
+        reply.raise_if_join_needed()
     return reply
 
 

@@ -29,6 +29,7 @@ _KNOWN: Final = frozenset(
         b"readConcern",
         b"writeConcern",
         b"maxTimeMSOpOnly",
+        b"mayBypassWriteBlocking",  # from mongods that read a cursor of the router
     }
 )
 

@@ -28,6 +28,18 @@ class Stage:
     raw: bytes
     span: Span
 
+    @classmethod
+    def parse(cls, raw: bytes) -> "Stage":
+        """Read a stage.
+
+        Raises:
+            CommandError: 40323, it has not exactly one field.
+        """
+        fields = list(spans(raw))
+        if len(fields) != 1:
+            raise CommandError(NOT_ONE_FIELD, "A pipeline stage specification object must contain exactly one field.")
+        return cls(fields[0][0].decode(errors="replace"), raw, fields[0][1])
+
     @property
     def specification(self) -> Any:  # noqa: ANN401 - each stage has its own
         """The specification of the stage, decoded."""
@@ -90,8 +102,4 @@ def _stages(body: bytes, pipeline: Span) -> Iterator[Stage]:
     for name, (kind, _, start, end) in spans(body, pipeline[2]):
         if kind != OBJECT:
             raise wrong_type(f"aggregate.pipeline.{name.decode(errors='replace')}", kind, "object")
-        raw = body[start:end]
-        fields = list(spans(raw))
-        if len(fields) != 1:
-            raise CommandError(NOT_ONE_FIELD, "A pipeline stage specification object must contain exactly one field.")
-        yield Stage(fields[0][0].decode(errors="replace"), raw, fields[0][1])
+        yield Stage.parse(body[start:end])

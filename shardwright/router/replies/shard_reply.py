@@ -40,6 +40,20 @@ class ShardedViewError(Exception):
         self.body = body
 
 
+class JoinNeededError(CommandError):
+    """No shard has all collections that a pipeline reads.
+
+    Args:
+        error: how the pipeline is refused where the router cannot join collections.
+        elsewhere: the collections that the shard that would run it does not have; empty if it is not known which of
+            them these are.
+    """
+
+    def __init__(self, error: CommandError, elsewhere: frozenset[str] = frozenset()) -> None:
+        super().__init__(error.code, error.message, labels=error.labels)
+        self.elsewhere = elsewhere
+
+
 class ShardReply:
     """The reply of one shard.
 
@@ -139,6 +153,11 @@ class ShardReply:
         """Raise `ShardedViewError` if the shard cannot run a read of a view alone."""
         if self.error is not None and self.error.code == ErrorCode.CommandOnShardedViewNotSupportedOnMongod:
             raise ShardedViewError(self.error, self.body)
+
+    def raise_if_join_needed(self) -> None:
+        """Raise `JoinNeededError` if a pipeline reads a collection that the shard does not have all of."""
+        if self.error is not None and "involvedNamespace" in self.error.extra:
+            raise JoinNeededError(self.error)
 
     def raise_for_error(self) -> None:
         """Raise the shard's error: `StaleRoutingError` for a routing version, else a `CommandError`."""

@@ -59,7 +59,7 @@ class InvolvedNamespace:
         Raises:
             StaleError: a version does not match, or the namespace is unknown and has to be refreshed.
             CommandError: it is not on this shard alone: CommandOnShardedViewNotSupportedOnMongod if the router can
-                resolve the view, else CommandNotSupported.
+                resolve the view, else CommandNotSupported, with the namespace if the router can join it.
         """
         self._check_versions(body)
         if self.state.table is not None:
@@ -88,6 +88,7 @@ class InvolvedNamespace:
             ErrorCode.CommandNotSupported,
             f"This aggregation involves the collection {self.state.namespace}, but {reason}: other collections of a "
             "pipeline have to be unsharded and on the shard that runs it",
+            extra={} if self.is_written else {"involvedNamespace": self.state.namespace},
         )
 
 

@@ -1,0 +1,76 @@
+"""Aggregations wherever their data is: on shards, on the collection beneath a view, or joined by the router."""
+
+from shardwright.router.joins.joined_aggregate import answer_joined
+from shardwright.router.operations.aggregation import run_aggregate
+from shardwright.router.operations.collectionless import run_without_collection
+from shardwright.router.operations.merge_writes import merge_into, sharded_target
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.retry import ATTEMPTS_MAX
+from shardwright.router.reads.pipeline import Pipeline
+from shardwright.router.reads.resolved_view import ResolvedView
+from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.shard_reply import JoinNeededError, ShardedViewError
+from shardwright.wire.rawbson import STRING
+from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+
+
+async def aggregate_anywhere(operation: Operation, cursor_namespace: str) -> Reply:
+    """The reply to an aggregation.
+
+    Args:
+        operation: the aggregation.
+        cursor_namespace: of its cursor: the collection's, or the view's.
+
+    Raises:
+        CommandError: it failed.
+    """
+    try:
+        return await _run_or_join(operation, cursor_namespace)
+    except ShardedViewError as error:
+        return await aggregate_view(operation, error, cursor_namespace)
+
+
+@may_run_in_reactor
+async def aggregate_view(operation: Operation, error: ShardedViewError, cursor_namespace: str | None = None) -> Reply:
+    """Answer a read of a view by an aggregation on the collection beneath the view.
+
+    Args:
+        operation: the read.
+        error: the answer of the shard that could not run it alone.
+        cursor_namespace: of the cursor; None for the view's.
+
+    Raises:
+        CommandError: the read cannot be an aggregation, or it failed.
+    """
+    await in_own_task()
+    request = operation.request
+    for _ in range(ATTEMPTS_MAX):
+        request = ResolvedView.of(error.body).expand(request)
+        expanded = Operation(operation.context, operation.client, request)
+        try:
+            return await _run_or_join(expanded, cursor_namespace or operation.namespace)
+        except ShardedViewError as again:
+            error = again  # its collection has become a view in the meantime
+        finally:
+            operation.targeted = expanded.targeted
+            operation.retries += expanded.retries
+    raise error.error
+
+
+async def _run_or_join(operation: Operation, cursor_namespace: str) -> Reply:
+    """As `aggregate_anywhere`, but not on views.
+
+    Raises:
+        ShardedViewError: it is a view that no shard can run alone.
+        CommandError: it failed.
+    """
+    try:
+        if next(iter(operation.request.fields.values()))[0] != STRING:
+            return await run_without_collection(operation)
+        return await run_aggregate(operation, cursor_namespace)
+    except JoinNeededError as error:
+        pipeline = Pipeline.parse(operation.request)
+        target = await sharded_target(operation, pipeline)
+        if target is not None:
+            return await merge_into(operation, pipeline, target, cursor_namespace, aggregate_anywhere)
+        return await answer_joined(operation, cursor_namespace, error.elsewhere, aggregate_anywhere)

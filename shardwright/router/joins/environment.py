@@ -1,0 +1,209 @@
+"""What the parts of a joined aggregation share: how they read collections, and how they have a mongod compute."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from random import choice
+from typing import Final, TypeAlias
+
+import bson
+
+from shardwright.router.joins.routed_stream import RoutedStream
+from shardwright.router.joins.shard_stream import ShardStream
+from shardwright.router.joins.streams import DocumentStream
+from shardwright.router.operations.cursor_opening import open_on_shards
+from shardwright.router.operations.operation import Operation
+from shardwright.router.replies.own_reply import Reply
+from shardwright.sharding.namespace import Namespace
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.frames import next_request_id
+from shardwright.wire.limits import BSON_OBJECT_INTERNAL_BYTES_MAX
+from shardwright.wire.message import OpMsg, op_msg
+from shardwright.wire.rawbson import (
+    ARRAY,
+    EMPTY_DOCUMENT,
+    OBJECT,
+    STRING,
+    append,
+    array_of_documents,
+    element,
+    encode_elements,
+    from_elements,
+    index,
+    without,
+)
+from shardwright.wire.request import Request
+
+AggregateRunner: TypeAlias = Callable[[Operation, str], Awaitable[Reply]]
+"""Runs an aggregation wherever its data is; takes the operation and the name of its cursor."""
+
+COLLECTIONLESS: Final = ""
+"""In place of a collection's name: ``{aggregate: 1}``."""
+
+MEMORY_BYTES_MAX: Final = 100 * 1024 * 1024
+"""What one stage may hold in the router, as in a mongod (``internalDocumentSource…MaxMemoryBytes``)."""
+
+_NOT_FOR_OTHERS: Final = frozenset(
+    {
+        *(b"aggregate", b"pipeline", b"cursor", b"hint", b"explain", b"let", b"collation", b"$db"),
+        *(b"lsid", b"txnNumber", b"writeConcern", b"bypassDocumentValidation"),
+    }
+)
+"""Arguments of an aggregation that do not apply to the other collections that it reads."""
+
+_FOR_COMPUTING: Final = (b"allowDiskUse", b"comment", b"maxTimeMS")
+
+_BATCH_SIZE: Final = (1 << 31) - 1
+
+
+class JoinEnvironment:
+    """The surroundings of a joined aggregation.
+
+    Args:
+        operation: the aggregation.
+        run_aggregate: see below.
+        body: of the aggregation, with the read concern for all collections.
+        collation: see below.
+
+    Attributes:
+        operation: see above.
+        run_aggregate: runs another aggregation.
+        collation: the raw collation that all comparisons use.
+        is_collated: whether it is not the simple one.
+        variables: the elements of ``let`` by name.
+    """
+
+    def __init__(
+        self, operation: Operation, run_aggregate: AggregateRunner, body: bytes, collation: bytes, *, is_collated: bool
+    ) -> None:
+        self.operation = operation
+        self.run_aggregate = run_aggregate
+        self.collation = collation
+        self.is_collated = is_collated
+        let = operation.request.raw_object(b"let") or EMPTY_DOCUMENT
+        self.variables = {name: let[span[1] : span[3]] for name, span in index(let).items()}
+        self._others = without(body, _NOT_FOR_OTHERS)[4:-1]
+        fields = index(body)
+        self._computing = b"".join(body[fields[name][1] : fields[name][3]] for name in _FOR_COMPUTING if name in fields)
+
+    @property
+    def db(self) -> str:
+        """The database."""
+        return self.operation.request.db
+
+    async def read(
+        self, collection: str, stages: Sequence[bytes], variables: dict[bytes, bytes] | None = None
+    ) -> DocumentStream:
+        """Aggregate another collection, wherever it is.
+
+        Args:
+            collection: its name, or `COLLECTIONLESS`.
+            stages: raw.
+            variables: elements of ``let`` by name, besides those of the aggregation.
+
+        Raises:
+            CommandError: it failed.
+        """
+        let = b"".join({**self.variables, **(variables or {})}.values())
+        body = self._command(collection, stages, let, encode_elements({"cursor": {}}) + self._others)
+        if collection == COLLECTIONLESS:
+            namespace = str(Namespace.collectionless_aggregate(self.db))
+        else:
+            namespace = f"{self.db}.{collection}"
+        return await self.run(body, namespace)
+
+    async def run(self, body: bytes, namespace: str) -> DocumentStream:
+        """Run an aggregation wherever its data is.
+
+        Args:
+            body: the command.
+            namespace: of its cursor.
+
+        Raises:
+            CommandError: it failed.
+        """
+        operation = self._operation(body)
+        try:
+            return RoutedStream(self.operation.context.cursors, await self.run_aggregate(operation, namespace))
+        finally:
+            self.operation.retries += operation.retries
+
+    async def compute(
+        self, stages: Sequence[bytes], variables: dict[bytes, bytes] | None = None, elements: bytes = b""
+    ) -> DocumentStream:
+        """Run stages that read no collection, on the mongod of some shard.
+
+        Args:
+            stages: raw; the first is a source.
+            variables: elements of ``let`` by name, besides those of the aggregation.
+            elements: further elements of the command.
+
+        Raises:
+            CommandError: it failed; BSONObjectTooLarge, the stages contain too much.
+        """
+        let = b"".join({**self.variables, **(variables or {})}.values())
+        cursor = encode_elements({"cursor": {"batchSize": bson.Int64(_BATCH_SIZE)}})
+        body = self._command(COLLECTIONLESS, stages, let, cursor + self._computing + elements)
+        check_size(len(body))
+        operation = self._operation(body)
+        shard = choice(await self.operation.context.shards.all_ids())
+        frame = operation.request.message.frame
+        (reply,) = await open_on_shards(operation, {shard: frame})
+        return ShardStream(self.operation.context.sender, reply)
+
+    async def collect(self, stream: DocumentStream, bytes_max: int) -> list[bytes]:
+        """All documents of a stream.
+
+        Raises:
+            CommandError: they could not be read; QueryExceededMemoryLimitNoDiskUseAllowed, they are too many.
+        """
+        documents: list[bytes] = []
+        size = 0
+        has_ended = False
+        try:
+            while batch := await stream.next_batch():
+                documents += batch
+                size += sum(map(len, batch))
+                if size > bytes_max:
+                    raise CommandError(
+                        ErrorCode.QueryExceededMemoryLimitNoDiskUseAllowed,
+                        f"The documents that a stage needs exceed the memory limit of {bytes_max} bytes",
+                    )
+            has_ended = True
+            return documents
+        finally:
+            if not has_ended:
+                self.operation.context.cursors.kill_remotes(stream.remotes)
+
+    def _operation(self, body: bytes) -> Operation:
+        request = Request(OpMsg(op_msg(body, request_id=next_request_id())))
+        return Operation(self.operation.context, self.operation.client, request)
+
+    def _command(self, collection: str, stages: Sequence[bytes], let: bytes, elements: bytes) -> bytes:
+        name = collection.encode() + b"\0"
+        command = (
+            encode_elements({"aggregate": 1})
+            if collection == COLLECTIONLESS
+            else element(b"aggregate", STRING, len(name).to_bytes(4, "little") + name)
+        )
+        body = from_elements(
+            command
+            + element(b"pipeline", ARRAY, array_of_documents(list(stages)))
+            + element(b"collation", OBJECT, self.collation)
+            + (element(b"let", OBJECT, from_elements(let)) if let else b"")
+            + elements
+        )
+        return append(body, encode_elements({"$db": self.db}))
+
+
+def check_size(size: int) -> None:
+    """Refuse what does not fit into one command.
+
+    Raises:
+        CommandError: BSONObjectTooLarge.
+    """
+    if size > BSON_OBJECT_INTERNAL_BYTES_MAX:
+        raise CommandError(
+            ErrorCode.BSONObjectTooLarge,
+            f"BSONObj size: {size} (0x{size:X}) is invalid. Size must be between 0 and "
+            f"{BSON_OBJECT_INTERNAL_BYTES_MAX}(16MB)",
+        )

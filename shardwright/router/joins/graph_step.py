@@ -1,0 +1,122 @@
+"""``$graphLookup`` of a collection elsewhere: the router searches breadth first, one read of the collection per step.
+
+The equality of a step is a ``$in``, as in MongoDB, so the shards compare with MongoDB's meaning.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import bson
+import trio
+
+from shardwright.router.joins.environment import MEMORY_BYTES_MAX, JoinEnvironment
+from shardwright.router.joins.frontier import Frontier
+from shardwright.router.joins.graph_lookup import GraphLookup
+from shardwright.router.joins.handed_documents import Handed, joining_pipelines
+from shardwright.router.joins.lookup_step import CONCURRENT_READS_MAX
+from shardwright.router.joins.stage_building import raw_stage, stage
+from shardwright.router.joins.variables import LetVariables
+from shardwright.sharding.key_order import encode_value
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import ARRAY, OBJECT, array_of_documents, element, encode_elements, find, from_elements
+
+_START: Final = b"start"
+_TOO_MUCH: Final = 40099
+_NO_ID: Final = 40271
+
+
+class GraphStep:
+    """See `batched_stream.Step`."""
+
+    def __init__(self, environment: JoinEnvironment, graph: GraphLookup, tail: Sequence[bytes]) -> None:
+        """Prepare it.
+
+        Args:
+            environment: of the aggregation.
+            graph: what to do.
+            tail: raw stages on single documents that follow.
+        """
+        self._environment = environment
+        self._graph = graph
+        self._tail = tuple(tail)
+        self._start = LetVariables(environment, {_START: graph.start})
+
+    async def pipelines(self, documents: Sequence[bytes]) -> Iterator[list[bytes]]:
+        """See `batched_stream.Step`."""
+        starts = await self._start.of(documents)
+        found = await self._search_from(dict.fromkeys(starts))
+        handed = (Handed(document, found[start]) for document, start in zip(documents, starts, strict=True))
+        stages = [stage("$replaceWith", "$d")]
+        if self._graph.depth_field is not None:
+            stages.insert(0, stage("$set", {f"d.{self._graph.depth_field}": "$n"}))
+        return joining_pipelines(handed, self._graph.into, self._tail, stages=stages)
+
+    async def _search_from(self, starts: Iterable[bytes]) -> dict[bytes, list[bytes]]:
+        """What is found from several starts.
+
+        Raises:
+            CommandError: a read failed; 40099, it needs too much memory; 40271, a document has no ``_id``.
+        """
+        found: dict[bytes, list[bytes]] = {}
+        failures: list[CommandError] = []
+        waiting = iter(starts)
+
+        async def search_some() -> None:
+            for start in waiting:
+                try:
+                    found[start] = await self._search(start)
+                except CommandError as error:
+                    failures.append(error)
+                if failures:
+                    return
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(CONCURRENT_READS_MAX):
+                nursery.start_soon(search_some)
+        if failures:
+            raise failures[0]
+        return found
+
+    async def _search(self, start: bytes) -> list[bytes]:
+        """The documents found from one start, each as ``{d: document, n: steps}``."""
+        frontier = Frontier()
+        frontier.add_start(start, find(start, _START))
+        path = self._graph.connect_from.encode().split(b".")
+        found: dict[bytes, bytes] = {}
+        room = MEMORY_BYTES_MAX
+        depth = 0
+        while frontier and (self._graph.depth_max is None or depth <= self._graph.depth_max):
+            reached, frontier = await self._step(frontier, room), Frontier()
+            steps = encode_elements({"n": bson.Int64(depth)})
+            for document in reached:
+                key = _id_key(document)
+                if key not in found:
+                    found[key] = from_elements(element(b"d", OBJECT, document) + steps)
+                    frontier.add(document, path)
+                    room -= len(document)
+            depth += 1
+        return list(found.values())
+
+    async def _step(self, frontier: Frontier, room: int) -> list[bytes]:
+        """The documents that the values of a frontier lead to."""
+        query = frontier.filter(self._graph.connect_to.encode())
+        if self._graph.restriction is not None:
+            query = from_elements(element(b"$and", ARRAY, array_of_documents([self._graph.restriction, query])))
+        stream = await self._environment.read(self._graph.collection, [raw_stage(b"$match", query)])
+        if room <= 0:
+            raise CommandError(_TOO_MUCH, "$graphLookup reached maximum memory consumption")
+        return await self._environment.collect(stream, MEMORY_BYTES_MAX)
+
+
+def _id_key(document: bytes) -> bytes:
+    """Bytes that are the same for equal ``_id``s.
+
+    Raises:
+        CommandError: 40271, it has none.
+    """
+    span = find(document, b"_id")
+    if span is None:
+        raise CommandError(
+            _NO_ID, "Documents in the 'from' namespace must contain an _id for de-duplication in $graphLookup"
+        )
+    return encode_value(document, span)

@@ -1,0 +1,111 @@
+"""Running the stages of a pipeline on a stream of documents."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from shardwright.router.joins.batched_stream import BatchedStream, MappingStep
+from shardwright.router.joins.computed_stream import ComputedStream
+from shardwright.router.joins.environment import COLLECTIONLESS, JoinEnvironment
+from shardwright.router.joins.facet import FacetStream
+from shardwright.router.joins.graph_lookup import GraphLookup
+from shardwright.router.joins.graph_step import GraphStep
+from shardwright.router.joins.lookup import Lookup
+from shardwright.router.joins.lookup_step import LookupStep
+from shardwright.router.joins.streams import ConcatenatedStream, DocumentStream
+from shardwright.router.joins.union_with import UnionWith
+from shardwright.router.pipelines.stages import WRITING
+from shardwright.router.reads.pipeline import Pipeline, Stage
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import OBJECT
+
+_SINGLE_DOCUMENT: Final = frozenset(
+    {
+        *("$project", "$addFields", "$set", "$unset", "$replaceRoot", "$replaceWith"),
+        *("$match", "$redact", "$unwind"),
+    }
+)
+_EXTENDING: Final = frozenset({"$lookup", "$graphLookup"})
+
+
+async def run_stages(
+    environment: JoinEnvironment, source: DocumentStream, stages: Sequence[Stage | bytes]
+) -> DocumentStream:
+    """The results of a pipeline whose input is a stream.
+
+    Args:
+        environment: of the aggregation.
+        source: the input.
+        stages: the stages; those that are raw are parsed.
+
+    Raises:
+        CommandError: a stage is wrong, or is not supported.
+    """
+    rest = [Stage.parse(each) if isinstance(each, bytes) else each for each in stages]
+    stream = source
+    while rest:
+        if rest[0].name in WRITING:
+            raise not_supported_after_join(rest[0].name)
+        if _names_others(rest[0], environment.db):
+            stage = rest.pop(0)
+            tail = _take_single_document(rest, environment.db) if stage.name in _EXTENDING else []
+            stream = _joined(environment, stream, stage, tail)
+        elif rest[0].name in _SINGLE_DOCUMENT:
+            stream = BatchedStream(environment, stream, MappingStep(_take_single_document(rest, environment.db)))
+        else:
+            stream = ComputedStream(environment, stream, _take_others(rest, environment.db))
+    return stream
+
+
+def not_supported_after_join(name: str) -> CommandError:
+    """The error for a pipeline that writes what the router has joined."""
+    return CommandError(
+        ErrorCode.CommandNotSupported,
+        f"{name} is not supported in an aggregation that names collections which are sharded or on other shards",
+    )
+
+
+def _joined(
+    environment: JoinEnvironment, source: DocumentStream, stage: Stage, tail: Sequence[bytes]
+) -> DocumentStream:
+    if stage.name == "$lookup":
+        return BatchedStream(environment, source, LookupStep(environment, Lookup.parse(_raw(stage)), tail))
+    if stage.name == "$graphLookup":
+        return BatchedStream(environment, source, GraphStep(environment, GraphLookup.parse(_raw(stage)), tail))
+    if stage.name == "$facet":
+        return FacetStream(environment, source, stage, run_stages)
+    if stage.name == "$unionWith":
+        union = UnionWith.parse(stage)
+        collection = COLLECTIONLESS if union.collection is None else union.collection
+        return ConcatenatedStream(source, lambda: environment.read(collection, union.stages))
+    raise AssertionError(f"{stage.name} names no collections")
+
+
+def _raw(stage: Stage) -> bytes:
+    """The specification of a stage.
+
+    Raises:
+        CommandError: FailedToParse, it is not a document.
+    """
+    kind, _, start, end = stage.span
+    if kind != OBJECT:
+        raise CommandError(ErrorCode.FailedToParse, f"the {stage.name} specification must be an Object")
+    return stage.raw[start:end]
+
+
+def _names_others(stage: Stage, db: str) -> bool:
+    return bool(Pipeline((stage,)).involved_namespaces(db))
+
+
+def _take_single_document(rest: list[Stage], db: str) -> list[bytes]:
+    taken: list[bytes] = []
+    while rest and rest[0].name in _SINGLE_DOCUMENT and not _names_others(rest[0], db):
+        taken.append(rest.pop(0).raw)
+    return taken
+
+
+def _take_others(rest: list[Stage], db: str) -> list[bytes]:
+    taken = [rest.pop(0).raw]
+    while rest and not _names_others(rest[0], db):
+        taken.append(rest.pop(0).raw)
+    return taken

@@ -1,0 +1,51 @@
+"""``{aggregate: 1}``: pipelines that read no collection of their own."""
+
+from shardwright.router.operations.aggregation import run_on_all_shards, run_on_one_shard
+from shardwright.router.operations.local_sessions import LIST_LOCAL_SESSIONS, aggregate_local_sessions
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.retry import with_database
+from shardwright.router.pipelines.internal_stages import check_stages
+from shardwright.router.placement.database_routing import DatabaseRouting
+from shardwright.router.reads.collectionless import check_collectionless
+from shardwright.router.reads.pipeline import Pipeline
+from shardwright.router.replies.own_reply import Reply
+from shardwright.sharding.namespace import Namespace
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+
+async def run_without_collection(operation: Operation) -> Reply:
+    """Run ``{aggregate: 1}``.
+
+    Raises:
+        JoinNeededError: no shard has all collections that it reads.
+        CommandError: CommandNotSupported, or what a shard answers.
+    """
+    pipeline = Pipeline.parse(operation.request)
+    check_stages(pipeline)
+    check_collectionless(operation.request, pipeline)
+    db = operation.request.db
+    namespace = str(Namespace.collectionless_aggregate(db))
+    shards = await operation.context.shards.all_ids()
+    if pipeline.first == "$currentOp" and db == "admin":
+        return await run_on_all_shards(operation, pipeline, namespace)
+    if pipeline.first == LIST_LOCAL_SESSIONS and shards:
+        return await aggregate_local_sessions(operation, pipeline, shards)
+    if pipeline.first == "$documents" and shards:
+
+        async def on_primary(routing: DatabaseRouting) -> Reply:
+            return await run_on_one_shard(operation, pipeline, routing.primary, routing.element)
+
+        async def anywhere(_: DatabaseRouting) -> Reply:
+            return await run_on_one_shard(operation, pipeline, shards[0], b"")
+
+        try:
+            return await with_database(operation, db, on_primary)
+        except CommandError as error:
+            if error.code != ErrorCode.NamespaceNotFound:
+                raise
+        return await with_database(operation, "admin", anywhere)
+    raise CommandError(
+        ErrorCode.CommandNotSupported,
+        f"An aggregation of {{aggregate: 1}} that begins with '{pipeline.first}' is not supported through this router",
+    )
