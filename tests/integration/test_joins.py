@@ -312,6 +312,8 @@ DOCUMENT = st.fixed_dictionaries(
     {}, optional={"a": VALUE, "b": VALUE, "o": st.lists(st.fixed_dictionaries({"c": VALUE}))}
 )
 FIELD = st.sampled_from(["a", "b", "o.c", "o", "o.0.c", "a.x"])
+LOCAL = st.sampled_from(["a", "b", "o.c", "o", "a.x"])
+"""Without an index into an array: mongod's two engines disagree about it in a ``localField``."""
 NESTED: Final[list[Pipeline]] = [
     [],
     [{"$match": {"b": {"$ne": None}}}],
@@ -327,7 +329,7 @@ def joins(draw: st.DrawFn) -> Pipeline:
     """A pipeline with a join."""
     source = draw(st.sampled_from(["left", "right"]))
     nested = draw(st.sampled_from(NESTED))
-    fields = {"localField": draw(FIELD), "foreignField": draw(FIELD)}
+    fields = {"localField": draw(LOCAL), "foreignField": draw(FIELD)}
     variables: dict[str, Any] = {"let": {"v": f"${draw(st.sampled_from(['a', 'b', 'o']))}"}, "pipeline": nested}
     graph = {"startWith": "$a", "connectFromField": draw(FIELD), "connectToField": draw(FIELD), "as": "r"}
     stage = draw(

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import bson
-
 from shardwright.router.cursors.get_more import GetMore
 from shardwright.router.cursors.manager import CursorManager
 from shardwright.router.cursors.remote import RemoteCursor
@@ -13,7 +11,16 @@ from shardwright.router.replies.own_reply import Reply
 from shardwright.wire.errors import CommandError
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import OpMsg, op_msg
-from shardwright.wire.rawbson import array_documents, decode_document, decode_value, encode_document, index
+from shardwright.wire.rawbson import (
+    INT64,
+    array_documents,
+    decode_document,
+    decode_value,
+    element,
+    encode_elements,
+    from_elements,
+    index,
+)
 from shardwright.wire.request import Request
 
 if TYPE_CHECKING:
@@ -58,7 +65,8 @@ class RoutedStream:
 
 def _get_more(cursor_id: int, namespace: str) -> GetMore:
     db, _, collection = namespace.partition(".")
-    body = encode_document({"getMore": bson.Int64(cursor_id), "collection": collection, "$db": db})
+    elements = element(b"getMore", INT64, cursor_id.to_bytes(8, "little"))
+    body = from_elements(elements + encode_elements({"collection": collection, "$db": db}))
     return GetMore(Request(OpMsg(op_msg(body, request_id=next_request_id()))), None, cursor_id)
 
 
