@@ -9,11 +9,20 @@ from typing import Final
 from shardwright.sharding.key_order import ENCODED_NULL, encode_value
 from shardwright.wire.rawbson import (
     ARRAY,
+    BINARY,
+    BOOL,
+    DATE,
+    DECIMAL128,
+    DOUBLE,
+    INT32,
+    INT64,
     NULL,
     OBJECT,
+    OBJECT_ID,
     REGEX,
     STRING,
     SYMBOL,
+    TIMESTAMP,
     UNDEFINED,
     Span,
     array_of_documents,
@@ -25,6 +34,9 @@ from shardwright.wire.rawbson import (
 
 _COLLATED: Final = frozenset({STRING, SYMBOL, OBJECT, ARRAY})
 """Types whose values a collation may hold equal although their bytes differ."""
+
+_PLAIN: Final = frozenset({DOUBLE, INT32, INT64, DECIMAL128, STRING, OBJECT_ID, BOOL, DATE, TIMESTAMP, BINARY})
+"""Types whose values equal just those of the same key, and no others."""
 
 _ANY_COLLATED: Final = b"collated"
 _MISSING: Final = frozenset({NULL, UNDEFINED})
@@ -91,6 +103,12 @@ def comparison_key(document: bytes, span: Span | None, *, is_collated: bool) -> 
     if is_collated and span[0] in _COLLATED:
         return _ANY_COLLATED
     return encode_value(document, span)
+
+
+def has_plain_value(document: bytes, path: Sequence[bytes]) -> bool:
+    """Whether a top-level field has a single value that equals those of the same `comparison_key`, and no others."""
+    span = find(document, path[0]) if len(path) == 1 else None
+    return span is not None and span[0] in _PLAIN
 
 
 class WantedValues:

@@ -54,6 +54,7 @@ def joining_pipelines(
     fields: Mapping[str, str] | None = None,
     stages: Sequence[bytes] = (),
     for_all: Sequence[bytes] | None = None,
+    is_exact: bool = False,
 ) -> Iterator[list[bytes]]:
     """Pipelines, of raw stages, whose results together are the joined documents.
 
@@ -65,7 +66,12 @@ def joining_pipelines(
         fields: ``localField`` and ``foreignField`` if the matches still have to be compared.
         stages: raw stages for the matches.
         for_all: the matches of every document, if they are the same for all.
+        is_exact: the matches that are handed over are the joined documents.
     """
+    if is_exact and for_all is None and "." not in into:
+        joining = stage("$set", {f"d.{into}": "$m"})  # many times faster than a $lookup
+        encoded = (each.encode() for each in handed)
+        return ([documents_stage(chunk), joining, _UNWRAPPING, *tail] for chunk in chunks(encoded))
     name = _unused_name(stages)
     if for_all is None:
         source = stage("$documents", f"$${name}")

@@ -15,7 +15,7 @@ import trio
 
 from shardwright.router.joins.candidates import Candidates
 from shardwright.router.joins.environment import COLLECTIONLESS, MEMORY_BYTES_MAX, JoinEnvironment
-from shardwright.router.joins.field_values import WantedValues
+from shardwright.router.joins.field_values import WantedValues, has_plain_value
 from shardwright.router.joins.handed_documents import Handed, joining_pipelines
 from shardwright.router.joins.lookup import Lookup
 from shardwright.router.joins.stage_building import raw_stage
@@ -75,10 +75,21 @@ class LookupStep:
             Handed(document, candidates.of(document, local_path), variables)
             for document, variables in zip(documents, values, strict=True)
         )
+        is_exact = (
+            bool(documents)  # else the stage is only checked
+            and not (self._environment.is_collated or self._lookup.stages or len(foreign_path) > 1)
+            and all(has_plain_value(document, local_path) for document in documents)
+        )
         specification = {"localField": f"d.{local}", "foreignField": foreign}
         let = self._variables.handed_as("v")
         return joining_pipelines(
-            handed, self._lookup.into, self._tail, let=let, fields=specification, stages=self._lookup.stages
+            handed,
+            self._lookup.into,
+            self._tail,
+            let=let,
+            fields=specification,
+            stages=self._lookup.stages,
+            is_exact=is_exact,
         )
 
     async def _matching(self, query: bytes) -> list[bytes]:
@@ -102,7 +113,7 @@ class LookupStep:
         values = await self._variables.of(documents)
         results = await self._results(dict.fromkeys(values))
         handed = (Handed(document, results[variables]) for document, variables in zip(documents, values, strict=True))
-        return joining_pipelines(handed, self._lookup.into, self._tail)
+        return joining_pipelines(handed, self._lookup.into, self._tail, is_exact=bool(documents))
 
     async def _results(self, different: Iterable[bytes]) -> dict[bytes, list[bytes]]:
         """The results of the nested pipeline for several sets of values.

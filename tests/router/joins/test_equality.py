@@ -7,7 +7,7 @@ import pytest
 from bson.regex import Regex
 
 from shardwright.router.joins.candidates import Candidates
-from shardwright.router.joins.field_values import WantedValues, values_at
+from shardwright.router.joins.field_values import WantedValues, has_plain_value, values_at
 from shardwright.wire.rawbson import decode_value
 
 
@@ -75,3 +75,20 @@ def test_candidates(local: dict[str, Any], is_collated: bool, expected: list[int
     documents = [bson.encode({"_id": number, **each}) for number, each in enumerate(values)]
     candidates = Candidates(documents, [b"b"], is_collated=is_collated)
     assert [bson.decode(each)["_id"] for each in candidates.of(bson.encode(local), [b"a"])] == expected
+
+
+@pytest.mark.parametrize(
+    ("document", "path", "is_plain"),
+    [
+        ({"a": 1}, "a", True),
+        ({"a": "x"}, "a", True),
+        ({"a": None}, "a", False),
+        ({}, "a", False),
+        ({"a": [1]}, "a", False),
+        ({"a": {"b": 1}}, "a", False),
+        ({"a": Regex("x")}, "a", False),
+        ({"a": {"b": 1}}, "a.b", False),
+    ],
+)
+def test_plain_values_leave_nothing_to_compare(document: dict[str, Any], path: str, is_plain: bool) -> None:
+    assert has_plain_value(bson.encode(document), _path(path)) is is_plain
