@@ -238,7 +238,16 @@ def test_the_order_before_a_join_is_kept(both: Both) -> None:
     assert found == list(range(49, 37, -1))
 
 
-def test_a_join_cannot_be_written(both: Both) -> None:
+def test_a_join_is_merged_into_a_sharded_collection(both: Both) -> None:
+    sharded, plain = both
+    written = shard_by_hash(sharded, "written")
+    sharded.whole.aggregate([lookup("ranged", "number", "number"), {"$merge": {"into": "written"}}])
+    expected = plain.whole.aggregate([lookup("ranged", "number", "number"), {"$sort": {"_id": 1}}])
+    assert list(written.find(sort=[("_id", 1)])) == list(expected)
+    written.drop()
+
+
+def test_a_join_cannot_be_written_to_an_unsharded_collection(both: Both) -> None:
     for stage in ({"$out": "written"}, {"$merge": "written"}):
         with pytest.raises(OperationFailure, match="is not supported") as failure:
             both[0].whole.aggregate([lookup("ranged"), stage])

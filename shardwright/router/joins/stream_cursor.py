@@ -70,9 +70,8 @@ class StreamCursor:
 
     async def _read(self, batch: Batch) -> list[bytes]:
         while True:
-            while self._pending and batch.has_room_for(self._pending[0]):
-                self.held_bytes -= len(self._pending[0])
-                batch.add(self._pending.popleft())
+            while self._pending and batch.add(self._pending[0]):
+                self.held_bytes -= len(self._pending.popleft())
             has_enough = batch.is_full or (batch.documents_max is None and batch.documents)
             if self._pending or self._has_ended or has_enough:
                 break
