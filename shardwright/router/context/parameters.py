@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from shardwright.daemon.logs import set_level
+from shardwright.daemon.parameter_text import parse_boolean
 from shardwright.router.context.log_verbosity import changed_verbosity, default_verbosity, finest_verbosity
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -36,13 +37,6 @@ def _whole_number(low: int, high: int) -> Callable[[Any], int]:
     return check
 
 
-def _parse_boolean(text: str) -> bool:
-    found = {"true": True, "1": True, "false": False, "0": False}.get(text.lower())
-    if found is None:
-        raise ValueError(f"{text!r} is neither true nor false")
-    return found
-
-
 _INT32_MAX: Final = 2**31 - 1
 
 _LEVEL: Final = "logLevel"
@@ -53,8 +47,8 @@ PARAMETERS: Final[Mapping[str, Parameter]] = {
     _COMPONENTS: Parameter(None, dict),
     "cursorTimeoutMillis": Parameter(600_000, _whole_number(1, _INT32_MAX), parse=int),
     "mongosShutdownTimeoutMillisForSignaledShutdown": Parameter(15_000, _whole_number(0, _INT32_MAX), parse=int),
-    "enableTestCommands": Parameter(False, parse=_parse_boolean),
-    "quiet": Parameter(False, bool, parse=_parse_boolean),
+    "enableTestCommands": Parameter(False, parse=parse_boolean),
+    "quiet": Parameter(False, bool, parse=parse_boolean),
     "authenticationMechanisms": Parameter([]),
     "maxBSONDepth": Parameter(200),
     "localLogicalSessionTimeoutMinutes": Parameter(30),

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from shardwright.daemon.parameter_text import parse_boolean
 from shardwright.shardd.migration.parameters import MigrationParameters
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -30,13 +31,6 @@ def _boolean(value: Any) -> bool:  # noqa: ANN401 - whatever a client sent
     return bool(value)
 
 
-def _parse_boolean(text: str) -> bool:
-    found = {"true": True, "1": True, "false": False, "0": False}.get(text.lower())
-    if found is None:
-        raise ValueError(f"{text!r} is neither true nor false")
-    return found
-
-
 def _seconds(value: Any) -> float:  # noqa: ANN401 - whatever a client sent
     if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
         raise CommandError(ErrorCode.BadValue, f"expected a number of seconds, got {value!r}")
@@ -44,7 +38,7 @@ def _seconds(value: Any) -> float:  # noqa: ANN401 - whatever a client sent
 
 
 PARAMETERS: Final[Mapping[str, Parameter]] = {
-    "verifyMigrations": Parameter("verify", _boolean, _parse_boolean),
+    "verifyMigrations": Parameter("verify", _boolean, parse_boolean),
     "migrationCatchUpTimeoutSecs": Parameter("catch_up_seconds_max", _seconds, float),
 }
 """The parameters by name."""

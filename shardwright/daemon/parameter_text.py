@@ -1,0 +1,13 @@
+"""Values of server parameters as text, as on a command line."""
+
+
+def parse_boolean(text: str) -> bool:
+    """The value of a parameter that is on or off.
+
+    Raises:
+        ValueError: it is neither, with a message for the user.
+    """
+    found = {"true": True, "1": True, "false": False, "0": False}.get(text.lower())
+    if found is None:
+        raise ValueError(f"{text!r} is neither true nor false")
+    return found
