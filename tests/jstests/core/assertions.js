@@ -48,25 +48,73 @@
   let calls = 0;
   holds(() => assert.soon(() => ++calls === 3, "never", 5000, 1));
   fails(() => assert.soon(() => false, "too late", 20, 5), "too late");
-  holds(() => assert.soonNoExcept(() => { if (++calls < 6) throw new Error("not yet"); return true; }, "never", 5000, 1));
+  holds(() =>
+    assert.soonNoExcept(
+      () => {
+        if (++calls < 6) throw new Error("not yet");
+        return true;
+      },
+      "never",
+      5000,
+      1,
+    ),
+  );
   calls = 0;
-  fails(() => assert.retry(() => { calls++; return false; }, "gave up", 3, 0), "gave up");
+  fails(
+    () =>
+      assert.retry(
+        () => {
+          calls++;
+          return false;
+        },
+        "gave up",
+        3,
+        0,
+      ),
+    "gave up",
+  );
   assert.eq(3, calls);
-  assert.eq("value", assert.time(() => "value"));
+  assert.eq(
+    "value",
+    assert.time(() => "value"),
+  );
 
-  holds(() => assert.throws(() => { throw new Error("x"); }));
+  holds(() =>
+    assert.throws(() => {
+      throw new Error("x");
+    }),
+  );
   fails(() => assert.throws(() => 1), "did not throw");
-  holds(() => assert.throwsWithCode(() => { throw Object.assign(new Error("x"), { code: 5 }); }, [4, 5]));
-  fails(() => assert.throwsWithCode(() => { throw Object.assign(new Error("x"), { code: 5 }); }, 6));
-  assert.eq(7, assert.doesNotThrow((a, b) => a + b, [3, 4]));
-  fails(() => assert.doesNotThrow(() => { throw new Error("unwanted"); }), "unwanted");
+  holds(() =>
+    assert.throwsWithCode(() => {
+      throw Object.assign(new Error("x"), { code: 5 });
+    }, [4, 5]),
+  );
+  fails(() =>
+    assert.throwsWithCode(() => {
+      throw Object.assign(new Error("x"), { code: 5 });
+    }, 6),
+  );
+  assert.eq(
+    7,
+    assert.doesNotThrow((a, b) => a + b, [3, 4]),
+  );
+  fails(
+    () =>
+      assert.doesNotThrow(() => {
+        throw new Error("unwanted");
+      }),
+    "unwanted",
+  );
 
   holds(() => assert.commandWorked({ ok: 1 }));
   fails(() => assert.commandWorked({ ok: 0, code: 59, errmsg: "no such thing" }), "no such thing");
   fails(() => assert.commandWorked({ ok: 1, writeErrors: [{ code: 1, errmsg: "inner" }] }), "inner");
   holds(() => assert.commandWorkedIgnoringWriteErrors({ ok: 1, writeErrors: [{ code: 1, errmsg: "inner" }] }));
   fails(() => assert.commandWorked({ ok: 1, writeConcernError: { code: 64, errmsg: "waited" } }), "waited");
-  holds(() => assert.commandWorkedIgnoringWriteConcernErrors({ ok: 1, writeConcernError: { code: 64, errmsg: "waited" } }));
+  holds(() =>
+    assert.commandWorkedIgnoringWriteConcernErrors({ ok: 1, writeConcernError: { code: 64, errmsg: "waited" } }),
+  );
   holds(() => assert.commandFailed({ ok: 0, code: 1, errmsg: "" }));
   fails(() => assert.commandFailed({ ok: 1 }));
   holds(() => assert.commandFailedWithCode({ ok: 0, code: 26, errmsg: "" }, [1, ErrorCodes.NamespaceNotFound]));

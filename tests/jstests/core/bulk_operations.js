@@ -33,7 +33,13 @@
   bulk = coll.initializeUnorderedBulkOp();
   for (const _id of [0, "c", 1, "d"]) bulk.insert({ _id });
   const unordered = assert.throws(() => bulk.execute());
-  assert.eq([0, 2], unordered.getWriteErrors().map((each) => each.index).sort());
+  assert.eq(
+    [0, 2],
+    unordered
+      .getWriteErrors()
+      .map((each) => each.index)
+      .sort(),
+  );
   assert.eq(2, coll.count({ _id: { $in: ["c", "d"] } }));
 
   result = coll.bulkWrite([

@@ -7,8 +7,17 @@
   assert.commandWorked(db.createCollection(coll.getName(), { capped: true, size: 4096, max: 5 }));
   assert(coll.isCapped());
   for (let i = 0; i < 8; i++) assert.commandWorked(coll.insert({ _id: i }));
-  assert.eq([3, 4, 5, 6, 7], coll.find().map((each) => each._id));
-  assert.eq([7, 6, 5, 4, 3], coll.find().sort({ $natural: -1 }).map((each) => each._id));
+  assert.eq(
+    [3, 4, 5, 6, 7],
+    coll.find().map((each) => each._id),
+  );
+  assert.eq(
+    [7, 6, 5, 4, 3],
+    coll
+      .find()
+      .sort({ $natural: -1 })
+      .map((each) => each._id),
+  );
 
   const cursor = coll.find({ _id: { $gte: 6 } }).tailable(false);
   assert.eq(6, cursor.next()._id);

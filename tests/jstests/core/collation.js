@@ -5,7 +5,13 @@
   const caseless = { locale: "en", strength: 2 };
   const coll = db.collation;
   coll.drop();
-  assert.commandWorked(coll.insert([{ _id: 1, w: "apple" }, { _id: 2, w: "Apple" }, { _id: 3, w: "banana" }]));
+  assert.commandWorked(
+    coll.insert([
+      { _id: 1, w: "apple" },
+      { _id: 2, w: "Apple" },
+      { _id: 3, w: "banana" },
+    ]),
+  );
 
   assert.eq(1, coll.find({ w: "apple" }).itcount());
   assert.eq(2, coll.find({ w: "apple" }).collation(caseless).itcount());
@@ -19,7 +25,12 @@
   const own = db.collation_own;
   own.drop();
   assert.commandWorked(db.createCollection(own.getName(), { collation: caseless }));
-  assert.commandWorked(own.insert([{ _id: 1, w: "x" }, { _id: 2, w: "X" }]));
+  assert.commandWorked(
+    own.insert([
+      { _id: 1, w: "x" },
+      { _id: 2, w: "X" },
+    ]),
+  );
   assert.eq(2, own.find({ w: "X" }).itcount());
   assert.eq(1, own.find({ w: "X" }).collation({ locale: "simple" }).itcount());
   assert.eq("en", db.getCollectionInfos({ name: own.getName() })[0].options.collation.locale);
@@ -31,7 +42,12 @@
   const numbers = db.collation_numbers;
   numbers.drop();
   assert.commandWorked(numbers.insert(["10", "9", "100"].map((_id) => ({ _id }))));
-  const order = (collation) => numbers.find().sort({ _id: 1 }).collation(collation).map((each) => each._id);
+  const order = (collation) =>
+    numbers
+      .find()
+      .sort({ _id: 1 })
+      .collation(collation)
+      .map((each) => each._id);
   assert.eq(["10", "100", "9"], order({ locale: "simple" }));
   assert.eq(["9", "10", "100"], order({ locale: "en", numericOrdering: true }));
 })();

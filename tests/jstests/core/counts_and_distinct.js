@@ -7,7 +7,8 @@
   assert.eq(0, coll.count());
   assert.eq([], coll.distinct("x"));
 
-  for (let i = 0; i < 30; i++) assert.commandWorked(coll.insert({ _id: i, color: ["red", "green", "blue"][i % 3], sizes: [i % 2, 9] }));
+  for (let i = 0; i < 30; i++)
+    assert.commandWorked(coll.insert({ _id: i, color: ["red", "green", "blue"][i % 3], sizes: [i % 2, 9] }));
   assert.eq(30, coll.count());
   assert.eq(10, coll.count({ color: "red" }));
   assert.eq(10, coll.find({ color: "red" }).limit(4).count(), "count ignores the limit");

@@ -26,10 +26,15 @@
   assert.eq(500, commandCursor.itcount());
 
   reply = assert.commandWorked(db.runCommand({ find: coll.getName(), batchSize: 2 }));
-  const killed = assert.commandWorked(db.runCommand({ killCursors: coll.getName(), cursors: [reply.cursor.id, NumberLong(12345)] }));
+  const killed = assert.commandWorked(
+    db.runCommand({ killCursors: coll.getName(), cursors: [reply.cursor.id, NumberLong(12345)] }),
+  );
   assert.eq([reply.cursor.id], killed.cursorsKilled);
   assert.eq([NumberLong(12345)], killed.cursorsNotFound);
-  assert.commandFailedWithCode(db.runCommand({ getMore: reply.cursor.id, collection: coll.getName() }), ErrorCodes.CursorNotFound);
+  assert.commandFailedWithCode(
+    db.runCommand({ getMore: reply.cursor.id, collection: coll.getName() }),
+    ErrorCodes.CursorNotFound,
+  );
 
   jsTestLog("A single batch closes the cursor, and so does a limit that it reaches");
   reply = assert.commandWorked(db.runCommand({ find: coll.getName(), batchSize: 5, singleBatch: true }));
@@ -39,6 +44,14 @@
 
   assert.commandFailedWithCode(db.runCommand({ find: coll.getName(), batchSize: -1 }), [51024, ErrorCodes.BadValue]);
   assert.commandFailedWithCode(db.runCommand({ find: coll.getName(), skip: -1 }), [51024, ErrorCodes.BadValue]);
-  assert.eq([0, 1], coll.find({}, { _id: 1 }).sort({ _id: 1 }).limit(2).toArray().map((each) => each._id));
+  assert.eq(
+    [0, 1],
+    coll
+      .find({}, { _id: 1 })
+      .sort({ _id: 1 })
+      .limit(2)
+      .toArray()
+      .map((each) => each._id),
+  );
   coll.find().batchSize(2).close();
 })();

@@ -29,6 +29,9 @@
   assert.eq(50, coll.count(), "an explained write changes nothing");
   assert.eq(0, coll.count({ b: 1 }));
 
-  assert.commandFailedWithCode(db.runCommand({ explain: { find: coll.getName() }, verbosity: "chatty" }), ErrorCodes.BadValue);
+  assert.commandFailedWithCode(
+    db.runCommand({ explain: { find: coll.getName() }, verbosity: "chatty" }),
+    ErrorCodes.BadValue,
+  );
   assert.commandFailedWithCode(db.runCommand({ explain: { noSuchCommand: 1 } }), ErrorCodes.CommandNotFound);
 })();

@@ -11,8 +11,16 @@
     return;
   }
 
-  let point = configureFailPoint(db, "failCommand", { failCommands: ["insert"], errorCode: ErrorCodes.InterruptedAtShutdown }, { times: 1 });
-  assert.commandFailedWithCode(db.runCommand({ insert: coll.getName(), documents: [{}] }), ErrorCodes.InterruptedAtShutdown);
+  let point = configureFailPoint(
+    db,
+    "failCommand",
+    { failCommands: ["insert"], errorCode: ErrorCodes.InterruptedAtShutdown },
+    { times: 1 },
+  );
+  assert.commandFailedWithCode(
+    db.runCommand({ insert: coll.getName(), documents: [{}] }),
+    ErrorCodes.InterruptedAtShutdown,
+  );
   assert.commandWorked(coll.insert({ _id: 1 }));
   point.off();
 

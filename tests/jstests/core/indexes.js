@@ -18,7 +18,13 @@
   assert.commandFailedWithCode(coll.createIndex({ a: "sideways" }), ErrorCodes.CannotCreateIndex);
   assert.commandFailedWithCode(coll.createIndex({}), ErrorCodes.CannotCreateIndex);
 
-  assert.eq([19, 15, 11, 7, 3], coll.find({ a: 3 }).hint("a_1_b.c_-1").map((each) => each._id));
+  assert.eq(
+    [19, 15, 11, 7, 3],
+    coll
+      .find({ a: 3 })
+      .hint("a_1_b.c_-1")
+      .map((each) => each._id),
+  );
   assert.eq(20, coll.find().hint({ $natural: 1 }).itcount());
   const error = assert.throws(() => coll.find().hint("no_such_index").itcount());
   assert.eq(ErrorCodes.BadValue, error.code);
@@ -33,5 +39,8 @@
   assert.commandFailedWithCode(coll.dropIndex("b_1"), ErrorCodes.IndexNotFound);
   assert.commandFailedWithCode(coll.dropIndex("_id_"), ErrorCodes.InvalidOptions);
   assert.commandWorked(coll.dropIndexes());
-  assert.eq(["_id_"], coll.getIndexes().map((each) => each.name));
+  assert.eq(
+    ["_id_"],
+    coll.getIndexes().map((each) => each.name),
+  );
 })();

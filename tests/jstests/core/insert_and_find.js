@@ -16,10 +16,24 @@
   assert(coll.findOne({ name: "dinghy" })._id instanceof ObjectId, "the shell adds an ObjectId");
 
   assert.eq(4, coll.find().itcount());
-  assert.eq(["anchor", "cleat"], coll.find({ tags: "b" }).sort({ _id: 1 }).map((each) => each.name));
+  assert.eq(
+    ["anchor", "cleat"],
+    coll
+      .find({ tags: "b" })
+      .sort({ _id: 1 })
+      .map((each) => each.name),
+  );
   assert.docEq({ name: "buoy" }, coll.findOne({ _id: 2 }, { _id: 0 }));
   assert.eq({ _id: 2 }, coll.findOne({ _id: 2 }, { name: 0 }));
-  assert.eq("buoy", coll.find({ _id: { $lt: 4 } }).sort({ name: 1 }).skip(1).limit(1).next().name);
+  assert.eq(
+    "buoy",
+    coll
+      .find({ _id: { $lt: 4 } })
+      .sort({ name: 1 })
+      .skip(1)
+      .limit(1)
+      .next().name,
+  );
   assert.eq("cleat", coll.find({ _id: { $lt: 4 } }).sort({ name: -1 })[0].name);
   assert.isnull(coll.findOne({ _id: "missing" }));
   assert.eq(2, coll.find({ $or: [{ _id: 1 }, { tags: { $exists: false }, _id: 2 }] }).count());

@@ -25,8 +25,17 @@
   const dbStats = assert.commandWorked(mine.stats());
   assert.gte(dbStats.objects, 2);
   const listed = db.getMongo().getDBs(undefined, { name: "metadata" }).databases;
-  assert.eq(["metadata"], listed.map((each) => each.name));
-  assert.eq(["metadata"], db.getMongo().getDBs(undefined, { name: /^meta/ }, true).databases.map((each) => each.name));
+  assert.eq(
+    ["metadata"],
+    listed.map((each) => each.name),
+  );
+  assert.eq(
+    ["metadata"],
+    db
+      .getMongo()
+      .getDBs(undefined, { name: /^meta/ }, true)
+      .databases.map((each) => each.name),
+  );
   assert.contains("find", Object.keys(mine.listCommands().commands));
   assert.eq("isdbgrid", db.hello().msg);
   assert.includes(db.version(), "6.0");

@@ -11,9 +11,15 @@
   const awaitInserts = startParallelShell(() => {
     for (let i = 0; i < 50; i++) assert.commandWorked(db.parallel_shells.insert({ from: "shell", i }));
   });
-  const awaitArguments = startParallelShell(funWithArgs(function (name, document) {
-    assert.commandWorked(db.getCollection(name).insert(document));
-  }, coll.getName(), { from: "arguments", id: ObjectId() }));
+  const awaitArguments = startParallelShell(
+    funWithArgs(
+      function (name, document) {
+        assert.commandWorked(db.getCollection(name).insert(document));
+      },
+      coll.getName(),
+      { from: "arguments", id: ObjectId() },
+    ),
+  );
   for (let i = 0; i < 50; i++) assert.commandWorked(coll.insert({ from: "suite", i }));
   awaitInserts();
   awaitArguments();
@@ -28,14 +34,25 @@
 
   const address = db.getMongo().host;
   const started = new CountDownLatch(2);
-  const threads = [1, 2].map((number) => new Thread((host, latch, value) => {
-    const target = new Mongo(host).getDB("test").parallel_shells;
-    latch.countDown();
-    latch.await();
-    assert.commandWorked(target.insert({ from: "thread", value }));
-    return { doubled: value * 2 };
-  }, address, started, number));
+  const threads = [1, 2].map(
+    (number) =>
+      new Thread(
+        (host, latch, value) => {
+          const target = new Mongo(host).getDB("test").parallel_shells;
+          latch.countDown();
+          latch.await();
+          assert.commandWorked(target.insert({ from: "thread", value }));
+          return { doubled: value * 2 };
+        },
+        address,
+        started,
+        number,
+      ),
+  );
   threads.forEach((each) => each.start());
-  assert.eq([2, 4], threads.map((each) => each.returnData().doubled));
+  assert.eq(
+    [2, 4],
+    threads.map((each) => each.returnData().doubled),
+  );
   assert.eq(2, coll.count({ from: "thread" }));
 })();

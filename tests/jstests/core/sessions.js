@@ -17,11 +17,19 @@
   const second = assert.commandWorked(db.runCommand(insert));
   assert.eq([1, 1], [first.n, second.n]);
   assert.eq(1, coll.count({ _id: 2 }));
-  const increment = { update: coll.getName(), updates: [{ q: { _id: 2 }, u: { $inc: { n: 1 } } }], lsid, txnNumber: NumberLong(2) };
+  const increment = {
+    update: coll.getName(),
+    updates: [{ q: { _id: 2 }, u: { $inc: { n: 1 } } }],
+    lsid,
+    txnNumber: NumberLong(2),
+  };
   for (let i = 0; i < 3; i++) assert.commandWorked(db.runCommand(increment));
   assert.eq(1, coll.findOne({ _id: 2 }).n);
   assert.commandFailedWithCode(db.runCommand(insert), ErrorCodes.TransactionTooOld);
-  assert.commandFailedWithCode(db.runCommand({ insert: coll.getName(), documents: [{ _id: 3 }], txnNumber: NumberLong(1) }), [ErrorCodes.InvalidOptions, 50768]);
+  assert.commandFailedWithCode(
+    db.runCommand({ insert: coll.getName(), documents: [{ _id: 3 }], txnNumber: NumberLong(1) }),
+    [ErrorCodes.InvalidOptions, 50768],
+  );
 
   session.endSession();
   assert(session.hasEnded());

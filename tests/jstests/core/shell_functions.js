@@ -30,11 +30,23 @@
   const before = Date.now();
   sleep(30);
   assert.gte(Date.now() - before, 29);
-  assert.gt(Date.timeFunc(() => sleep(5), 2), 8);
+  assert.gt(
+    Date.timeFunc(() => sleep(5), 2),
+    8,
+  );
 
   assert(load("../libs/twice.js"));
   assert.eq(8, twice(4), "a library beside the suites");
   assert.throws(() => load("no/such/file.js"));
-  assert.eq("ok", (() => { try { doassert("no"); } catch (error) { return error.message === "no" ? "ok" : error.message; } })());
+  assert.eq(
+    "ok",
+    (() => {
+      try {
+        doassert("no");
+      } catch (error) {
+        return error.message === "no" ? "ok" : error.message;
+      }
+    })(),
+  );
   assert(isNumber(5) && isString("x") && isObject({}));
 })();

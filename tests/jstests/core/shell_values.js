@@ -5,7 +5,7 @@
   const printed = [
     [1, "1"],
     [-0.5, "-0.5"],
-    ["a\"b\n", '"a\\"b\\n"'],
+    ['a"b\n', '"a\\"b\\n"'],
     [null, "null"],
     [undefined, "undefined"],
     [true, "true"],
@@ -49,7 +49,9 @@
   assert.commandWorked(coll.insert(document));
   assert.eq(document, coll.findOne());
   assert.eq(tojson(document), tojson(coll.findOne()));
-  const types = coll.aggregate([{ $project: { _id: { $type: "$_id" }, long: { $type: "$long" }, low: { $type: "$low" } } }]).next();
+  const types = coll
+    .aggregate([{ $project: { _id: { $type: "$_id" }, long: { $type: "$long" }, low: { $type: "$low" } } }])
+    .next();
   assert.eq({ _id: "double", long: "long", low: "minKey" }, types, "a number of the shell is a double");
   assert.eq(1, coll.find({ _id: { $type: "double" } }).itcount());
 

@@ -13,8 +13,13 @@
   assert.eq(60, coll.count());
   assert.eq(30, coll.find({ sensor: 1 }).itcount());
   assert.eq(10, coll.find({ at: { $gte: new Date(start + 50 * 60000) } }).itcount());
-  const means = coll.aggregate([{ $group: { _id: "$sensor", mean: { $avg: "$value" } } }, { $sort: { _id: 1 } }]).toArray();
-  assert.eq([29, 30], means.map((each) => each.mean));
+  const means = coll
+    .aggregate([{ $group: { _id: "$sensor", mean: { $avg: "$value" } } }, { $sort: { _id: 1 } }])
+    .toArray();
+  assert.eq(
+    [29, 30],
+    means.map((each) => each.mean),
+  );
   assert.writeErrorWithCode(coll.insert({ sensor: 1, value: 1 }), ErrorCodes.BadValue);
   assert(coll.drop());
 })();

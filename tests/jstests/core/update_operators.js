@@ -28,14 +28,28 @@
   }
 
   coll.drop();
-  assert.commandWorked(coll.insert({ _id: 0, l: [{ k: 1, v: 1 }, { k: 2, v: 1 }] }));
+  assert.commandWorked(
+    coll.insert({
+      _id: 0,
+      l: [
+        { k: 1, v: 1 },
+        { k: 2, v: 1 },
+      ],
+    }),
+  );
   assert.commandWorked(coll.update({ _id: 0 }, { $set: { "l.$[each].v": 9 } }, { arrayFilters: [{ "each.k": 2 }] }));
-  assert.eq([1, 9], coll.findOne().l.map((each) => each.v));
+  assert.eq(
+    [1, 9],
+    coll.findOne().l.map((each) => each.v),
+  );
   assert.commandWorked(coll.update({ "l.k": 1 }, { $inc: { "l.$.v": 1 } }));
   assert.eq(2, coll.findOne().l[0].v);
 
   assert.writeErrorWithCode(coll.update({ _id: 0 }, { $set: { _id: 1 } }), ErrorCodes.ImmutableField);
   assert.writeErrorWithCode(coll.update({ _id: 0 }, { $inc: { l: 1 } }), ErrorCodes.TypeMismatch);
-  assert.writeErrorWithCode(coll.update({ _id: 0 }, { $set: { a: 1 }, $inc: { a: 1 } }), ErrorCodes.ConflictingUpdateOperators);
+  assert.writeErrorWithCode(
+    coll.update({ _id: 0 }, { $set: { a: 1 }, $inc: { a: 1 } }),
+    ErrorCodes.ConflictingUpdateOperators,
+  );
   assert.writeErrorWithCode(coll.update({}, { whole: 1 }, { multi: true }), ErrorCodes.FailedToParse);
 })();

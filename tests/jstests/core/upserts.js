@@ -24,10 +24,16 @@
 
   const previous = coll.findAndModify({ query: { _id: "x" }, update: { $set: { y: 1 } }, upsert: true });
   assert.isnull(previous);
-  assert.eq({ _id: "x", y: 2 }, coll.findAndModify({ query: { _id: "x" }, update: { $inc: { y: 1 } }, new: true, upsert: true }));
+  assert.eq(
+    { _id: "x", y: 2 },
+    coll.findAndModify({ query: { _id: "x" }, update: { $inc: { y: 1 } }, new: true, upsert: true }),
+  );
 
   const bulk = coll.initializeOrderedBulkOp();
-  bulk.find({ _id: "p" }).upsert().updateOne({ $set: { q: 1 } });
+  bulk
+    .find({ _id: "p" })
+    .upsert()
+    .updateOne({ $set: { q: 1 } });
   bulk.find({ _id: "p" }).upsert().replaceOne({ r: 1 });
   result = bulk.execute();
   assert.eq([1, 1], [result.nUpserted, result.nMatched]);

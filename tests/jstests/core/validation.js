@@ -15,11 +15,21 @@
   assert.commandWorked(coll.update({ _id: 3 }, { $set: { b: 1 } }), "an invalid document may stay invalid");
   assert.writeErrorWithCode(coll.update({ _id: 1 }, { $unset: { a: 1 } }), ErrorCodes.DocumentValidationFailure);
 
-  assert.commandWorked(db.runCommand({ collMod: coll.getName(), validator: { $jsonSchema: { required: ["c"] } }, validationAction: "error", validationLevel: "strict" }));
+  assert.commandWorked(
+    db.runCommand({
+      collMod: coll.getName(),
+      validator: { $jsonSchema: { required: ["c"] } },
+      validationAction: "error",
+      validationLevel: "strict",
+    }),
+  );
   const failure = coll.insert({ _id: 4 });
   assert.writeErrorWithCode(failure, ErrorCodes.DocumentValidationFailure);
   assert.eq("$jsonSchema", failure.getWriteError().errInfo.details.operatorName);
   assert.commandWorked(db.runCommand({ collMod: coll.getName(), validator: {}, validationLevel: "off" }));
   assert.commandWorked(coll.insert({ _id: 4 }));
-  assert.commandFailedWithCode(db.runCommand({ collMod: "validation_missing", validator: {} }), ErrorCodes.NamespaceNotFound);
+  assert.commandFailedWithCode(
+    db.runCommand({ collMod: "validation_missing", validator: {} }),
+    ErrorCodes.NamespaceNotFound,
+  );
 })();

@@ -35,6 +35,12 @@
   assert.eq({ acknowledged: true, insertedId: 5 }, inserted);
   const error = assert.throwsWithCode(() => coll.insertOne({ _id: 5 }), ErrorCodes.DuplicateKey);
   assert.includes(error.message, "E11000");
-  assert.eq([5, 6], coll.insertMany([{ _id: 6 }]).insertedIds.concat(5).sort());
+  assert.eq(
+    [5, 6],
+    coll
+      .insertMany([{ _id: 6 }])
+      .insertedIds.concat(5)
+      .sort(),
+  );
   assert.eq(2, coll.deleteMany({}).deletedCount);
 })();

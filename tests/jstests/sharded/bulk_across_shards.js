@@ -2,7 +2,11 @@
 (function () {
   "use strict";
 
-  const shards = db.getSiblingDB("config").shards.find().sort({ _id: 1 }).map((each) => each._id);
+  const shards = db
+    .getSiblingDB("config")
+    .shards.find()
+    .sort({ _id: 1 })
+    .map((each) => each._id);
   const ns = "bulk_across_shards.c";
   const coll = db.getMongo().getCollection(ns);
   assert.commandWorked(db.getSiblingDB("bulk_across_shards").dropDatabase());
@@ -19,18 +23,30 @@
   const mixed = [{ _id: 1001 }, { _id: 3 }, { _id: -1 }, { _id: 700 }, { _id: 1002 }];
   const unordered = coll.insert(mixed, { ordered: false });
   assert.eq(3, unordered.nInserted);
-  assert.eq([1, 3], unordered.getWriteErrors().map((each) => each.index).sort());
+  assert.eq(
+    [1, 3],
+    unordered
+      .getWriteErrors()
+      .map((each) => each.index)
+      .sort(),
+  );
 
   jsTestLog("Ordered: nothing after the first error, on whichever shard");
   const ordered = coll.insert([{ _id: 2001 }, { _id: 4 }, { _id: 2002 }]);
   assert.eq(1, ordered.nInserted);
-  assert.eq([1], ordered.getWriteErrors().map((each) => each.index));
+  assert.eq(
+    [1],
+    ordered.getWriteErrors().map((each) => each.index),
+  );
   assert.eq(0, coll.count({ _id: 2002 }));
 
   const bulk = coll.initializeUnorderedBulkOp();
   for (let i = 0; i < 1000; i += 100) bulk.find({ _id: i }).updateOne({ $set: { hundred: true } });
   bulk.find({ hundred: { $exists: false }, _id: { $lt: 10 } }).remove();
-  bulk.find({ _id: 5000 }).upsert().updateOne({ $set: { new: true } });
+  bulk
+    .find({ _id: 5000 })
+    .upsert()
+    .updateOne({ $set: { new: true } });
   const result = bulk.execute();
   assert.eq([10, 1], [result.nModified, result.nUpserted]);
   assert.eq({ index: 11, _id: 5000 }, result.getUpsertedIdAt(0));

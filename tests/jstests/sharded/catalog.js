@@ -5,7 +5,10 @@
   const config = db.getSiblingDB("config");
   const admin = db.getSiblingDB("admin");
   const listed = assert.commandWorked(admin.runCommand({ listShards: 1 })).shards;
-  assert.sameMembers(config.shards.distinct("_id"), listed.map((each) => each._id));
+  assert.sameMembers(
+    config.shards.distinct("_id"),
+    listed.map((each) => each._id),
+  );
 
   assert.commandWorked(db.getSiblingDB("catalog").dropDatabase());
   assert.commandWorked(sh.enableSharding("catalog", listed[1]._id));

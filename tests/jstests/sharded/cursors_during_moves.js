@@ -4,7 +4,11 @@
 
   load("jstests/libs/parallel_shell_helpers.js");
 
-  const shards = db.getSiblingDB("config").shards.find().sort({ _id: 1 }).map((each) => each._id);
+  const shards = db
+    .getSiblingDB("config")
+    .shards.find()
+    .sort({ _id: 1 })
+    .map((each) => each._id);
   const ns = "cursors_during_moves.c";
   const coll = db.getMongo().getCollection(ns);
   assert.commandWorked(db.getSiblingDB("cursors_during_moves").dropDatabase());
@@ -20,9 +24,16 @@
   for (let i = 0; i < 10; i++) assert.eq(i, sorted.next()._id);
   const seen = new Set([unsorted.next()._id]);
 
-  const awaitMoves = startParallelShell(funWithArgs(function (name, to) {
-    for (const find of [150, 350]) assert.commandWorked(db.adminCommand({ moveChunk: name, find: { _id: find }, to }));
-  }, ns, shards[1]));
+  const awaitMoves = startParallelShell(
+    funWithArgs(
+      function (name, to) {
+        for (const find of [150, 350])
+          assert.commandWorked(db.adminCommand({ moveChunk: name, find: { _id: find }, to }));
+      },
+      ns,
+      shards[1],
+    ),
+  );
   awaitMoves();
 
   for (let i = 10; i < 400; i++) assert.eq(i, sorted.next()._id);

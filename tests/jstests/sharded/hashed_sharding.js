@@ -20,7 +20,10 @@
 
   for (let i = 0; i < 200; i++) assert.commandWorked(coll.insert({ _id: i, user: i }));
   assert.eq(200, coll.find().itcount());
-  assert.eq([77], coll.find({ user: 77 }).map((each) => each._id));
+  assert.eq(
+    [77],
+    coll.find({ user: 77 }).map((each) => each._id),
+  );
   assert.eq(1, coll.find({ user: 77 }).explain().queryPlanner.winningPlan.shards.length);
   assert.eq(shards, coll.find({ user: { $gt: 77 } }).explain().queryPlanner.winningPlan.shards.length);
   assert.eq(22, coll.find({ user: { $gt: 77, $lt: 100 } }).itcount());
@@ -28,7 +31,9 @@
   const hash = convertShardKeyToHashed(77);
   assert(hash instanceof NumberLong);
   assert.eq(hash, convertShardKeyToHashed(NumberLong(77)));
-  const owner = chunks.find((each) => bsonWoCompare(each.min.user, hash) <= 0 && bsonWoCompare(hash, each.max.user) < 0);
+  const owner = chunks.find(
+    (each) => bsonWoCompare(each.min.user, hash) <= 0 && bsonWoCompare(hash, each.max.user) < 0,
+  );
   const [asked] = coll.find({ user: 77 }).explain().queryPlanner.winningPlan.shards;
   assert.eq(owner.shard, asked.shardName);
 

@@ -16,10 +16,23 @@
   const reply = assert.commandWorked(coll.createIndex({ a: 1 }));
   assert.eq(2, Object.keys(reply.raw).length, "both shards built it");
   const direct = shards.map((each) => new Mongo(each.host).getCollection(ns));
-  for (const each of direct) assert.contains("a_1", each.getIndexes().map((index) => index.name));
+  for (const each of direct)
+    assert.contains(
+      "a_1",
+      each.getIndexes().map((index) => index.name),
+    );
 
-  assert.eq([-9, 9], coll.find({ a: 81 }).hint({ a: 1 }).sort({ k: 1 }).map((each) => each.k));
-  assert.commandWorked(db.getSiblingDB("index_commands").runCommand({ collMod: "c", index: { name: "a_1", hidden: true } }));
+  assert.eq(
+    [-9, 9],
+    coll
+      .find({ a: 81 })
+      .hint({ a: 1 })
+      .sort({ k: 1 })
+      .map((each) => each.k),
+  );
+  assert.commandWorked(
+    db.getSiblingDB("index_commands").runCommand({ collMod: "c", index: { name: "a_1", hidden: true } }),
+  );
   for (const each of direct) assert(each.getIndexByName("a_1").hidden);
 
   const dropped = assert.commandWorked(coll.dropIndex("a_1"));

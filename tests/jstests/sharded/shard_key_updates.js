@@ -4,7 +4,11 @@
 
   const ns = "shard_key_updates.items";
   const coll = db.getMongo().getCollection(ns);
-  const shards = db.getSiblingDB("config").shards.find().sort({ _id: 1 }).map((each) => each._id);
+  const shards = db
+    .getSiblingDB("config")
+    .shards.find()
+    .sort({ _id: 1 })
+    .map((each) => each._id);
   assert.commandWorked(db.getSiblingDB("shard_key_updates").dropDatabase());
   assert.commandWorked(sh.enableSharding("shard_key_updates", shards[0]));
   assert.commandWorked(sh.shardCollection(ns, { k: 1 }));
@@ -18,7 +22,10 @@
   assert.writeErrorWithCode(coll.update({ v: 1 }, { $set: { w: 1 } }), ErrorCodes.InvalidOptions);
   assert.writeErrorWithCode(coll.remove({ v: 1 }, true), ErrorCodes.ShardKeyNotFound);
   assert.writeErrorWithCode(coll.update({ v: 77 }, { $set: { w: 1 } }, { upsert: true }), ErrorCodes.ShardKeyNotFound);
-  assert.throwsWithCode(() => coll.findAndModify({ query: { v: 1 }, update: { $set: { w: 1 } } }), ErrorCodes.ShardKeyNotFound);
+  assert.throwsWithCode(
+    () => coll.findAndModify({ query: { v: 1 }, update: { $set: { w: 1 } } }),
+    ErrorCodes.ShardKeyNotFound,
+  );
 
   const upserted = coll.update({ k: 50 }, { $set: { v: 9 } }, { upsert: true });
   assert.eq(1, upserted.nUpserted);

@@ -4,7 +4,11 @@
 
   const ns = "targeting.people";
   const coll = db.getMongo().getCollection(ns);
-  const shards = db.getSiblingDB("config").shards.find().sort({ _id: 1 }).map((each) => each._id);
+  const shards = db
+    .getSiblingDB("config")
+    .shards.find()
+    .sort({ _id: 1 })
+    .map((each) => each._id);
   assert.commandWorked(db.getSiblingDB("targeting").dropDatabase());
   assert.commandWorked(sh.enableSharding("targeting", shards[0]));
   assert.commandWorked(sh.shardCollection(ns, { age: 1 }));
@@ -12,7 +16,12 @@
   assert.commandWorked(sh.moveChunk(ns, { age: 40 }, shards[1]));
   for (let age = 0; age < 80; age++) assert.commandWorked(coll.insert({ _id: age, age, name: `n${age % 7}` }));
 
-  const asked = (query) => coll.find(query).explain().queryPlanner.winningPlan.shards.map((each) => each.shardName).sort();
+  const asked = (query) =>
+    coll
+      .find(query)
+      .explain()
+      .queryPlanner.winningPlan.shards.map((each) => each.shardName)
+      .sort();
   assert.eq([shards[0]], asked({ age: 3 }));
   assert.eq([shards[1]], asked({ age: { $gte: 40 } }));
   assert.eq([shards[0]], asked({ age: { $lt: 40 }, name: "n1" }));
@@ -22,7 +31,13 @@
   assert.eq([shards[1]], asked({ $and: [{ age: { $gt: 50 } }, { age: { $lt: 60 } }] }));
 
   assert.eq(80, coll.find().itcount());
-  assert.eq([39, 40], coll.find({ age: { $in: [39, 40] } }).sort({ age: 1 }).map((each) => each.age));
+  assert.eq(
+    [39, 40],
+    coll
+      .find({ age: { $in: [39, 40] } })
+      .sort({ age: 1 })
+      .map((each) => each.age),
+  );
   assert.eq(40, coll.find({ age: { $lt: 40 } }).count());
   const order = coll.find().sort({ name: 1, age: -1 }).limit(5).toArray();
   assert.eq(["n0", 77], [order[0].name, order[0].age]);

@@ -2,7 +2,11 @@
 (function () {
   "use strict";
 
-  const shards = db.getSiblingDB("config").shards.find().sort({ _id: 1 }).map((each) => each._id);
+  const shards = db
+    .getSiblingDB("config")
+    .shards.find()
+    .sort({ _id: 1 })
+    .map((each) => each._id);
   const mine = db.getSiblingDB("views_of_sharded");
   const ns = mine.c.getFullName();
   assert.commandWorked(db.getSiblingDB(mine.getName()).dropDatabase());
@@ -15,7 +19,13 @@
   assert.commandWorked(mine.createView("evens", "c", [{ $match: { even: true } }]));
   assert.eq(10, mine.evens.find({ k: { $gte: 0 } }).itcount());
   assert.eq(20, mine.evens.find().itcount());
-  assert.eq([18], mine.evens.find({ k: 18 }).map((each) => each._id));
-  assert.commandFailedWithCode(sh.shardCollection(mine.evens.getFullName(), { k: 1 }), ErrorCodes.CommandNotSupportedOnView);
+  assert.eq(
+    [18],
+    mine.evens.find({ k: 18 }).map((each) => each._id),
+  );
+  assert.commandFailedWithCode(
+    sh.shardCollection(mine.evens.getFullName(), { k: 1 }),
+    ErrorCodes.CommandNotSupportedOnView,
+  );
   assert.writeErrorWithCode(mine.evens.insert({ k: 1 }), ErrorCodes.CommandNotSupportedOnView);
 })();

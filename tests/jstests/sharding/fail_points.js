@@ -16,7 +16,10 @@
   for (let _id = -5; _id < 5; _id++) assert.commandWorked(coll.insert({ _id }));
 
   const donor = st.rs0.getPrimary();
-  assert.commandFailedWithCode(donor.adminCommand({ configureFailPoint: "noSuchFailPoint", mode: "alwaysOn" }), ErrorCodes.FailPointSetFailed);
+  assert.commandFailedWithCode(
+    donor.adminCommand({ configureFailPoint: "noSuchFailPoint", mode: "alwaysOn" }),
+    ErrorCodes.FailPointSetFailed,
+  );
 
   const point = configureFailPoint(donor, "moveChunkHangAtStep4");
   const awaitMove = moveChunkParallel(null, st.s.host, { _id: 1 }, null, ns, st.shard1.shardName);
@@ -30,7 +33,13 @@
 
   assert.eq(st.shard1.shardName, st.getShard(ns, { _id: 1 }).shardName);
   assert.eq({ _id: 1, changed: true }, coll.findOne({ _id: 1 }));
-  assert.sameMembers([0, 1, 3, 4, 100], st.shard1.getCollection(ns).find().map((each) => each._id));
+  assert.sameMembers(
+    [0, 1, 3, 4, 100],
+    st.shard1
+      .getCollection(ns)
+      .find()
+      .map((each) => each._id),
+  );
   assert.eq(10, coll.find().itcount());
   st.stop();
 })();

@@ -19,7 +19,10 @@
   st.rs0.awaitNodesAgreeOnPrimary();
   assert.neq(before.host, st.rs0.getPrimary().host);
 
-  assert.soonNoExcept(() => coll.insert({ _id: "after" }).nInserted === 1 || coll.count({ _id: "after" }) === 1, "a write at the new primary");
+  assert.soonNoExcept(
+    () => coll.insert({ _id: "after" }).nInserted === 1 || coll.count({ _id: "after" }) === 1,
+    "a write at the new primary",
+  );
   assert.eq(21, coll.find().itcount());
 
   st.rs0.awaitReplication();

@@ -14,7 +14,10 @@
   assert.soon(() => coll.count() === 1, "the TTL monitor deletes what has expired");
   assert.eq("kept", coll.findOne()._id);
 
-  const awaitInsert = startParallelShell(() => assert.commandWorked(db.getSiblingDB("test").shell.insert({ _id: 1 })), mongod.port);
+  const awaitInsert = startParallelShell(
+    () => assert.commandWorked(db.getSiblingDB("test").shell.insert({ _id: 1 })),
+    mongod.port,
+  );
   awaitInsert();
   assert.eq(1, mongod.getDB("test").shell.count());
 

@@ -10,7 +10,9 @@
   s.ensurePrimaryShard("old", s.shard1.shardName);
   assert.commandWorked(s.s0.adminCommand({ shardcollection: "old.foo", key: { num: 1 } }));
   assert.commandWorked(s.s0.adminCommand({ split: "old.foo", middle: { num: 10 } }));
-  assert.commandWorked(s.s0.adminCommand({ movechunk: "old.foo", find: { num: 20 }, to: s.getOther(s.getPrimaryShard("old")).name }));
+  assert.commandWorked(
+    s.s0.adminCommand({ movechunk: "old.foo", find: { num: 20 }, to: s.getOther(s.getPrimaryShard("old")).name }),
+  );
   assert.eq(1, s.config.settings.findOne({ _id: "chunksize" }).value);
 
   assert.writeOK(db.foo.save({ num: 5 }));

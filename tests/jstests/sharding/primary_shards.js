@@ -26,7 +26,10 @@
 
   st.printShardingStatus();
   st.printChunks("home.spread");
-  assert.commandFailedWithCode(st.s.adminCommand({ enableSharding: "home", primaryShard: st.shard0.shardName }), ErrorCodes.NamespaceExists);
+  assert.commandFailedWithCode(
+    st.s.adminCommand({ enableSharding: "home", primaryShard: st.shard0.shardName }),
+    ErrorCodes.NamespaceExists,
+  );
   assert.throws(() => st.adminCommand({ noSuchCommand: 1 }));
   st.checkUUIDsConsistentAcrossCluster();
   st.checkIndexesConsistentAcrossCluster("home");

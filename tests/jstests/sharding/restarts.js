@@ -21,7 +21,14 @@
 
   jsTestLog("A shard");
   st.rs1.stop(0);
-  assert.eq(50, st.s.getCollection(ns).find({ k: { $lt: 0 } }).itcount(), "the other shard goes on");
+  assert.eq(
+    50,
+    st.s
+      .getCollection(ns)
+      .find({ k: { $lt: 0 } })
+      .itcount(),
+    "the other shard goes on",
+  );
   st.rs1.start(0);
   st.rs1.getPrimary();
   assert.soonNoExcept(() => st.s.getCollection(ns).find().itcount() === 100, "both shards again");

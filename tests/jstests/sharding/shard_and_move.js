@@ -32,7 +32,10 @@
   jsTestLog("A direct read of the recipient finds exactly what it owns");
   assert.eq(50, st.shard1.getCollection(ns).find().itcount());
 
-  assert.commandFailedWithCode(st.s.adminCommand({ moveChunk: ns, find: { x: 1 }, to: "nowhere" }), ErrorCodes.ShardNotFound);
+  assert.commandFailedWithCode(
+    st.s.adminCommand({ moveChunk: ns, find: { x: 1 }, to: "nowhere" }),
+    ErrorCodes.ShardNotFound,
+  );
   st.checkRoutingTableConsistency();
   st.checkUUIDsConsistentAcrossCluster();
   st.stop();

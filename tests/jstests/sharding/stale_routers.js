@@ -19,13 +19,18 @@
     count: () => assert.eq(20, stale.find().itcount()),
     insert: () => assert.commandWorked(stale.insert({ _id: 1000 + on, k: 1000 + on })),
     update: () => assert.eq(1, stale.update({ k: 5 }, { $inc: { n: 1 } }).nModified),
-    remove: () => assert.eq(1, stale.remove({ k: 1000 + on - 2 }).nRemoved + stale.remove({ k: { $gte: 1000 } }).nRemoved),
+    remove: () =>
+      assert.eq(1, stale.remove({ k: 1000 + on - 2 }).nRemoved + stale.remove({ k: { $gte: 1000 } }).nRemoved),
     findAndModify: () => assert.eq(5, stale.findAndModify({ query: { k: 5 }, update: { $inc: { n: 1 } } }).k),
     distinct: () => assert.eq(10, stale.distinct("k", { k: { $gte: 0 } }).length),
     aggregate: () => assert.eq(10, stale.aggregate([{ $match: { k: { $gte: 0 } } }]).itcount()),
   };
   for (const [name, operation] of Object.entries(operations)) {
-    assert.eq(20, stale.find().itcount() - stale.find({ k: { $gte: 1000 } }).itcount(), "the router knows the placement");
+    assert.eq(
+      20,
+      stale.find().itcount() - stale.find({ k: { $gte: 1000 } }).itcount(),
+      "the router knows the placement",
+    );
     moveAway();
     jsTestLog(`${name} with a stale router`);
     operation();

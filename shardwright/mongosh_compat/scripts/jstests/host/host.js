@@ -51,7 +51,7 @@ function findBson(mongosh) {
 
 function write(text) {
   const bytes = Buffer.from(text);
-  for (let written = 0; written < bytes.length; ) written += fs.writeSync(1, bytes, written);
+  for (let written = 0; written < bytes.length;) written += fs.writeSync(1, bytes, written);
 }
 
 module.exports = { createHost };

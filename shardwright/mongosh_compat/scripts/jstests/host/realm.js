@@ -46,7 +46,8 @@ class Realm {
       filename: file,
       parsingContext: this.#context,
     });
-    const require = (name) => this.#require(name === "bson" ? this.#host.bsonPath : path.join(path.dirname(file), name));
+    const require = (name) =>
+      this.#require(name === "bson" ? this.#host.bsonPath : path.join(path.dirname(file), name));
     body.call(module.exports, module, module.exports, require, this.#host, Buffer, TextDecoder);
     return module.exports;
   }

@@ -1,6 +1,13 @@
 // Reading the plans that explain returns, from one server or from several shards.
 var _planChildren = (stage) =>
-  [stage.inputStage, stage.thenStage, stage.elseStage, stage.outerStage, stage.innerStage, ...(stage.inputStages ?? [])].filter(Boolean);
+  [
+    stage.inputStage,
+    stage.thenStage,
+    stage.elseStage,
+    stage.outerStage,
+    stage.innerStage,
+    ...(stage.inputStages ?? []),
+  ].filter(Boolean);
 
 // All stages of this name below `root`.
 function getPlanStages(root, name) {

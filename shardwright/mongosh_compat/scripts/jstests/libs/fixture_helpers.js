@@ -1,7 +1,8 @@
 // What a suite asks about the deployment that it runs on.
 var FixtureHelpers = {
   isMongos: (db) => db.hello().msg === "isdbgrid",
-  isSharded: (collection) => collection.getDB().getSiblingDB("config").collections.findOne({ _id: collection.getFullName() }) !== null,
+  isSharded: (collection) =>
+    collection.getDB().getSiblingDB("config").collections.findOne({ _id: collection.getFullName() }) !== null,
   isReplSet: (db) => db.hello().setName !== undefined,
   isStandalone: (db) => !FixtureHelpers.isMongos(db) && !FixtureHelpers.isReplSet(db),
   numberOfShardsForCollection(collection) {

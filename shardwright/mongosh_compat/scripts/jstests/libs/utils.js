@@ -1,19 +1,23 @@
 // Comparing the results of aggregations, whose order does not matter.
 var documentEq = (left, right) => bsonUnorderedFieldsCompare(left, right) === 0;
-var orderedArrayEq = (left, right) => left.length === right.length && left.every((each, index) => documentEq(each, right[index]));
+var orderedArrayEq = (left, right) =>
+  left.length === right.length && left.every((each, index) => documentEq(each, right[index]));
 
 function arrayEq(left, right, isVerbose = false, isEqual = documentEq) {
   const missing = [...right];
-  const isSame = left.length === right.length && left.every((each) => {
-    const index = missing.findIndex((other) => isEqual(each, other));
-    if (index >= 0) missing.splice(index, 1);
-    return index >= 0;
-  });
+  const isSame =
+    left.length === right.length &&
+    left.every((each) => {
+      const index = missing.findIndex((other) => isEqual(each, other));
+      if (index >= 0) missing.splice(index, 1);
+      return index >= 0;
+    });
   if (!isSame && isVerbose) print(`${tojson(left)} != ${tojson(right)}`);
   return isSame;
 }
 
-var anyEq = (left, right) => (Array.isArray(left) && Array.isArray(right) ? arrayEq(left, right) : documentEq({ v: left }, { v: right }));
+var anyEq = (left, right) =>
+  Array.isArray(left) && Array.isArray(right) ? arrayEq(left, right) : documentEq({ v: left }, { v: right });
 var resultsEq = (left, right, isVerbose) => arrayEq(left, right, isVerbose);
 
 function assertArrayEq({ actual, expected, extraErrorMsg = "" }) {

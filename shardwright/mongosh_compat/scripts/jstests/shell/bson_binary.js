@@ -43,7 +43,8 @@ const methods = {
     return this.position;
   },
   tojson() {
-    if (this.sub_type !== Binary.SUBTYPE_UUID || this.position !== 16) return `BinData(${this.sub_type},"${this.base64()}")`;
+    if (this.sub_type !== Binary.SUBTYPE_UUID || this.position !== 16)
+      return `BinData(${this.sub_type},"${this.base64()}")`;
     const parts = /^(.{8})(.{4})(.{4})(.{4})(.{12})$/.exec(hexOf(this)).slice(1);
     return `UUID("${parts.join("-")}")`;
   },
@@ -56,7 +57,12 @@ for (const type of [Binary, BSON.UUID]) {
     Object.defineProperty(type.prototype, name, { value: method, configurable: true, writable: true });
   }
 }
-Object.defineProperty(Binary.prototype, "type", { get() { return this.sub_type; }, configurable: true });
+Object.defineProperty(Binary.prototype, "type", {
+  get() {
+    return this.sub_type;
+  },
+  configurable: true,
+});
 Object.defineProperty(BinData, "prototype", { value: Binary.prototype });
 Object.defineProperty(UUID, "prototype", { value: BSON.UUID.prototype });
 

@@ -9,8 +9,19 @@ const sign = (left, right) => (left < right ? -1 : left > right ? 1 : 0);
 const compareBytes = (left, right) => Math.sign(Buffer.compare(Buffer.from(left), Buffer.from(right)));
 
 const RANKS = {
-  MinKey: -1, Long: 10, Int32: 10, Double: 10, Decimal128: 10, BSONSymbol: 15, Binary: 30, ObjectId: 35, Timestamp: 47,
-  BSONRegExp: 50, DBRef: 20, Code: 60, MaxKey: 127,
+  MinKey: -1,
+  Long: 10,
+  Int32: 10,
+  Double: 10,
+  Decimal128: 10,
+  BSONSymbol: 15,
+  Binary: 30,
+  ObjectId: 35,
+  Timestamp: 47,
+  BSONRegExp: 50,
+  DBRef: 20,
+  Code: 60,
+  MaxKey: 127,
 };
 
 // The place of a value's type among all types.
@@ -51,7 +62,9 @@ function compare(left, right, { ignoresNames = false } = {}) {
     case 25:
       return compareDocuments(Object.entries(left), Object.entries(right), ignoresNames);
     case 30:
-      return sign(left.position, right.position) || sign(left.sub_type, right.sub_type) || sign(left.hex(), right.hex());
+      return (
+        sign(left.position, right.position) || sign(left.sub_type, right.sub_type) || sign(left.hex(), right.hex())
+      );
     case 35:
       return sign(left.toHexString(), right.toHexString());
     case 40:
@@ -78,7 +91,10 @@ const numberOf = (value) => (value instanceof BSON.Decimal128 ? Number(value.toJ
 
 function fieldsOf(value) {
   if (!(value instanceof BSON.DBRef)) return Object.entries(value);
-  const own = [["$ref", value.collection], ["$id", value.oid]];
+  const own = [
+    ["$ref", value.collection],
+    ["$id", value.oid],
+  ];
   return [...own, ...(value.db ? [["$db", value.db]] : []), ...Object.entries(value.fields ?? {})];
 }
 
@@ -98,7 +114,11 @@ function compareDocuments(left, right, ignoresNames) {
 function sortDoc(value) {
   if (Array.isArray(value)) return value.map(sortDoc);
   if (value === null || typeof value !== "object" || rankOf(value) !== 20 || value._bsontype) return value;
-  return Object.fromEntries(Object.keys(value).sort().map((name) => [name, sortDoc(value[name])]));
+  return Object.fromEntries(
+    Object.keys(value)
+      .sort()
+      .map((name) => [name, sortDoc(value[name])]),
+  );
 }
 
 const bsonWoCompare = (left, right) => compare(left, right);

@@ -42,7 +42,12 @@ for (const [name, get] of Object.entries({
   floatApprox: (value) => value.toNumber(),
   exactValueString: (value) => longText.call(value, 10),
 })) {
-  Object.defineProperty(BSON.Long.prototype, name, { get() { return get(this); }, configurable: true });
+  Object.defineProperty(BSON.Long.prototype, name, {
+    get() {
+      return get(this);
+    },
+    configurable: true,
+  });
 }
 
 function longOfText(text) {
@@ -105,7 +110,12 @@ const ObjectId = rename(
     },
   },
 );
-Object.defineProperty(BSON.ObjectId.prototype, "str", { get() { return this.toHexString(); }, configurable: true });
+Object.defineProperty(BSON.ObjectId.prototype, "str", {
+  get() {
+    return this.toHexString();
+  },
+  configurable: true,
+});
 ObjectId.fromDate = (date) => BSON.ObjectId.createFromTime(Math.floor(date.getTime() / 1000));
 
 const Timestamp = rename(
@@ -152,8 +162,17 @@ const DBRef = rename(
     },
   },
 );
-for (const [name, field] of [["$ref", "collection"], ["$id", "oid"], ["$db", "db"]]) {
-  Object.defineProperty(BSON.DBRef.prototype, name, { get() { return this[field]; }, configurable: true });
+for (const [name, field] of [
+  ["$ref", "collection"],
+  ["$id", "oid"],
+  ["$db", "db"],
+]) {
+  Object.defineProperty(BSON.DBRef.prototype, name, {
+    get() {
+      return this[field];
+    },
+    configurable: true,
+  });
 }
 
 const Code = rename(

@@ -30,10 +30,16 @@ class NetworkError extends Error {
 
 const NETWORK_CODES = ["HostUnreachable", "HostNotFound", "NetworkTimeout", "SocketException"];
 const STEPDOWN_CODES = [
-  "NotWritablePrimary", "NotPrimaryNoSecondaryOk", "NotPrimaryOrSecondary", "InterruptedDueToReplStateChange",
-  "PrimarySteppedDown", "ShutdownInProgress", "InterruptedAtShutdown",
+  "NotWritablePrimary",
+  "NotPrimaryNoSecondaryOk",
+  "NotPrimaryOrSecondary",
+  "InterruptedDueToReplStateChange",
+  "PrimarySteppedDown",
+  "ShutdownInProgress",
+  "InterruptedAtShutdown",
 ];
-const hasCodeOf = (error, names) => names.some((name) => ErrorCodes[name] !== undefined && error?.code === ErrorCodes[name]);
+const hasCodeOf = (error, names) =>
+  names.some((name) => ErrorCodes[name] !== undefined && error?.code === ErrorCodes[name]);
 
 const isNetworkError = (error) =>
   Boolean(error?.isNetworkError) ||
@@ -47,7 +53,8 @@ function executeNoThrowNetworkError(action) {
   try {
     return action();
   } catch (error) {
-    if (isNetworkError(error)) return { ok: 0, networkError: true, code: ErrorCodes.HostUnreachable, errmsg: error.message };
+    if (isNetworkError(error))
+      return { ok: 0, networkError: true, code: ErrorCodes.HostUnreachable, errmsg: error.message };
     throw error;
   }
 }

@@ -17,7 +17,8 @@ define(Object, {
   extend(target, source, isDeep) {
     for (const name of Object.keys(source ?? {})) {
       const value = source[name];
-      const isCopied = isDeep && value !== null && typeof value === "object" && !value._bsontype && !(value instanceof Date);
+      const isCopied =
+        isDeep && value !== null && typeof value === "object" && !value._bsontype && !(value instanceof Date);
       target[name] = isCopied ? Object.extend(Array.isArray(value) ? [] : {}, value, true) : value;
     }
     return target;
@@ -47,7 +48,8 @@ define(Array, {
     return array;
   },
   tojson: (array, indent, isOneLine) => tojson(array, indent, isOneLine),
-  fetchRefs: (array, collection) => array.filter((each) => !collection || each.getCollection() === collection).map((each) => each.fetch()),
+  fetchRefs: (array, collection) =>
+    array.filter((each) => !collection || each.getCollection() === collection).map((each) => each.fetch()),
 });
 
 define(String.prototype, {
@@ -91,11 +93,17 @@ RegExp.escape ??= (text) => text.replace(/[.*+?^${}()|[\]\\/-]/g, "\\$&");
 
 function ISODate(text) {
   if (text === undefined) return new Date();
-  const found = /^(\d{4})-?(\d\d)-?(\d\d)(?:[T ](\d\d)(?::?(\d\d)(?::?(\d\d)(?:[.,](\d+))?)?)?(Z|[+-]\d\d(?::?\d\d)?)?)?$/.exec(String(text));
+  const found =
+    /^(\d{4})-?(\d\d)-?(\d\d)(?:[T ](\d\d)(?::?(\d\d)(?::?(\d\d)(?:[.,](\d+))?)?)?(Z|[+-]\d\d(?::?\d\d)?)?)?$/.exec(
+      String(text),
+    );
   if (found === null) throw new Error(`invalid ISO date: ${text}`);
   const [, year, month, day, hour = "00", minute = "00", second = "00", fraction = "", zone = "Z"] = found;
-  const offset = zone === "Z" ? "Z" : zone.replace(/^([+-]\d\d):?(\d\d)?$/, (_, hours, minutes = "00") => `${hours}:${minutes}`);
-  const date = new Date(`${year}-${month}-${day}T${hour}:${minute}:${second}.${fraction.padEnd(3, "0").slice(0, 3)}${offset}`);
+  const offset =
+    zone === "Z" ? "Z" : zone.replace(/^([+-]\d\d):?(\d\d)?$/, (_, hours, minutes = "00") => `${hours}:${minutes}`);
+  const date = new Date(
+    `${year}-${month}-${day}T${hour}:${minute}:${second}.${fraction.padEnd(3, "0").slice(0, 3)}${offset}`,
+  );
   if (Number.isNaN(date.getTime())) throw new Error(`invalid ISO date: ${text}`);
   return date;
 }

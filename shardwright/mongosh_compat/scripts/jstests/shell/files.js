@@ -10,7 +10,11 @@ const loading = [];
 function* candidates(name) {
   if (files.isAbsolute(name)) return void (yield name);
   const current = loading.at(-1) ?? host.settings.file;
-  for (let directory = files.directoryOf(current ?? files.join(files.pwd(), "x")); ; directory = files.directoryOf(directory)) {
+  for (
+    let directory = files.directoryOf(current ?? files.join(files.pwd(), "x"));
+    ;
+    directory = files.directoryOf(directory)
+  ) {
     yield files.join(directory, name);
     if (directory === files.directoryOf(directory)) break;
   }

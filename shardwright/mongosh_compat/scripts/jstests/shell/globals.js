@@ -50,7 +50,8 @@ const names = {
   ShardingTest,
   ReplSetTest,
   MongoRunner,
-  printShardingStatus: (config, isVerbose) => printShardingStatus(config ?? globalThis.db.getSiblingDB("config"), isVerbose),
+  printShardingStatus: (config, isVerbose) =>
+    printShardingStatus(config ?? globalThis.db.getSiblingDB("config"), isVerbose),
   convertShardKeyToHashed: hashedKeyValue,
   Bulk,
   DB,
@@ -85,9 +86,13 @@ for (const [name, value] of Object.entries(names)) {
 }
 // Other spellings.
 Object.assign(globalThis, { ObjectID: names.ObjectId, bsonObjToArray: Object.values, bsonsize: Object.bsonsize });
-Object.defineProperty(globalThis, "console", { value: { log: names.print, error: names.print, warn: names.print }, writable: true });
+Object.defineProperty(globalThis, "console", {
+  value: { log: names.print, error: names.print, warn: names.print },
+  writable: true,
+});
 
-if (host.settings.uri !== undefined && host.settings.uri !== null) globalThis.db = new Mongo(host.settings.uri).getDB("test");
+if (host.settings.uri !== undefined && host.settings.uri !== null)
+  globalThis.db = new Mongo(host.settings.uri).getDB("test");
 
 function finish() {
   stopAll();

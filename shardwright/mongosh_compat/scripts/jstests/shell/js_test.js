@@ -41,4 +41,13 @@ const jsTest = {
 };
 for (const level of ["info", "warning", "error", "debug"]) log[level] = (message) => log(message, { newLines: false });
 
-module.exports = { TestData, jsTest, jsTestLog: log, jsTestName: jsTest.name, jsTestOptions: jsTest.options, print, printjson, printjsononeline };
+module.exports = {
+  TestData,
+  jsTest,
+  jsTestLog: log,
+  jsTestName: jsTest.name,
+  jsTestOptions: jsTest.options,
+  print,
+  printjson,
+  printjsononeline,
+};

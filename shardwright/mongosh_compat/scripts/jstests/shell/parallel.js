@@ -13,7 +13,8 @@ function startParallelShell(code, port, noConnect = false) {
   const source = typeof code === "function" ? `(${code})();` : String(code);
   const address = port === undefined ? globalThis.db?.getMongo().host : `127.0.0.1:${port}`;
   const database = port === undefined ? globalThis.db?.getName() : "test";
-  const connecting = noConnect || address === undefined ? "" : `var db = new Mongo(${tojson(address)}).getDB(${tojson(database)});`;
+  const connecting =
+    noConnect || address === undefined ? "" : `var db = new Mongo(${tojson(address)}).getDB(${tojson(database)});`;
   const prelude = `TestData = Object.assign(TestData, ${JSON.stringify(plainTestData())});${connecting}`;
   const thread = host.startThread({ code: `${prelude}\n${source}`, name: "parallel shell" });
   return function join({ checkExitSuccess = true } = {}) {
@@ -28,7 +29,8 @@ function startParallelShell(code, port, noConnect = false) {
 const plainTestData = () => JSON.parse(JSON.stringify({ ...globalThis.TestData, isMainTest: false }));
 
 // The source of a call of `action` with these arguments.
-const funWithArgs = (action, ...parameters) => `(${action})(${parameters.map((each) => tojson(each, "", true)).join(", ")});`;
+const funWithArgs = (action, ...parameters) =>
+  `(${action})(${parameters.map((each) => tojson(each, "", true)).join(", ")});`;
 
 // A function that runs in a thread of its own, with arguments and a result that BSON can hold.
 class ThreadTask {
@@ -40,7 +42,12 @@ class ThreadTask {
   start() {
     const latches = this._parameters.map((each) => (each instanceof Latch ? each._state : null));
     const plain = this._parameters.map((each) => (each instanceof Latch ? null : each));
-    this._thread = host.startThread({ source: String(this._action), bytes: toBytes({ parameters: plain }), latches, name: "thread" });
+    this._thread = host.startThread({
+      source: String(this._action),
+      bytes: toBytes({ parameters: plain }),
+      latches,
+      name: "thread",
+    });
   }
 
   join() {
@@ -63,7 +70,9 @@ class ThreadTask {
 // What a thread runs: `bytes` has the arguments, the result is bytes too.
 function callEncoded(source, bytes, latches) {
   const action = host.evaluate(`(${source})`, "thread");
-  const parameters = fromBytes(Buffer.from(bytes)).parameters.map((each, index) => (latches[index] ? new Latch(latches[index]) : withFunctions(each)));
+  const parameters = fromBytes(Buffer.from(bytes)).parameters.map((each, index) =>
+    latches[index] ? new Latch(latches[index]) : withFunctions(each),
+  );
   const value = action(...parameters);
   return toBytes({ value: value ?? null });
 }

@@ -30,9 +30,11 @@ const Random = {
     return ((mixed ^ (mixed >>> 14)) >>> 0) / MODULUS;
   },
 
-  randInt: (from, to) => (to === undefined ? Math.floor(Random.rand() * from) : Math.floor(from + Random.rand() * (to - from))),
+  randInt: (from, to) =>
+    to === undefined ? Math.floor(Random.rand() * from) : Math.floor(from + Random.rand() * (to - from)),
 
-  randNormal: (mean, deviation) => mean + deviation * Math.sqrt(-2 * Math.log(1 - Random.rand())) * Math.cos(2 * Math.PI * Random.rand()),
+  randNormal: (mean, deviation) =>
+    mean + deviation * Math.sqrt(-2 * Math.log(1 - Random.rand())) * Math.cos(2 * Math.PI * Random.rand()),
 
   genExp: (mean) => -Math.log(1 - Random.rand()) * mean,
   genNormal: (mean, deviation) => Random.randNormal(mean, deviation),

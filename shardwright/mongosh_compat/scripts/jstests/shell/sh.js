@@ -11,8 +11,10 @@ const checked = (command) => assert.commandWorked(run(command));
 const sh = {
   _adminCommand: run,
   addShard: (url) => run({ addShard: url }),
-  enableSharding: (database, primaryShard) => run({ enableSharding: database, ...(primaryShard ? { primaryShard } : {}) }),
-  shardCollection: (name, key, unique, options) => run({ shardCollection: name, key, ...(unique ? { unique } : {}), ...options }),
+  enableSharding: (database, primaryShard) =>
+    run({ enableSharding: database, ...(primaryShard ? { primaryShard } : {}) }),
+  shardCollection: (name, key, unique, options) =>
+    run({ shardCollection: name, key, ...(unique ? { unique } : {}), ...options }),
   splitAt: (name, middle) => run({ split: name, middle }),
   splitFind: (name, find) => run({ split: name, find }),
   moveChunk: (name, find, to) => run({ moveChunk: name, find, to }),
@@ -27,8 +29,10 @@ const sh = {
   startBalancer: (maxTimeMS = 60_000) => checked({ balancerStart: 1, maxTimeMS }),
   stopBalancer: (maxTimeMS = 60_000) => checked({ balancerStop: 1, maxTimeMS }),
   setBalancerState: (isOn) => (isOn ? sh.startBalancer() : sh.stopBalancer()),
-  enableBalancing: (collection) => assert.commandWorked(config().collections.update({ _id: String(collection) }, { $set: { noBalance: false } })),
-  disableBalancing: (collection) => assert.commandWorked(config().collections.update({ _id: String(collection) }, { $set: { noBalance: true } })),
+  enableBalancing: (collection) =>
+    assert.commandWorked(config().collections.update({ _id: String(collection) }, { $set: { noBalance: false } })),
+  disableBalancing: (collection) =>
+    assert.commandWorked(config().collections.update({ _id: String(collection) }, { $set: { noBalance: true } })),
 };
 Object.assign(sh, { addShardTag: sh.addShardToZone, removeShardTag: sh.removeShardFromZone });
 Object.assign(sh, { addTagRange: sh.updateZoneKeyRange, removeTagRange: sh.removeRangeFromZone });

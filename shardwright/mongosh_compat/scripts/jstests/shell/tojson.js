@@ -39,7 +39,15 @@ function nested(value, indent, isOneLine) {
   if (value instanceof BSON.Code) return codeText(value, indent, isOneLine);
   if (Array.isArray(value)) return block("[", "]", value, (each) => each, indent, isOneLine);
   const entries = Object.keys(value).map((name) => [name, value[name]]);
-  return block("{", "}", entries, (entry) => entry[1], indent, isOneLine, (entry) => `${quoted(entry[0])} : `);
+  return block(
+    "{",
+    "}",
+    entries,
+    (entry) => entry[1],
+    indent,
+    isOneLine,
+    (entry) => `${quoted(entry[0])} : `,
+  );
 }
 
 function block(open, close, items, valueOf, indent, isOneLine, prefix = () => "") {

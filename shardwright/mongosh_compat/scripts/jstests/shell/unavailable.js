@@ -11,9 +11,23 @@ const refusing = (name) =>
   });
 
 const NAMES = [
-  "ReplSetBridge", "MongoBridge", "benchRun", "benchStart", "benchFinish", "runMongoProgram", "startMongoProgram",
-  "startMongoProgramNoConnect", "_startMongoProgram", "_runMongoProgram", "stopMongoProgramByPid", "waitProgram", "runProgram",
-  "run", "rawMongoProgramOutput", "ToolTest", "ReplTest",
+  "ReplSetBridge",
+  "MongoBridge",
+  "benchRun",
+  "benchStart",
+  "benchFinish",
+  "runMongoProgram",
+  "startMongoProgram",
+  "startMongoProgramNoConnect",
+  "_startMongoProgram",
+  "_runMongoProgram",
+  "stopMongoProgramByPid",
+  "waitProgram",
+  "runProgram",
+  "run",
+  "rawMongoProgramOutput",
+  "ToolTest",
+  "ReplTest",
 ];
 
 module.exports = Object.fromEntries(NAMES.map((name) => [name, refusing(name)]));

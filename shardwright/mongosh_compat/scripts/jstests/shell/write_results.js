@@ -142,7 +142,9 @@ class BulkWriteError extends Error {
   constructor(bulk) {
     const first = bulk.writeErrors[0] ?? bulk.writeConcernErrors[0];
     const more = bulk.writeErrors.length > 1 ? ` and ${bulk.writeErrors.length - 1} more errors` : "";
-    super(`${bulk.writeErrors.length > 0 ? "write error at item " + first.index + " in bulk operation" : "write concern error"}${more}: ${first.errmsg}`);
+    super(
+      `${bulk.writeErrors.length > 0 ? "write error at item " + first.index + " in bulk operation" : "write concern error"}${more}: ${first.errmsg}`,
+    );
     this.name = "BulkWriteError";
     this.code = first.code;
     Object.assign(this, countsOf(bulk));
@@ -169,7 +171,11 @@ class WriteResult {
   constructor(bulk) {
     this.ok = 1;
     for (const name of COUNTS) this[name] = bulk[name];
-    const hidden = { _bulk: bulk, _error: bulk.writeErrors[0] ?? null, _concernError: bulk.writeConcernErrors[0] ?? null };
+    const hidden = {
+      _bulk: bulk,
+      _error: bulk.writeErrors[0] ?? null,
+      _concernError: bulk.writeConcernErrors[0] ?? null,
+    };
     for (const [name, value] of Object.entries(hidden)) Object.defineProperty(this, name, { value });
   }
 

@@ -11,7 +11,10 @@ const ANY_CODE = Object.freeze({});
 function errorsIn(result) {
   if (result === null || typeof result !== "object") return { other: `not an object: ${tojson(result)}` };
   if (result instanceof WriteResult) {
-    return { writes: [result.getWriteError()].filter(Boolean), concerns: [result.getWriteConcernError()].filter(Boolean) };
+    return {
+      writes: [result.getWriteError()].filter(Boolean),
+      concerns: [result.getWriteConcernError()].filter(Boolean),
+    };
   }
   if (result instanceof BulkWriteResult || result instanceof BulkWriteError) {
     return { writes: result.getWriteErrors(), concerns: [result.getWriteConcernError()].filter(Boolean) };
@@ -31,18 +34,24 @@ function errorsInReply(reply) {
 
 // The text is of this form in all messages: suites search it.
 function describe(result) {
-  const code = result?.code === undefined ? "" : ` with code ${result.code} (${ErrorCodeStrings[result.code] ?? "Location" + result.code})`;
+  const code =
+    result?.code === undefined
+      ? ""
+      : ` with code ${result.code} (${ErrorCodeStrings[result.code] ?? "Location" + result.code})`;
   return `${code} : ${result instanceof Error ? result : tojson(result)}`;
 }
 
-const worked = ({ ignoresWrites = false, ignoresConcerns = false }) => (result, message) => {
-  const { command, writes = [], concerns = [], other } = errorsIn(result);
-  if (other !== undefined) fail(`command failed: ${other}`, message);
-  if (command !== undefined) fail(`command failed${describe(command)}`, message, command);
-  if (!ignoresWrites && writes.length > 0) fail(`write failed with error${describe(writes[0])}`, message, writes[0]);
-  if (!ignoresConcerns && concerns.length > 0) fail(`write concern failed with errors${describe(concerns[0])}`, message, concerns[0]);
-  return result;
-};
+const worked =
+  ({ ignoresWrites = false, ignoresConcerns = false }) =>
+  (result, message) => {
+    const { command, writes = [], concerns = [], other } = errorsIn(result);
+    if (other !== undefined) fail(`command failed: ${other}`, message);
+    if (command !== undefined) fail(`command failed${describe(command)}`, message, command);
+    if (!ignoresWrites && writes.length > 0) fail(`write failed with error${describe(writes[0])}`, message, writes[0]);
+    if (!ignoresConcerns && concerns.length > 0)
+      fail(`write concern failed with errors${describe(concerns[0])}`, message, concerns[0]);
+    return result;
+  };
 
 const allErrors = ({ command, writes = [], concerns = [] }) => [...(command ? [command] : []), ...writes, ...concerns];
 
@@ -58,7 +67,11 @@ function commandFailedWithCode(result, codes, message) {
   if (codes === ANY_CODE) return result;
   const expected = [codes].flat().map((code) => ErrorCodes[code] ?? code);
   if (!errors.some((error) => expected.includes(error.code))) {
-    fail(`command did not fail with any of the following codes ${tojson(expected)}${describe(errors[0])}`, message, errors[0]);
+    fail(
+      `command did not fail with any of the following codes ${tojson(expected)}${describe(errors[0])}`,
+      message,
+      errors[0],
+    );
   }
   return result;
 }
@@ -80,12 +93,17 @@ function adminCommandWorkedAllowingNetworkError(node, command) {
 // Members of the error that are not in `expected` do not matter.
 function writeErrorWithCode(result, codes, message) {
   const { writes = [], concerns = [], command } = errorsIn(result);
-  if (command !== undefined && !(result instanceof WriteCommandError)) fail("write failed with something else", message, command);
+  if (command !== undefined && !(result instanceof WriteCommandError))
+    fail("write failed with something else", message, command);
   const errors = [...writes, ...concerns, ...(command ? [command] : [])];
   if (errors.length === 0) fail(`no write error: ${tojson(result)}`, message);
   const expected = codes === undefined ? undefined : [codes].flat();
   if (expected !== undefined && !errors.some((error) => expected.includes(error.code))) {
-    fail(`found code(s) ${errors.map((error) => error.code)} does not match any of the expected codes ${tojson(expected)}`, message, errors[0]);
+    fail(
+      `found code(s) ${errors.map((error) => error.code)} does not match any of the expected codes ${tojson(expected)}`,
+      message,
+      errors[0],
+    );
   }
   return result;
 }

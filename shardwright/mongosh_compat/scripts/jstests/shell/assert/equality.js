@@ -24,19 +24,25 @@ function neq(left, right, message) {
   if (friendlyEqual(left, right)) fail(`[${tojson(left)}] and [${tojson(right)}] are equal`, message);
 }
 
-eq.automsg = (left, right) => eq(host.evaluate(`(${left})`, "eq"), host.evaluate(`(${right})`, "eq"), `[${left}] != [${right}]`);
-neq.automsg = (left, right) => neq(host.evaluate(`(${left})`, "neq"), host.evaluate(`(${right})`, "neq"), `[${left}] == [${right}]`);
+eq.automsg = (left, right) =>
+  eq(host.evaluate(`(${left})`, "eq"), host.evaluate(`(${right})`, "eq"), `[${left}] != [${right}]`);
+neq.automsg = (left, right) =>
+  neq(host.evaluate(`(${left})`, "neq"), host.evaluate(`(${right})`, "neq"), `[${left}] == [${right}]`);
 
 // Documents are equal except for the order of their fields.
 function docEq(expected, found, message) {
   if (bsonUnorderedFieldsCompare(expected, found) !== 0) {
-    fail(`expected document ${tojson(sortDoc(expected))} and actual document ${tojson(sortDoc(found))} are not equal`, message);
+    fail(
+      `expected document ${tojson(sortDoc(expected))} and actual document ${tojson(sortDoc(found))} are not equal`,
+      message,
+    );
   }
 }
 
 function setEq(expected, found, message) {
   const differs = expected.size !== found.size || [...expected].some((each) => !found.has(each));
-  if (differs) fail(`expected set ${tojson([...expected])} and actual set ${tojson([...found])} are not equal`, message);
+  if (differs)
+    fail(`expected set ${tojson([...expected])} and actual set ${tojson([...found])} are not equal`, message);
 }
 
 // Arrays have equal members, in any order.
@@ -54,7 +60,9 @@ function sameMembers(left, right, message, isEqual = (a, b) => bsonUnorderedFiel
 function fuzzySameMembers(left, right, fields, message, places = 4) {
   const isEqual = (a, b) => {
     const rest = (document) => Object.fromEntries(Object.entries(document).filter(([name]) => !fields.includes(name)));
-    return bsonUnorderedFieldsCompare(rest(a), rest(b)) === 0 && fields.every((name) => isClose(a[name], b[name], places));
+    return (
+      bsonUnorderedFieldsCompare(rest(a), rest(b)) === 0 && fields.every((name) => isClose(a[name], b[name], places))
+    );
   };
   sameMembers(left, right, message, isEqual);
 }
@@ -66,7 +74,8 @@ function checkParameters(name, rest) {
 }
 
 const isnull = (value, message) => {
-  if (value !== null && value !== undefined) fail(`supposed to be null (${message ?? ""}) was: ${tojson(value)}`, message);
+  if (value !== null && value !== undefined)
+    fail(`supposed to be null (${message ?? ""}) was: ${tojson(value)}`, message);
 };
 
 module.exports = { eq, neq, docEq, setEq, sameMembers, fuzzySameMembers, isnull, _isDocEq: isDocEq };

@@ -5,7 +5,8 @@ const { tojson } = require("../tojson.js");
 const { fail } = require("./assert.js");
 const { friendlyEqual } = require("./equality.js");
 
-const isArrayLike = (value) => Array.isArray(value) || (value !== null && typeof value === "object" && "length" in value);
+const isArrayLike = (value) =>
+  Array.isArray(value) || (value !== null && typeof value === "object" && "length" in value);
 const isIn = (value, array) => Array.from(array).some((each) => friendlyEqual(each, value));
 
 function contains(value, array, message) {

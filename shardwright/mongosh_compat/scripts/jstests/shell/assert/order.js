@@ -7,7 +7,8 @@ const { tojson } = require("../tojson.js");
 const { fail } = require("./assert.js");
 
 // Timestamps, ids and documents compare as BSON values, all others by JavaScript's operators.
-const isBson = (value) => value !== null && typeof value === "object" && !(value instanceof Date) && !(value instanceof BSON.Long);
+const isBson = (value) =>
+  value !== null && typeof value === "object" && !(value instanceof Date) && !(value instanceof BSON.Long);
 const isTimestamp = (value) => value instanceof BSON.Timestamp;
 const compare = (left, right) => {
   if (isTimestamp(left) || (isBson(left) && isBson(right))) return bsonWoCompare(left, right);
@@ -44,7 +45,8 @@ function close(left, right, message, places = 4) {
 
 function closeWithinMS(left, right, message, milliseconds = 1000) {
   const difference = Math.abs(left - right);
-  if (!(difference <= milliseconds)) fail(`${tojson(left)} is not equal to ${tojson(right)} within ${milliseconds} ms`, message);
+  if (!(difference <= milliseconds))
+    fail(`${tojson(left)} is not equal to ${tojson(right)} within ${milliseconds} ms`, message);
 }
 
 module.exports = { lt, gt, lte, gte, between, betweenIn, betweenEx, close, closeWithinMS };

@@ -4,7 +4,9 @@ const { tojson } = require("../tojson.js");
 const { fail } = require("./assert.js");
 
 const run = (action, parameters) =>
-  typeof action === "string" ? host.evaluate(action, "assert.throws") : action.apply(thisOf(parameters), parameters ?? []);
+  typeof action === "string"
+    ? host.evaluate(action, "assert.throws")
+    : action.apply(thisOf(parameters), parameters ?? []);
 
 // Suites hand over `this` with bind, or as the property of an array of parameters.
 const thisOf = (parameters) => (Array.isArray(parameters) || parameters === undefined ? undefined : parameters.thisArg);

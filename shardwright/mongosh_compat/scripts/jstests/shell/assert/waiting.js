@@ -6,7 +6,8 @@ const { fail, formatErrorMsg } = require("./assert.js");
 const TIMEOUT_MS = 10 * 60 * 1000;
 const INTERVAL_MS = 200;
 
-const holds = (condition) => Boolean(typeof condition === "string" ? host.evaluate(condition, "assert.soon") : condition());
+const holds = (condition) =>
+  Boolean(typeof condition === "string" ? host.evaluate(condition, "assert.soon") : condition());
 
 function soon(condition, message, timeout = TIMEOUT_MS, interval = INTERVAL_MS) {
   const deadline = Date.now() + (timeout || TIMEOUT_MS);
@@ -36,7 +37,12 @@ const without = (isIgnored) => (condition, message, timeout, interval) => {
 const soonNoExcept = without(() => true);
 const soonRetryOnNetworkErrors = without(isNetworkError);
 const soonRetryOnAcceptableErrors = (condition, acceptable, message, timeout, interval) =>
-  without((error) => isRetryableError(error) || [acceptable].flat().includes(error.code))(condition, message, timeout, interval);
+  without((error) => isRetryableError(error) || [acceptable].flat().includes(error.code))(
+    condition,
+    message,
+    timeout,
+    interval,
+  );
 
 // Try `attempts` times, with pauses of `interval` ms.
 function retry(condition, message, attempts = 10, interval = 0) {
@@ -67,4 +73,12 @@ function time(action, message, timeout = 30000) {
   return result;
 }
 
-module.exports = { soon, soonNoExcept, soonRetryOnNetworkErrors, soonRetryOnAcceptableErrors, retry, retryNoExcept, time };
+module.exports = {
+  soon,
+  soonNoExcept,
+  soonRetryOnNetworkErrors,
+  soonRetryOnAcceptableErrors,
+  retry,
+  retryNoExcept,
+  time,
+};

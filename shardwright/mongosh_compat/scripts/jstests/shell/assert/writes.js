@@ -14,7 +14,8 @@ function gleError(reply, message) {
 }
 
 function gleErrorCode(reply, code, message) {
-  if (errorOf(reply) === null || reply.code !== code) fail(`getLastError reply has not the code ${code}: ${tojson(reply)}`, message);
+  if (errorOf(reply) === null || reply.code !== code)
+    fail(`getLastError reply has not the code ${code}: ${tojson(reply)}`, message);
 }
 
 const gleSuccess = (database, message) => gleOK(database.getLastErrorObj(), message);

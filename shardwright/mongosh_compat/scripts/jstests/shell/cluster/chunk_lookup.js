@@ -9,7 +9,12 @@ const collectionEntry = (config, namespace) => config.collections.findOne({ _id:
 // The chunks of a collection, in the order of their bounds.
 function chunksOf(config, namespace, filter = {}) {
   const entry = collectionEntry(config, namespace);
-  return entry === null ? [] : config.chunks.find({ uuid: entry.uuid, ...filter }).sort({ min: 1 }).toArray();
+  return entry === null
+    ? []
+    : config.chunks
+        .find({ uuid: entry.uuid, ...filter })
+        .sort({ min: 1 })
+        .toArray();
 }
 
 const valueAt = (document, path) => path.split(".").reduce((inner, name) => inner?.[name], document);
@@ -27,7 +32,9 @@ function chunkOf(config, namespace, document) {
   const entry = collectionEntry(config, namespace);
   assert(entry, `${namespace} is not sharded`);
   const key = shardKeyOf(entry, document);
-  return chunksOf(config, namespace).find((each) => bsonWoCompare(each.min, key) <= 0 && bsonWoCompare(key, each.max) < 0);
+  return chunksOf(config, namespace).find(
+    (each) => bsonWoCompare(each.min, key) <= 0 && bsonWoCompare(key, each.max) < 0,
+  );
 }
 
 module.exports = { chunkOf, chunksOf };

@@ -23,7 +23,11 @@ const MongoRunner = {
     const dbpath = options.dbpath ?? `${MongoRunner.dataPath}mongod${++lastMongod}-${Date.now()}`;
     if (!options.noCleanData && !options.restart) host.files.remove(dbpath);
     const port = options.port ?? PORTS.first + Math.floor(Math.random() * PORTS.count);
-    const pid = host.mongod.startMongod(host.settings.mongod, dbpath, ["--port", String(port), ...parametersOf(options)]);
+    const pid = host.mongod.startMongod(host.settings.mongod, dbpath, [
+      "--port",
+      String(port),
+      ...parametersOf(options),
+    ]);
     const connection = connected(port, pid);
     return Object.assign(connection, { pid, dbpath, fullOptions: { ...options, dbpath, port }, commandLine: { port } });
   },
@@ -32,7 +36,11 @@ const MongoRunner = {
   stopMongod(connection, signal = 15) {
     connection.close();
     host.mongod.kill(connection.pid, signal ?? 15);
-    assert.soon(() => host.mongod.hasEnded(connection.pid), `mongod on ${connection.host} does not end`, START_TIMEOUT_MS);
+    assert.soon(
+      () => host.mongod.hasEnded(connection.pid),
+      `mongod on ${connection.host} does not end`,
+      START_TIMEOUT_MS,
+    );
     return signal === 9 ? MongoRunner.EXIT_SIGKILL : MongoRunner.EXIT_CLEAN;
   },
 
@@ -43,17 +51,24 @@ const MongoRunner = {
 
 function connected(port, pid) {
   let connection;
-  assert.soonNoExcept(() => {
-    if (host.mongod.hasEnded(pid)) return true;
-    connection = new Mongo(`127.0.0.1:${port}`);
-    return connection.adminCommand({ ping: 1 }).ok === 1;
-  }, "a mongod does not start", START_TIMEOUT_MS);
+  assert.soonNoExcept(
+    () => {
+      if (host.mongod.hasEnded(pid)) return true;
+      connection = new Mongo(`127.0.0.1:${port}`);
+      return connection.adminCommand({ ping: 1 }).ok === 1;
+    },
+    "a mongod does not start",
+    START_TIMEOUT_MS,
+  );
   assert(connection, `mongod ended instead of listening on port ${port}`);
   return connection;
 }
 
 function parametersOf({ setParameter = {} }) {
-  const all = typeof setParameter === "string" ? [setParameter] : Object.entries(setParameter).map(([name, value]) => `${name}=${value}`);
+  const all =
+    typeof setParameter === "string"
+      ? [setParameter]
+      : Object.entries(setParameter).map(([name, value]) => `${name}=${value}`);
   return ["enableTestCommands=1", ...all].flatMap((each) => ["--setParameter", each]);
 }
 

@@ -21,7 +21,11 @@ function helloOf(node) {
 module.exports = {
   getPrimary(timeout = TIMEOUT_MS) {
     let primary;
-    assert.soon(() => (primary = this.nodes.find((each) => helloOf(each)?.isWritablePrimary)), `${this.name} has no primary`, timeout);
+    assert.soon(
+      () => (primary = this.nodes.find((each) => helloOf(each)?.isWritablePrimary)),
+      `${this.name} has no primary`,
+      timeout,
+    );
     return primary;
   },
 
@@ -36,12 +40,20 @@ module.exports = {
 
   awaitSecondaryNodes(timeout = TIMEOUT_MS, nodes) {
     const all = nodes ?? this.getSecondaries(timeout);
-    assert.soon(() => all.every((each) => helloOf(each)?.secondary), `not all of ${this.name} are secondaries`, timeout);
+    assert.soon(
+      () => all.every((each) => helloOf(each)?.secondary),
+      `not all of ${this.name} are secondaries`,
+      timeout,
+    );
   },
 
   awaitNodesAgreeOnPrimary(timeout = TIMEOUT_MS, nodes = this.nodes) {
     const opinions = () => new Set(nodes.map((each) => helloOf(each)?.primary ?? null));
-    assert.soon(() => opinions().size === 1 && !opinions().has(null), `${this.name} does not agree on a primary`, timeout);
+    assert.soon(
+      () => opinions().size === 1 && !opinions().has(null),
+      `${this.name} does not agree on a primary`,
+      timeout,
+    );
     return this.getPrimary(timeout);
   },
 
@@ -71,14 +83,22 @@ module.exports = {
       if (hello === null) return 8;
       return hello.isWritablePrimary ? 1 : hello.secondary ? SECONDARY : 3;
     };
-    assert.soon(() => wanted.includes(stateOf()), () => `${target.host} is not in state ${tojson(wanted)}`, timeout);
+    assert.soon(
+      () => wanted.includes(stateOf()),
+      () => `${target.host} is not in state ${tojson(wanted)}`,
+      timeout,
+    );
   },
 
   // Wait until every member has what the primary has.
   awaitReplication(timeout = TIMEOUT_MS, type, nodes) {
     const target = this._lastOpTimes().appliedOpTime;
     const behind = () => (nodes ?? this.nodes).filter((each) => bsonWoCompare(appliedOpTimeOf(each), target.ts) < 0);
-    assert.soonNoExcept(() => behind().length === 0, () => `${this.name} has not replicated`, timeout);
+    assert.soonNoExcept(
+      () => behind().length === 0,
+      () => `${this.name} has not replicated`,
+      timeout,
+    );
   },
 
   awaitLastOpCommitted(timeout = TIMEOUT_MS) {
@@ -113,7 +133,11 @@ module.exports = {
     const target = this.nodes[this.getNodeId(node)];
     if (awaitReplicationBeforeStepUp) this.awaitReplication();
     const isPrimary = () => helloOf(target)?.isWritablePrimary;
-    assert.soonNoExcept(() => isPrimary() || target.adminCommand({ replSetStepUp: 1 }).ok === 1, `${target.host} cannot step up`, TIMEOUT_MS);
+    assert.soonNoExcept(
+      () => isPrimary() || target.adminCommand({ replSetStepUp: 1 }).ok === 1,
+      `${target.host} cannot step up`,
+      TIMEOUT_MS,
+    );
     assert.soon(isPrimary, `${target.host} is not primary after stepping up`, TIMEOUT_MS);
     return target;
   },
@@ -124,7 +148,11 @@ module.exports = {
 
   freeze(node, seconds = 24 * 60 * 60) {
     const target = this.nodes[this.getNodeId(node)];
-    assert.soonNoExcept(() => target.adminCommand({ replSetFreeze: seconds }).ok === 1, `${target.host} cannot be frozen`, TIMEOUT_MS);
+    assert.soonNoExcept(
+      () => target.adminCommand({ replSetFreeze: seconds }).ok === 1,
+      `${target.host} cannot be frozen`,
+      TIMEOUT_MS,
+    );
   },
 
   unfreeze(node) {

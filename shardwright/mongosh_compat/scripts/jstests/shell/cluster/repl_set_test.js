@@ -38,8 +38,12 @@ class ReplicaSet {
 
   // Start the set of a suite that made it by itself.
   startSet(options) {
-    const count = typeof this._options.nodes === "number" ? this._options.nodes : Object.keys(this._options.nodes ?? { n0: {} }).length;
-    if (options?.shardsvr !== undefined || options?.configsvr !== undefined) unsupported("ReplSetTest of shard or config servers");
+    const count =
+      typeof this._options.nodes === "number"
+        ? this._options.nodes
+        : Object.keys(this._options.nodes ?? { n0: {} }).length;
+    if (options?.shardsvr !== undefined || options?.configsvr !== undefined)
+      unsupported("ReplSetTest of shard or config servers");
     const directory = host.launcher.newDirectory();
     const cluster = host.launcher.up(directory, ["--shards", "1", "--members", String(count)]);
     this._attach({ directory, name: "shard0", daemon: "mongod", cluster });

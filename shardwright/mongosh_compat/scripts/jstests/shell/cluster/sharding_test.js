@@ -43,7 +43,9 @@ class ShardingTestCluster {
   _connectShards() {
     this._rs = [];
     this._connections = this._cluster.shards.map(({ _id: name, host: url }, index) => {
-      const set = new ReplSetTest({ attachTo: { directory: this._directory, name, daemon: "shardd", cluster: this._cluster } });
+      const set = new ReplSetTest({
+        attachTo: { directory: this._directory, name, daemon: "shardd", cluster: this._cluster },
+      });
       const connection = new Mongo(url);
       Object.assign(connection, { shardName: name, rs: set });
       this._rs.push({ setName: name, test: set, nodes: set.nodes, url });
@@ -54,15 +56,21 @@ class ShardingTestCluster {
   }
 
   _connectConfigServers() {
-    this.configRS = new ReplSetTest({ attachTo: { directory: this._directory, name: "config", daemon: "configd", cluster: this._cluster } });
+    this.configRS = new ReplSetTest({
+      attachTo: { directory: this._directory, name: "config", daemon: "configd", cluster: this._cluster },
+    });
     this._configServers = this.configRS.nodes;
     this._configDB = this.configRS.getURL();
-    this._configServers.forEach((node, index) => Object.assign(this, { [`config${index}`]: node, [`c${index}`]: node }));
+    this._configServers.forEach((node, index) =>
+      Object.assign(this, { [`config${index}`]: node, [`c${index}`]: node }),
+    );
   }
 
   _applySettings({ chunkSizeMB, enableBalancer }) {
     if (chunkSizeMB !== undefined) {
-      assert.commandWorked(this.config.settings.update({ _id: "chunksize" }, { $set: { value: chunkSizeMB } }, { upsert: true }));
+      assert.commandWorked(
+        this.config.settings.update({ _id: "chunksize" }, { $set: { value: chunkSizeMB } }, { upsert: true }),
+      );
     }
     if (!enableBalancer) this.stopBalancer();
   }

@@ -14,7 +14,11 @@ module.exports = {
       const chunks = chunksOf(this.config, name);
       assert.gt(chunks.length, 0, `${name} has no chunks`);
       for (let index = 1; index < chunks.length; index++) {
-        assert.eq(0, bsonWoCompare(chunks[index - 1].max, chunks[index].min), `${name}: ${tojson(chunks[index])} does not follow`);
+        assert.eq(
+          0,
+          bsonWoCompare(chunks[index - 1].max, chunks[index].min),
+          `${name}: ${tojson(chunks[index])} does not follow`,
+        );
       }
     });
   },
@@ -32,7 +36,9 @@ module.exports = {
   },
 
   checkIndexesConsistentAcrossCluster(database) {
-    const names = this.config.collections.find(database ? { _id: new RegExp(`^${RegExp.escape(database)}\\.`) } : {}).toArray();
+    const names = this.config.collections
+      .find(database ? { _id: new RegExp(`^${RegExp.escape(database)}\\.`) } : {})
+      .toArray();
     for (const { _id: name } of names.filter((each) => !each._id.startsWith("config."))) {
       const [databaseName, ...rest] = name.split(".");
       const owners = this._shardNames.filter((shard) => chunksOf(this.config, name, { shard }).length > 0);
@@ -45,7 +51,11 @@ module.exports = {
   checkOrphansAreDeleted() {
     for (const each of this._connections) {
       const deletions = each.getDB("config").rangeDeletions;
-      assert.soon(() => deletions.find({ pending: { $ne: true } }).itcount() === 0, `ranges to delete on ${each.shardName}`, RANGE_DELETION_TIMEOUT_MS);
+      assert.soon(
+        () => deletions.find({ pending: { $ne: true } }).itcount() === 0,
+        `ranges to delete on ${each.shardName}`,
+        RANGE_DELETION_TIMEOUT_MS,
+      );
     }
   },
 };

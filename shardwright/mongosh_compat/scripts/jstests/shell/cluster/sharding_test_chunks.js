@@ -5,14 +5,16 @@ const { tojson } = require("../tojson.js");
 const { chunksOf } = require("./chunk_lookup.js");
 const { printShardingStatus } = require("./sharding_status.js");
 
-const namespaceOf = (collection, database) => (database === undefined ? String(collection) : `${database}.${collection}`);
+const namespaceOf = (collection, database) =>
+  database === undefined ? String(collection) : `${database}.${collection}`;
 
 module.exports = {
   // Shard a collection by `key`, split it at `split` (false: not at all) and move the chunk of `move` to another shard.
   shardColl(collection, key = { _id: 1 }, split, move, database, waitForDelete = true) {
     const name = collection.getFullName ? collection.getFullName() : namespaceOf(collection, database ?? "test");
     const databaseName = name.split(".")[0];
-    if (this.config.databases.findOne({ _id: databaseName }) === null) this.adminCommand({ enableSharding: databaseName });
+    if (this.config.databases.findOne({ _id: databaseName }) === null)
+      this.adminCommand({ enableSharding: databaseName });
     this.adminCommand({ shardCollection: name, key });
     if (split === false) return;
     const middle = split ?? firstOf(key, 0);
@@ -35,7 +37,9 @@ module.exports = {
   },
 
   moveChunk(namespace, find, to) {
-    return assert.commandWorked(this.admin.runCommand({ moveChunk: namespaceOf(namespace), find, to: to.shardName ?? to }));
+    return assert.commandWorked(
+      this.admin.runCommand({ moveChunk: namespaceOf(namespace), find, to: to.shardName ?? to }),
+    );
   },
 
   moveRange(namespace, min, max, toShard) {
@@ -65,16 +69,22 @@ module.exports = {
 
   // Check how many chunks each shard has, in the order of the shards.
   checkChunkCounts(namespace, expected) {
-    const found = this._shardNames.map((name) => this.getChunks(namespace).filter((each) => each.shard === name).length);
+    const found = this._shardNames.map(
+      (name) => this.getChunks(namespace).filter((each) => each.shard === name).length,
+    );
     assert.eq(expected, found, () => `chunks of ${namespace} on ${this._shardNames}`);
   },
 
   printChunks(namespace) {
-    for (const each of this.getChunks(namespace)) host.write(`${each.shard} ${tojson(each.min)} -->> ${tojson(each.max)}\n`);
+    for (const each of this.getChunks(namespace))
+      host.write(`${each.shard} ${tojson(each.min)} -->> ${tojson(each.max)}\n`);
   },
 
   printChangeLog() {
-    this.config.changelog.find().sort({ time: 1 }).forEach((each) => host.write(`${tojson(each, "", true)}\n`));
+    this.config.changelog
+      .find()
+      .sort({ time: 1 })
+      .forEach((each) => host.write(`${tojson(each, "", true)}\n`));
   },
 
   printShardingStatus(isVerbose) {

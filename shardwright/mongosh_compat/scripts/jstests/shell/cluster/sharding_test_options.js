@@ -8,7 +8,10 @@ const TEST_COMMANDS = ["--set-parameter", "enableTestCommands=1"];
 
 // Returns {name, launcherOptions, chunkSizeMB, enableBalancer}.
 function parseOptions(parameters) {
-  const given = typeof parameters[0] === "string" || typeof parameters[1] === "number" ? positional(parameters) : (parameters[0] ?? {});
+  const given =
+    typeof parameters[0] === "string" || typeof parameters[1] === "number"
+      ? positional(parameters)
+      : (parameters[0] ?? {});
   const options = { ...given.other, ...given };
   for (const name of UNSUPPORTED) if (options[name]) unsupported(`ShardingTest with ${name}`);
   const shards = countOf(options.shards ?? 2);
@@ -20,13 +23,22 @@ function parseOptions(parameters) {
   };
   return {
     name: options.name ?? options.testName ?? "test",
-    launcherOptions: [...Object.entries(sizes).flatMap(([name, number]) => [name, String(number)]), ...TEST_COMMANDS, ...parametersOf(options)],
+    launcherOptions: [
+      ...Object.entries(sizes).flatMap(([name, number]) => [name, String(number)]),
+      ...TEST_COMMANDS,
+      ...parametersOf(options),
+    ],
     chunkSizeMB: options.chunkSize ?? options.chunksize,
     enableBalancer: Boolean(options.enableBalancer),
   };
 }
 
-const positional = ([name, shards, , mongos, other]) => ({ name, ...(shards === undefined ? {} : { shards }), ...(mongos === undefined ? {} : { mongos }), ...other });
+const positional = ([name, shards, , mongos, other]) => ({
+  name,
+  ...(shards === undefined ? {} : { shards }),
+  ...(mongos === undefined ? {} : { mongos }),
+  ...other,
+});
 
 // A number, or one entry for each process.
 function countOf(value) {
@@ -43,7 +55,9 @@ function configOf(options) {
 function membersOf(options, shards) {
   const listed = typeof options.shards === "object" ? Object.values(options.shards) : [];
   const numbered = Array.from({ length: shards }, (_, index) => options[`rs${index}`]);
-  const all = [options.rs, options.rsOptions, ...listed, ...numbered].filter((each) => each !== null && typeof each === "object");
+  const all = [options.rs, options.rsOptions, ...listed, ...numbered].filter(
+    (each) => each !== null && typeof each === "object",
+  );
   return Math.max(1, ...all.filter((each) => each.nodes !== undefined).map((each) => countOf(each.nodes)));
 }
 
@@ -55,7 +69,10 @@ function parametersOf(options) {
   const places = [options.shardOptions, options.rsOptions, options.rs, options.rs0, options.rs1].filter(Boolean);
   const all = Object.assign({}, ...places.map((each) => asObject(each.setParameter)));
   const kept = Object.entries(all).filter(([name]) => !IGNORED.includes(name));
-  return kept.flatMap(([name, value]) => ["--set-parameter", `${name}=${typeof value === "object" ? JSON.stringify(value) : value}`]);
+  return kept.flatMap(([name, value]) => [
+    "--set-parameter",
+    `${name}=${typeof value === "object" ? JSON.stringify(value) : value}`,
+  ]);
 }
 
 function asObject(parameter) {

@@ -94,7 +94,8 @@ module.exports = {
   // The number of shards that have documents of a collection.
   onNumShards(collection, database) {
     const target = typeof collection === "string" ? this.getDB(database ?? "test")[collection] : collection;
-    return this._connections.filter((each) => each.getDB(target.getDB().getName())[target.getName()].findOne() !== null).length;
+    return this._connections.filter((each) => each.getDB(target.getDB().getName())[target.getName()].findOne() !== null)
+      .length;
   },
 
   shardCounts(collection, database = "test") {
@@ -105,7 +106,9 @@ module.exports = {
 
   // Check how many documents each shard has, in the order of the shards.
   checkShardCounts(collection, expected) {
-    const found = this._connections.map((each) => each.getDB(collection.getDB().getName())[collection.getName()].find().itcount());
+    const found = this._connections.map((each) =>
+      each.getDB(collection.getDB().getName())[collection.getName()].find().itcount(),
+    );
     assert.eq(expected, found, () => `documents of ${collection} on ${this._shardNames}`);
   },
 

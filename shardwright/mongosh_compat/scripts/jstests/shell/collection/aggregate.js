@@ -22,7 +22,12 @@ function commandOf(name, pipeline, options) {
 }
 
 const STREAM_OPTIONS = [
-  "fullDocument", "fullDocumentBeforeChange", "resumeAfter", "startAfter", "startAtOperationTime", "showExpandedEvents",
+  "fullDocument",
+  "fullDocumentBeforeChange",
+  "resumeAfter",
+  "startAfter",
+  "startAtOperationTime",
+  "showExpandedEvents",
   "allChangesForCluster",
 ];
 

@@ -144,7 +144,8 @@ class FindOperation {
   }
 
   replaceOne(replacement) {
-    if (Object.keys(replacement)[0]?.startsWith("$")) throw new Error("replaceOne() needs a document without operators");
+    if (Object.keys(replacement)[0]?.startsWith("$"))
+      throw new Error("replaceOne() needs a document without operators");
     return this.#add(replacement, false);
   }
 
@@ -166,7 +167,8 @@ FindOperation.prototype.deleteOne = FindOperation.prototype.removeOne;
 
 function checkedUpdate(update) {
   const first = Array.isArray(update) ? "$" : Object.keys(update)[0];
-  if (first === undefined || !first.startsWith("$")) throw new Error("the update operation document must contain atomic operators.");
+  if (first === undefined || !first.startsWith("$"))
+    throw new Error("the update operation document must contain atomic operators.");
   return update;
 }
 

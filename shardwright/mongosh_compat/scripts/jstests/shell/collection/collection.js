@@ -12,7 +12,8 @@ const asCollections = {
 
 class DBCollection {
   constructor(mongo, db, shortName, fullName) {
-    if (typeof shortName !== "string" || shortName === "") throw new Error("collection name must be a non-empty string");
+    if (typeof shortName !== "string" || shortName === "")
+      throw new Error("collection name must be a non-empty string");
     const hidden = { _mongo: mongo, _db: db, _shortName: shortName, _fullName: fullName, _writeConcern: undefined };
     for (const [field, value] of Object.entries(hidden)) Object.defineProperty(this, field, { value, writable: true });
     return new Proxy(this, asCollections);
@@ -94,7 +95,10 @@ class DBCollection {
   }
 
   validate(options) {
-    return this.runCommand({ validate: this._shortName, ...(typeof options === "object" ? options : { full: Boolean(options) }) });
+    return this.runCommand({
+      validate: this._shortName,
+      ...(typeof options === "object" ? options : { full: Boolean(options) }),
+    });
   }
 
   compact(options) {

@@ -4,7 +4,8 @@ const { BulkWriteError } = require("../write_results.js");
 const { Bulk, withId } = require("./bulk.js");
 
 const FIELDS = ["bypassDocumentValidation", "let", "comment"];
-const pick = (options, names) => Object.fromEntries(names.filter((name) => options[name] !== undefined).map((name) => [name, options[name]]));
+const pick = (options, names) =>
+  Object.fromEntries(names.filter((name) => options[name] !== undefined).map((name) => [name, options[name]]));
 const isAcknowledged = (collection, options) => (options.writeConcern ?? collection.getWriteConcern())?.w !== 0;
 
 // Run one operation; a write error is thrown by itself and not as that of a bulk.
@@ -25,13 +26,23 @@ function singleError(bulkError) {
 }
 
 function updateResult(collection, result, options) {
-  const reported = { acknowledged: isAcknowledged(collection, options), matchedCount: result.nMatched, modifiedCount: result.nModified };
+  const reported = {
+    acknowledged: isAcknowledged(collection, options),
+    matchedCount: result.nMatched,
+    modifiedCount: result.nModified,
+  };
   if (result.nUpserted > 0) reported.upsertedId = result.getUpsertedIdAt(0)._id;
   return reported;
 }
 
 function update(collection, filter, change, multi, options) {
-  const operation = { q: filter, u: change, multi, upsert: Boolean(options.upsert), ...pick(options, ["collation", "arrayFilters", "hint"]) };
+  const operation = {
+    q: filter,
+    u: change,
+    multi,
+    upsert: Boolean(options.upsert),
+    ...pick(options, ["collation", "arrayFilters", "hint"]),
+  };
   return updateResult(collection, runOne(collection, "update", operation, options), options);
 }
 
@@ -44,7 +55,12 @@ function remove(collection, filter, limit, options) {
 
 function checkOperators(change, wanted) {
   const hasOperators = Array.isArray(change) || Object.keys(change)[0]?.startsWith("$") === true;
-  if (hasOperators !== wanted) throw new Error(wanted ? "the update operation document must contain atomic operators" : "the replace operation document must not contain atomic operators");
+  if (hasOperators !== wanted)
+    throw new Error(
+      wanted
+        ? "the update operation document must contain atomic operators"
+        : "the replace operation document must not contain atomic operators",
+    );
 }
 
 const OPERATIONS = {

@@ -85,12 +85,20 @@ class Explainable {
   remove(query, justOneOrOptions) {
     const justOne = typeof justOneOrOptions === "object" ? justOneOrOptions.justOne : justOneOrOptions;
     const { collation, hint } = typeof justOneOrOptions === "object" ? justOneOrOptions : {};
-    const operation = { q: query, limit: justOne ? 1 : 0, ...(collation ? { collation } : {}), ...(hint ? { hint } : {}) };
+    const operation = {
+      q: query,
+      limit: justOne ? 1 : 0,
+      ...(collation ? { collation } : {}),
+      ...(hint ? { hint } : {}),
+    };
     return this._explain({ delete: this._collection.getName(), deletes: [operation] });
   }
 
   update(query, update, upsertOrOptions, multi) {
-    const options = typeof upsertOrOptions === "object" ? upsertOrOptions : { upsert: Boolean(upsertOrOptions), multi: Boolean(multi) };
+    const options =
+      typeof upsertOrOptions === "object"
+        ? upsertOrOptions
+        : { upsert: Boolean(upsertOrOptions), multi: Boolean(multi) };
     return this._explain({ update: this._collection.getName(), updates: [{ q: query, u: update, ...options }] });
   }
 }

@@ -4,7 +4,10 @@ const { _getErrorWithCode } = require("../errors.js");
 const { tojson } = require("../tojson.js");
 const { DBCommandCursor } = require("./command_cursor.js");
 
-const nameOf = (keys) => Object.entries(keys).map(([field, kind]) => `${field}_${Number.isFinite(Number(kind)) ? Number(kind) : kind}`).join("_");
+const nameOf = (keys) =>
+  Object.entries(keys)
+    .map(([field, kind]) => `${field}_${Number.isFinite(Number(kind)) ? Number(kind) : kind}`)
+    .join("_");
 
 // An index by its keys and options; the old forms are a name, or true for unique.
 function specOf(keys, options) {
@@ -21,7 +24,11 @@ module.exports = {
   createIndexes(keysList, options, commitQuorum) {
     if (!Array.isArray(keysList)) throw new Error("createIndexes first argument should be an array");
     const indexes = keysList.map((keys) => specOf(keys, options));
-    return this.runCommand({ createIndexes: this._shortName, indexes, ...(commitQuorum !== undefined ? { commitQuorum } : {}) });
+    return this.runCommand({
+      createIndexes: this._shortName,
+      indexes,
+      ...(commitQuorum !== undefined ? { commitQuorum } : {}),
+    });
   },
 
   getIndexes() {
@@ -47,7 +54,8 @@ module.exports = {
 
   dropIndex(index) {
     if (index === undefined) throw new Error("need an index name or key to drop");
-    if (Array.isArray(index)) throw new Error("the index to drop must be either the index name or the index specification document");
+    if (Array.isArray(index))
+      throw new Error("the index to drop must be either the index name or the index specification document");
     if (index === "*") throw new Error("To drop indexes in the collection using '*', use db.collection.dropIndexes()");
     return this.runCommand({ dropIndexes: this._shortName, index });
   },

@@ -18,11 +18,16 @@ function executed(bulk, writeConcern, isMany) {
 }
 
 const fieldsOf = (options) =>
-  Object.fromEntries(["bypassDocumentValidation", "let", "comment"].filter((name) => options?.[name] !== undefined).map((name) => [name, options[name]]));
+  Object.fromEntries(
+    ["bypassDocumentValidation", "let", "comment"]
+      .filter((name) => options?.[name] !== undefined)
+      .map((name) => [name, options[name]]),
+  );
 
 module.exports = {
   insert(documents, options) {
-    if (documents === undefined || documents === null || typeof documents !== "object") throw new Error("no object passed to insert!");
+    if (documents === undefined || documents === null || typeof documents !== "object")
+      throw new Error("no object passed to insert!");
     const isMany = Array.isArray(documents);
     const ordered = typeof options === "number" ? (options & 1) === 0 : (options?.ordered ?? true);
     const bulk = new Bulk(this, ordered, fieldsOf(options));
@@ -34,15 +39,22 @@ module.exports = {
   update(query, update, upsertOrOptions, multi) {
     if (query === undefined) throw new Error("need a query");
     if (update === undefined) throw new Error("need an object");
-    const options = typeof upsertOrOptions === "object" && upsertOrOptions !== null ? upsertOrOptions : { upsert: Boolean(upsertOrOptions), multi: Boolean(multi) };
+    const options =
+      typeof upsertOrOptions === "object" && upsertOrOptions !== null
+        ? upsertOrOptions
+        : { upsert: Boolean(upsertOrOptions), multi: Boolean(multi) };
     const operation = { q: query, u: update, multi: Boolean(options.multi), upsert: Boolean(options.upsert) };
-    for (const name of ["collation", "arrayFilters", "hint"]) if (options[name] !== undefined) operation[name] = options[name];
+    for (const name of ["collation", "arrayFilters", "hint"])
+      if (options[name] !== undefined) operation[name] = options[name];
     return executed(new Bulk(this, true, fieldsOf(options)).add("update", operation), options.writeConcern, false);
   },
 
   remove(query, justOneOrOptions) {
     if (query === undefined) throw new Error("remove needs a query");
-    const options = typeof justOneOrOptions === "object" && justOneOrOptions !== null ? justOneOrOptions : { justOne: Boolean(justOneOrOptions) };
+    const options =
+      typeof justOneOrOptions === "object" && justOneOrOptions !== null
+        ? justOneOrOptions
+        : { justOne: Boolean(justOneOrOptions) };
     const operation = { q: query instanceof ObjectId ? { _id: query } : query, limit: options.justOne ? 1 : 0 };
     for (const name of ["collation", "hint"]) if (options[name] !== undefined) operation[name] = options[name];
     return executed(new Bulk(this, true, fieldsOf(options)).add("delete", operation), options.writeConcern, false);

@@ -7,12 +7,23 @@ const { NumberInt, NumberLong } = require("../bson_types.js");
 const { tojson } = require("../tojson.js");
 const { DBCommandCursor } = require("./command_cursor.js");
 
-const FLAGS = { tailable: 2, slaveOk: 4, secondaryOk: 4, oplogReplay: 8, noTimeout: 16, awaitData: 32, exhaust: 64, partial: 128 };
+const FLAGS = {
+  tailable: 2,
+  slaveOk: 4,
+  secondaryOk: 4,
+  oplogReplay: 8,
+  noTimeout: 16,
+  awaitData: 32,
+  exhaust: 64,
+  partial: 128,
+};
 
 // Numbers in brackets are positions in the result.
 const asArray = {
   get(query, name, receiver) {
-    return typeof name === "string" && /^\d+$/.test(name) ? query._at(Number(name)) : Reflect.get(query, name, receiver);
+    return typeof name === "string" && /^\d+$/.test(name)
+      ? query._at(Number(name))
+      : Reflect.get(query, name, receiver);
   },
 };
 
@@ -20,7 +31,15 @@ class DBQuery {
   // `given`: projection, limit, skip, batchSize and other fields of the find command; `flags` of the old protocol.
   constructor(collection, filter, given = {}) {
     const { limit, skip, batchSize, flags, ...fields } = given;
-    const hidden = { _collection: collection, _db: collection.getDB(), _filter: filter, _fields: {}, _cursor: null, _flags: 0, _self: null };
+    const hidden = {
+      _collection: collection,
+      _db: collection.getDB(),
+      _filter: filter,
+      _fields: {},
+      _cursor: null,
+      _flags: 0,
+      _self: null,
+    };
     for (const [name, value] of Object.entries(hidden)) Object.defineProperty(this, name, { value, writable: true });
     this._self = new Proxy(this, asArray);
     this._addOptions(fields);
@@ -52,8 +71,10 @@ class DBQuery {
     const command = { find: this._collection.getName(), filter: this._filter, ...fields };
     if (limit !== undefined && Number(limit) !== 0) command.limit = limit < 0 ? -limit : limit;
     if (limit < 0) command.singleBatch = true;
-    if (command.batchSize < 0) Object.assign(command, { limit: -command.batchSize, singleBatch: true, batchSize: undefined });
-    for (const name of ["limit", "skip", "batchSize"]) if (command[name] !== undefined) command[name] = integer(command[name]);
+    if (command.batchSize < 0)
+      Object.assign(command, { limit: -command.batchSize, singleBatch: true, batchSize: undefined });
+    for (const name of ["limit", "skip", "batchSize"])
+      if (command[name] !== undefined) command[name] = integer(command[name]);
     if (command.batchSize === undefined) delete command.batchSize;
     return command;
   }
@@ -63,7 +84,14 @@ class DBQuery {
     const command = this._convertToCommand();
     const { reply, hostAndPort } = this._db._run(command, { readPreference: this._readPreference });
     if (reply.ok !== 1) throw _getErrorWithCode(reply, `error: ${tojson(reply)}`);
-    this._cursor = new DBCommandCursor(this._db, reply, this._fields.batchSize, this._maxAwaitTimeMS, undefined, hostAndPort);
+    this._cursor = new DBCommandCursor(
+      this._db,
+      reply,
+      this._fields.batchSize,
+      this._maxAwaitTimeMS,
+      undefined,
+      hostAndPort,
+    );
     this._cursor._isTailable = Boolean(this._fields.tailable);
     return this._cursor;
   }
@@ -166,7 +194,14 @@ class DBQuery {
 
   // The old form of options: $orderby, $hint and others beside the filter.
   _addSpecial(name, value) {
-    const fields = { $orderby: "sort", $hint: "hint", $min: "min", $max: "max", $maxTimeMS: "maxTimeMS", $comment: "comment" };
+    const fields = {
+      $orderby: "sort",
+      $hint: "hint",
+      $min: "min",
+      $max: "max",
+      $maxTimeMS: "maxTimeMS",
+      $comment: "comment",
+    };
     return this._set(fields[name] ?? name.slice(1), value);
   }
 
@@ -243,8 +278,17 @@ class DBQuery {
   }
 
   _countCommand(appliesLimits) {
-    const names = ["hint", "maxTimeMS", "collation", "comment", "readConcern", ...(appliesLimits ? ["limit", "skip"] : [])];
-    const fields = Object.fromEntries(names.filter((name) => name in this._fields).map((name) => [name, this._fields[name]]));
+    const names = [
+      "hint",
+      "maxTimeMS",
+      "collation",
+      "comment",
+      "readConcern",
+      ...(appliesLimits ? ["limit", "skip"] : []),
+    ];
+    const fields = Object.fromEntries(
+      names.filter((name) => name in this._fields).map((name) => [name, this._fields[name]]),
+    );
     return { count: this._collection.getName(), query: this._filter, ...fields };
   }
 

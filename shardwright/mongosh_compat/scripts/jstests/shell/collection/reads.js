@@ -19,7 +19,13 @@ function filterOf(query) {
 
 module.exports = {
   find(filter, projection, limit, skip, batchSize, options) {
-    return new DBQuery(this, filterOf(filter), { projection, limit, skip, batchSize, ...(typeof options === "object" ? options : { flags: options }) });
+    return new DBQuery(this, filterOf(filter), {
+      projection,
+      limit,
+      skip,
+      batchSize,
+      ...(typeof options === "object" ? options : { flags: options }),
+    });
   },
 
   findOne(filter, projection, options, readConcern, collation) {
@@ -48,9 +54,12 @@ module.exports = {
   },
 
   distinct(key, query, options = {}) {
-    if (typeof key !== "string") throw new Error(`The first argument to the distinct command must be a string but was a ${typeof key}`);
-    if (query !== undefined && (query === null || typeof query !== "object")) throw new Error("The query argument to the distinct command must be a document");
-    return checked(this.runReadCommand({ distinct: this._shortName, key, query: query ?? {}, ...options }), "distinct").values;
+    if (typeof key !== "string")
+      throw new Error(`The first argument to the distinct command must be a string but was a ${typeof key}`);
+    if (query !== undefined && (query === null || typeof query !== "object"))
+      throw new Error("The query argument to the distinct command must be a document");
+    return checked(this.runReadCommand({ distinct: this._shortName, key, query: query ?? {}, ...options }), "distinct")
+      .values;
   },
 
   aggregate(...parameters) {
@@ -73,7 +82,10 @@ module.exports = {
 class MapReduceResult {
   constructor(db, reply) {
     Object.assign(this, reply);
-    const target = typeof reply.result === "object" ? db.getSiblingDB(reply.result.db)[reply.result.collection] : reply.result && db[reply.result];
+    const target =
+      typeof reply.result === "object"
+        ? db.getSiblingDB(reply.result.db)[reply.result.collection]
+        : reply.result && db[reply.result];
     Object.defineProperty(this, "_target", { value: target });
   }
 

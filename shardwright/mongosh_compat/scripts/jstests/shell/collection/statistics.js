@@ -10,7 +10,8 @@ module.exports = {
   stats(options) {
     const given = typeof options === "object" && options !== null ? options : { scale: options };
     const { scale, indexDetails, indexDetailsKey, indexDetailsName, ...rest } = given;
-    if (indexDetailsKey && indexDetailsName) throw new Error("Cannot filter indexDetails on both indexDetailsKey and indexDetailsName");
+    if (indexDetailsKey && indexDetailsName)
+      throw new Error("Cannot filter indexDetails on both indexDetailsKey and indexDetailsName");
     const reply = this.runCommand({ collStats: this._shortName, ...(scale === undefined ? {} : { scale }), ...rest });
     const shown = indexDetailsName ?? (indexDetailsKey && this.getIndexByKey(indexDetailsKey)?.name);
     for (const each of [reply, ...Object.values(reply.shards ?? {})]) chooseDetails(each, indexDetails, shown);

@@ -28,7 +28,13 @@ function runBatch(collection, kind, operations, indexes, { ordered, fields }, re
     const command = { [kind]: collection.getName(), ordered, ...fields };
     const { reply } = collection.getDB()._run(command, { sequence: { identifier: SEQUENCES[kind], documents } });
     if (reply.ok !== 1) throw new WriteCommandError(reply);
-    const failed = add(result, kind, reply, (index) => indexes[start + index], (index) => operations[start + index]);
+    const failed = add(
+      result,
+      kind,
+      reply,
+      (index) => indexes[start + index],
+      (index) => operations[start + index],
+    );
     if (ordered && failed) return false;
   }
   return true;

@@ -7,17 +7,24 @@ function parseAddress(text) {
   if (text.startsWith("mongodb://")) return parseUri(text);
   // host:port/database is the other old form; a set's name has no port.
   const [, first, , rest] = /^([^/]*)(\/(.*))?$/.exec(text);
-  if (rest === undefined || first.includes(":")) return { hosts: hostList(first), set: null, database: rest || "test", options: {} };
+  if (rest === undefined || first.includes(":"))
+    return { hosts: hostList(first), set: null, database: rest || "test", options: {} };
   return { hosts: hostList(rest.split("/")[0]), set: first, database: rest.split("/")[1] ?? "test", options: {} };
 }
 
 function parseUri(text) {
   const [, hosts, database, query] = /^mongodb:\/\/(?:[^@/]*@)?([^/?]*)(?:\/([^?]*))?(?:\?(.*))?$/.exec(text);
-  const options = Object.fromEntries((query ?? "").split("&").filter(Boolean).map((part) => part.split("=").map(decodeURIComponent)));
+  const options = Object.fromEntries(
+    (query ?? "")
+      .split("&")
+      .filter(Boolean)
+      .map((part) => part.split("=").map(decodeURIComponent)),
+  );
   return { hosts: hostList(hosts), set: options.replicaSet ?? null, database: database || "test", options };
 }
 
-const hostList = (text) => text.split(",").map((each) => (/:\d+$/.test(each) ? each : `${each || "localhost"}:${DEFAULT_PORT}`));
+const hostList = (text) =>
+  text.split(",").map((each) => (/:\d+$/.test(each) ? each : `${each || "localhost"}:${DEFAULT_PORT}`));
 
 const splitHost = (host) => {
   const [, name, port] = /^(.*):(\d+)$/.exec(host);

@@ -44,7 +44,9 @@ class DB {
 
   // Run a command and return the reply, whether it worked or not; `extra` has fields for a command given by its name.
   runCommand(command, extra, queryOptions) {
-    return this._run(typeof command === "string" ? { [command]: 1, ...extra } : { ...command, ...extra }, { queryOptions }).reply;
+    return this._run(typeof command === "string" ? { [command]: 1, ...extra } : { ...command, ...extra }, {
+      queryOptions,
+    }).reply;
   }
 
   runReadCommand(command, extra, queryOptions) {
@@ -72,7 +74,9 @@ class DB {
   }
 
   adminCommand(command, extra) {
-    return this._name === "admin" ? this.runCommand(command, extra) : this.getSiblingDB("admin").runCommand(command, extra);
+    return this._name === "admin"
+      ? this.runCommand(command, extra)
+      : this.getSiblingDB("admin").runCommand(command, extra);
   }
 
   createCollection(name, options = {}) {

@@ -4,9 +4,10 @@ const { ErrorCodes, _getErrorWithCode, isNetworkError } = require("../errors.js"
 const { tojson } = require("../tojson.js");
 const { DB } = require("./database.js");
 
-const admin = (command, what = Object.keys(command)[0]) => function () {
-  return this.getSiblingDB("admin")._runOrThrow(command, what);
-};
+const admin = (command, what = Object.keys(command)[0]) =>
+  function () {
+    return this.getSiblingDB("admin")._runOrThrow(command, what);
+  };
 
 const methods = {
   hello() {
@@ -59,7 +60,10 @@ const methods = {
 
   setProfilingLevel(level, options) {
     if (level < 0 || level > 2) throw new Error(`input level ${level} is out of range [0..2]`);
-    return this._runOrThrow({ profile: level, ...(typeof options === "number" ? { slowms: options } : options) }, "profile");
+    return this._runOrThrow(
+      { profile: level, ...(typeof options === "number" ? { slowms: options } : options) },
+      "profile",
+    );
   },
 
   getProfilingStatus() {

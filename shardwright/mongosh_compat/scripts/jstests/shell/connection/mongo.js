@@ -6,7 +6,17 @@ const { DB } = require("./database.js");
 const { DriverSession } = require("./session.js");
 const { Topology } = require("./topology.js");
 
-const READS = new Set(["find", "aggregate", "count", "distinct", "listCollections", "listIndexes", "dbStats", "collStats", "explain"]);
+const READS = new Set([
+  "find",
+  "aggregate",
+  "count",
+  "distinct",
+  "listCollections",
+  "listIndexes",
+  "dbStats",
+  "collStats",
+  "explain",
+]);
 
 class MongoConnection {
   constructor(address = host.settings.uri ?? "localhost:27017", encryption, options = {}) {
@@ -82,7 +92,8 @@ class MongoConnection {
 
   getDBs(session, filter, nameOnly, authorizedDatabases) {
     const command = { listDatabases: 1 };
-    for (const [name, value] of Object.entries({ filter, nameOnly, authorizedDatabases })) if (value !== undefined) command[name] = value;
+    for (const [name, value] of Object.entries({ filter, nameOnly, authorizedDatabases }))
+      if (value !== undefined) command[name] = value;
     const reply = (session ?? this._implicitSession).getDatabase("admin").runCommand(command);
     if (reply.ok !== 1) throw Object.assign(new Error(`listDatabases failed: ${reply.errmsg}`), { code: reply.code });
     return reply;
@@ -118,7 +129,8 @@ class MongoConnection {
 
   setReadPref(mode, tags, hedge) {
     if (mode === null || mode === undefined) return void (this._readPreference = null);
-    if (mode === "primary" && tags !== undefined && tags.length > 0) throw new Error("Can not supply tagSet with readPref mode primary");
+    if (mode === "primary" && tags !== undefined && tags.length > 0)
+      throw new Error("Can not supply tagSet with readPref mode primary");
     this._readPreference = { mode, ...(tags ? { tags } : {}), ...(hedge ? { hedge } : {}) };
   }
 
@@ -196,7 +208,10 @@ class MongoConnection {
     return this.toString();
   }
 }
-for (const [old, current] of [["setSlaveOk", "setSecondaryOk"], ["getSlaveOk", "getSecondaryOk"]]) {
+for (const [old, current] of [
+  ["setSlaveOk", "setSecondaryOk"],
+  ["getSlaveOk", "getSecondaryOk"],
+]) {
   MongoConnection.prototype[old] = MongoConnection.prototype[current];
 }
 

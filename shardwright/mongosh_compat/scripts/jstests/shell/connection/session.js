@@ -114,7 +114,8 @@ class DriverSession {
     if (this.getClusterTime()) prepared.$clusterTime = this.getClusterTime();
     const name = Object.keys(command)[0];
     if (this.#transaction !== null) return this.#inTransaction(prepared);
-    if (this._options.shouldRetryWrites() && RETRYABLE.has(name) && !("txnNumber" in prepared)) prepared.txnNumber = NumberLong(++this.#txnNumber);
+    if (this._options.shouldRetryWrites() && RETRYABLE.has(name) && !("txnNumber" in prepared))
+      prepared.txnNumber = NumberLong(++this.#txnNumber);
     const isCausal = this._options.isCausalConsistency() && this.#operationTime !== null && CAUSAL_READS.has(name);
     if (isCausal) prepared.readConcern = { ...prepared.readConcern, afterClusterTime: this.#operationTime };
     return prepared;
@@ -159,7 +160,10 @@ class DriverSession {
 
   #require() {
     if (this.#transaction === null) {
-      throw _getErrorWithCode({ code: ErrorCodes.NoSuchTransaction }, "There is no active transaction to commit or abort on this session.");
+      throw _getErrorWithCode(
+        { code: ErrorCodes.NoSuchTransaction },
+        "There is no active transaction to commit or abort on this session.",
+      );
     }
   }
 

@@ -33,7 +33,11 @@ class Topology {
   }
 
   noteReply(reply) {
-    const codes = [ErrorCodes.NotWritablePrimary, ErrorCodes.PrimarySteppedDown, ErrorCodes.InterruptedDueToReplStateChange];
+    const codes = [
+      ErrorCodes.NotWritablePrimary,
+      ErrorCodes.PrimarySteppedDown,
+      ErrorCodes.InterruptedDueToReplStateChange,
+    ];
     if (reply.ok !== 1 && codes.includes(reply.code)) this.#primary = null;
   }
 

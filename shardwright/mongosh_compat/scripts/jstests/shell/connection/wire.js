@@ -42,7 +42,9 @@ class WireConnection {
 }
 
 function couldNotConnect(hostAndPort, reason) {
-  const error = new Error(`couldn't connect to server ${hostAndPort}, connection attempt failed: SocketException: ${reason}`);
+  const error = new Error(
+    `couldn't connect to server ${hostAndPort}, connection attempt failed: SocketException: ${reason}`,
+  );
   Object.defineProperty(error, "isNetworkError", { value: true });
   return error;
 }
