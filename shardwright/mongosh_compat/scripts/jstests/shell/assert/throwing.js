@@ -3,13 +3,11 @@
 const { tojson } = require("../tojson.js");
 const { fail } = require("./assert.js");
 
+// `parameters` is an array; suites also give null, or a message in its place.
 const run = (action, parameters) =>
   typeof action === "string"
     ? host.evaluate(action, "assert.throws")
-    : action.apply(thisOf(parameters), parameters ?? []);
-
-// Suites hand over `this` with bind, or as the property of an array of parameters.
-const thisOf = (parameters) => (Array.isArray(parameters) || parameters === undefined ? undefined : parameters.thisArg);
+    : action(...(Array.isArray(parameters) ? parameters : []));
 
 // What `action` throws.
 function caught(action, parameters) {
