@@ -284,11 +284,11 @@ def test_a_union_is_read_once_while_it_moves(client: Client, database: Database[
 def test_a_mongod_reads_many_documents_from_the_router(both: Both, database: Database[Document]) -> None:
     """More than are handed over in one command."""
     hashed = shard_by_hash(database)
-    hashed.insert_many({"_id": number, "pad": "x" * 1000} for number in range(3000))
-    database.whole.insert_many({"_id": number, "half": number // 2, "pad": "x" * 1000} for number in range(3000))
+    hashed.insert_many({"_id": number, "pad": "x" * 1000} for number in range(1400))
+    database.whole.insert_many({"_id": number, "half": number // 2, "pad": "x" * 1000} for number in range(1400))
     grouping: Pipeline = [lookup("hashed", "_id", "_id"), {"$group": {"_id": "$half", "r": {"$push": "$r.pad"}}}]
     found = list(database.whole.aggregate([*grouping, {"$sort": {"_id": 1}}], allowDiskUse=True))
-    assert [each["_id"] for each in found] == list(range(1500))
+    assert [each["_id"] for each in found] == list(range(700))
     assert all(each["r"] == [["x" * 1000]] * 2 for each in found)
     first = next(database.whole.aggregate([*grouping, lookup("hashed", "_id", "_id")], batchSize=1))
     assert first["r"] == [{"_id": first["_id"], "pad": "x" * 1000}]
@@ -296,7 +296,7 @@ def test_a_mongod_reads_many_documents_from_the_router(both: Both, database: Dat
 
 def test_the_cursors_of_a_killed_join_are_killed(client: Client, database: Database[Document]) -> None:
     hashed = shard_by_hash(database)
-    hashed.insert_many({"_id": number, "pad": "x" * 1000} for number in range(3000))
+    hashed.insert_many({"_id": number, "pad": "x" * 1000} for number in range(1400))
     before = client.admin.command("serverStatus")["metrics"]["cursor"]["open"]["total"]
     cursor = hashed.aggregate([{"$unionWith": "hashed"}, {"$sort": {"pad": 1}}, {"$unionWith": "hashed"}], batchSize=2)
     next(cursor)
@@ -308,12 +308,12 @@ def test_a_mongod_reads_from_the_worker_that_has_the_cursor(
     cluster: RunningCluster, database: Database[Document]
 ) -> None:
     hashed = shard_by_hash(database)
-    hashed.insert_many({"_id": number, "pad": "x" * 1000} for number in range(2000))
+    hashed.insert_many({"_id": number, "pad": "x" * 1000} for number in range(1100))
     with extra_router(cluster, "--workers", "3") as (address, _), Client(address, directConnection=True) as workers:
         grouping: Pipeline = [{"$unionWith": "hashed"}, {"$group": {"_id": "$_id", "n": {"$sum": 1}}}]
-        for _ in range(4):
+        for _ in range(3):
             found = list(workers[database.name].hashed.aggregate(grouping))
-            assert sorted((each["_id"], each["n"]) for each in found) == [(number, 2) for number in range(2000)]
+            assert sorted((each["_id"], each["n"]) for each in found) == [(number, 2) for number in range(1100)]
 
 
 VALUE = st.sampled_from(VALUES)
