@@ -10,6 +10,7 @@ from bson.int64 import Int64
 from pymongo import CursorType
 from pymongo.database import Database
 from pymongo.errors import CursorNotFound, OperationFailure
+from pymongo.server_api import ServerApi
 
 from tests.integration.health import sample
 from tests.integration.raw_client import raw_client
@@ -218,3 +219,17 @@ def test_two_shards_and_a_router_serve_many_cursors_at_once(filled: Documents, c
         for group, (keys, cursor) in enumerate(zip(columns, cursors, strict=True)):
             assert keys == list(range(group, 700, 7))
             cursor.close()
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_batches_of_a_client_that_declares_an_api_version(
+    cluster: RunningCluster, filled: Documents, strict: bool
+) -> None:
+    """On one shard and on both, merged by the router and by a shard."""
+    with cluster.client(server_api=ServerApi("1", strict=strict)) as client:
+        collection = client[filled.database.name][filled.name]
+        assert len(list(collection.find(batch_size=10))) == COUNT
+        assert len(list(collection.find({"key": {"$lt": 500}}, batch_size=10))) == 500
+        assert len(list(collection.find(batch_size=10).sort("key", -1))) == COUNT
+        assert len(list(collection.aggregate([{"$sort": {"_id": 1}}], batchSize=10))) == COUNT
+        assert len(list(collection.aggregate([{"$group": {"_id": "$key"}}], batchSize=10))) == COUNT

@@ -31,5 +31,8 @@ def cluster(directory: Path) -> Iterator[str]:
 
     The suite finds the second by its port, the next one, and runs tests on both where it can.
     """
-    with running_cluster(directory, "--routers", "2", "--orphan-cleanup-delay", "0") as running:
+    with PortReservation() as ports:
+        port = ports.hold_free_run(2)
+    options = ("--routers", "2", "--port", str(port), "--orphan-cleanup-delay", "0")
+    with running_cluster(directory, *options) as running:
         yield running.address("router.0")

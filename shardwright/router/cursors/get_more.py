@@ -20,6 +20,9 @@ ARGUMENT_ERRORS: Final = frozenset(
 )
 """Errors about the arguments of a ``getMore``, which leave the cursor unchanged."""
 
+API_PARAMETERS: Final = (b"apiVersion", b"apiStrict", b"apiDeprecationErrors")
+"""A mongod demands that a ``getMore`` has those that the cursor was opened with."""
+
 
 @dataclass(frozen=True, slots=True)
 class GetMore:

@@ -7,7 +7,7 @@ from typing import Any, Final
 import trio
 
 from shardwright.router.cursors.batch_relay import BatchRelay, relay_for
-from shardwright.router.cursors.get_more import GetMore
+from shardwright.router.cursors.get_more import API_PARAMETERS, GetMore
 from shardwright.router.cursors.remote import RemoteCursor
 from shardwright.router.reads.batch import FIRST_BATCH_DOCUMENTS, Batch
 from shardwright.router.reads.merge import ResultMerger
@@ -21,7 +21,7 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.transport.unread import UNREAD_REPLIES
 
 _PASSED_ON: Final = (b"lsid", b"txnNumber", b"autocommit", b"comment", b"$clusterTime")
-"""The fields of the client's ``getMore`` that are copied to a shard's."""
+"""The fields of the client's ``getMore`` that are copied to a shard's, beside the `API_PARAMETERS`."""
 
 
 class MergedCursor:
@@ -37,6 +37,7 @@ class MergedCursor:
         "_is_partial",
         "_merger",
         "_namespace",
+        "_passed_on",
         "_remotes",
         "_sender",
     )
@@ -51,6 +52,7 @@ class MergedCursor:
         allows_partial_results: bool = False,
         is_partial: bool = False,
         at_cluster_time: Any = None,  # noqa: ANN401 - a BSON timestamp or nothing
+        has_api_parameters: bool = True,
     ) -> None:
         """Adopt the cursors that shards have opened.
 
@@ -62,6 +64,7 @@ class MergedCursor:
             allows_partial_results: a shard that can no longer be reached is left out rather than failing the cursor.
             is_partial: some shard has been left out already.
             at_cluster_time: the time that all shards read at, if one was chosen.
+            has_api_parameters: the shards' cursors were opened with the client's `API_PARAMETERS`, if there are any.
 
         Raises:
             RemoteProtocolError: a reply has no cursor, or documents without their sort keys.
@@ -72,6 +75,7 @@ class MergedCursor:
         self._allows_partial_results = allows_partial_results
         self._is_partial = is_partial
         self._at_cluster_time = at_cluster_time
+        self._passed_on = (*_PASSED_ON, *API_PARAMETERS) if has_api_parameters else _PASSED_ON
         self._remotes: list[RemoteCursor] = []
         for number, reply in enumerate(replies):
             cursor = CursorReply.of(reply)
@@ -162,7 +166,7 @@ class MergedCursor:
         if not remote.may_ask_ahead():
             return
         with suppress(CommandError):
-            elements = raw_elements(get_more.request, _PASSED_ON)
+            elements = raw_elements(get_more.request, self._passed_on)
             await remote.ask_ahead(remote.get_more_frame(None, elements))
 
     def _relay(self, get_more: GetMore, number: int) -> BatchRelay | None:
@@ -197,7 +201,7 @@ class MergedCursor:
         Raises:
             CommandError: a shard failed and must not be left out.
         """
-        elements = raw_elements(get_more.request, _PASSED_ON)
+        elements = raw_elements(get_more.request, self._passed_on)
         replies: dict[int, CursorReply] = {}
         failures: dict[int, CommandError] = {}
 

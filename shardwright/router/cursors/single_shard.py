@@ -5,23 +5,30 @@ from struct import Struct
 from typing import Final
 
 from shardwright.router.cursors.batch_relay import relay_for
-from shardwright.router.cursors.get_more import GetMore
+from shardwright.router.cursors.get_more import API_PARAMETERS, GetMore
 from shardwright.router.cursors.remote import RemoteCursor
 from shardwright.router.replies.cursor_reply import CursorReply
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import op_msg
+from shardwright.wire.rawbson import without
 
 _INT64: Final = Struct("<q")
 
 
 class SingleShardCursor:
-    """Forwards ``getMore`` to one shard."""
+    """Forwards ``getMore`` to one shard.
 
-    __slots__ = ("_remote",)
+    Args:
+        remote: the shard's cursor.
+        has_api_parameters: it was opened with the client's `API_PARAMETERS`, if there are any.
+    """
 
-    def __init__(self, remote: RemoteCursor) -> None:
+    __slots__ = ("_has_api_parameters", "_remote")
+
+    def __init__(self, remote: RemoteCursor, *, has_api_parameters: bool = True) -> None:
         self._remote = remote
+        self._has_api_parameters = has_api_parameters
 
     @property
     def namespace(self) -> str:
@@ -52,6 +59,8 @@ class SingleShardCursor:
         request, remote, cursor_id = get_more.request, self._remote, get_more.cursor_id
         at = request.fields[b"getMore"][2]
         body = b"".join((request.body[:at], _INT64.pack(remote.id), request.body[at + 8 :]))
+        if not self._has_api_parameters:
+            body = without(body, API_PARAMETERS)
         relay = relay_for(get_more, is_last=True) if remote.is_plain else None
         reply = await remote.exchange(op_msg(body, request_id=request.message.request_id), relay)
         if reply.error is not None:

@@ -53,8 +53,16 @@ async def open_on_one_shard(
     return reply.for_client() if reply.error is not None else adopt(operation, reply, is_immortal=is_immortal)
 
 
-def adopt(operation: Operation, reply: ShardReply, *, is_immortal: bool = False) -> bytes:
+def adopt(
+    operation: Operation, reply: ShardReply, *, is_immortal: bool = False, has_api_parameters: bool = True
+) -> bytes:
     """Adopt the cursor that one shard has opened; returns the frame for the client.
+
+    Args:
+        operation: the client's command.
+        reply: the shard's.
+        is_immortal: the cursor has no idle timeout.
+        has_api_parameters: it was opened with the client's parameters of the Stable API, if there are any.
 
     Raises:
         RemoteProtocolError: the reply has no cursor.
@@ -64,7 +72,8 @@ def adopt(operation: Operation, reply: ShardReply, *, is_immortal: bool = False)
     cursor = CursorReply.of(reply)
     if not cursor.cursor_id:
         return cursor.frame
-    opened = SingleShardCursor(RemoteCursor.opened(operation.context.sender, reply, cursor))
+    remote = RemoteCursor.opened(operation.context.sender, reply, cursor)
+    opened = SingleShardCursor(remote, has_api_parameters=has_api_parameters)
     cursor_id = operation.context.cursors.open(
         opened, CursorOwner.of(operation.request), is_immortal=is_immortal, client=operation.client
     )

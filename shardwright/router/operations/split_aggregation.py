@@ -86,8 +86,15 @@ async def run_segments(
     finally:
         operation.targeted = targeted
     if cursor_namespace == source_namespace:
-        return adopt(operation, replies[0])
-    cursor = MergedCursor(operation.context.sender, cursor_namespace, replies, ResultMerger(1), at_cluster_time=time)
+        return adopt(operation, replies[0], has_api_parameters=False)
+    cursor = MergedCursor(
+        operation.context.sender,
+        cursor_namespace,
+        replies,
+        ResultMerger(1),
+        at_cluster_time=time,
+        has_api_parameters=False,
+    )
     return await answer_first_batch(operation, cursor, size)
 
 
