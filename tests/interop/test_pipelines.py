@@ -47,6 +47,15 @@ def test_merging_into_a_collection_that_another_router_sharded(plain: Database[D
     assert other_client[plain.name].other.count_documents({}) == 9
 
 
+def test_genuine_shards_are_not_asked_to_merge(database: Database[Document]) -> None:
+    """Their mongods would crash."""
+    halves = two_halves(database)
+    with pytest.raises(OperationFailure) as failure:
+        halves.aggregate([{"$group": {"_id": "$even"}}])
+    assert failure.value.code == ErrorCode.CommandNotSupported
+    assert [each["n"] for each in halves.aggregate([{"$count": "n"}])] == [100]
+
+
 def test_a_view_on_an_unsharded_collection(plain: Database[Document]) -> None:
     plain.create_collection("view", viewOn="plain", pipeline=[{"$match": {"_id": {"$gte": 2}}}])
     assert [each["_id"] for each in plain["view"].find().sort("_id", 1).batch_size(2)] == [2, 3, 4]

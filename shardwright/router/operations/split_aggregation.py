@@ -29,7 +29,10 @@ from shardwright.router.reads.read_concern import at_time
 from shardwright.router.replies.cursor_reply import CursorReply
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.shard_reply import ShardReply
+from shardwright.sharding.involved_namespaces import INVOLVED_NAMESPACES
 from shardwright.sharding.timestamps import unpack_timestamp
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import OBJECT
 from shardwright.wire.read_preference import PRIMARY
 
@@ -65,6 +68,7 @@ async def run_segments(
     constants = b""
     if b"runtimeConstants" not in operation.request.fields:
         constants = runtime_constants(datetime.now(UTC), unpack_timestamp(clock))
+    await _check_can_merge(operation, plan.segments)
     needs_merge = plan.needs_merge
     halves = {
         shard: shards_half(body, with_shard_name(plan.shards_part, shard), constants, needs_merge=needs_merge)
@@ -96,6 +100,21 @@ async def run_segments(
         has_api_parameters=False,
     )
     return await answer_first_batch(operation, cursor, size)
+
+
+async def _check_can_merge(operation: Operation, segments: Sequence[Segment]) -> None:
+    """Refuse to have a genuine shard merge: it crashes on reading cursors for a client that it takes for no router.
+
+    Raises:
+        CommandError: CommandNotSupported; or a shard cannot be reached.
+    """
+    for segment in segments:
+        preference = PRIMARY if segment.is_writing else operation.read_preference
+        if not await operation.context.shards.understands(segment.shard, INVOLVED_NAMESPACES.decode(), preference):
+            raise CommandError(
+                ErrorCode.CommandNotSupported,
+                f"Merging the results of several shards on {segment.shard}, a genuine shard, is not supported",
+            )
 
 
 async def _open_segment(operation: Operation, segment: Segment, body: bytes) -> ShardReply:
