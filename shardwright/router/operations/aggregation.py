@@ -16,7 +16,7 @@ from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.retry import with_routing
 from shardwright.router.operations.scatter import forwarded
 from shardwright.router.operations.split_aggregation import run_segments
-from shardwright.router.pipelines.commands import NEEDS_MERGE
+from shardwright.router.pipelines.commands import API_PARAMETERS, NEEDS_MERGE
 from shardwright.router.pipelines.counting import Counting
 from shardwright.router.pipelines.internal_stages import check_stages
 from shardwright.router.pipelines.router_merge import RouterMerge
@@ -216,15 +216,18 @@ async def _run_on_shards(
     request = operation.request
     first_batch_size = batch_size(request)
     body = at_time(request.body, time, operation.context.clock.time.cluster_time)
-    if merge.order is not None:
-        body = append(body, NEEDS_MERGE)
+    is_plain = merge.order is None
+    if not is_plain:
+        body = append(without(body, API_PARAMETERS), NEEDS_MERGE)
     frames = {
         shard: forwarded(operation, elements, with_stages(body, _raw(with_shard_name(merge.stages, shard))))
         for shard, elements in versions.items()
     }
     replies = await open_on_shards(operation, frames, preference=operation.read_preference)
     merger = ResultMerger(len(replies), order=merge.order, skip=merge.skip, limit=merge.limit)
-    cursor = MergedCursor(operation.context.sender, namespace, replies, merger, at_cluster_time=time)
+    cursor = MergedCursor(
+        operation.context.sender, namespace, replies, merger, at_cluster_time=time, has_api_parameters=is_plain
+    )
     return await answer_first_batch(operation, cursor, first_batch_size)
 
 

@@ -22,8 +22,8 @@ from shardwright.wire.rawbson import (
 )
 
 _SESSION: Final = frozenset({b"lsid", b"txnNumber", b"autocommit", b"startTransaction"})
-_API: Final = frozenset({b"apiVersion", b"apiStrict", b"apiDeprecationErrors"})
-"""The internal fields and stages of the halves belong to no version of the API."""
+API_PARAMETERS: Final = frozenset({b"apiVersion", b"apiStrict", b"apiDeprecationErrors"})
+"""The client's, which the halves do without: their internal fields and stages belong to no version of the API."""
 
 _FOR_WRITES: Final = frozenset({b"writeConcern", b"bypassDocumentValidation"})
 _REPLACED: Final = frozenset({PIPELINE, b"cursor", b"explain"})
@@ -53,7 +53,7 @@ def shards_half(body: bytes, stages: Sequence[Stage], constants: bytes, *, needs
         constants: from `runtime_constants`.
         needs_merge: the results are partial states, or have their sort keys.
     """
-    rest = without(body, _REPLACED | _SESSION | _API | _FOR_WRITES)
+    rest = without(body, _REPLACED | _SESSION | API_PARAMETERS | _FOR_WRITES)
     cursor = encode_elements({"cursor": {"batchSize": NO_DOCUMENTS}})
     return append(rest, _pipeline(stages) + cursor + constants + (NEEDS_MERGE if needs_merge else b""))
 
@@ -78,7 +78,7 @@ def merging_half(
         is_read_by_mongod: a mongod will read the results.
     """
     fields: dict[str, Any] = {"collation": dict(collation)}
-    removed = _OF_THE_COLLECTION | _API | frozenset({PIPELINE})
+    removed = _OF_THE_COLLECTION | API_PARAMETERS | frozenset({PIPELINE})
     if any(stage.name in WRITING for stage in stages):
         removed |= {b"$readPreference"}
     else:
