@@ -277,9 +277,10 @@ def test_a_stage_must_keep_the_token(placed: Documents) -> None:
     assert raised.value.has_error_label("NonResumableChangeStreamError")
 
 
-@pytest.mark.parametrize("code", [91, 133, 234, 150])
+@pytest.mark.parametrize("code", [91, 133, 234, 150, 63])
 def test_a_driver_resumes_after_an_error(client: Client, placed: Documents, code: int) -> None:
-    """The errors are ShutdownInProgress, FailedToSatisfyReadPreference, RetryChangeStream, StaleEpoch."""
+    """The errors are ShutdownInProgress, FailedToSatisfyReadPreference, RetryChangeStream, StaleEpoch, and one of old
+    versions."""
     with placed.watch(max_await_time_ms=500) as stream:
         insert(placed, 1)
         take(stream, 1)

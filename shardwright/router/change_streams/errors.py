@@ -13,7 +13,12 @@ NON_RESUMABLE: Final = "NonResumableChangeStreamError"
 
 _RESUMABLE_CATEGORIES: Final = (Category.RETRYABLE, Category.NETWORK, Category.STALE_ROUTING)
 _RESUMABLE_CODES: Final = frozenset(
-    {ErrorCode.RetryChangeStream, ErrorCode.FailedToSatisfyReadPreference, ErrorCode.QueryPlanKilled}
+    {
+        ErrorCode.RetryChangeStream,
+        ErrorCode.FailedToSatisfyReadPreference,
+        ErrorCode.QueryPlanKilled,
+        ErrorCode.OBSOLETE_StaleShardVersion,
+    }
 )
 
 
