@@ -30,7 +30,10 @@ class RoleHooks(Protocol):
         """
 
     def on_step_down(self) -> None:
-        """Mongod is no longer primary or can't be reached; the work of the term has ended."""
+        """Mongod is no longer primary or can't be reached; the work of the term has ended.
+
+        Until this is called, the term's nursery accepts tasks, and cancels them.
+        """
 
 
 async def follow_role(mirror: HelloMirror, certainty: RoleCertainty, hooks: RoleHooks) -> None:
@@ -44,7 +47,6 @@ async def follow_role(mirror: HelloMirror, certainty: RoleCertainty, hooks: Role
         certainty.end_role()
         with working_for(term):
             await _run_term(mirror, hooks, term)
-        hooks.on_step_down()
         certainty.settle(None)
         certainty.end_role()
         logger.info("Stepped down", term=term)
@@ -56,3 +58,34 @@ async def _run_term(mirror: HelloMirror, hooks: RoleHooks, term: int) -> None:
         while mirror.term == term:
             await mirror.wait_for_change()
         nursery.cancel_scope.cancel()
+        with trio.CancelScope(shield=True):
+            await _wait_childless(nursery)
+        # The nursery is still open, since requests may start work in it until they are told here that the term is over.
+        hooks.on_step_down()
+
+
+async def _wait_childless(nursery: trio.Nursery) -> None:
+    """Return when a nursery has no tasks, without a checkpoint after the last look."""
+    exits = _TaskExits()
+    trio.lowlevel.add_instrument(exits)
+    try:
+        while nursery.child_tasks:
+            await exits.next()
+    finally:
+        trio.lowlevel.remove_instrument(exits)
+
+
+class _TaskExits(trio.abc.Instrument):
+    """Reports that some task has ended; a nursery does not report that of its last one before it is closed."""
+
+    def __init__(self) -> None:
+        self._exit = trio.Event()
+
+    def task_exited(self, task: trio.lowlevel.Task) -> None:
+        """See `trio.abc.Instrument`."""
+        self._exit.set()
+
+    async def next(self) -> None:
+        """Return when another task has ended."""
+        self._exit = trio.Event()
+        await self._exit.wait()

@@ -204,8 +204,7 @@ class RangeDeletions:
             await hide_from_cursors_of_secondary(state, self._older_cursors, task)
 
     def _start(self, deletion: KnownDeletion) -> None:
-        assert self._nursery is not None
-        if not deletion.is_running:
+        if self._nursery is not None and not deletion.is_running:  # else the term is over: the next primary starts it
             deletion.is_running = True
             self._nursery.start_soon(self._delete, deletion)
 

@@ -78,3 +78,50 @@ def test_a_new_term_is_a_new_step_up_even_without_a_pause() -> None:
 def test_a_change_that_does_not_affect_the_primary_calls_no_hook() -> None:
     events = events_of(lambda mirror: observe(mirror, 1, 3), lambda mirror: mirror.learn_sidecars({"x:1": "y:1"}))
     assert events == ["up 3"]
+
+
+class LateStarter(Recorder):
+    """Hooks whose nursery is used by others until the term is reported to be over, as daemons' requests do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nursery: trio.Nursery | None = None
+        self.late = 0
+
+    async def on_step_up(self, term: int, nursery: trio.Nursery) -> None:
+        await super().on_step_up(term, nursery)
+        self.nursery = nursery
+
+    def on_step_down(self) -> None:
+        self.nursery = None
+        super().on_step_down()
+
+    async def start_late(self) -> None:
+        """Start a task whenever all tasks of the term have just ended."""
+        while self.nursery is not None and self.late < 3:
+            if not self.nursery.child_tasks:
+                self.late += 1
+                self.nursery.start_soon(trio.sleep_forever)
+            await trio.lowlevel.checkpoint()
+
+
+def test_requests_may_start_work_until_the_step_down_hook() -> None:
+    hooks = LateStarter()
+
+    async def main() -> None:
+        mirror = HelloMirror("m:1", "d:1")
+        certainty = RoleCertainty(mirror, trio.sleep_forever)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(follow_role, mirror, certainty, hooks)
+            await wait_all_tasks_blocked()
+            observe(mirror, 1, 3)
+            await wait_all_tasks_blocked()
+            observe(mirror, 2, None)
+            await hooks.start_late()
+            await wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+
+    for _ in range(20):  # the order in which tasks run is random
+        hooks = LateStarter()
+        trio.run(main)
+        assert hooks.events == ["up 3", "work of 3 cancelled", "down"]
