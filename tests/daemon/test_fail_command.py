@@ -39,7 +39,7 @@ FIND = CommandCall({"find"}, "d.c", "app")
         ({"failCommands": ["find"], "errorCode": 11, "appName": "app"}, FIND, True),
         ({"failCommands": ["find"], "errorCode": 11, "appName": "other"}, FIND, False),
     ],
-    ids=str,
+    ids=lambda value: "/".join(sorted(value.names)) if isinstance(value, CommandCall) else str(value),
 )
 def test_which_commands_fail(data: dict[str, Any], call: CommandCall, expected: bool) -> None:
     assert fails_before(data, call) is expected
