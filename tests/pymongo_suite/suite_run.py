@@ -79,4 +79,5 @@ class SuiteRun:
     def _environment(self) -> dict[str, str]:
         host, _, port = self.address.rpartition(":")
         # The package is the installed one: the distribution's copy lacks what has to be compiled.
-        return {**os.environ, "DB_IP": host, "DB_PORT": port, "PYTHONPATH": str(_ROOT)}
+        server = {"DB_IP": host, "DB_PORT": port, "MONGODB_URI": f"mongodb://{self.address}/"}
+        return {**os.environ, **server, "PYTHONPATH": str(_ROOT)}
