@@ -17,6 +17,7 @@ WITH_PRINT: Final = {
     "daemon/run.py": "why a daemon does not start, before it has a log",
     "deploy/cli.py": "a command that people run",
     "deploy/demo.py": "a command that people run",
+    "mongosh_compat/jstests/command.py": "a command that people run",
 }
 
 FILES: Final = {path.relative_to(HOUSE).as_posix(): path for package in PACKAGES for path in sources(package)}
