@@ -12,6 +12,7 @@ from typing import Final
 
 from shardwright.router.reads.batch import Batch
 from shardwright.router.reads.sort_order import SortOrder, sort_key_span, without_sort_key
+from shardwright.wire.rawbson import Span
 
 _OBJECT_BYTES: Final = 48
 """Memory overhead of a document."""
@@ -55,8 +56,8 @@ class ResultMerger:
         self._order = order
         self._skip = skip
         self._remaining = limit or None
-        # Of every source with documents: the key of its first one, its number, and that document without the key.
-        self._heads: list[tuple[bytes, int, bytes]] = []
+        # Of every source with documents: the key of its first one, its number, and where the key is in that document.
+        self._heads: list[tuple[bytes, int, Span]] = []
 
     def feed(self, source: int, documents: Sequence[bytes], *, is_exhausted: bool) -> None:
         """Add the next documents of a source that was starving (or is new).
@@ -125,10 +126,11 @@ class ResultMerger:
         while heads and self._remaining != 0:
             if len(heads) < len(sources) and self._is_any_unknown():
                 return
-            _, number, document = heads[0]
-            if not self._emit(document, batch):
+            _, number, span = heads[0]
+            source = sources[number]
+            if not self._emit(without_sort_key(source.documents[0], span), batch):
                 return
-            if sources[number].drop_first():
+            if source.drop_first():
                 heapreplace(heads, self._head(order, number))
             else:
                 heappop(heads)
@@ -148,7 +150,7 @@ class ResultMerger:
             self._remaining -= 1
         return True
 
-    def _head(self, order: SortOrder, number: int) -> tuple[bytes, int, bytes]:
+    def _head(self, order: SortOrder, number: int) -> tuple[bytes, int, Span]:
         document = self._sources[number].documents[0]
         span = sort_key_span(document)
-        return order.key(document, span), number, without_sort_key(document, span)
+        return order.key(document, span), number, span
