@@ -31,6 +31,7 @@ def views(routers: tuple[Client, Client]) -> Database[Document]:
             "even": {"pipeline": [{"$match": {"even": True}}]},
             "collated": {"pipeline": [], "collation": {"locale": "en", "strength": 2}},
             "joined": {"pipeline": [{"$match": {"key": 300}}, {"$unionWith": "other"}]},
+            "failing": {"pipeline": [{"$match": {"key": 300}}, {"$set": {"list": {"$divide": ["$key", "$even"]}}}]},
         }
         for kind, options in kinds.items():
             database.create_collection(f"{kind}_{collection}", viewOn=collection, **options)
@@ -143,6 +144,17 @@ def test_aggregate(views: Database[Document], kind: str, pipeline: list[dict[str
     expected = answer(views, {"aggregate": f"{kind}_copy", "pipeline": pipeline, "cursor": {"batchSize": 1}})
     assert found.get("documents") == expected.get("documents")
     assert ("code" in found) is ("code" in expected)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [{"distinct": "failing_sharded", "key": "list"}, {"count": "failing_sharded", "query": {"list": 1}}],
+    ids=str,
+)
+def test_a_shard_that_fails_to_read_a_view(views: Database[Document], command: dict[str, Any]) -> None:
+    with pytest.raises(OperationFailure, match=r"\$divide only supports numeric types") as failed:
+        views.command(command)
+    assert failed.value.code == ErrorCode.TypeMismatch
 
 
 def test_groups_over_a_view_are_merged(views: Database[Document]) -> None:
