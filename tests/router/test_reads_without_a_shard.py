@@ -34,7 +34,7 @@ def client(cluster: RunningCluster) -> Iterator[Client]:
 
 @pytest.fixture
 def _without_answers(cluster: RunningCluster) -> Iterator[None]:
-    """The mongod of ``shard1`` is suspended, which no process is told."""
+    """The mongod of ``shard1`` is suspended, without notice to any process."""
     cluster.kill(STOPPED, "STOP")
     try:
         yield

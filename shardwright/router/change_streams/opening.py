@@ -12,15 +12,12 @@ from shardwright.router.change_streams.specification import Specification
 from shardwright.router.change_streams.stream_cursor import ChangeStreamCursor
 from shardwright.router.change_streams.tokens import ResumeToken, after
 from shardwright.router.cursors.get_more import GetMore
-from shardwright.router.cursors.remote import RemoteCursor
 from shardwright.router.cursors.session import CursorOwner
-from shardwright.router.operations.cursor_opening import open_on_shards
+from shardwright.router.operations.cursor_opening import kill_opened, open_on_shards
 from shardwright.router.operations.operation import Operation
 from shardwright.router.reads.aggregate import batch_size
 from shardwright.router.reads.pipeline import Pipeline
 from shardwright.router.reads.raw_elements import raw_elements
-from shardwright.router.replies.cursor_reply import CursorReply
-from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.sharding.timestamps import unpack_timestamp
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -78,7 +75,7 @@ async def _open(
         for reply in replies:
             streams.adopt(reply)
     except BaseException:
-        context.cursors.kill_remotes(_opened(operation, reply) for reply in replies)
+        kill_opened(operation, replies)
         raise
     commands = Commands(context, operation.client, raw_elements(request, _VARIABLES))
     images = Images(specification, commands) if specification.needs_images else None
@@ -126,7 +123,3 @@ async def _check(operation: Operation) -> None:
     frame = op_msg(body, request_id=next_request_id())
     reply = await context.sender.send(shard_id, frame, may_repeat=True)
     reply.raise_for_error()
-
-
-def _opened(operation: Operation, reply: ShardReply) -> RemoteCursor:
-    return RemoteCursor.opened(operation.context.sender, reply, CursorReply.of(reply))

@@ -1,7 +1,5 @@
 """``mapReduce``: an aggregation with JavaScript functions, and a reply of its own form."""
 
-from typing import Final
-
 from shardwright.router.commands.command_registry import command
 from shardwright.router.operations.aggregation import run_aggregate
 from shardwright.router.operations.operation import Operation
@@ -12,11 +10,9 @@ from shardwright.router.replies.shard_reply import ShardedViewError
 from shardwright.sharding.timestamps import unpack_timestamp
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.limits import BSON_OBJECT_INTERNAL_BYTES_MAX
 from shardwright.wire.message import OpMsg
 from shardwright.wire.rawbson import ARRAY, array_of_documents, decode_value, element, encode_elements, find, index
-
-BSON_BYTES_MAX: Final = 16_793_600
-"""MongoDB's bound on documents that a server builds itself."""
 
 
 @command("mapReduce", aliases=("mapreduce",), supports_write_concern=True)
@@ -63,7 +59,8 @@ def _inline(operation: Operation, reply: Reply, documents: list[bytes]) -> Reply
         raise internal_error(
             CommandError(
                 ErrorCode.BSONObjectTooLarge,
-                f"BSONObj size: more than {len(results)} is invalid. Size must be between 0 and {BSON_BYTES_MAX}(16MB)",
+                f"BSONObj size: more than {len(results)} is invalid. Size must be between 0 and "
+                f"{BSON_OBJECT_INTERNAL_BYTES_MAX}(16MB)",
             )
         )
     return operation.raw_reply(element(b"results", ARRAY, results))

@@ -3,17 +3,16 @@
 The equality of a step is a ``$in``, as in MongoDB, so the shards compare with MongoDB's meaning.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import bson
-import trio
 
+from shardwright.router.joins.concurrent_reads import read_each
 from shardwright.router.joins.environment import MEMORY_BYTES_MAX, JoinEnvironment
 from shardwright.router.joins.frontier import Frontier
 from shardwright.router.joins.graph_lookup import GraphLookup
 from shardwright.router.joins.handed_documents import Handed, joining_pipelines
-from shardwright.router.joins.lookup_step import CONCURRENT_READS_MAX
 from shardwright.router.joins.stage_building import raw_stage, stage
 from shardwright.router.joins.variables import LetVariables
 from shardwright.sharding.key_order import encode_value
@@ -44,41 +43,19 @@ class GraphStep:
     async def pipelines(self, documents: Sequence[bytes]) -> Iterator[list[bytes]]:
         """See `batched_stream.Step`."""
         starts = await self._start.of(documents)
-        found = await self._search_from(dict.fromkeys(starts))
+        found = await read_each(dict.fromkeys(starts), self._search)
         handed = (Handed(document, found[start]) for document, start in zip(documents, starts, strict=True))
         stages = [stage("$replaceWith", "$d")]
         if self._graph.depth_field is not None:
             stages.insert(0, stage("$set", {f"d.{self._graph.depth_field}": "$n"}))
         return joining_pipelines(handed, self._graph.into, self._tail, stages=stages)
 
-    async def _search_from(self, starts: Iterable[bytes]) -> dict[bytes, list[bytes]]:
-        """What is found from several starts.
+    async def _search(self, start: bytes) -> list[bytes]:
+        """The documents found from one start, each as ``{d: document, n: steps}``.
 
         Raises:
             CommandError: a read failed; 40099, it needs too much memory; 40271, a document has no ``_id``.
         """
-        found: dict[bytes, list[bytes]] = {}
-        failures: list[CommandError] = []
-        waiting = iter(starts)
-
-        async def search_some() -> None:
-            for start in waiting:
-                try:
-                    found[start] = await self._search(start)
-                except CommandError as error:
-                    failures.append(error)
-                if failures:
-                    return
-
-        async with trio.open_nursery() as nursery:
-            for _ in range(CONCURRENT_READS_MAX):
-                nursery.start_soon(search_some)
-        if failures:
-            raise failures[0]
-        return found
-
-    async def _search(self, start: bytes) -> list[bytes]:
-        """The documents found from one start, each as ``{d: document, n: steps}``."""
         frontier = Frontier()
         frontier.add_start(start, find(start, _START))
         path = self._graph.connect_from.encode().split(b".")

@@ -9,11 +9,9 @@ What is read depends on the arguments:
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
-
-import trio
 
 from shardwright.router.joins.candidates import Candidates
+from shardwright.router.joins.concurrent_reads import read_each
 from shardwright.router.joins.environment import COLLECTIONLESS, MEMORY_BYTES_MAX, JoinEnvironment
 from shardwright.router.joins.field_values import WantedValues, has_plain_value
 from shardwright.router.joins.handed_documents import Handed, joining_pipelines
@@ -23,9 +21,6 @@ from shardwright.router.joins.variables import LetVariables
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import spans
-
-CONCURRENT_READS_MAX: Final = 8
-"""How many aggregations one stage runs at once."""
 
 
 class LookupStep:
@@ -121,28 +116,15 @@ class LookupStep:
         Raises:
             CommandError: it failed, or they need too much memory.
         """
-        results: dict[bytes, list[bytes]] = {}
-        failures: list[CommandError] = []
-        waiting = iter(different)
         room = MEMORY_BYTES_MAX
 
-        async def read_some() -> None:
+        async def read(values: bytes) -> list[bytes]:
             nonlocal room
-            for values in waiting:
-                try:
-                    results[values] = await self._read_result(self._variables.as_let(values), room)
-                except CommandError as error:
-                    failures.append(error)
-                if failures:
-                    return
-                room -= sum(map(len, results[values]))
+            result = await self._read_result(self._variables.as_let(values), room)
+            room -= sum(map(len, result))
+            return result
 
-        async with trio.open_nursery() as nursery:
-            for _ in range(CONCURRENT_READS_MAX):
-                nursery.start_soon(read_some)
-        if failures:
-            raise failures[0]
-        return results
+        return await read_each(different, read)
 
     async def _read_result(self, variables: dict[bytes, bytes], bytes_max: int) -> list[bytes]:
         stream = await self._environment.read(self._collection, self._lookup.stages, variables)

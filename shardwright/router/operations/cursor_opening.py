@@ -1,7 +1,7 @@
 """Opening cursors: on one shard, whose reply is forwarded, or on several, whose results are merged."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import trio
@@ -125,10 +125,15 @@ async def open_on_shards(
         return [reply for reply in ordered if reply.error is None]
     finally:
         if not is_complete:
-            opened = [reply for reply in replies.values() if reply.error is None]
-            operation.context.cursors.kill_remotes(
-                RemoteCursor.opened(sender, reply, CursorReply.of(reply)) for reply in opened
-            )
+            kill_opened(operation, (reply for reply in replies.values() if reply.error is None))
+
+
+def kill_opened(operation: Operation, replies: Iterable[ShardReply]) -> None:
+    """Kill the cursors that these successful replies have opened, in the background."""
+    sender = operation.context.sender
+    operation.context.cursors.kill_remotes(
+        RemoteCursor.opened(sender, reply, CursorReply.of(reply)) for reply in replies
+    )
 
 
 async def answer_first_batch(

@@ -13,9 +13,8 @@ from typing import Any
 from bson.timestamp import Timestamp
 
 from shardwright.router.cursors.merged import MergedCursor
-from shardwright.router.cursors.remote import RemoteCursor
 from shardwright.router.operations.aggregation_plan import AggregationPlan, Segment
-from shardwright.router.operations.cursor_opening import adopt, answer_first_batch, open_on_shards
+from shardwright.router.operations.cursor_opening import adopt, answer_first_batch, kill_opened, open_on_shards
 from shardwright.router.operations.foreign_collections import foreign_collections
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.scatter import forwarded, send_to_one
@@ -26,7 +25,6 @@ from shardwright.router.reads.aggregate import batch_size
 from shardwright.router.reads.merge import ResultMerger
 from shardwright.router.reads.pipeline import Pipeline
 from shardwright.router.reads.read_concern import at_time
-from shardwright.router.replies.cursor_reply import CursorReply
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.sharding.involved_namespaces import INVOLVED_NAMESPACES
@@ -85,7 +83,7 @@ async def run_segments(
             replies = [await _open_segment(operation, segment, merging)]
             targeted, sort = targeted + operation.targeted, None
     except BaseException:
-        _kill(operation, replies)
+        kill_opened(operation, replies)
         raise
     finally:
         operation.targeted = targeted
@@ -138,10 +136,3 @@ def _remote(reply: ShardReply) -> Remote:
     kind, _, start, end = reply.fields[b"cursor"]
     assert kind == OBJECT
     return Remote(reply.shard_id, reply.address, reply.body[start:end])
-
-
-def _kill(operation: Operation, replies: Sequence[ShardReply]) -> None:
-    sender = operation.context.sender
-    operation.context.cursors.kill_remotes(
-        RemoteCursor.opened(sender, reply, CursorReply.of(reply)) for reply in replies
-    )

@@ -24,7 +24,7 @@ from shardwright.wire.message import op_msg
 logger = get_logger("router.oplogs")
 
 _SECONDS_MAX: Final = 1.0
-"""How long to wait for a shard. Without a primary it writes none, and whoever needs it asks again."""
+"""How long to wait for a shard. Without a primary it writes none, and the stream that needs one asks again."""
 
 
 class OplogAdvancer:
