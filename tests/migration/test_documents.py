@@ -8,16 +8,16 @@ from pymongo.errors import OperationFailure
 from tests.integration.sharded import LOWER, UPPER, placement
 from tests.migration.fault_cluster import FaultCluster
 from tests.migration.invariants import check_collection, wait_clean
-from tests.migration.places import DONOR, RECIPIENT, Place, middle_to
+from tests.migration.places import RECIPIENT, Place, middle_to
 from tests.migration.stopped import stopped_at
 
 Document = dict[str, Any]
 
 HELD_AFTER_CLONE = Place(f"{RECIPIENT}.shardd", "migrateThreadHangAtStep4")
-HELD_BEFORE_COMMIT = Place(f"{DONOR}.shardd", "moveChunkHangAtStep4")
+HELD_AFTER_CATCH_UP = Place(f"{RECIPIENT}.shardd", "migrateThreadHangAtStep5")
 
 
-@pytest.mark.parametrize("place", [HELD_AFTER_CLONE, HELD_BEFORE_COMMIT], ids=["recipient", "donor"])
+@pytest.mark.parametrize("place", [HELD_AFTER_CLONE, HELD_AFTER_CATCH_UP], ids=["catching up", "steady"])
 def test_delete_spares_the_same_id_of_another_range(cluster: FaultCluster, namespace: str, place: Place) -> None:
     """An ``_id`` is unique only on each shard: the document deleted on the donor was never the recipient's."""
     database, _, collection = namespace.partition(".")

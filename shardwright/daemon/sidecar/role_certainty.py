@@ -20,9 +20,16 @@ import trio
 from shardwright.daemon.sidecar.hello_mirror import HelloMirror
 
 PAUSE_SECONDS_MAX: Final = 1.0
-"""A process that was paused for longer than this may have missed an election."""
+"""A primary's process that was paused for longer than this may have missed an election."""
 
-_TICK_SECONDS: Final = 0.25
+SECONDARY_PAUSE_SECONDS_MAX: Final = 0.3
+"""A secondary's process that was paused for longer than this may have missed a whole move.
+
+Moving a small range takes less than a second. Asking after a pause costs little, so this is as short as it can be
+without taking a busy processor for a pause.
+"""
+
+_TICK_SECONDS: Final = 0.1
 
 
 def seconds_since_boot() -> float:
@@ -122,7 +129,7 @@ class RoleCertainty:
 
     def _is_in_doubt(self) -> bool:
         now = self._clock()
-        if now - self._ticked > PAUSE_SECONDS_MAX:
+        if now - self._ticked > (SECONDARY_PAUSE_SECONDS_MAX if self._mirror.term is None else PAUSE_SECONDS_MAX):
             self._ticked = now
             self._pauses += 1
             self._is_doubted = True

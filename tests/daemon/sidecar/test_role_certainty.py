@@ -8,7 +8,7 @@ import trio
 from bson import ObjectId
 
 from shardwright.daemon.sidecar.hello_mirror import HelloMirror
-from shardwright.daemon.sidecar.role_certainty import PAUSE_SECONDS_MAX, RoleCertainty
+from shardwright.daemon.sidecar.role_certainty import PAUSE_SECONDS_MAX, SECONDARY_PAUSE_SECONDS_MAX, RoleCertainty
 
 PROCESS = ObjectId()
 
@@ -34,8 +34,8 @@ class World:
         self.certainty.settle(3)
         self.while_asking: Callable[[], None] = lambda: None
 
-    def pause(self) -> None:
-        self.now += PAUSE_SECONDS_MAX * 1.5
+    def pause(self, seconds: float = PAUSE_SECONDS_MAX * 1.5) -> None:
+        self.now += seconds
 
     async def _ask(self) -> Mapping[str, Any]:
         self.asked += 1
@@ -94,6 +94,14 @@ def test_a_secondary_catches_up_after_a_pause_before_it_is_certain(world: World)
     run(world.certainty.wait_certain)
     assert world.certainty.is_certain
     assert seen == [False]
+
+
+def test_a_secondary_notices_shorter_pauses(world: World) -> None:
+    world.pause(SECONDARY_PAUSE_SECONDS_MAX * 1.1)
+    assert world.certainty.is_certain
+    world.mirror.meet(secondary(2))
+    world.certainty.settle(None)
+    assert not world.certainty.is_certain
 
 
 def test_a_primary_does_not_catch_up(world: World) -> None:

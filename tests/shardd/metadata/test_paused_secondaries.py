@@ -1,6 +1,7 @@
 """Reads on a secondary whose daemon was paused while its mongod went on: they see neither too much nor too little."""
 
 import signal
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from bson import MaxKey, MinKey
 
+from shardwright.daemon.sidecar.role_certainty import SECONDARY_PAUSE_SECONDS_MAX
 from shardwright.shardd.context.fail_point_names import RECIPIENT
 from shardwright.wire.error_codes import ErrorCode
 from tests.fail_points import fail_point
@@ -117,11 +119,13 @@ def replies_after(
 
 @contextmanager
 def paused(member: Member) -> Iterator[None]:
-    """Suspend a member's daemon until the block ends."""
+    """Suspend a member's daemon until the block ends, and long enough for the daemon to notice it."""
     assert member.daemon.running is not None
     member.daemon.running.send_signal(signal.SIGSTOP)
+    began = time.monotonic()
     try:
         yield
+        time.sleep(max(0.0, began + 1.1 * SECONDARY_PAUSE_SECONDS_MAX - time.monotonic()))
     finally:
         member.daemon.running.send_signal(signal.SIGCONT)
 
