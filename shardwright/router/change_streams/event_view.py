@@ -13,9 +13,7 @@ from shardwright.router.change_streams.errors import id_modified
 from shardwright.router.change_streams.images import Images
 from shardwright.router.change_streams.merger import Event
 from shardwright.router.change_streams.tokens import ResumeToken
-from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.routing.routing_cache import RoutingCache
-from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
 _LOOKUPS_AT_ONCE_MAX = 8
@@ -90,18 +88,10 @@ class EventView:
         namespace = namespace_of(event)
         if not namespace or b"documentKey\0" not in event:
             return event
-        routing = self._routing.collections.get(namespace) or await self._load(namespace)
+        routing = await self._routing.find(namespace)
         if routing is None or routing.table is None:
             return event
         return with_shard_key(event, routing.table.collection.key_pattern)
-
-    async def _load(self, namespace: str) -> CollectionRouting | None:
-        try:
-            return await self._routing.collection(namespace)
-        except CommandError as error:
-            if error.code != ErrorCode.NamespaceNotFound:
-                raise
-            return None
 
 
 def _token(tokens: Iterator[ResumeToken], first: ResumeToken, result: bytes) -> ResumeToken:

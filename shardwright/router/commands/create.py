@@ -1,11 +1,10 @@
 """``create``: collections, views and time-series collections."""
 
-from typing import Any
-
 import bson
 
 from shardwright.router.commands.command_registry import command
 from shardwright.router.ddl.collection_options import are_options_equal
+from shardwright.router.operations.listed_collection import listed_collection
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.routed_sending import send_to_primary_shard
 from shardwright.router.replies.own_reply import Reply
@@ -37,13 +36,10 @@ async def _check_same(operation: Operation, error: CommandError) -> None:
         CommandError: NamespaceExists, it has others.
     """
     request = operation.request
-    database = await operation.context.routing.database(request.db)
-    listing = {"listCollections": 1, "filter": {"name": request.collection}}
-    reply = await operation.context.sender.command(database.primary, request.db, listing, may_repeat=True)
-    entries: list[dict[str, Any]] = reply["cursor"]["firstBatch"]
-    if not entries:
+    listed = await listed_collection(operation, await operation.context.routing.collection(operation.namespace))
+    if listed is None:
         raise error  # dropped meanwhile
-    options = entries[0]["options"]
+    options = listed["options"]
     if not are_options_equal(request.document, options):
         raise CommandError(
             ErrorCode.NamespaceExists,

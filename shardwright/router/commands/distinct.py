@@ -13,7 +13,7 @@ from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.reads.distinct import merge_values, merging_aggregate
 from shardwright.router.reads.find_arguments import collation_of
 from shardwright.router.reads.read_concern import is_snapshot
-from shardwright.router.reads.targeting import effective_collation, shards_for_read
+from shardwright.router.reads.targeting import collation_unless_simple, shards_for_read
 from shardwright.router.reads.view_aggregate import DISTINCT
 from shardwright.router.replies.cursor_reply import CursorReply, first_batch
 from shardwright.router.replies.own_reply import Reply
@@ -49,7 +49,7 @@ async def distinct(operation: Operation) -> Reply:
         replies = await scatter(operation, frames, preference=operation.read_preference, may_repeat=True)
         raise_worst(replies)
         arrays = [_values(reply) for reply in replies]
-        collating = effective_collation(routing, collation)
+        collating = collation_unless_simple(routing, collation)
         merged = merge_values(arrays) if collating is None else await _merge_on(operation, shards[0], arrays, collating)
         return operation.raw_reply(element(b"values", ARRAY, merged))
 

@@ -2,6 +2,7 @@
 
 from shardwright.router.commands.command_registry import command
 from shardwright.router.operations.aggregation import run_aggregate
+from shardwright.router.operations.listed_collection import listed_collection
 from shardwright.router.operations.operation import Operation
 from shardwright.router.reads.map_reduce import MapReduce, Output, internal_error
 from shardwright.router.replies.cursor_reply import first_batch
@@ -82,18 +83,11 @@ async def _refuse_view(operation: Operation) -> None:
     Raises:
         CommandError: CommandNotSupportedOnView; or the primary shard could not be asked.
     """
-    try:
-        routing = await operation.context.routing.collection(operation.namespace)
-    except CommandError as error:
-        if error.code == ErrorCode.NamespaceNotFound:
-            return
-        raise
-    if routing.is_sharded:
+    routing = await operation.context.routing.find(operation.namespace)
+    if routing is None or routing.is_sharded:
         return
-    request = operation.request
-    views = {"listCollections": 1, "filter": {"name": request.collection, "type": "view"}, "nameOnly": True}
-    listed = await operation.context.sender.command(routing.primary, request.db, views, may_repeat=True)
-    if listed["cursor"]["firstBatch"]:
+    listed = await listed_collection(operation, routing)
+    if listed is not None and listed["type"] == "view":
         raise _on_view()
 
 
@@ -103,14 +97,9 @@ async def _require_sharded(operation: Operation, output: Output) -> None:
     Raises:
         CommandError: InvalidOptions.
     """
-    try:
-        routing = await operation.context.routing.collection(str(output.namespace))
-    except CommandError as error:
-        if error.code != ErrorCode.NamespaceNotFound:
-            raise
-    else:
-        if routing.is_sharded:
-            return
+    routing = await operation.context.routing.find(str(output.namespace))
+    if routing is not None and routing.is_sharded:
+        return
     raise internal_error(
         CommandError(
             ErrorCode.InvalidOptions,

@@ -4,12 +4,11 @@ The stages before the first that names such a collection run as usual. The route
 other stages on them (`stages`).
 """
 
-from shardwright.router.joins.collation import effective_collation
 from shardwright.router.joins.environment import AggregateRunner, JoinEnvironment
 from shardwright.router.joins.stages import not_supported_after_join, run_stages
 from shardwright.router.joins.stream_cursor import StreamCursor
 from shardwright.router.joins.streams import DocumentStream
-from shardwright.router.operations.aggregation import SIMPLE
+from shardwright.router.operations.collation import effective_collation
 from shardwright.router.operations.cursor_opening import answer_first_batch
 from shardwright.router.operations.operation import Operation
 from shardwright.router.pipelines.stages import WRITING
@@ -17,8 +16,9 @@ from shardwright.router.reads.aggregate import batch_size, with_stages
 from shardwright.router.reads.pipeline import Pipeline, Stage
 from shardwright.router.reads.read_concern import at_time, is_snapshot
 from shardwright.router.replies.own_reply import Reply
+from shardwright.sharding.targeting.collation import is_simple
 from shardwright.sharding.timestamps import unpack_timestamp
-from shardwright.wire.rawbson import append, encode_document, encode_elements, without
+from shardwright.wire.rawbson import STRING, append, encode_document, encode_elements, without
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 _NOT_FOR_PREFIX = frozenset({b"cursor", b"lsid", b"txnNumber", b"writeConcern"})
@@ -48,9 +48,11 @@ async def answer_joined(
     size = batch_size(request)
     before, rest = _split(pipeline, operation.request.db, elsewhere)
     body = _at_one_time(operation)
-    collation = await effective_collation(operation)
+    has_collection = next(iter(request.fields.values()))[0] == STRING
+    routing = await operation.context.routing.find(operation.namespace) if has_collection else None
+    collation = await effective_collation(operation, routing)
     environment = JoinEnvironment(
-        operation, run_aggregate, body, encode_document(collation), is_collated=collation != SIMPLE
+        operation, run_aggregate, body, encode_document(collation), is_collated=not is_simple(collation)
     )
     prefix = with_stages(without(body, _NOT_FOR_PREFIX), tuple(stage.raw for stage in before))
     prefix = append(prefix, encode_elements({"cursor": {}}))

@@ -1,13 +1,13 @@
 """A pipeline, run by the one shard that has the data, or by several; then the router or a shard merges the results."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
 
 import bson
 from bson.timestamp import Timestamp
 
 from shardwright.router.cursors.merged import MergedCursor
 from shardwright.router.operations.aggregation_plan import AggregationPlan, plan_aggregation
+from shardwright.router.operations.collation import effective_collation
 from shardwright.router.operations.cursor_opening import answer_first_batch, open_on_one_shard, open_on_shards
 from shardwright.router.operations.foreign_collections import foreign_collections
 from shardwright.router.operations.merge_writes import merge_into, sharded_target
@@ -33,8 +33,6 @@ from shardwright.router.replies.cursor_reply import FIRST_BATCH, CursorReply, cu
 from shardwright.router.replies.own_reply import Reply
 from shardwright.wire.rawbson import append, decode_document, encode_elements, without
 from shardwright.wire.read_preference import PRIMARY
-
-SIMPLE: Final[Mapping[str, Any]] = {"locale": "simple"}
 
 
 async def run_aggregate(operation: Operation, cursor_namespace: str) -> Reply:
@@ -111,27 +109,9 @@ async def run_on_all_shards(operation: Operation, pipeline: Pipeline, namespace:
         [shard] = versions
         return await run_on_one_shard(operation, pipeline, shard, b"")
     if plan.segments:
-        collation = collation_of(operation.request) or SIMPLE
+        collation = await effective_collation(operation, None)
         return await run_segments(operation, plan, versions, namespace, source_namespace=namespace, collation=collation)
     return await _merge_here(operation, plan, namespace, versions)
-
-
-async def effective_collation(operation: Operation, routing: CollectionRouting) -> Mapping[str, Any]:
-    """The collation of an aggregation that is finished by a shard that may not have the collection.
-
-    Raises:
-        CommandError: the shard of an unsharded collection did not answer.
-    """
-    given = collation_of(operation.request)
-    if given:
-        return given
-    if routing.table is not None:
-        return routing.table.collection.default_collation or SIMPLE
-    db, _, name = routing.namespace.partition(".")
-    listing = {"listCollections": 1, "filter": {"name": name}, "cursor": {}}
-    reply = await operation.context.sender.command(routing.primary, db, listing, may_repeat=True)
-    options = [each.get("options", {}) for each in reply["cursor"]["firstBatch"]]
-    return next((each["collation"] for each in options if "collation" in each), SIMPLE)
 
 
 async def run_on_one_shard(

@@ -76,13 +76,11 @@ async def foreign_collections(
     is_checked_by_shard = await operation.context.shards.understands(shard, INVOLVED_NAMESPACES.decode(), preference)
     found: list[CollectionRouting] = []
     for namespace, is_written in named.items():
-        try:
-            create = is_written and create_databases
-            routing = await routing_cache.collection(namespace, create_database=create, primary=shard)
-        except CommandError as error:
-            if error.code == ErrorCode.NamespaceNotFound:
-                continue  # there is nothing to read
-            raise
+        if is_written and create_databases:
+            await routing_cache.database(namespace.partition(".")[0], create=True, primary=shard)
+        routing = await routing_cache.find(namespace)
+        if routing is None:
+            continue  # there is nothing to read
         if not _is_on(routing, shard) or (is_written and not is_checked_by_shard):
             routing = await routing_cache.latest(routing)  # no shard checks that this is still so
         if not _is_on(routing, shard):

@@ -49,11 +49,12 @@ async def locate(operation: Operation, stages: Sequence[Stage]) -> list[LocatedS
     Raises:
         CommandError: InvalidBSON; the config servers did not answer.
     """
-    found = []
+    found, cache = [], operation.context.routing
     for stage in stages:
         names = Pipeline((stage,)).involved_namespaces(operation.request.db)
-        routings = [routing for name in names if (routing := await _routing(operation, name)) is not None]
-        found.append(LocatedStage(stage, tuple(routings)))
+        # No shard would notice that a collection is not sharded any more.
+        routings = [await cache.find(name, is_sharding_confirmed=True) for name in names]
+        found.append(LocatedStage(stage, tuple(routing for routing in routings if routing is not None)))
     return found
 
 
@@ -69,15 +70,3 @@ def refusal(routing: CollectionRouting, stage: Stage) -> CommandError:
         "have to be unsharded and on one shard",
     )
     return error if stage.name in WRITING else JoinNeededError(error, frozenset({routing.namespace}))
-
-
-async def _routing(operation: Operation, namespace: str) -> CollectionRouting | None:
-    cache = operation.context.routing
-    try:
-        routing = await cache.collection(namespace)
-        # No shard would notice that a collection is not sharded any more.
-        return await cache.latest(routing) if routing.is_sharded else routing
-    except CommandError as error:
-        if error.code == ErrorCode.NamespaceNotFound:
-            return None
-        raise

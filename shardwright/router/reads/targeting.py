@@ -43,8 +43,10 @@ def shards_for_read(
     return tuple(shards) if len(shards) == 1 else tuple(sorted(shards))
 
 
-def effective_collation(routing: CollectionRouting, collation: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """The collation that applies, None if it is the simple one."""
+def collation_unless_simple(
+    routing: CollectionRouting, collation: Mapping[str, Any] | None
+) -> Mapping[str, Any] | None:
+    """The collation that applies to a sharded collection, None if it is the simple one."""
     default = None if routing.table is None else routing.table.collection.default_collation
     applied = effective(collation, default)
     return None if is_simple(applied) else applied

@@ -107,6 +107,25 @@ class RoutingCache:
         return await self._collection_loads.run(namespace, lambda: self._load_collection(namespace))
 
     @may_run_in_reactor
+    async def find(self, namespace: str, *, is_sharding_confirmed: bool = False) -> CollectionRouting | None:
+        """As `collection`; None if the database does not exist, so that there is nothing to read.
+
+        Args:
+            namespace: ``db.collection``.
+            is_sharding_confirmed: a sharded collection is looked up in the catalog again, as by `latest`.
+
+        Raises:
+            CommandError: InvalidNamespace; or the config servers did not answer.
+        """
+        try:
+            routing = await self.collection(namespace)
+            return await self.latest(routing) if is_sharding_confirmed and routing.is_sharded else routing
+        except CommandError as error:
+            if error.code != ErrorCode.NamespaceNotFound:
+                raise
+            return None
+
+    @may_run_in_reactor
     async def latest(self, routing: CollectionRouting) -> CollectionRouting:
         """The present routing of a collection in the catalog, for decisions that no shard checks.
 
