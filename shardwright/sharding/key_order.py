@@ -46,7 +46,7 @@ ENCODED_UNDEFINED: Final = _UNDEFINED
 ENCODED_NULL: Final = _NULL
 ENCODED_MAX_KEY: Final = _MAX_KEY
 
-_Encoder: TypeAlias = Callable[[bytes, int, int], bytes]
+Encoder: TypeAlias = Callable[[bytes, int, int], bytes]
 
 _unpack_int64 = Struct("<q").unpack_from
 _unpack_uint64 = Struct("<Q").unpack_from
@@ -65,6 +65,11 @@ def encode_value(document: bytes, span: Span) -> bytes:
     return _ENCODERS[span[0]](document, span[2], span[3])
 
 
+def encoder_of(kind: int) -> Encoder:
+    """What encodes values of one type; called with a document and the start and the end of the value in it."""
+    return _ENCODERS[kind]
+
+
 def encode_key(key: bytes, start: int = 0) -> bytes:
     """The order-preserving bytes of a compound key: the values of the document ``key``, whatever their names.
 
@@ -75,7 +80,7 @@ def encode_key(key: bytes, start: int = 0) -> bytes:
     return b"".join([encoders[kind](key, value, end) for _, (kind, _, value, end) in rawbson.spans(key, start)])
 
 
-def _constant(encoding: bytes) -> _Encoder:
+def _constant(encoding: bytes) -> Encoder:
     def encode(_document: bytes, _start: int, _end: int) -> bytes:
         return encoding
 
@@ -159,7 +164,7 @@ def _invalid(_document: bytes, _start: int, _end: int) -> bytes:
 RANKS: Final = [b"\0"] * 256
 """By type byte: the rank, one for all numbers, that stands before a field's name in an object."""
 
-_ENCODERS: Final[list[_Encoder]] = [_invalid] * 256
+_ENCODERS: Final[list[Encoder]] = [_invalid] * 256
 for _kind, _rank, _encoder in (
     (rawbson.MIN_KEY, _MIN_KEY, _constant(_MIN_KEY)),
     (rawbson.UNDEFINED, _UNDEFINED, _constant(_UNDEFINED)),

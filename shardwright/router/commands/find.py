@@ -23,7 +23,7 @@ from shardwright.router.reads.find_arguments import (
 )
 from shardwright.router.reads.merge import ResultMerger
 from shardwright.router.reads.read_concern import at_time, snapshot_time
-from shardwright.router.reads.targeting import shards_for_read
+from shardwright.router.reads.targeting import collation_unless_simple, shards_for_read
 from shardwright.router.replies.cursor_reply import empty_cursor
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.shard_reply import ShardedViewError
@@ -77,7 +77,10 @@ async def _find_on_shards(
     await in_own_task()
     request = operation.request
     arguments = FindArguments.parse(request)
-    body = at_time(arguments.body_for_shards(request.body), time, operation.context.clock.time.cluster_time)
+    is_collated = collation_unless_simple(routing, collation_of(request)) is not None
+    field_order = None if is_collated else arguments.field_order
+    body = arguments.body_for_shards(request.body, has_sort_keys=field_order is None)
+    body = at_time(body, time, operation.context.clock.time.cluster_time)
     replies = await open_on_shards(
         operation,
         {shard: forwarded(operation, routing.versions_for(shard), body) for shard in shards},
@@ -85,7 +88,9 @@ async def _find_on_shards(
         allows_partial_results=arguments.allows_partial_results,
         patience_seconds=patience_seconds(request) if arguments.allows_partial_results else math.inf,
     )
-    merger = ResultMerger(len(replies), order=arguments.order, skip=arguments.skip, limit=arguments.limit)
+    merger = ResultMerger(
+        len(replies), order=field_order or arguments.order, skip=arguments.skip, limit=arguments.limit
+    )
     cursor = MergedCursor(
         operation.context.sender,
         routing.namespace,

@@ -1,5 +1,6 @@
 """A batch of a cursor reply while it is being filled."""
 
+from collections import deque
 from typing import Final
 
 from shardwright.wire.limits import BSON_OBJECT_BYTES_MAX
@@ -7,7 +8,7 @@ from shardwright.wire.limits import BSON_OBJECT_BYTES_MAX
 FIRST_BATCH_DOCUMENTS: Final = 101
 """How many documents the first batch of ``find`` holds when no ``batchSize`` is given."""
 
-_ELEMENT_BYTES: Final = 9
+ELEMENT_BYTES: Final = 9
 """Overhead of a document in the array: type byte, index of up to seven digits, NUL."""
 
 
@@ -40,9 +41,25 @@ class Batch:
     def add(self, document: bytes) -> bool:
         """Add a document if there is room for it, which the first one always has; returns whether there was."""
         documents = self.documents
-        size = self.size + len(document) + _ELEMENT_BYTES
+        size = self.size + len(document) + ELEMENT_BYTES
         if len(documents) == self.documents_max or (documents and size > BSON_OBJECT_BYTES_MAX):
             return False
         documents.append(document)
         self.size = size
         return True
+
+    def take_from(self, documents: deque[bytes], count_max: int | None) -> int:
+        """Move as many documents as there is room for, but no more than ``count_max``; returns how many it were."""
+        room = len(documents)
+        for bound in (count_max, self.documents_missing):
+            if bound is not None and bound < room:
+                room = bound
+        taken, size = self.documents, self.size
+        count_before = len(taken)
+        for _ in range(room):
+            size += len(documents[0]) + ELEMENT_BYTES
+            if taken and size > BSON_OBJECT_BYTES_MAX:
+                break
+            taken.append(documents.popleft())
+            self.size = size
+        return len(taken) - count_before

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import bson
 
+from shardwright.router.reads.field_order import FieldOrder
 from shardwright.router.reads.sort_order import NEAREST_FIRST, SORT_KEY, SortOrder
 from shardwright.sharding.bson_text import document_text
 from shardwright.wire.arguments import INT64_MAX, Arguments, Strictness
@@ -42,6 +43,8 @@ class FindArguments:
 
     Attributes:
         order: the order in which results are merged, None for any.
+        field_order: the same, if it can be read from the documents without a ``$sortKey``, provided that the collation
+            is the simple one; otherwise None.
         projection: the raw projection, None if there is none.
         skip: documents to skip.
         limit: documents to return in all, 0 for no limit.
@@ -51,6 +54,7 @@ class FindArguments:
     """
 
     order: SortOrder | None
+    field_order: FieldOrder | None
     projection: bytes | None
     skip: int
     limit: int
@@ -74,8 +78,10 @@ class FindArguments:
             )
         if b"$_requestResumeToken" in request.fields or b"$_resumeAfter" in request.fields:
             raise CommandError(ErrorCode.BadValue, "Queries on mongoS may not request or provide a resume token")
+        order = _order(request)
         arguments = cls(
-            order=_order(request),
+            order=order,
+            field_order=_field_order(given, order, projection),
             projection=projection,
             skip=given.maybe_integer(b"skip") or 0,
             limit=given.maybe_integer(b"limit") or 0,
@@ -91,16 +97,20 @@ class FindArguments:
             )
         return arguments
 
-    def body_for_shards(self, body: bytes) -> bytes:
+    def body_for_shards(self, body: bytes, *, has_sort_keys: bool = True) -> bytes:
         """The command for each of several shards, made from the client's.
 
-        Every shard returns its candidates for the first ``skip + limit`` results, with their sort keys.
+        Every shard returns its candidates for the first ``skip + limit`` results.
+
+        Args:
+            body: the client's command.
+            has_sort_keys: whether shards add their sort keys to the results, if there is a sort.
         """
         changed: dict[str, Any] = {}
         if self.limit:
             changed["limit"] = bson.Int64(self.limit + self.skip)
         elements = encode_elements(changed)
-        if self.order is not None:
+        if self.order is not None and has_sort_keys:
             kind = "geoNearDistance" if self.order.is_whole_key else "sortKey"
             sort_key = encode_elements({SORT_KEY.decode(): {"$meta": kind}})
             elements += element(b"projection", OBJECT, append(self.projection or EMPTY_DOCUMENT, sort_key))
@@ -162,6 +172,15 @@ def _order(request: Request) -> SortOrder | None:
     if sort is not None and sort[0] == OBJECT and sort[3] - sort[2] > len(EMPTY_DOCUMENT):
         return SortOrder.parse(request.raw(sort))
     return NEAREST_FIRST if is_near(filter_of(request)) else None
+
+
+def _field_order(given: Arguments, order: SortOrder | None, projection: bytes | None) -> FieldOrder | None:
+    """The order, if the shards' results contain the fields that it is about."""
+    sort = None if order is None else given.maybe_raw(b"sort")
+    if order is None or sort is None or given.boolean(b"returnKey", strictness=Strictness.OPTIONAL_BOOL):
+        return None
+    found = FieldOrder.of(sort, order)
+    return found if found is not None and found.is_kept_by(projection) else None
 
 
 def is_near(filter_document: bytes, start: int = 0) -> bool:

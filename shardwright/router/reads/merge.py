@@ -3,52 +3,102 @@
 Each shard's cursor is a *source* with a number. Documents are fed to a source as they come; `ResultMerger.fill` moves
 the documents that are known to come next into a batch. When it stops, `starving` names the sources whose next documents
 are needed to go on.
+
+In an order, keys are read for `_KEYED_AT_ONCE` documents of each source at a time. Up to the smallest of the sources'
+last keys, everything that comes next is known, and Python's sort merges it: it finds that it is given sorted runs.
+That takes a third of the time of a heap of single documents.
 """
 
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Sequence
-from heapq import heappop, heappush, heapreplace
-from typing import Final
+from operator import itemgetter
+from typing import Final, Protocol
 
-from shardwright.router.reads.batch import Batch
-from shardwright.router.reads.sort_order import SortOrder, sort_key_span, without_sort_key
-from shardwright.wire.rawbson import Span
+from shardwright.router.reads.batch import ELEMENT_BYTES, Batch
 
 _OBJECT_BYTES: Final = 48
 """Memory overhead of a document."""
 
+_KEYED_AT_ONCE: Final = 32
+"""A find with a limit uses few documents of each source, and the keys of the others would be read in vain."""
+
+_key_of = itemgetter(0)
+
+
+class Order(Protocol):
+    """How documents compare."""
+
+    def keyed(self, documents: Sequence[bytes]) -> tuple[list[bytes], Sequence[bytes]]:
+        """For each document bytes that compare as it does, and the document as the client gets it.
+
+        Raises:
+            RemoteProtocolError: a document lacks what it is sorted by.
+        """
+        ...
+
 
 class _Source:
-    __slots__ = ("documents", "held_bytes", "is_exhausted")
+    """One source.
+
+    Attributes:
+        waiting: documents whose keys have not been read yet.
+        keys: those of the documents that come before these.
+        documents: these documents, as the client gets them.
+        is_exhausted: nothing more will be fed.
+    """
+
+    __slots__ = ("documents", "is_exhausted", "keys", "waiting")
 
     def __init__(self) -> None:
-        self.documents: deque[bytes] = deque()
-        self.held_bytes = 0
+        self.waiting: deque[bytes] = deque()
+        self.keys: list[bytes] = []
+        self.documents: Sequence[bytes] = ()
         self.is_exhausted = False
 
-    def extend(self, documents: Sequence[bytes]) -> None:
-        self.documents.extend(documents)
-        self.held_bytes += sum(map(len, documents)) + len(documents) * _OBJECT_BYTES
+    @property
+    def is_empty(self) -> bool:
+        return not (self.waiting or self.keys)
 
-    def drop_first(self) -> bool:
-        """Remove the first document; returns whether there is another one."""
-        documents = self.documents
-        self.held_bytes -= len(documents.popleft()) + _OBJECT_BYTES
-        return len(documents) > 0
+    @property
+    def is_starving(self) -> bool:
+        return not (self.waiting or self.keys or self.is_exhausted)
+
+    @property
+    def is_known_to_its_end(self) -> bool:
+        return self.is_exhausted and not self.waiting
+
+    def read_keys(self, order: Order) -> int:
+        """Read the keys of the next documents, unless there are keys left; returns how many more bytes are held."""
+        if self.keys or not self.waiting:
+            return 0
+        waiting = self.waiting
+        following = [waiting.popleft() for _ in range(min(len(waiting), _KEYED_AT_ONCE))]
+        self.keys, self.documents = order.keyed(following)
+        return sum(map(len, self.keys)) + sum(map(len, self.documents)) - sum(map(len, following))
+
+    def take(self, count: int) -> tuple[list[bytes], Sequence[bytes]]:
+        """Remove the first documents; returns their keys, and them."""
+        taken = self.keys[:count], self.documents[:count]
+        self.keys, self.documents = self.keys[count:], self.documents[count:]
+        return taken
 
 
 class ResultMerger:
     """Merges sources in sort order, or as they come, and applies skip and limit to the result.
 
     Documents that compare equal come in the order of their sources' numbers.
+
+    Attributes:
+        held_bytes: memory used by documents that were fed but not yet moved into a batch.
     """
 
-    def __init__(self, source_count: int, *, order: SortOrder | None = None, skip: int = 0, limit: int = 0) -> None:
+    def __init__(self, source_count: int, *, order: Order | None = None, skip: int = 0, limit: int = 0) -> None:
         """Start with empty sources.
 
         Args:
             source_count: how many there are.
-            order: how documents compare, None for no order. Ordered documents lose their ``$sortKey`` here.
+            order: how documents compare, None for no order.
             skip: how many documents to drop first.
             limit: how many documents there are in all at most, 0 for no bound.
         """
@@ -56,8 +106,8 @@ class ResultMerger:
         self._order = order
         self._skip = skip
         self._remaining = limit or None
-        # Of every source with documents: the key of its first one, its number, and where the key is in that document.
-        self._heads: list[tuple[bytes, int, Span]] = []
+        self._next: deque[bytes] = deque()  # known to come next, in an order
+        self.held_bytes = 0
 
     def feed(self, source: int, documents: Sequence[bytes], *, is_exhausted: bool) -> None:
         """Add the next documents of a source that was starving (or is new).
@@ -66,91 +116,81 @@ class ResultMerger:
             source: its number.
             documents: its next documents, possibly none.
             is_exhausted: whether these are its last.
-
-        Raises:
-            RemoteProtocolError: a document lacks its ``$sortKey``.
         """
         fed = self._sources[source]
-        was_empty = not fed.documents
-        fed.extend(documents)
+        fed.waiting.extend(documents)
         fed.is_exhausted = is_exhausted
-        if self._order is not None and was_empty and documents:
-            heappush(self._heads, self._head(self._order, source))
+        self.held_bytes += sum(map(len, documents)) + len(documents) * _OBJECT_BYTES
 
     def starving(self) -> list[int]:
         """The sources that must be fed to continue: all empty ones, as soon as one of them is needed."""
-        if self.is_done or (self._order is None and any(source.documents for source in self._sources)):
+        if self._next or self.is_done or (self._order is None and any(source.waiting for source in self._sources)):
             return []
-        return [
-            number for number, source in enumerate(self._sources) if not source.documents and not source.is_exhausted
-        ]
+        return [number for number, source in enumerate(self._sources) if source.is_starving]
 
     def fill(self, batch: Batch) -> None:
         """Move documents into the batch until it is full, or the next document is not known.
 
         Raises:
-            RemoteProtocolError: a document lacks its ``$sortKey``.
+            RemoteProtocolError: a document lacks what it is sorted by.
         """
         if self._order is None:
-            self._fill_unordered(batch)
+            for source in self._sources:
+                if not self._move(source.waiting, batch):
+                    return
         else:
-            self._fill_ordered(batch, self._order)
+            while self._move(self._next, batch) and self._remaining != 0 and not batch.is_full:
+                self._next = self._merged(self._order)
+                if not self._next:
+                    return
 
     @property
     def is_done(self) -> bool:
         """Whether the result is complete."""
         if self._remaining == 0:
             return True
-        return all(source.is_exhausted and not source.documents for source in self._sources)
-
-    @property
-    def held_bytes(self) -> int:
-        """Memory used by documents that were fed but not yet moved into a batch."""
-        keys = sum(len(key) + _OBJECT_BYTES for key, _, _ in self._heads)
-        return keys + sum(source.held_bytes for source in self._sources)
+        return not self._next and all(source.is_exhausted and source.is_empty for source in self._sources)
 
     @property
     def is_unbounded(self) -> bool:
         """Whether no order, skip or limit applies to the rest of the result."""
         return self._order is None and not self._skip and self._remaining is None
 
-    def _fill_unordered(self, batch: Batch) -> None:
-        for source in self._sources:
-            while source.documents and self._remaining != 0:
-                if not self._emit(source.documents[0], batch):
-                    return
-                source.drop_first()
+    def _merged(self, order: Order) -> deque[bytes]:
+        """The documents that are now known to come next; none if some source has to be fed first."""
+        bound: tuple[bytes, int] | None = None
+        for number, source in enumerate(self._sources):
+            if source.is_starving:
+                return deque()
+            self.held_bytes += source.read_keys(order)
+            if source.keys and not source.is_known_to_its_end:
+                last = source.keys[-1], number
+                bound = last if bound is None else min(bound, last)
+        pairs: list[tuple[bytes, bytes]] = []
+        for number, source in enumerate(self._sources):
+            keys, documents = source.take(_count_up_to(source, number, bound))
+            self.held_bytes -= sum(map(len, keys))
+            pairs += zip(keys, documents, strict=True)
+        pairs.sort(key=_key_of)  # documents that compare equal stay in the order of their sources
+        return deque([document for _, document in pairs])
 
-    def _fill_ordered(self, batch: Batch, order: SortOrder) -> None:
-        heads, sources = self._heads, self._sources
-        while heads and self._remaining != 0:
-            if len(heads) < len(sources) and self._is_any_unknown():
-                return
-            _, number, span = heads[0]
-            source = sources[number]
-            if not self._emit(without_sort_key(source.documents[0], span), batch):
-                return
-            if source.drop_first():
-                heapreplace(heads, self._head(order, number))
-            else:
-                heappop(heads)
-
-    def _is_any_unknown(self) -> bool:
-        """Whether a source without documents may still hold the one that comes first."""
-        return any(not source.documents and not source.is_exhausted for source in self._sources)
-
-    def _emit(self, document: bytes, batch: Batch) -> bool:
-        """Skip a document or add it to the batch; returns whether that was possible."""
-        if self._skip:
+    def _move(self, documents: deque[bytes], batch: Batch) -> bool:
+        """Skip documents or add them to the batch, as long as the limit is not reached; returns whether it had room."""
+        while self._skip and documents:
             self._skip -= 1
-            return True
-        if not batch.add(document):
-            return False
+            self.held_bytes -= len(documents.popleft()) + _OBJECT_BYTES
+        size_before = batch.size
+        count = batch.take_from(documents, self._remaining)
+        self.held_bytes -= batch.size - size_before + count * (_OBJECT_BYTES - ELEMENT_BYTES)
         if self._remaining is not None:
-            self._remaining -= 1
-        return True
+            self._remaining -= count
+        return not documents or self._remaining == 0
 
-    def _head(self, order: SortOrder, number: int) -> tuple[bytes, int, Span]:
-        document = self._sources[number].documents[0]
-        span = sort_key_span(document)
-        return order.key(document, span), number, span
+
+def _count_up_to(source: _Source, number: int, bound: tuple[bytes, int] | None) -> int:
+    """How many documents of a source, of those with keys, come no later than a key of a source; all without a bound."""
+    if bound is None or bound[1] == number:
+        return len(source.keys)
+    key, bounding = bound
+    # Of documents that compare equal, those of the source with the lower number come first.
+    return (bisect_right if number < bounding else bisect_left)(source.keys, key)

@@ -5,6 +5,7 @@ components, in an array, already evaluated (``$meta``) and already transformed b
 them as plain values, component by component, each in its direction.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,12 +27,14 @@ from shardwright.wire.rawbson import (
 
 SORT_KEY: Final = b"$sortKey"
 
-_INVERTED: Final = bytes(255 - byte for byte in range(256))
-_NUMBERS: Final = frozenset({INT32, INT64, DOUBLE, DECIMAL128})
+INVERTED: Final = bytes(255 - byte for byte in range(256))
+"""Translates an encoding to one that compares the other way round."""
 
-# One encoding may begin with another ("a" and "a\0"), and then the next byte decides: this one lies between the longer
-# one's escape and the inverse of that.
-_END: Final = b"\x80"
+NUMBERS: Final = frozenset({INT32, INT64, DOUBLE, DECIMAL128})
+
+END: Final = b"\x80"
+"""Ends a key. One encoding may begin with another ("a" and "a\\0"), and then the next byte decides: this one lies
+between the longer one's escape and the inverse of that."""
 
 # Types whose values all have the same size. An array with the size of one such value holds just this.
 _FIXED_SIZES: Final = {INT32: 4, INT64: 8, DOUBLE: 8, DATE: 8, TIMESTAMP: 8, OBJECT_ID: 12}
@@ -69,8 +72,18 @@ class SortOrder:
         for name, span in spans(sort):
             if name == b"$natural":
                 return None
-            descending.append(span[0] not in _NUMBERS or decode_value_is_negative(sort, span))
+            descending.append(span[0] not in NUMBERS or decode_value_is_negative(sort, span))
         return cls(tuple(descending)) if descending else None
+
+    def keyed(self, documents: Sequence[bytes]) -> tuple[list[bytes], Sequence[bytes]]:
+        """The keys of documents that carry their ``$sortKey``, and the documents without it (see `merge.Order`).
+
+        Raises:
+            RemoteProtocolError: a document lacks it, or it has other components than the sort.
+        """
+        spans_of_keys = [sort_key_span(document) for document in documents]
+        keys = list(map(self.key, documents, spans_of_keys))
+        return keys, list(map(without_sort_key, documents, spans_of_keys))
 
     def key(self, document: bytes, span: Span) -> bytes:
         """Bytes that compare as the document does, from the ``$sortKey`` found at ``span``.
@@ -86,14 +99,14 @@ class SortOrder:
         size = _FIXED_SIZES.get(document[start + 4])
         if size is not None and len(self.descending) == 1 and end == start + size + _ARRAY_OF_ONE_BYTES:
             encoding = encode_value(document, (document[start + 4], start + 4, start + 7, end - 1))
-            return (encoding.translate(_INVERTED) if self.descending[0] else encoding) + _END
+            return (encoding.translate(INVERTED) if self.descending[0] else encoding) + END
         parts = [encode_value(document, each) for _, each in spans(document, span[2])]
         if len(parts) != len(self.descending):
             raise RemoteProtocolError(f"a $sortKey of {len(parts)} components for a sort of {len(self.descending)}")
         for position, descends in enumerate(self.descending):
             if descends:
-                parts[position] = parts[position].translate(_INVERTED)
-        parts.append(_END)
+                parts[position] = parts[position].translate(INVERTED)
+        parts.append(END)
         return b"".join(parts)
 
 

@@ -94,6 +94,7 @@ def test_parsed_arguments() -> None:
     )
     assert parsed == FindArguments(
         order=SortOrder((False,)),
+        field_order=parsed.field_order,
         projection=None,
         skip=2,
         limit=7,
