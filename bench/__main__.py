@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from bench.change_streams import measure_change_streams
 from bench.cluster import OurCluster, our_cluster
 from bench.genuine import genuine_cluster
 from bench.loadgen import BenchError, LoadGenerator
@@ -30,6 +31,7 @@ from shardwright.deploy.mongod import find_mongod
 
 TARGETS: Final = ("direct", "tcp proxy", "genuine", "shardwright")
 MANY_CHUNKS: Final = "chunks"
+STREAMS: Final = "streams"
 ROUTING: Final = "routing"
 MIGRATION: Final = "migration"
 CHUNKS: Final = (10, 10_000, 1_000_000)
@@ -60,12 +62,14 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     document: dict[str, Any] = {}
     sizes = CHUNKS_QUICK if options.quick else CHUNKS
     workloads = [workload for workload in WORKLOADS if workload.name in options.only]
-    if workloads or MANY_CHUNKS in options.only:
+    if workloads or {MANY_CHUNKS, STREAMS} & set(options.only):
         with tempfile.TemporaryDirectory(prefix="shardwright-bench-") as directory, ExitStack() as running:
             bench = Bench(options, Path(directory), running)
             results = list(bench.measure(workloads))
             if MANY_CHUNKS in options.only and bench.cluster is not None:
                 results += bench.measure_many_chunks(bench.cluster, sizes)
+            if STREAMS in options.only:
+                document[STREAMS] = bench.measure_change_streams()
         document["results"] = [result.to_document() for result in results]
     if MIGRATION in options.only:
         with tempfile.TemporaryDirectory(prefix="shardwright-bench-") as directory:
@@ -113,6 +117,11 @@ class Bench:
         yield from self._measure(
             replace(POINT_FIND, name=MANY_CHUNKS, title="point find by number of chunks"), contenders
         )
+
+    def measure_change_streams(self) -> list[dict[str, Any]]:
+        """Measure the delay of change streams, on targets that drivers can use."""
+        targets = [target for target in self._targets if target.dialect == MONGODB]
+        return measure_change_streams(targets, rounds=self._options.rounds, seconds=self._options.seconds)
 
     def _measure(self, workload: Workload, contenders: Sequence[tuple[Target, Plan]]) -> Iterator[Result]:
         options = self._options
@@ -169,7 +178,7 @@ def _check(workload: Workload, target: Target, frame: bytes) -> None:
 
 
 def _options() -> argparse.Namespace:
-    names = [*(workload.name for workload in WORKLOADS), MANY_CHUNKS, ROUTING, MIGRATION]
+    names = [*(workload.name for workload in WORKLOADS), MANY_CHUNKS, STREAMS, ROUTING, MIGRATION]
     parser = argparse.ArgumentParser(prog="bench", description="Compare a cluster with its peers.")
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="WHAT", help=", ".join(names))
     parser.add_argument(

@@ -13,7 +13,15 @@ from pymongo.errors import PyMongoError
 from bench.load import create_indexes, insert_documents
 from bench.loadgen import BenchError
 from bench.targets import Target
-from bench.workloads import DATABASE, MONGODB, READ_COLLECTION, SHARD_KEY, SPLIT_AT, WRITE_COLLECTION
+from bench.workloads import (
+    DATABASE,
+    MONGODB,
+    READ_COLLECTION,
+    SHARD_KEY,
+    SPLIT_AT,
+    STREAM_COLLECTION,
+    WRITE_COLLECTION,
+)
 from shardwright.deploy.mongod import connect
 
 _COMMAND_SECONDS: Final = 120.0
@@ -86,7 +94,7 @@ def _prepare(router: str) -> None:
     with connect(router, _COMMAND_SECONDS) as client:
         try:
             client.admin.command("enableSharding", DATABASE, primaryShard="shard0")
-            for collection in (READ_COLLECTION, WRITE_COLLECTION):
+            for collection in (READ_COLLECTION, WRITE_COLLECTION, STREAM_COLLECTION):
                 shard_in_halves(client, f"{DATABASE}.{collection}")
             create_indexes(client)
         except PyMongoError as error:

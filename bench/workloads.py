@@ -24,6 +24,7 @@ SHARD_KEY: Final = {"key": 1}
 INDEXES: Final = ("key", "value")
 READ_COLLECTION: Final = "documents"
 WRITE_COLLECTION: Final = "inserts"
+STREAM_COLLECTION: Final = "watched"
 
 BULK_SIZE: Final = 1_000
 SORTED_LIMIT: Final = 100
