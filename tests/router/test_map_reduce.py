@@ -156,3 +156,34 @@ def test_inline_results_have_to_fit_into_a_reply(router: Client, database: str) 
     kept = db.command({"mapReduce": "c", "map": large, "reduce": REDUCE, "out": "o"})
     assert kept["result"] == "o"
     assert db.o.count_documents({}) == len(STORED)
+
+
+def explained(client: Client, database: str, command: Command) -> Any:  # noqa: ANN401 - a part of a reply
+    """The error of an explanation, or what it shows of the command."""
+    whole = {"mapReduce": "c", "map": MAP, "reduce": REDUCE, "out": INLINE} | command
+    whole = {name: value for name, value in whole.items() if value is not MISSING}
+    reply = client[database].command({"explain": whole, "verbosity": "queryPlanner"}, check=False)
+    if "errmsg" in reply:
+        return reply["code"], OF_AN_AGGREGATION.sub("", reply["errmsg"])
+    return reply["command"]
+
+
+@pytest.mark.parametrize("database", DATABASES.values(), ids=DATABASES)
+@pytest.mark.parametrize("case", ["query, sort and limit", "reducing", "no map", "limit 0", "view"])
+def test_explained_as_by_mongod(router: Client, plain: Client, case: str, database: str) -> None:
+    command = CASES[case]
+    assert explained(router, database, command) == explained(plain, database, command)
+
+
+def test_explanation_is_that_of_an_aggregation(router: Client, cluster: RunningCluster) -> None:
+    explain = {
+        "explain": {"mapreduce": "c", "map": MAP, "reduce": REDUCE, "finalize": FINALIZE, "out": "o"},
+        "verbosity": "executionStats",
+    }
+    (shard,) = router[DATABASES["unsharded"]].command(explain)["shards"].values()
+    assert [next(iter(stage)) for stage in shard["stages"]] == ["$cursor", "$unwind", "$group", "$project", "$out"]
+    split = router[DATABASES["sharded"]].command(explain)
+    assert split["shards"].keys() == cluster.shards.keys()
+    assert [next(iter(stage)) for stage in split["splitPipeline"]["mergerPart"]][-2:] == ["$project", "$out"]
+    for name in DATABASES.values():
+        assert "o" not in router[name].list_collection_names()

@@ -264,7 +264,7 @@ class TestExplain:
             ({"distinct": "ranged", "key": "g"}, "SHARD_MERGE", 2),
             ({"update": "ranged", "updates": [{"q": {"k": 3}, "u": {"$set": {"x": 1}}}]}, "SHARD_WRITE", 1),
             ({"delete": "ranged", "deletes": [{"q": {}, "limit": 0}]}, "SHARD_WRITE", 2),
-            ({"findAndModify": "ranged", "query": {"k": 3}, "remove": True}, "SHARD_WRITE", 1),
+            ({"findAndModify": "ranged", "query": {"k": 3}, "remove": True}, "SINGLE_SHARD", 1),
         ],
     )
     def test_what_router_and_shards_would_do(

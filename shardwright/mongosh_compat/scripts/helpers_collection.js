@@ -109,6 +109,12 @@ test.capped.insertMany(of(1, 2));
 assert.eq(test.capped.find().tailable().tryNext().k, 1, "tailable");
 assert.eq(test.capped.find().tailable({ awaitData: true }).maxAwaitTimeMS(10).tryNext().k, 1, "maxAwaitTimeMS");
 
+// Changes on both shards
+const stream = c.watch([{ $project: { operationType: 1, "fullDocument.k": 1 } }]);
+c.insertMany(of(17, 98));
+assert.eq([stream.next(), stream.next()].map((each) => each.fullDocument.k).sort(), [17, 98], "watch");
+stream.close();
+
 // Unsharded collections
 test.plain.insertOne({ a: 1 });
 assert.eq(test.plain.renameCollection("renamed").ok, 1, "renameCollection");

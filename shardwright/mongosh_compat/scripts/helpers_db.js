@@ -44,6 +44,10 @@ assert.eq(test.getCollectionInfos({ name: "big" })[0].options.viewOn, "made", "g
 assert.eq(test.aggregate([{ $documents: [{ a: 7 }] }]).toArray(), [{ a: 7 }], "aggregate");
 assert.eq(test.stats().objects, 3, "stats");
 test.printCollectionStats();
+const stream = test.watch([{ $match: { "fullDocument.a": 3 } }]);
+test.made.insertMany([{ a: 4 }, { a: 3 }]);
+assert.eq(stream.next().fullDocument.a, 3, "watch");
+stream.close();
 test.printShardingStatus();
 
 // Users and roles

@@ -2,10 +2,12 @@
 
 import socket
 from collections.abc import Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import Any, Final
 
 from shardwright.router.commands.command_registry import COMMANDS, command
+from shardwright.router.commands.map_reduce import refuse_view
 from shardwright.router.context.version import MONGODB_VERSION
 from shardwright.router.operations.aggregation_plan import AggregationPlan, plan_aggregation
 from shardwright.router.operations.foreign_collections import NO_FOREIGN_COLLECTIONS, foreign_collections
@@ -21,6 +23,7 @@ from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.reads.aggregate import with_stages
 from shardwright.router.reads.explain_reply import ShardExplain, explain_aggregate_reply, explain_reply
 from shardwright.router.reads.explained import ExplainedCommand, wrapped
+from shardwright.router.reads.map_reduce import MapReduce, internal_error
 from shardwright.router.reads.pipeline import Pipeline, Stage
 from shardwright.router.reads.raw_elements import raw_elements
 from shardwright.router.reads.resolved_view import ResolvedView, not_on_view
@@ -29,6 +32,7 @@ from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.shard_reply import ShardedViewError
 from shardwright.router.replies.worst_error import raise_worst
 from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.timestamps import unpack_timestamp
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import op_msg
@@ -41,7 +45,10 @@ _OUTER_FIELDS: Final = (b"lsid", b"$readPreference", b"readConcern", b"comment",
 @command("explain", reads=True, api_versions=("1",))
 async def explain(operation: Operation) -> Reply:
     """Explains how another command would be executed."""
-    return await explain_command(operation, ExplainedCommand.parse(operation.request, COMMANDS.__contains__))
+    explained = ExplainedCommand.parse(operation.request, COMMANDS.__contains__)
+    if explained.name == "mapReduce":
+        return await _explain_map_reduce(operation, explained)
+    return await explain_command(operation, explained)
 
 
 async def explain_command(
@@ -79,6 +86,18 @@ async def explain_command(
             raise error.error from error
         on_view = explained.on_view(ResolvedView.of(error.body))
         return await explain_command(operation, on_view, rounds_left=rounds_left - 1)
+
+
+async def _explain_map_reduce(operation: Operation, explained: ExplainedCommand) -> Reply:
+    """Explain the aggregation that a ``mapReduce`` is run as."""
+    arguments = MapReduce.parse(explained.request)
+    await refuse_view(Operation(operation.context, operation.client, explained.request))
+    cluster_time = unpack_timestamp(operation.context.clock.time.cluster_time)
+    aggregate = explained.as_aggregate(arguments.as_aggregate(explained.request, cluster_time))
+    try:
+        return await explain_command(operation, replace(aggregate, shown=explained.request.document))
+    except CommandError as error:
+        raise internal_error(error) from error
 
 
 def _target(routing: CollectionRouting, explained: ExplainedCommand) -> tuple[str, ...]:
@@ -170,5 +189,5 @@ def _about_server(operation: Operation, explained: ExplainedCommand, shards: Seq
             "gitVersion": "unknown",
         },
         **({"serverParameters": shards[0].reply["serverParameters"]} if "serverParameters" in shards[0].reply else {}),
-        "command": explained.request.document,
+        "command": explained.shown or explained.request.document,
     }

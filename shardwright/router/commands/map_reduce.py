@@ -24,7 +24,7 @@ async def map_reduce(operation: Operation) -> Reply:
     output = arguments.output
     if output.namespace is None and b"writeConcern" in request.fields:
         raise CommandError(ErrorCode.InvalidOptions, "Command does not support writeConcern")
-    await _refuse_view(operation)
+    await refuse_view(operation)
     if output.must_be_sharded:
         await _require_sharded(operation, output)
     aggregate = arguments.as_aggregate(request, unpack_timestamp(operation.context.clock.time.cluster_time))
@@ -41,6 +41,20 @@ async def map_reduce(operation: Operation) -> Reply:
     if output.namespace is not None:
         return _written(operation, output, reply)
     return _inline(operation, reply, documents)
+
+
+async def refuse_view(operation: Operation) -> None:
+    """Refuse a view, which an aggregation could read.
+
+    Raises:
+        CommandError: CommandNotSupportedOnView; or the primary shard could not be asked.
+    """
+    routing = await operation.context.routing.find(operation.namespace)
+    if routing is None or routing.is_sharded:
+        return
+    listed = await listed_collection(operation, routing)
+    if listed is not None and listed["type"] == "view":
+        raise _on_view()
 
 
 def _inline(operation: Operation, reply: Reply, documents: list[bytes]) -> Reply:
@@ -75,20 +89,6 @@ def _written(operation: Operation, output: Output, reply: Reply) -> Reply:
         if failed is not None:
             elements += body[failed[1] : failed[3]]
     return operation.raw_reply(elements)
-
-
-async def _refuse_view(operation: Operation) -> None:
-    """Refuse a view, which an aggregation could read.
-
-    Raises:
-        CommandError: CommandNotSupportedOnView; or the primary shard could not be asked.
-    """
-    routing = await operation.context.routing.find(operation.namespace)
-    if routing is None or routing.is_sharded:
-        return
-    listed = await listed_collection(operation, routing)
-    if listed is not None and listed["type"] == "view":
-        raise _on_view()
 
 
 async def _require_sharded(operation: Operation, output: Output) -> None:

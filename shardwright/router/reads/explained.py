@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from shardwright.router.reads.count import CountArguments
 from shardwright.router.reads.find_arguments import FindArguments, filter_of
@@ -29,9 +29,9 @@ from shardwright.wire.request import Request
 VERBOSITIES: Final = ("queryPlanner", "executionStats", "allPlansExecution")
 
 _KNOWN: Final = frozenset({b"explain", b"verbosity"})
-_FILTER_FIELDS: Final = {b"count": b"query", b"distinct": b"query", b"findAndModify": b"query"}
+_FILTER_FIELDS: Final = dict.fromkeys((b"count", b"distinct", b"findAndModify", b"mapReduce"), b"query")
 _STATEMENT_FIELDS: Final = {b"update": b"updates", b"delete": b"deletes"}
-_ALIASES: Final = {b"findandmodify": b"findAndModify"}
+_ALIASES: Final = {b"findandmodify": b"findAndModify", b"mapreduce": b"mapReduce"}
 _EXPLAINABLE: Final = frozenset({b"find", b"aggregate", *_FILTER_FIELDS, *_STATEMENT_FIELDS})
 
 
@@ -46,6 +46,7 @@ class ExplainedCommand:
         verbosity: the level of detail.
         filter: the raw filter that determines its target.
         collation: the raw collation that applies to the filter, None if it names none.
+        shown: the command as the reply shows it, if not as ``request``.
     """
 
     request: Request
@@ -54,6 +55,7 @@ class ExplainedCommand:
     verbosity: str
     filter: bytes
     collation: bytes | None
+    shown: dict[str, Any] | None = None
 
     @classmethod
     def parse(cls, explain: Request, is_known: Callable[[str], bool]) -> "ExplainedCommand":
@@ -111,7 +113,10 @@ class ExplainedCommand:
         Raises:
             CommandError: there is none.
         """
-        request = view.expand(self.request)
+        return self.as_aggregate(view.expand(self.request))
+
+    def as_aggregate(self, request: Request) -> "ExplainedCommand":
+        """The same explanation of an aggregation instead of this command."""
         return self.of(request, without(request.body, {b"$db"}), "aggregate", self.verbosity)
 
     @property
@@ -133,8 +138,9 @@ class ExplainedCommand:
 
     def stage(self, shard_count: int) -> str:
         """The name of the router's stage."""
-        if self.is_write:
+        if self.name in ("update", "delete"):
             return "SHARD_WRITE"
+        # A findAndModify is among them: it always has a single shard.
         if shard_count == 1:
             return "SINGLE_SHARD"
         is_sorted = self.name == "find" and FindArguments.parse(self.request).order is not None

@@ -60,6 +60,38 @@ try {
   const found = await Promise.all(Array.from({ length: 100 }, (_, n) => collection.findOne({ _id: n * 4 })));
   assert.equal(found.filter(Boolean).length, 100);
 
+  // Aggregations over all shards.
+  const everything = await collection.countDocuments();
+  const groups = await collection.aggregate([
+    { $match: { group: { $gte: 0 } } }, { $group: { _id: "$group", n: { $sum: 1 } } }, { $sort: { n: -1, _id: 1 } },
+    { $limit: 2 }, { $lookup: { from: name, localField: "_id", foreignField: "key", as: "same" } },
+  ]).toArray();
+  const largest = (await collection.find({ group: { $gte: 0 } }).toArray()).reduce(
+    (counts, each) => counts.set(each.group, (counts.get(each.group) ?? 0) + 1), new Map());
+  const expectedGroups = [...largest].toSorted(([a, n], [b, m]) => m - n || a - b).slice(0, 2);
+  assert.deepEqual(groups.map((each) => [each._id, each.n]), expectedGroups);
+  assert.deepEqual(groups.map((each) => each.same.map((same) => same.key)), groups.map((each) => [each._id]));
+  await collection.aggregate([{ $match: { key: { $gte: 900 } } }, { $out: `${name}_late` }]).toArray();
+  const late = client.db(database).collection(`${name}_late`);
+  assert.equal(await late.countDocuments(), await collection.countDocuments({ key: { $gte: 900 } }));
+  await late.aggregate([{ $set: { late: true } }, { $merge: { into: name, whenMatched: "merge" } }]).toArray();
+  assert.equal(await collection.countDocuments({ late: true }), await late.countDocuments());
+  const [facets] = await collection.aggregate([
+    { $facet: { late: [{ $match: { late: true } }, { $count: "n" }], all: [{ $count: "n" }] } },
+  ]).toArray();
+  assert.deepEqual([facets.late[0].n, facets.all[0].n], [await late.countDocuments(), everything]);
+
+  // A change stream, resumed after its first event.
+  const stream = collection.watch([{ $match: { operationType: "insert" } }], { fullDocument: "updateLookup" });
+  assert.equal(await stream.tryNext(), null);
+  await collection.insertMany([{ _id: "x", key: 4 }, { _id: "y", key: 994 }]);
+  const first = await stream.next();
+  await stream.close();
+  const resumed = collection.watch([{ $match: { operationType: "insert" } }], { resumeAfter: first._id });
+  const second = await resumed.next();
+  await resumed.close();
+  assert.deepEqual([first, second].map((event) => event.fullDocument._id).sort(), ["x", "y"]);
+
   // Administration
   const admin = client.db("admin");
   assert.equal((await admin.command({ hello: 1 })).msg, "isdbgrid");

@@ -107,6 +107,32 @@ try {
   const titles = await Product.aggregate([{ $unwind: "$tags" }, { $sortByCount: "$tags" }, { $limit: 1 }]);
   assert.deepEqual(titles, [{ _id: "paper", count: 2 }]);
 
+  const best = await Person.aggregate()
+    .lookup({ from: "orders", localField: "_id", foreignField: "buyer", as: "bought" }) // which are on both shards
+    .unwind("$bought").group({ _id: "$email", orders: { $sum: 1 }, regions: { $addToSet: "$bought.region" } })
+    .sort({ orders: -1, _id: 1 });
+  assert.deepEqual(best.map((each) => [each._id, each.orders, each.regions.sort()]), [
+    ["ada@example.com", 20, ["europe", "south"]], ["bob@example.com", 19, ["asia", "north"]],
+  ]);
+  const [counted] = await Order.aggregate().facet({ states: [{ $sortByCount: "$state" }], all: [{ $count: "n" }] });
+  assert.deepEqual(counted, { states: [{ _id: "open", count: 37 }, { _id: "paid", count: 1 }, { _id: "sent", count: 1 }], all: [{ n: 39 }] });
+  const seen = new Set();
+  for await (const order of Order.aggregate([{ $project: { region: 1 } }]).cursor({ batchSize: 5 })) seen.add(String(order._id));
+  assert.equal(seen.size, 39);
+  await Order.aggregate([{ $group: { _id: "$region", orders: { $sum: 1 } } }, { $merge: { into: "totals" } }]);
+  assert.deepEqual(await connection.collection("totals").distinct("orders"), [9, 10]);
+
+  // Changes of one model.
+  const changes = Order.watch([{ $match: { operationType: { $in: ["insert", "update"] } } }], { fullDocument: "updateLookup" });
+  assert.equal(await changes.driverChangeStream?.tryNext() ?? null, null);
+  const watched = await Order.create({ region: "north", buyer: bob });
+  assert.equal((await changes.next()).fullDocument.region, "north");
+  watched.state = "sent";
+  await watched.save();
+  assert.equal((await changes.next()).fullDocument.state, "sent");
+  await changes.close();
+  await watched.deleteOne();
+
   // Cursors, lean documents, and the other ways to read.
   let amounts = 0;
   for await (const order of Order.find().sort({ "lines.amount": 1 }).cursor({ batchSize: 7 })) amounts += order.pieces;
