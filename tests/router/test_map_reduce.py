@@ -177,7 +177,7 @@ def test_explained_as_by_mongod(router: Client, plain: Client, case: str, databa
 
 def test_explanation_is_that_of_an_aggregation(router: Client, cluster: RunningCluster) -> None:
     explain = {
-        "explain": {"mapreduce": "c", "map": MAP, "reduce": REDUCE, "finalize": FINALIZE, "out": "o"},
+        "explain": {"mapreduce": "c", "map": MAP, "reduce": REDUCE, "finalize": FINALIZE, "out": "explained"},
         "verbosity": "executionStats",
     }
     (shard,) = router[DATABASES["unsharded"]].command(explain)["shards"].values()
@@ -186,4 +186,4 @@ def test_explanation_is_that_of_an_aggregation(router: Client, cluster: RunningC
     assert split["shards"].keys() == cluster.shards.keys()
     assert [next(iter(stage)) for stage in split["splitPipeline"]["mergerPart"]][-2:] == ["$project", "$out"]
     for name in DATABASES.values():
-        assert "o" not in router[name].list_collection_names()
+        assert "explained" not in router[name].list_collection_names()

@@ -64,13 +64,13 @@ try {
   const everything = await collection.countDocuments();
   const groups = await collection.aggregate([
     { $match: { group: { $gte: 0 } } }, { $group: { _id: "$group", n: { $sum: 1 } } }, { $sort: { n: -1, _id: 1 } },
-    { $limit: 2 }, { $lookup: { from: name, localField: "_id", foreignField: "key", as: "same" } },
+    { $limit: 2 }, { $lookup: { from: name, localField: "_id", foreignField: "_id", as: "same" } },
   ]).toArray();
   const largest = (await collection.find({ group: { $gte: 0 } }).toArray()).reduce(
     (counts, each) => counts.set(each.group, (counts.get(each.group) ?? 0) + 1), new Map());
   const expectedGroups = [...largest].toSorted(([a, n], [b, m]) => m - n || a - b).slice(0, 2);
   assert.deepEqual(groups.map((each) => [each._id, each.n]), expectedGroups);
-  assert.deepEqual(groups.map((each) => each.same.map((same) => same.key)), groups.map((each) => [each._id]));
+  assert.deepEqual(groups.map((each) => each.same.map((same) => same._id)), groups.map((each) => [each._id]));
   await collection.aggregate([{ $match: { key: { $gte: 900 } } }, { $out: `${name}_late` }]).toArray();
   const late = client.db(database).collection(`${name}_late`);
   assert.equal(await late.countDocuments(), await collection.countDocuments({ key: { $gte: 900 } }));

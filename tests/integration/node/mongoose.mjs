@@ -114,19 +114,22 @@ try {
   assert.deepEqual(best.map((each) => [each._id, each.orders, each.regions.sort()]), [
     ["ada@example.com", 20, ["europe", "south"]], ["bob@example.com", 19, ["asia", "north"]],
   ]);
-  const [counted] = await Order.aggregate().facet({ states: [{ $sortByCount: "$state" }], all: [{ $count: "n" }] });
-  assert.deepEqual(counted, { states: [{ _id: "open", count: 37 }, { _id: "paid", count: 1 }, { _id: "sent", count: 1 }], all: [{ n: 39 }] });
+  const [counted] = await Order.aggregate().facet({ states: [{ $sortByCount: "$state" }, { $limit: 1 }], all: [{ $count: "n" }] });
+  assert.deepEqual(counted, { states: [{ _id: "open", count: 37 }], all: [{ n: 39 }] });
   const seen = new Set();
   for await (const order of Order.aggregate([{ $project: { region: 1 } }]).cursor({ batchSize: 5 })) seen.add(String(order._id));
   assert.equal(seen.size, 39);
   await Order.aggregate([{ $group: { _id: "$region", orders: { $sum: 1 } } }, { $merge: { into: "totals" } }]);
   assert.deepEqual(await connection.collection("totals").distinct("orders"), [9, 10]);
 
-  // Changes of one model.
-  const changes = Order.watch([{ $match: { operationType: { $in: ["insert", "update"] } } }], { fullDocument: "updateLookup" });
-  assert.equal(await changes.driverChangeStream?.tryNext() ?? null, null);
-  const watched = await Order.create({ region: "north", buyer: bob });
-  assert.equal((await changes.next()).fullDocument.region, "north");
+  // Changes of one document.
+  const watched = new Order({ region: "north", buyer: bob });
+  const { operationTime } = await connection.db.command({ ping: 1 });
+  const options = { fullDocument: "updateLookup", startAtOperationTime: operationTime, hydrate: true };
+  const changes = Order.watch([{ $match: { "documentKey._id": watched._id } }], options);
+  await watched.save();
+  const inserted = await changes.next();
+  assert.deepEqual([inserted.operationType, inserted.fullDocument.pieces], ["insert", 0]);
   watched.state = "sent";
   await watched.save();
   assert.equal((await changes.next()).fullDocument.state, "sent");
