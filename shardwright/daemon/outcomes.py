@@ -38,6 +38,8 @@ def outcome_of_failure(failure: BaseException, client: ClientConnection) -> str:
     if isinstance(failure, BackendError):
         return HOST_UNREACHABLE
     if isinstance(failure, trio.Cancelled):
+        if client.interruption is not None:
+            return client.interruption.code_name
         return CLIENT_DISCONNECT if client.is_disconnected else INTERRUPTED_AT_SHUTDOWN
     if isinstance(failure, RemoteProtocolError):
         return PROTOCOL_ERROR

@@ -11,7 +11,6 @@ import bson
 import trio
 
 from shardwright.daemon.fail_command import FailCommandError
-from shardwright.daemon.namespaces import namespace_of
 from shardwright.daemon.outcomes import OK, outcome_of_failure, outcome_of_success
 from shardwright.daemon.reserved_session_ids import refuse_reserved_session
 from shardwright.router.applied_default_concerns import with_default_concerns
@@ -20,6 +19,7 @@ from shardwright.router.commands.command_registry import Command, CommandHandler
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.fail_command import under_fail_command
 from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.request_namespace import request_namespace
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.stable_api import check_api_arguments
 from shardwright.wire.arguments import clamp_int64
@@ -35,18 +35,6 @@ from shardwright.wire.well_formed import error_of_request
 logger = get_logger("router.commands")
 
 _MAX_TIME_MS_LIMIT: Final = 2_147_483_647
-
-_NAMED_IN_FULL: Final = frozenset(
-    {
-        *("dataSize", "datasize", "enableSharding", "enablesharding", "flushRouterConfig", "flushrouterconfig"),
-        *("getShardVersion", "getshardversion", "mergeChunks", "moveChunk", "movechunk", "moveRange"),
-        *("renameCollection", "setAllowMigrations", "shardCollection", "shardcollection", "split"),
-        "updateZoneKeyRange",
-    }
-)
-"""Commands whose argument is ``db.collection``, or a database, independently of the command's database."""
-
-_NAME_SHARDS: Final = frozenset({"addShard", "addShardToZone", "addshard", "removeShardFromZone"})
 
 
 class Dispatcher:
@@ -67,8 +55,7 @@ class Dispatcher:
             CommandError: it failed.
         """
         context = self._context
-        started = perf_counter()
-        operation = Operation(context, client, request)
+        client.state = operation = Operation(context, client, request)
         entry = self._commands.get(request.name)
         outcome = OK
         try:
@@ -103,7 +90,8 @@ class Dispatcher:
             outcome = outcome_of_failure(failure, client)
             raise
         finally:
-            seconds = perf_counter() - started
+            client.state = None
+            seconds = perf_counter() - operation.started
             if operation.retries:
                 self._stale_version_retries.add(operation.retries)
             context.metrics.operations.observe(entry.name if entry is not None else "unknown", outcome, seconds)
@@ -199,7 +187,7 @@ def _maybe_log_slow(operation: Operation, outcome: str, seconds: float) -> None:
         "Slow operation",
         connection_id=operation.client.id,
         command=request.name,
-        namespace=namespace_of(request, in_full=_NAMED_IN_FULL, without=_NAME_SHARDS),
+        namespace=request_namespace(request),
         duration_ms=round(seconds * 1000, 1),
         outcome=outcome,
         shards=list(operation.targeted),

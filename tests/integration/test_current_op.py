@@ -26,11 +26,13 @@ def clients(cluster: RunningCluster) -> Iterator[set[str]]:
         yield addresses
 
 
-@pytest.mark.parametrize("process", ["router.0", "shard0.0.shardd"])
-def test_more_operations_than_a_first_batch_holds(cluster: RunningCluster, clients: set[str], process: str) -> None:
+@pytest.mark.parametrize(("process", "field"), [("router.0", "client_s"), ("shard0.0.shardd", "client")])
+def test_more_operations_than_a_first_batch_holds(
+    cluster: RunningCluster, clients: set[str], process: str, field: str
+) -> None:
     with cluster.direct(process) as client:
-        shown = client.admin.command({"currentOp": 1, "$all": True, "client": {"$in": list(clients)}})["inprog"]
-        none = client.admin.command({"currentOp": 1, "client": "nobody"})["inprog"]
-    assert {each["client"] for each in shown} == clients
+        shown = client.admin.command({"currentOp": 1, "$all": True, field: {"$in": list(clients)}})["inprog"]
+        none = client.admin.command({"currentOp": 1, field: "nobody"})["inprog"]
+    assert {each[field] for each in shown} == clients
     assert {each.get("shard") for each in shown} == {LOWER if process == "router.0" else None}
     assert none == []

@@ -103,7 +103,8 @@ async def _answer(operation: Operation, cursor: ChangeStreamCursor, opening: Get
     try:
         documents = await cursor.first_batch(opening, reads=reads)
         if not cursor.is_exhausted:
-            cursor_id = cursors.open(cursor, CursorOwner.of(operation.request), client=operation.client)
+            owner = CursorOwner.of(operation.request)
+            cursor_id = cursors.open(cursor, owner, command=operation.request.body, client=operation.client)
         return cursor.first_reply(opening, documents, cursor_id)
     finally:
         if not cursor_id:

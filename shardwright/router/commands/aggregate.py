@@ -4,6 +4,7 @@ from shardwright.router.change_streams.opening import open_change_stream
 from shardwright.router.change_streams.specification import CHANGE_STREAM
 from shardwright.router.commands.command_registry import command
 from shardwright.router.commands.explain import explain_command
+from shardwright.router.commands.local_operations import aggregate_local_operations, is_about_local_operations
 from shardwright.router.joins.any_aggregate import aggregate_anywhere
 from shardwright.router.operations.operation import Operation
 from shardwright.router.pipelines.internal_stages import check_stages
@@ -26,6 +27,8 @@ async def aggregate(operation: Operation) -> Reply:
     pipeline = Pipeline.parse(request)
     has_collection = next(iter(request.fields.values()))[0] == STRING
     about = operation.namespace if has_collection else str(Namespace.collectionless_aggregate(request.db))
+    if is_about_local_operations(operation, pipeline):
+        return await aggregate_local_operations(operation, pipeline)
     if pipeline.first == CHANGE_STREAM:
         check_stages(pipeline)
         return await open_change_stream(operation, pipeline, about)

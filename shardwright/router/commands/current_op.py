@@ -1,13 +1,17 @@
-"""``currentOp`` and ``killOp``: operations in progress on the shards."""
+"""``currentOp``, of operations in progress on the shards, and ``killOp``, of those and of the router's own."""
 
-from typing import Any, Final
+from typing import Final
 
 import bson
 
 from shardwright.daemon.current_op import find_operations, found_operations
 from shardwright.router.commands.command_registry import command
+from shardwright.router.commands.local_operations import answer_sibling, kill_local_operation
+from shardwright.router.operations.current_op_arguments import CURRENT_OP
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.scatter import scatter
+from shardwright.router.pipelines.shard_names import shard_name_stage
+from shardwright.router.processes.siblings import is_from_sibling
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.worst_error import raise_worst
 from shardwright.wire.error_codes import ErrorCode
@@ -24,26 +28,23 @@ _MALFORMED_OPID: Final = 28625
 @command("currentOp", admin_only=True, reads=True)
 async def current_op(operation: Operation) -> Reply:
     """The operations running on the shards; their opids include the shard."""
-    question = bson.encode({**find_operations(operation.request.document), "$db": "admin"})
-    frame = op_msg(question, request_id=next_request_id())
+    if is_from_sibling(operation.request):
+        return answer_sibling(operation)
     shards = await operation.context.shards.all_ids()
-    replies = await scatter(operation, dict.fromkeys(shards, frame), may_repeat=True)
+    replies = await scatter(operation, {shard: _question(operation, shard) for shard in shards}, may_repeat=True)
     raise_worst(replies)
-    return {
-        "inprog": [
-            _with_shard(running, reply.shard_id) for reply in replies for running in found_operations(reply.document)
-        ]
-    }
+    return {"inprog": [running for reply in replies for running in found_operations(reply.document)]}
 
 
 @command("killOp", admin_only=True)
 async def kill_op(operation: Operation) -> Reply:
-    """Kills an operation on a shard, given its opid from ``currentOp``."""
+    """Kills an operation on a shard, or of this router, given its opid from ``currentOp``."""
     if b"op" not in operation.request.fields:
         raise CommandError(ErrorCode.NoSuchKey, 'Did not provide "op" field')
     opid = operation.argument(b"op")
     if not isinstance(opid, str):
-        return _kill_here(opid)
+        await kill_local_operation(operation, _local_opid(opid))
+        return {"info": "attempting to kill op"}
     shard_id, colon, number = opid.rpartition(":")
     if not colon or not number.lstrip("-").isdigit():
         raise CommandError(
@@ -53,8 +54,8 @@ async def kill_op(operation: Operation) -> Reply:
     return {"shard": shard_id, "shardid": int(number)}
 
 
-def _kill_here(opid: object) -> Reply:
-    """Answer for an operation of this router itself: there is none, since it gives its operations no numbers.
+def _local_opid(opid: object) -> int:
+    """The number of an operation of this router.
 
     Raises:
         CommandError: TypeMismatch, BadValue, 26823.
@@ -70,11 +71,10 @@ def _kill_here(opid: object) -> Reply:
         )
     if not -(1 << 31) <= opid < 1 << 32:
         raise CommandError(_LARGE_OPID, f"invalid op : {int(opid)}. Op ID cannot be represented with 32 bits")
-    return {"info": "attempting to kill op"}
+    return int(opid)
 
 
-def _with_shard(running: dict[str, Any], shard_id: str) -> dict[str, Any]:
-    shown = {"shard": shard_id, **running}
-    if "opid" in running:
-        shown["opid"] = f"{shard_id}:{running['opid']}"
-    return shown
+def _question(operation: Operation, shard: str) -> bytes:
+    """The frame that asks a shard for its operations, with its name; the command's conditions apply to that too."""
+    question = find_operations(operation.request.document, [shard_name_stage(CURRENT_OP, shard)])
+    return op_msg(bson.encode({**question, "$db": "admin"}), request_id=next_request_id())

@@ -1,7 +1,9 @@
 """The connections of clients, for reports."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
+from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.server import Server
 
 
@@ -25,6 +27,11 @@ class ServedClients:
     def begin(self, server: Server) -> None:
         """Serving begins."""
         self._server = server
+
+    @property
+    def connections(self) -> Collection[ClientConnection]:
+        """All connections; the ``state`` of each is the operation that it is running, None if it is idle."""
+        return () if self._server is None else self._server.clients
 
     def statistics(self) -> ConnectionStatistics | None:
         """The current numbers, None before clients are served."""

@@ -24,6 +24,7 @@ from shardwright.router.cursors.session import CursorOwner
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
+from shardwright.wire.rawbson import EMPTY_DOCUMENT
 from shardwright.wire.transport.unread import UNREAD_REPLIES
 
 if TYPE_CHECKING:
@@ -76,14 +77,29 @@ class CursorManager:
         cursor: Cursor,
         owner: CursorOwner,
         *,
+        command: bytes = EMPTY_DOCUMENT,
         is_immortal: bool = False,
         client: "ClientConnection | None" = None,
     ) -> int:
-        """Keep a cursor that is not exhausted; returns its id."""
+        """Keep a cursor that is not exhausted; returns its id.
+
+        Args:
+            cursor: what reads the results.
+            owner: the session and transaction that open it.
+            command: the raw command that opens it, which ``$currentOp`` shows.
+            is_immortal: it has no idle timeout.
+            client: the connection that opens it.
+        """
         while (cursor_id := new_cursor_id(self._worker_index, self._random_bits)) in self._cursors:
             pass
         entry = self._cursors[cursor_id] = OpenCursor(
-            cursor_id, cursor, owner, client, is_immortal=is_immortal, end_for_room=self._end_for_room
+            cursor_id,
+            cursor,
+            owner,
+            client,
+            command=command,
+            is_immortal=is_immortal,
+            end_for_room=self._end_for_room,
         )
         UNREAD_REPLIES.holdings.keep(entry, cursor.held_bytes, client)
         self._opened += 1
@@ -115,6 +131,7 @@ class CursorManager:
             with entry.scope:
                 yield entry
             is_usable = not entry.is_killed
+            entry.batches += 1
             if entry.scope.cancelled_caught:
                 raise CommandError(ErrorCode.CursorKilled, f"operation was interrupted: cursor {cursor_id} was killed")
         except CommandError as error:
@@ -191,6 +208,15 @@ class CursorManager:
             namespace=entry.cursor.namespace,
         )
         self._end(entry)
+
+    @property
+    def open_cursors(self) -> Collection[OpenCursor]:
+        """All of them."""
+        return self._cursors.values()
+
+    def find(self, cursor_id: int) -> OpenCursor | None:
+        """A cursor by its id."""
+        return self._cursors.get(cursor_id)
 
     def statistics(self) -> CursorStatistics:
         """The current numbers."""

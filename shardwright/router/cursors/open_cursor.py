@@ -1,6 +1,7 @@
 """A cursor that a client has open, between its requests and while one reads it."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import trio
@@ -23,6 +24,7 @@ class OpenCursor(Holding):
         cursor: see below.
         owner: see below.
         client: see below.
+        command: see below.
         is_immortal: see below.
         end_for_room: ends it when its memory is needed for other replies.
 
@@ -31,6 +33,9 @@ class OpenCursor(Holding):
         cursor: what reads the results.
         owner: the session and transaction that opened it.
         client: the connection that last read it, if known.
+        command: the raw command that opened it.
+        created: when it was opened.
+        batches: how many batches it has returned, the first one included.
         is_immortal: it has no idle timeout.
         is_checked_out: a ``getMore`` is reading it.
         is_killed: it was killed while it was checked out.
@@ -40,7 +45,10 @@ class OpenCursor(Holding):
 
     __slots__ = (
         "_end_for_room",
+        "batches",
         "client",
+        "command",
+        "created",
         "cursor",
         "id",
         "is_checked_out",
@@ -58,6 +66,7 @@ class OpenCursor(Holding):
         owner: CursorOwner,
         client: "ClientConnection | None",
         *,
+        command: bytes,
         is_immortal: bool,
         end_for_room: Callable[["OpenCursor"], None],
     ) -> None:
@@ -67,6 +76,9 @@ class OpenCursor(Holding):
         self.cursor = cursor
         self.owner = owner
         self.client = client
+        self.command = command
+        self.created = datetime.now(UTC)
+        self.batches = 1
         self.is_immortal = is_immortal
         self.is_checked_out = False
         self.is_killed = False

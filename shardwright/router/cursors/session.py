@@ -1,6 +1,8 @@
 """The session and transaction that a cursor belongs to, and who may read it."""
 
+from base64 import b64encode
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Final
 from uuid import UUID
 
@@ -8,8 +10,10 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import BINARY, index
 from shardwright.wire.request import Request
 
-NO_USER_DIGEST: Final = "47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU="
-"""The SHA-256 of nothing: MongoDB's user digest of sessions without authentication."""
+NO_USER: Final = sha256().digest()
+"""MongoDB's user digest of sessions without authentication: the SHA-256 of nothing."""
+
+_NO_USER_TEXT: Final = b64encode(NO_USER).decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,4 +77,4 @@ def _session_text(session: bytes | None) -> str:
     """A session as MongoDB writes it: its id, its user's digest, and two fields that are empty for clients."""
     if session is None or len(session) != 16:
         return "- -  - "
-    return f"{UUID(bytes=session)} - {NO_USER_DIGEST} -  - "
+    return f"{UUID(bytes=session)} - {_NO_USER_TEXT} -  - "

@@ -1,6 +1,7 @@
 """``{aggregate: 1}``: pipelines that read no collection of their own."""
 
 from shardwright.router.operations.aggregation import run_on_all_shards, run_on_one_shard
+from shardwright.router.operations.current_op_arguments import CURRENT_OP, CurrentOpArguments
 from shardwright.router.operations.local_sessions import LIST_LOCAL_SESSIONS, aggregate_local_sessions
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.retry import with_database
@@ -27,7 +28,12 @@ async def run_without_collection(operation: Operation) -> Reply:
     db = operation.request.db
     namespace = str(Namespace.collectionless_aggregate(db))
     shards = await operation.context.shards.all_ids()
-    if pipeline.first == "$currentOp" and db == "admin":
+    if pipeline.first == CURRENT_OP:
+        CurrentOpArguments.parse(pipeline.stages[0].specification)
+        if db != "admin":
+            raise CommandError(
+                ErrorCode.InvalidNamespace, "$currentOp must be run against the 'admin' database with {aggregate: 1}"
+            )
         return await run_on_all_shards(operation, pipeline, namespace)
     if pipeline.first == LIST_LOCAL_SESSIONS and shards:
         return await aggregate_local_sessions(operation, pipeline, shards)

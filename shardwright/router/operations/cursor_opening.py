@@ -75,7 +75,11 @@ def adopt(
     remote = RemoteCursor.opened(operation.context.sender, reply, cursor)
     opened = SingleShardCursor(remote, has_api_parameters=has_api_parameters)
     cursor_id = operation.context.cursors.open(
-        opened, CursorOwner.of(operation.request), is_immortal=is_immortal, client=operation.client
+        opened,
+        CursorOwner.of(operation.request),
+        command=operation.request.body,
+        is_immortal=is_immortal,
+        client=operation.client,
     )
     return cursor.with_cursor_id(cursor_id)
 
@@ -163,7 +167,8 @@ async def answer_first_batch(
         documents = await cursor.first_batch(opening)
         if not (is_single_batch or cursor.is_exhausted):
             owner = CursorOwner.of(operation.request)
-            cursor_id = cursors.open(cursor, owner, is_immortal=is_immortal, client=operation.client)
+            command = operation.request.body
+            cursor_id = cursors.open(cursor, owner, command=command, is_immortal=is_immortal, client=operation.client)
         return cursor.first_reply(opening, documents, cursor_id)
     finally:
         if not cursor_id:

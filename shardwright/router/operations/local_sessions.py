@@ -7,12 +7,11 @@ there, and that of this very command.
 from collections.abc import Iterable
 from typing import Any, Final
 
-import bson
-
 from shardwright.router.cursors.get_more import GetMore
 from shardwright.router.cursors.merged import MergedCursor
-from shardwright.router.operations.cursor_opening import open_on_one_shard, open_on_shards
+from shardwright.router.operations.cursor_opening import open_on_shards
 from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.own_documents import aggregate_own_documents
 from shardwright.router.operations.scatter import forwarded
 from shardwright.router.reads.aggregate import with_stages
 from shardwright.router.reads.merge import ResultMerger
@@ -36,10 +35,7 @@ async def aggregate_local_sessions(operation: Operation, pipeline: Pipeline, sha
         CommandError: BSONObjectTooLarge, there are too many sessions for one message; or a shard failed.
     """
     sessions = _distinct(await _on_shards(operation, pipeline.stages[0].raw, shards))
-    source = bson.encode({"$documents": {"$literal": sessions}})
-    stages = (source, *(stage.raw for stage in pipeline.stages[1:]))
-    frame = forwarded(operation, b"", with_stages(operation.request.body, stages))
-    return await open_on_one_shard(operation, shards[0], frame)
+    return await aggregate_own_documents(operation, sessions, pipeline, shards[0])
 
 
 async def _on_shards(operation: Operation, stage: bytes, shards: tuple[str, ...]) -> list[bytes]:

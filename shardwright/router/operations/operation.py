@@ -1,5 +1,6 @@
 """A request being executed by the router."""
 
+from time import perf_counter
 from typing import Any
 
 from shardwright.router.context.router_context import RouterContext
@@ -21,9 +22,21 @@ class Operation:
         targeted: the shards it has been sent to so far, for the log.
         retries: how often it was restarted because of stale routing, for the log.
         response_to: the message that the next reply answers: the request, or in an exhaust stream the previous reply.
+        started: when it began, on the clock of `time.perf_counter`.
+        opid: the number under which it can be killed, once it has been shown by ``$currentOp``.
     """
 
-    __slots__ = ("_namespace", "client", "context", "request", "response_to", "retries", "targeted")
+    __slots__ = (
+        "_namespace",
+        "client",
+        "context",
+        "opid",
+        "request",
+        "response_to",
+        "retries",
+        "started",
+        "targeted",
+    )
 
     def __init__(self, context: RouterContext, client: ClientConnection, request: Request) -> None:
         self.context = context
@@ -32,6 +45,8 @@ class Operation:
         self.targeted: tuple[str, ...] = ()
         self.retries = 0
         self.response_to = request.message.request_id
+        self.started = perf_counter()
+        self.opid: int | None = None
         self._namespace: str | None = None
 
     @property

@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from shardwright.wire.transport.request_loop import may_run_in_reactor
+from shardwright.wire.transport.request_loop import RequestLoop, may_run_in_reactor
 from shardwright.wire.transport.stream import FrameStream
 from shardwright.wire.transport.unread import UNREAD_REPLIES
 
 if TYPE_CHECKING:
+    from shardwright.wire.errors import CommandError
     from shardwright.wire.request import Request
 
 _connection_ids = count(1)
@@ -30,6 +31,8 @@ class ClientConnection:
             without compression or checksum, so that the handler may also write it to the stream itself.
         is_finished: whether no request is to be read after the running one.
         unanswered: the request in progress, if its client waits for a reply.
+        interruption: the error with which the running operation was interrupted.
+        loop: what runs the connection's requests, once it is served.
         reserved_bytes: memory reserved for long replies to the running request (`wire.transport.reservations`).
         state: the handler's own state for this connection.
     """
@@ -37,12 +40,14 @@ class ClientConnection:
     __slots__ = (
         "compressors",
         "id",
+        "interruption",
         "is_answered_verbatim",
         "is_busy",
         "is_disconnected",
         "is_finished",
         "is_interruptible",
         "is_waiting_for_news",
+        "loop",
         "metadata",
         "peer",
         "reserved_bytes",
@@ -65,6 +70,8 @@ class ClientConnection:
         self.is_waiting_for_news = False
         self.is_finished = False
         self.unanswered: Request | None = None
+        self.interruption: CommandError | None = None
+        self.loop: RequestLoop | None = None
         self.scope = trio.CancelScope()
         self.reserved_bytes = 0
         self.state: Any = None
@@ -80,6 +87,12 @@ class ClientConnection:
         self.is_disconnected = True
         if self.is_interruptible:
             self.scope.cancel()
+
+    def interrupt_operation(self, error: "CommandError") -> None:
+        """Cancel the running operation, which must have been found by a task, and answer it with an error."""
+        if self.loop is not None:
+            self.interruption = error
+            self.loop.interrupt()
 
     @may_run_in_reactor
     async def send(self, frame: bytes) -> None:

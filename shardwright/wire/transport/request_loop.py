@@ -6,10 +6,11 @@ anything that needs a task (a timeout, a nursery, an event, a lock) it calls `in
 runs in the request loop's task, where trio also waits for sockets. If the call was forgotten, trio itself raises an
 error, because there is no current task in the reactor.
 
-When the task is cancelled, it takes over the current step, which is cancelled where it waits.
+When the task is cancelled, it takes over the current step, which is cancelled where it waits. So it does when a step is
+interrupted; then it goes on with the next one.
 """
 
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from enum import Enum, auto
 from types import coroutine
 from typing import Any, TypeVar
@@ -55,12 +56,30 @@ class RequestLoop:
 
     Args:
         begin: creates the coroutine of the next step, which returns whether another one should follow.
+        after_interruption: ends an interrupted step in its place, with the same result.
     """
 
-    __slots__ = ("_begin", "_failure", "_is_finished", "_is_task_wanted", "_step", "_task")
+    __slots__ = (
+        "_after_interruption",
+        "_begin",
+        "_failure",
+        "_interrupted_step",
+        "_is_finished",
+        "_is_task_wanted",
+        "_scope",
+        "_step",
+        "_task",
+    )
 
-    def __init__(self, begin: Callable[[], Coroutine[Any, Any, bool]]) -> None:
+    def __init__(
+        self,
+        begin: Callable[[], Coroutine[Any, Any, bool]],
+        after_interruption: Callable[[], Awaitable[bool]] | None = None,
+    ) -> None:
         self._begin = begin
+        self._after_interruption = after_interruption
+        self._scope: trio.CancelScope | None = None
+        self._interrupted_step: Coroutine[Any, Any, bool] | None = None
         self._step: Coroutine[Any, Any, bool] | None = None
         self._task: trio.lowlevel.Task | None = None
         self._is_task_wanted = False
@@ -70,7 +89,7 @@ class RequestLoop:
     async def run(self) -> None:
         """Run all steps; the calling task is the request loop's own. Raises whatever a step raises."""
         if not REACTOR.is_running:
-            while await self._begin():
+            while await self._run_in_task(self._begin()):
                 pass
             return
         while not self._is_finished:
@@ -80,7 +99,20 @@ class RequestLoop:
                 raise failure
             if self._step is not None:
                 step, self._step = self._step, None
-                self._is_finished = not await _rest_of(step)
+                self._is_finished = not await self._run_in_task(step)
+
+    def interrupt(self) -> None:
+        """Cancel the current step where it waits; the loop continues with the next one.
+
+        Must be called by a task, and only while there is a step.
+        """
+        if self._scope is not None:
+            self._scope.cancel()
+            return
+        self._interrupted_step = self._step
+        if self._task is not None:
+            reschedule(self._task)
+            self._task = None
 
     def resume(self) -> None:
         """Continue in the reactor after a yield; steps follow each other until one has to wait."""
@@ -109,6 +141,19 @@ class RequestLoop:
         if self._task is not None:
             reschedule(self._task)
             self._task = None
+
+    async def _run_in_task(self, step: Coroutine[Any, Any, bool]) -> bool:
+        """Run a step, or the rest of one, in the task; it can be interrupted."""
+        with trio.CancelScope() as scope:
+            if step is self._interrupted_step:
+                scope.cancel()
+            self._scope, self._interrupted_step = scope, None
+            try:
+                return await _rest_of(step)
+            finally:
+                self._scope = None
+        assert self._after_interruption is not None, "nobody can end an interrupted step"
+        return await self._after_interruption()
 
     async def _run_in_reactor(self) -> None:
         """Start a step in the reactor; return when the task is needed: by a step, at the end, or for cancellation."""

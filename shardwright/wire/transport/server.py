@@ -34,6 +34,9 @@ from shardwright.wire.transport.unread import UNREAD_REPLIES, SlowClientError
 
 logger = get_logger("wire.server")
 
+LOCAL_PEER: Final = "anonymous unix socket"
+"""The name of a client of this machine that has connected through a UNIX socket."""
+
 _ACCEPT_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 _ACCEPT_PAUSE_SECONDS: Final = 0.1
 _INTERRUPTION_SECONDS_MAX: Final = 1.0
@@ -153,7 +156,7 @@ class Server:
                 logger.error("Could not accept a connection", error=str(error))
                 await trio.sleep(_ACCEPT_PAUSE_SECONDS)  # descriptors become available when connections close
                 continue
-            peer = f"{address[0]}:{address[1]}" if accepted.family != socket.AF_UNIX else "anonymous unix socket"
+            peer = f"{address[0]}:{address[1]}" if accepted.family != socket.AF_UNIX else LOCAL_PEER
             if len(self.clients) >= self.connections_max:
                 self._refusals.note(peer, len(self.clients))
                 accepted.close()
@@ -168,7 +171,10 @@ class Server:
         self._watcher.watch(client.stream.socket, client.on_disconnect)
         try:
             with client.scope:
-                await RequestLoop(partial(self._serve_request, client)).run()
+                client.loop = RequestLoop(
+                    partial(self._serve_request, client), partial(self._answer_interrupted_operation, client)
+                )
+                await client.loop.run()
             if self.is_interrupting:
                 _answer_interrupted(client)
         except RemoteProtocolError as error:
@@ -222,6 +228,16 @@ class Server:
             await UNREAD_REPLIES.send(stream, rest, client)
         elif client.reserved_bytes:
             UNREAD_REPLIES.reservations.release(client)
+        client.is_busy = client.is_interruptible = False
+        return not (self.is_draining or client.is_finished)
+
+    async def _answer_interrupted_operation(self, client: ClientConnection) -> bool:
+        """Answer a client whose operation was interrupted; returns whether another request may follow."""
+        request, error = client.unanswered, client.interruption
+        client.unanswered = client.interruption = None
+        if request is None or error is None:
+            return False  # it had been answered, perhaps in part; or nobody waits for an answer
+        await client.send(error_reply(request.message.request_id, error))
         client.is_busy = client.is_interruptible = False
         return not (self.is_draining or client.is_finished)
 

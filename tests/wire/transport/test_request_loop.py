@@ -155,6 +155,83 @@ def test_a_cancelled_task_takes_over_the_current_step() -> None:
     run(main)
 
 
+@pytest.mark.parametrize("starts_reactor", [False, True])
+@pytest.mark.parametrize("leaves_reactor", [False, True])
+def test_an_interrupted_step_is_followed_by_the_next(starts_reactor: bool, leaves_reactor: bool) -> None:
+    async def main(there: Peer, nursery: trio.Nursery) -> None:
+        seen: list[object] = []
+        begun, begin = trio.open_memory_channel[None](10)[::-1]
+
+        async def step() -> bool:
+            if leaves_reactor:
+                await in_own_task()
+            try:
+                begin.send_nowait(None)
+                seen.append(await there.stream.receive())
+            except BaseException as error:
+                seen.append(type(error))
+                raise
+            return True
+
+        async def after_interruption() -> bool:
+            seen.append(is_in_task())
+            return True
+
+        loop = RequestLoop(step, after_interruption)
+        nursery.start_soon(loop.run)
+        for _ in range(2):
+            await begun.receive()
+            loop.interrupt()
+        await begun.receive()
+        await there.trio.send_all(frame())
+        await begun.receive()
+        assert seen == [trio.Cancelled, True, trio.Cancelled, True, frame()]
+        nursery.cancel_scope.cancel()
+
+    run(main, starts_reactor=starts_reactor)
+
+
+def test_an_interrupted_step_may_be_the_last() -> None:
+    async def main(there: Peer, nursery: trio.Nursery) -> None:
+        async def step() -> bool:
+            await there.stream.receive()
+            return True
+
+        async def after_interruption() -> bool:
+            return False
+
+        loop = RequestLoop(step, after_interruption)
+        nursery.start_soon(loop.run)
+        await settled()
+        loop.interrupt()
+
+    run(main)
+
+
+def test_a_step_that_ends_before_its_interruption_is_not_followed_by_one() -> None:
+    """Its frame arrives before the task, which is to take over, has run."""
+
+    async def main(there: Peer, nursery: trio.Nursery) -> None:
+        received: list[bytes | None] = []
+
+        async def step() -> bool:
+            received.append(await there.stream.receive())
+            return received[-1] is not None
+
+        loop = RequestLoop(step, lambda: pytest.fail("no step was interrupted"))
+        nursery.start_soon(loop.run)
+        await settled()
+        there.socket.send(frame())
+        loop.interrupt()
+        loop.resume()
+        await settled()
+        await there.trio.aclose()
+        await settled()
+        assert received == [frame(), None]
+
+    run(main)
+
+
 def test_a_task_that_is_cancelled_by_its_own_step_takes_over() -> None:
     async def main(there: Peer, nursery: trio.Nursery) -> None:
         scope = trio.CancelScope()

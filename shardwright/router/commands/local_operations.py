@@ -1,0 +1,97 @@
+"""The operations of all processes of this router: ``$currentOp`` with ``localOps``, and ``killOp`` of their numbers."""
+
+from typing import Any
+
+import trio
+
+from shardwright.router.operations.current_op_arguments import CURRENT_OP, CurrentOpArguments
+from shardwright.router.operations.local_operations import interrupt_operation, local_operations
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.own_documents import aggregate_own_documents
+from shardwright.router.pipelines.internal_stages import check_stages
+from shardwright.router.processes.siblings import is_from_sibling, send_to_siblings
+from shardwright.router.reads.aggregate import batch_size
+from shardwright.router.reads.pipeline import Pipeline
+from shardwright.router.replies.own_reply import Reply
+from shardwright.sharding.namespace import Namespace
+from shardwright.wire.errors import CommandError
+from shardwright.wire.logger import get_logger
+from shardwright.wire.rawbson import decode_document
+
+logger = get_logger("router.operations")
+
+_KILL_SECONDS_MAX = 10.0
+"""How long shards may take to look for what a killed operation left running on them."""
+
+_FIRST_BATCH = 101
+
+
+def is_about_local_operations(operation: Operation, pipeline: Pipeline) -> bool:
+    """Whether a pipeline asks for the operations of the router rather than those of the shards."""
+    if pipeline.first != CURRENT_OP or operation.request.db != "admin":
+        return False
+    specification = pipeline.stages[0].specification
+    return isinstance(specification, dict) and specification.get("localOps") is True
+
+
+async def aggregate_local_operations(operation: Operation, pipeline: Pipeline) -> Reply:
+    """Answer a pipeline for which `is_about_local_operations` holds.
+
+    Without further stages no shard is needed, so that a router shows its operations while no shard answers.
+
+    Raises:
+        CommandError: TypeMismatch, FailedToParse; a shard that has to run further stages failed.
+    """
+    check_stages(pipeline)
+    wanted = CurrentOpArguments.parse(pipeline.stages[0].specification)
+    documents = await _of_all_processes(operation, wanted)
+    size = batch_size(operation.request)
+    if len(pipeline.stages) == 1 and len(documents) <= (_FIRST_BATCH if size is None else size):
+        namespace = str(Namespace.collectionless_aggregate("admin"))
+        return {"cursor": {"firstBatch": documents, "id": 0, "ns": namespace}}
+    shards = await operation.context.shards.all_ids()
+    return await aggregate_own_documents(operation, documents, pipeline, shards[0])
+
+
+def answer_sibling(operation: Operation) -> Reply:
+    """The operations of this process, for another process of this router."""
+    wanted = CurrentOpArguments.parse(operation.argument(b"wanted"))
+    return {"inprog": local_operations(operation.context, wanted)}
+
+
+async def kill_local_operation(operation: Operation, opid: int) -> None:
+    """Interrupt an operation of any process of this router; nothing happens if there is none of that number."""
+    context = operation.context
+    interrupted = interrupt_operation(context, opid)
+    if interrupted is not None:
+        with trio.move_on_after(_KILL_SECONDS_MAX):
+            await _kill_on_shards(interrupted)
+    elif not is_from_sibling(operation.request):
+        await send_to_siblings(context, "admin", {"killOp": 1, "op": opid})
+
+
+async def _of_all_processes(operation: Operation, wanted: CurrentOpArguments) -> list[dict[str, Any]]:
+    context = operation.context
+    replies = await send_to_siblings(context, "admin", {"currentOp": 1, "wanted": wanted.document()})
+    return local_operations(context, wanted) + [each for reply in replies for each in reply["inprog"]]
+
+
+async def _kill_on_shards(interrupted: Operation) -> None:
+    """Kill what an interrupted operation left running on shards.
+
+    Reads end there because the router has closed the connection. A write does not; it is recognised by its session, in
+    which nothing else can be running. A write of a client that uses no sessions runs to its end.
+    """
+    lsid = interrupted.request.raw_object(b"lsid")
+    if lsid is None:
+        return
+    mine = {"type": "op", "lsid.id": decode_document(lsid).get("id")}
+    search = {"aggregate": 1, "pipeline": [{CURRENT_OP: {}}, {"$match": mine}], "cursor": {}}
+    sender = interrupted.context.sender
+    for shard in interrupted.targeted:
+        try:
+            found = await sender.command(shard, "admin", search, may_repeat=True)
+            for running in found["cursor"]["firstBatch"]:
+                await sender.command(shard, "admin", {"killOp": 1, "op": running["opid"]}, may_repeat=True)
+        except CommandError as error:
+            logger.warning("Could not kill an operation on a shard", shard=shard, error=error.message)

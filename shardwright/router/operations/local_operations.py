@@ -1,0 +1,172 @@
+"""The operations of this router process: how ``$currentOp`` shows them, and how ``killOp`` interrupts them.
+
+An operation is found through its connection. It gets a number when it is shown for the first time, so that operations
+that nobody looks at cost nothing.
+"""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from time import perf_counter
+from typing import Any, Final
+
+import trio
+from bson.binary import UUID_SUBTYPE, Binary
+from bson.int64 import Int64
+
+from shardwright.router.context.router_context import RouterContext
+from shardwright.router.cursors.open_cursor import OpenCursor
+from shardwright.router.cursors.session import NO_USER
+from shardwright.router.operations.current_op_arguments import CurrentOpArguments
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.request_namespace import request_namespace
+from shardwright.sharding.bson_text import document_text
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import decode_document
+from shardwright.wire.request import Request
+from shardwright.wire.transport.client_connection import ClientConnection
+from shardwright.wire.transport.server import LOCAL_PEER
+
+_KINDS: Final = dict(find="query", getMore="getmore", insert="insert", update="update", delete="remove")
+"""The field ``op`` by command; of other commands it is ``command``."""
+
+_SHOWN_CHARACTERS_MAX: Final = 1000
+"""Longer commands are truncated if that is asked for, as in MongoDB."""
+
+_numbers = count(1)
+
+
+def local_operations(context: RouterContext, wanted: CurrentOpArguments) -> list[dict[str, Any]]:
+    """What ``$currentOp`` shows of this process.
+
+    Args:
+        context: the router's.
+        wanted: what is to be shown.
+    """
+    shown = [
+        _operation(context, client, wanted) if client.state is not None else _idle_connection(context, client)
+        for client in _clients(context)
+        if client.state is not None or wanted.idle_connections
+    ]
+    if wanted.idle_cursors:
+        cursors = context.cursors.open_cursors
+        shown += [_idle_cursor(context, each, wanted) for each in cursors if not each.is_checked_out]
+    return shown
+
+
+def interrupt_operation(context: RouterContext, opid: int) -> Operation | None:
+    """Interrupt an operation of this process, given its number; None if it has none of that number.
+
+    The connections on which it waits for shards are closed, which ends its reads there.
+    """
+    for client in _clients(context):
+        operation = client.state
+        if operation is not None and operation.opid == opid:
+            client.interrupt_operation(CommandError(ErrorCode.Interrupted, "operation was interrupted"))
+            assert isinstance(operation, Operation)
+            return operation
+    return None
+
+
+def _clients(context: RouterContext) -> Iterator[ClientConnection]:
+    """The connections of clients, without those of the router's other processes."""
+    return (client for client in context.clients.connections if client.peer != LOCAL_PEER)
+
+
+def _operation(context: RouterContext, client: ClientConnection, wanted: CurrentOpArguments) -> dict[str, Any]:
+    operation: Operation = client.state
+    request = operation.request
+    if operation.opid is None:
+        operation.opid = _new_number(context)
+    microseconds = int((perf_counter() - operation.started) * 1_000_000)
+    namespace = request_namespace(request)
+    shown = {
+        **_connection(context, client, is_active=True),
+        "threaded": True,
+        "opid": operation.opid,
+        **_session(request.raw_object(b"lsid")),
+        "secs_running": Int64(microseconds // 1_000_000),
+        "microsecs_running": Int64(microseconds),
+        "op": _KINDS.get(request.name, "command"),
+        "ns": namespace if "." in namespace else _without_collection(request),
+        "command": _command(request.body, wanted),
+        "numYields": 0,
+    }
+    entry = context.cursors.find(request.get(b"getMore")) if request.name == "getMore" else None
+    return (
+        shown
+        if entry is None
+        else {**shown, "cursor": {**_cursor(entry, wanted), "operationUsingCursorId": shown["opid"]}}
+    )
+
+
+def _new_number(context: RouterContext) -> int:
+    """A number that no other process of this router uses."""
+    processes = max(1, len(context.options.worker_sockets))
+    return next(_numbers) * processes + context.options.worker_index
+
+
+def _idle_connection(context: RouterContext, client: ClientConnection) -> dict[str, Any]:
+    return _connection(context, client, is_active=False)
+
+
+def _connection(context: RouterContext, client: ClientConnection, *, is_active: bool) -> dict[str, Any]:
+    metadata = client.metadata or {}
+    name = metadata.get("application", {}).get("name")
+    return {
+        "type": "op",
+        "host": context.options.address,
+        "desc": f"conn{client.id}",
+        "connectionId": client.id,
+        "client": client.peer,
+        **({"appName": name} if name else {}),
+        **({"clientMetadata": metadata} if metadata else {}),
+        "active": is_active,
+        "currentOpTime": datetime.now(UTC).isoformat(timespec="milliseconds"),
+    }
+
+
+def _without_collection(request: Request) -> str:
+    return f"{request.db}.$cmd.aggregate" if request.name == "aggregate" else f"{request.db}.$cmd"
+
+
+def _session(lsid: bytes | None) -> dict[str, Any]:
+    return {} if lsid is None else {"lsid": {**decode_document(lsid), "uid": NO_USER}}
+
+
+def _command(body: bytes, wanted: CurrentOpArguments) -> dict[str, Any]:
+    if not wanted.truncate_ops or len(body) <= _SHOWN_CHARACTERS_MAX:
+        return decode_document(body)
+    text = document_text(body)
+    if len(text) > _SHOWN_CHARACTERS_MAX:
+        text = text[: _SHOWN_CHARACTERS_MAX - 3] + "..."
+    comment = decode_document(body).get("comment")
+    return {"$truncated": text, **({} if comment is None else {"comment": comment})}
+
+
+def _idle_cursor(context: RouterContext, entry: OpenCursor, wanted: CurrentOpArguments) -> dict[str, Any]:
+    session = entry.owner.session
+    lsid = {} if session is None else {"lsid": {"id": Binary(session, UUID_SUBTYPE), "uid": NO_USER}}
+    return {
+        "type": "idleCursor",
+        "host": context.options.address,
+        "ns": entry.cursor.namespace,
+        **lsid,
+        "cursor": _cursor(entry, wanted),
+    }
+
+
+def _cursor(entry: OpenCursor, wanted: CurrentOpArguments) -> dict[str, Any]:
+    last_access = datetime.now(UTC) - timedelta(seconds=trio.current_time() - entry.last_used)
+    command = decode_document(entry.command)
+    return {
+        "cursorId": Int64(entry.id),
+        "createdDate": entry.created,
+        "lastAccessDate": last_access,
+        "nBatchesReturned": Int64(entry.batches),
+        "noCursorTimeout": entry.is_immortal,
+        "tailable": bool(command.get("tailable")),
+        "awaitData": bool(command.get("awaitData")),
+        "originatingCommand": _command(entry.command, wanted),
+    }
