@@ -31,6 +31,7 @@ from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 from shardwright.wire.well_formed import error_of_request
+from shardwright.wire.write_concern import WRITE_CONCERN, check_write_concern
 
 logger = get_logger("router.commands")
 
@@ -117,8 +118,11 @@ def _checked_max_time_ms(entry: Command, request: Request) -> int:
         check_api_arguments(entry, request)
     if entry.admin_only and request.db != "admin":
         raise CommandError(ErrorCode.Unauthorized, f"{request.name} may only be run against the admin database.")
-    if not entry.supports_write_concern and b"writeConcern" in fields:
-        raise CommandError(ErrorCode.InvalidOptions, "Command does not support writeConcern")
+    if WRITE_CONCERN in fields:
+        if not entry.supports_write_concern:
+            raise CommandError(ErrorCode.InvalidOptions, "Command does not support writeConcern")
+        if not entry.writes:  # those are passed on with it, and checked by the shards
+            check_write_concern(request)
     if b"startTransaction" in fields or b"autocommit" in fields:
         raise CommandError(
             ErrorCode.OperationNotSupportedInTransaction,

@@ -21,7 +21,9 @@ DB: Final = "local_operations"
 ENDLESS: Final = {"$where": "sleep(600000); return true"}
 """A filter whose evaluation ends only when it is interrupted."""
 
-SLEEPING: Final = {"$expr": {"$function": {"body": "() => { sleep(600000); return true; }", "args": [], "lang": "js"}}}
+SLEEPING: Final = {
+    "$expr": {"$function": {"body": "function() { while (true) { sleep(10); } }", "args": [], "lang": "js"}}
+}
 """The same in an aggregation, in which ``$where`` is not allowed."""
 
 SESSION: Final = {"id": Binary(bytes(range(16)), 4)}

@@ -1,6 +1,5 @@
 """Rare commands on a cluster: the router's replies beside a mongod's, and what they do on the shards."""
 
-from collections.abc import Iterator
 from hashlib import md5
 from typing import Any, Final
 
@@ -8,42 +7,13 @@ import gridfs
 import pytest
 from bson.binary import Binary
 from bson.regex import Regex
-from pymongo import MongoClient
-from pymongo.errors import OperationFailure
 
 from tests.integration.raw_client import raw_client
 from tests.integration.routers import END_SECONDS_MAX, extra_router
 from tests.local_cluster import Client, RunningCluster
-
-Command = dict[str, Any]
+from tests.router.beside_mongod import Command, run
 
 DB: Final = "command_surface"
-VOLATILE: Final = frozenset({"$clusterTime", "operationTime", "electionId", "opTime"})
-
-
-@pytest.fixture(scope="module")
-def router(cluster: RunningCluster) -> Iterator[Client]:
-    with MongoClient[dict[str, Any]](cluster.address("router.0"), directConnection=True) as connected:
-        connected.admin.command("enableSharding", DB, primaryShard="shard0")
-        yield connected
-        connected.drop_database(DB)
-
-
-@pytest.fixture(scope="module")
-def plain(cluster: RunningCluster) -> Iterator[Client]:
-    """A mongod without a router; its own database of the same name would be the router's."""
-    with MongoClient[dict[str, Any]](cluster.address("config.0.mongod"), directConnection=True) as connected:
-        yield connected
-        connected.drop_database(DB)
-
-
-def run(client: Client, command: Command, db: str = "admin") -> Command:
-    """The reply, failed or not, less what differs from run to run."""
-    try:
-        reply: Command = client[db].command(command)
-    except OperationFailure as error:
-        reply = dict(error.details or {})
-    return {name: value for name, value in reply.items() if name not in VOLATILE}
 
 
 def test_list_commands_agrees_with_a_mongod(router: Client, plain: Client) -> None:

@@ -9,44 +9,16 @@ from uuid import UUID
 import pytest
 from bson.binary import Binary
 from bson.int64 import Int64
-from pymongo import MongoClient
 from pymongo.errors import OperationFailure
 
 from tests.local_cluster import Client, RunningCluster
-
-Command = dict[str, Any]
+from tests.router.beside_mongod import VOLATILE, Command, run
 
 DB: Final = "rare_commands"
 
 SESSION: Final = {"id": Binary.from_uuid(UUID(int=7))}
 NOBODY: Final = Binary(sha256(b"").digest())
 """The digest of the user of sessions without one."""
-
-VOLATILE: Final = frozenset({"$clusterTime", "operationTime", "electionId", "opTime", "lsid", "$readPreference"})
-
-
-@pytest.fixture(scope="module")
-def router(cluster: RunningCluster) -> Iterator[Client]:
-    with MongoClient[dict[str, Any]](cluster.address("router.0"), directConnection=True) as connected:
-        yield connected
-        connected.drop_database(DB)
-
-
-@pytest.fixture(scope="module")
-def plain(cluster: RunningCluster) -> Iterator[Client]:
-    """A mongod without a router; its own database of the same name would be the router's."""
-    with MongoClient[dict[str, Any]](cluster.address("config.0.mongod"), directConnection=True) as connected:
-        yield connected
-        connected.drop_database(DB)
-
-
-def run(client: Client, command: Command, db: str = "admin") -> Command:
-    """The reply, successful or not, without fields that differ between runs."""
-    try:
-        reply: Command = client[db].command(command)
-    except OperationFailure as error:
-        reply = dict(error.details or {})
-    return {name: value for name, value in reply.items() if name not in VOLATILE}
 
 
 OF_SESSIONS: Final[list[Any]] = [
