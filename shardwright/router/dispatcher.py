@@ -21,7 +21,7 @@ from shardwright.router.fail_command import under_fail_command
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.request_namespace import request_namespace
 from shardwright.router.replies.own_reply import Reply
-from shardwright.router.stable_api import check_api_arguments
+from shardwright.router.stable_api import check_api_arguments, require_api_version
 from shardwright.wire.arguments import clamp_int64
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import RETRYABLE_WRITE_ERROR, CommandError
@@ -65,6 +65,8 @@ class Dispatcher:
             context.clock.observe_client(request.body, request.fields)
             if entry.reads:
                 client.allow_interruption()
+            if context.parameters["requireApiVersion"]:
+                require_api_version(request)
             max_time_ms = _checked_max_time_ms(entry, request)
             if not entry.begins_in_reactor:
                 await in_own_task()

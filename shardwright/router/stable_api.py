@@ -15,8 +15,21 @@ from shardwright.wire.request import Request
 API_FIELDS: Final = (b"apiVersion", b"apiStrict", b"apiDeprecationErrors")
 
 _NO_VERSION: Final = 4886600
+_VERSION_REQUIRED: Final = 498870
 _UNRELEASED: Final = "2"
 """A version that exists in MongoDB's code, and is never accepted."""
+
+
+def require_api_version(request: Request) -> None:
+    """Refuse a command without ``apiVersion``, as the parameter ``requireApiVersion`` demands.
+
+    Raises:
+        CommandError: 498870.
+    """
+    if request.get(b"apiVersion") is None:
+        raise CommandError(
+            _VERSION_REQUIRED, "The apiVersion parameter is required, please configure your MongoClient's API version"
+        )
 
 
 def check_api_arguments(entry: Command, request: Request) -> None:

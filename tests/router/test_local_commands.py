@@ -65,6 +65,28 @@ def test_deprecated_command() -> None:
     assert missing["code"] == 323
 
 
+def test_api_version_can_be_required() -> None:
+    *refused, was, run = run_lone(
+        {"ping": 1},
+        {"hello": 1},
+        {"find": 5, "apiVersion": None},
+        {"setParameter": 1, "requireApiVersion": False, "apiVersion": "1"},
+        {"ping": 1},
+        requireApiVersion="true",
+    )
+    assert {(reply["code"], reply["errmsg"]) for reply in refused} == {
+        (498870, "The apiVersion parameter is required, please configure your MongoClient's API version")
+    }
+    assert was == {"was": True, "ok": 1.0}
+    assert run == {"ok": 1.0}
+
+
+def test_api_version_is_not_required_at_first() -> None:
+    found, missing = run_lone({"getParameter": {"showDetails": True}, "requireApiVersion": 1}, {"nosuch": 1})
+    assert found["requireApiVersion"] == {"value": False, "settableAtRuntime": True, "settableAtStartup": True}
+    assert missing["code"] == 59
+
+
 @pytest.mark.parametrize("command", ["ping", "find", "count", "getMore", "serverStatus", "killCursors", "getLog"])
 def test_command_that_does_not_write_refuses_a_write_concern(command: str) -> None:
     reply = run_one({command: 1, "writeConcern": {"w": 1}})

@@ -9,10 +9,10 @@ from shardwright.router.context.parameters import PARAMETERS
 from shardwright.router.operations.operation import Operation
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.plain_error import PlainError
-from shardwright.wire.arguments import Arguments
+from shardwright.wire.arguments import GENERIC_ARGUMENTS, Arguments
 from shardwright.wire.host_and_port import HostAndPort
 
-_NOT_PARAMETERS: Final = frozenset({"getParameter", "setParameter", "comment", "lsid", "maxTimeMS", "txnNumber"})
+_NOT_PARAMETERS: Final = GENERIC_ARGUMENTS | {b"getParameter", b"setParameter"}
 
 
 @command("getParameter", admin_only=True)
@@ -72,8 +72,10 @@ async def get_log(operation: Operation) -> Reply:
 
 def _named(operation: Operation) -> list[str]:
     """The names of the parameters in a command."""
-    names = [name.decode(errors="replace") for name in operation.request.fields]
-    return [name for name in names if name not in _NOT_PARAMETERS and not name.startswith("$")]
+    fields = operation.request.fields
+    return [
+        name.decode(errors="replace") for name in fields if name not in _NOT_PARAMETERS and not name.startswith(b"$")
+    ]
 
 
 def _shown(name: str, value: object, *, details: bool) -> object:

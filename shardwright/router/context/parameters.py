@@ -48,6 +48,7 @@ PARAMETERS: Final[Mapping[str, Parameter]] = {
     "cursorTimeoutMillis": Parameter(600_000, _whole_number(1, _INT32_MAX), parse=int),
     "mongosShutdownTimeoutMillisForSignaledShutdown": Parameter(15_000, _whole_number(0, _INT32_MAX), parse=int),
     "enableTestCommands": Parameter(False, parse=parse_boolean),
+    "requireApiVersion": Parameter(False, bool, parse=parse_boolean),
     "quiet": Parameter(False, bool, parse=parse_boolean),
     "authenticationMechanisms": Parameter([]),
     "maxBSONDepth": Parameter(200),
