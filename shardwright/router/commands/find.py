@@ -8,7 +8,7 @@ from shardwright.router.commands.command_registry import command
 from shardwright.router.cursors.merged import MergedCursor
 from shardwright.router.joins.any_aggregate import aggregate_view
 from shardwright.router.operations.cursor_opening import answer_first_batch, open_on_one_shard, open_on_shards
-from shardwright.router.operations.missing import check_is_missing
+from shardwright.router.operations.missing import check_is_missing, check_query
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.retry import with_routing
 from shardwright.router.operations.scatter import forwarded
@@ -60,6 +60,8 @@ async def find(operation: Operation) -> Reply:
         return await aggregate_view(operation, error)
     except CommandError as error:
         check_is_missing(operation, error)
+        await in_own_task()
+        await check_query(operation)
         return empty_cursor(namespace)
 
 

@@ -1,12 +1,22 @@
 """Reads of missing databases: MongoDB returns an empty result rather than an error."""
 
 from collections.abc import Awaitable
+from typing import Final
 
 from shardwright.router.operations.operation import Operation
+from shardwright.router.reads.explained import VERBOSITIES, wrapped
+from shardwright.router.reads.raw_elements import raw_elements
 from shardwright.router.replies.own_reply import Reply
 from shardwright.sharding.namespace import Namespace
+from shardwright.wire.arguments import GENERIC_ARGUMENTS
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.frames import next_request_id
+from shardwright.wire.message import op_msg
+from shardwright.wire.rawbson import append, encode_elements, without
+from shardwright.wire.read_preference import ReadPreference
+
+_ANY_MEMBER: Final = ReadPreference("primaryPreferred")
 
 
 async def unless_missing(operation: Operation, reading: Awaitable[Reply], nothing: Reply) -> Reply:
@@ -31,3 +41,23 @@ def check_is_missing(operation: Operation, error: CommandError) -> None:
     if error.code != ErrorCode.NamespaceNotFound or operation.request.db in operation.context.routing.databases:
         raise error
     Namespace(operation.request.db, operation.request.collection).check_readable()
+
+
+async def check_query(operation: Operation) -> None:
+    """Refuse a ``find`` that is wrong; a mongos parses it before it looks for the database.
+
+    A mongod is asked to explain it, which is how it parses a command without executing it.
+
+    Raises:
+        CommandError: what is wrong with it; no mongod could be asked.
+    """
+    shards = await operation.context.shards.all_ids()
+    if not shards:
+        return
+    request = operation.request
+    generic = {name for name in request.fields if name in GENERIC_ARGUMENTS or name.startswith(b"$")}
+    explain = wrapped(without(request.body, generic), VERBOSITIES[0], raw_elements(request, (b"$db",)))
+    explain = append(explain, encode_elements({"$readPreference": {"mode": _ANY_MEMBER.mode}}))
+    frame = op_msg(explain, request_id=next_request_id())
+    reply = await operation.context.sender.send(shards[0], frame, preference=_ANY_MEMBER, may_repeat=True)
+    reply.raise_for_error()
