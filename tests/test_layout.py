@@ -85,7 +85,7 @@ ROOMS: Final[dict[str, dict[str, set[str]]]] = {
         "processes": {"context", "cursors"},
         "operations": {"context", "cursors", "pipelines", "placement", "reads", "replies", "routing", "writes"},
         "change_streams": {"context", "cursors", "operations", "placement", "reads", "replies", "routing"},
-        "joins": {"cursors", "operations", "pipelines", "reads", "replies", "sending"},
+        "joins": {"cursors", "operations", "pipelines", "placement", "reads", "replies", "sending"},
         "commands": {
             "change_streams",
             "context",

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
-from shardwright.wire.error_codes import ErrorCode
 from tests.integration.routers import extra_router
 from tests.integration.sharded import LOWER, UPPER, Document, shard_by_hash, shard_by_range
 from tests.local_cluster import Client, RunningCluster
@@ -247,13 +246,6 @@ def test_a_join_is_merged_into_a_sharded_collection(both: Both) -> None:
     written.drop()
 
 
-def test_a_join_cannot_be_written_to_an_unsharded_collection(both: Both) -> None:
-    for stage in ({"$out": "written"}, {"$merge": "written"}):
-        with pytest.raises(OperationFailure, match="is not supported") as failure:
-            both[0].whole.aggregate([lookup("ranged"), stage])
-        assert failure.value.code == ErrorCode.CommandNotSupported
-
-
 def test_a_collection_that_moves_while_it_is_joined(client: Client, database: Database[Document]) -> None:
     ranged = shard_by_range(database)
     ranged.insert_many({"_id": number, "key": number} for number in range(300))
@@ -375,3 +367,30 @@ def test_any_join(both: Both, left: list[Document], right: list[Document], pipel
                 database[name].insert_many([{"_id": number, **each} for number, each in enumerate(documents)])
     for pipeline in pipelines:
         assert_same(both, "left", pipeline)
+
+
+@pytest.mark.parametrize("verbosity", ["queryPlanner", "executionStats"])
+@pytest.mark.parametrize("name", [*COLLECTIONS, *VIEWS])
+@pytest.mark.parametrize("pipeline", JOINS, ids=lambda pipeline: str(pipeline)[:60])
+@pytest.mark.matrix(share=0.3)
+def test_joins_are_explained(both: Both, name: str, pipeline: Pipeline, verbosity: str) -> None:
+    """The join is in the merger's part, and the shards explain what is before it."""
+    command = {"aggregate": name, "pipeline": pipeline, "cursor": {}}
+    explained = both[0].command("explain", command, verbosity=verbosity)
+    behind = [next(iter(stage)) for stage in explained["splitPipeline"]["mergerPart"]]
+    assert behind[0] == "$mergeCursors"
+    assert set(behind).intersection({"$lookup", "$graphLookup", "$unionWith", "$facet"})
+    assert not any("$lookup" in stage for stage in explained["splitPipeline"]["shardsPart"])
+    assert set(explained["shards"]) == ({LOWER, UPPER} if name in ("ranged", "hashed", "few") else {LOWER})
+    for shard in explained["shards"].values():
+        assert "queryPlanner" in shard or "stages" in shard
+
+
+def test_the_parts_of_an_explained_join(both: Both) -> None:
+    pipeline: Pipeline = [{"$match": {"key": 600}}, lookup("hashed"), {"$unwind": "$r"}, {"$out": "written"}]
+    explained = both[0].command({"aggregate": "ranged", "pipeline": pipeline, "explain": True})
+    assert explained["mergeType"] == "mongos"
+    assert explained["splitPipeline"]["shardsPart"] == pipeline[:1]
+    assert explained["splitPipeline"]["mergerPart"][1:] == pipeline[1:]
+    assert list(explained["shards"]) == [UPPER]
+    assert "written" not in both[0].list_collection_names()

@@ -1,6 +1,7 @@
 """Aggregations wherever their data is: on shards, on the collection beneath a view, or joined by the router."""
 
 from shardwright.router.joins.joined_aggregate import answer_joined
+from shardwright.router.joins.written_results import TargetShardedError
 from shardwright.router.operations.aggregation import run_aggregate
 from shardwright.router.operations.collectionless import run_without_collection
 from shardwright.router.operations.merge_writes import merge_into, sharded_target
@@ -69,8 +70,20 @@ async def _run_or_join(operation: Operation, cursor_namespace: str) -> Reply:
             return await run_without_collection(operation)
         return await run_aggregate(operation, cursor_namespace)
     except JoinNeededError as error:
-        pipeline = Pipeline.parse(operation.request)
+        return await _join(operation, cursor_namespace, error)
+
+
+@may_run_in_reactor
+async def _join(operation: Operation, cursor_namespace: str, error: JoinNeededError) -> Reply:
+    """Answer an aggregation that no shard can run."""
+    await in_own_task()
+    pipeline = Pipeline.parse(operation.request)
+    for _ in range(ATTEMPTS_MAX):
         target = await sharded_target(operation, pipeline)
         if target is not None:
             return await merge_into(operation, pipeline, target, cursor_namespace, aggregate_anywhere)
-        return await answer_joined(operation, cursor_namespace, error.elsewhere, aggregate_anywhere)
+        try:
+            return await answer_joined(operation, cursor_namespace, error.elsewhere, aggregate_anywhere)
+        except TargetShardedError:
+            operation.retries += 1
+    raise error

@@ -52,6 +52,8 @@ _NOT_FOR_OTHERS: Final = frozenset(
 
 _FOR_COMPUTING: Final = (b"allowDiskUse", b"comment", b"maxTimeMS")
 
+_FOR_WRITING: Final = (b"writeConcern", b"bypassDocumentValidation")
+
 _BATCH_SIZE: Final = (1 << 31) - 1
 
 
@@ -82,8 +84,8 @@ class JoinEnvironment:
         let = operation.request.raw_object(b"let") or EMPTY_DOCUMENT
         self.variables = {name: let[span[1] : span[3]] for name, span in index(let).items()}
         self._others = without(body, _NOT_FOR_OTHERS)[4:-1]
-        fields = index(body)
-        self._computing = b"".join(body[fields[name][1] : fields[name][3]] for name in _FOR_COMPUTING if name in fields)
+        self._computing = _elements(body, _FOR_COMPUTING)
+        self._writing = _elements(body, _FOR_WRITING)
 
     @property
     def db(self) -> str:
@@ -150,6 +152,20 @@ class JoinEnvironment:
         (reply,) = await open_on_shards(operation, {shard: frame})
         return ShardStream(self.operation.context.sender, reply)
 
+    def writing_command(self, stages: Sequence[bytes]) -> bytes:
+        """The command that writes the results of stages, the last of which is a ``$out`` or a ``$merge``.
+
+        Args:
+            stages: raw; the first is a source.
+
+        Raises:
+            CommandError: BSONObjectTooLarge, the stages contain too much.
+        """
+        elements = encode_elements({"cursor": {}}) + self._computing + self._writing
+        body = self._command(COLLECTIONLESS, stages, b"".join(self.variables.values()), elements)
+        check_size(len(body))
+        return body
+
     async def collect(self, stream: DocumentStream, bytes_max: int) -> list[bytes]:
         """All documents of a stream.
 
@@ -193,6 +209,11 @@ class JoinEnvironment:
             + elements
         )
         return append(body, encode_elements({"$db": self.db}))
+
+
+def _elements(body: bytes, names: Sequence[bytes]) -> bytes:
+    fields = index(body)
+    return b"".join(body[fields[name][1] : fields[name][3]] for name in names if name in fields)
 
 
 def check_size(size: int) -> None:

@@ -4,10 +4,13 @@ The stages before the first that names such a collection run as usual. The route
 other stages on them (`stages`).
 """
 
+from typing import Final
+
 from shardwright.router.joins.environment import AggregateRunner, JoinEnvironment
-from shardwright.router.joins.stages import not_supported_after_join, run_stages
+from shardwright.router.joins.stages import run_stages
 from shardwright.router.joins.stream_cursor import StreamCursor
 from shardwright.router.joins.streams import DocumentStream
+from shardwright.router.joins.written_results import write_results
 from shardwright.router.operations.collation import effective_collation
 from shardwright.router.operations.cursor_opening import answer_first_batch
 from shardwright.router.operations.operation import Operation
@@ -18,10 +21,12 @@ from shardwright.router.reads.read_concern import at_time, is_snapshot
 from shardwright.router.replies.own_reply import Reply
 from shardwright.sharding.targeting.collation import is_simple
 from shardwright.sharding.timestamps import unpack_timestamp
+from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import STRING, append, encode_document, encode_elements, without
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
-_NOT_FOR_PREFIX = frozenset({b"cursor", b"lsid", b"txnNumber", b"writeConcern"})
+_NOT_FOR_PREFIX: Final = frozenset({b"cursor", b"lsid", b"txnNumber", b"writeConcern"})
+_NOT_LAST: Final = 40601
 
 
 @may_run_in_reactor
@@ -37,16 +42,15 @@ async def answer_joined(
         run_aggregate: runs other aggregations, wherever their data is.
 
     Raises:
+        TargetShardedError: the target of its ``$merge`` is sharded.
         CommandError: it failed.
     """
     await in_own_task()
     request = operation.request
     pipeline = Pipeline.parse(request)
-    for name in pipeline.names:
-        if name in WRITING:
-            raise not_supported_after_join(name)
     size = batch_size(request)
-    before, rest = _split(pipeline, operation.request.db, elsewhere)
+    reading, writing = _without_writing(pipeline)
+    before, rest = split_at_join(reading, request.db, elsewhere)
     body = _at_one_time(operation)
     has_collection = next(iter(request.fields.values()))[0] == STRING
     routing = await operation.context.routing.find(operation.namespace) if has_collection else None
@@ -57,26 +61,48 @@ async def answer_joined(
     prefix = with_stages(without(body, _NOT_FOR_PREFIX), tuple(stage.raw for stage in before))
     prefix = append(prefix, encode_elements({"cursor": {}}))
     source = await environment.run(prefix, cursor_namespace)
-    cursor = await _opened(operation, environment, cursor_namespace, source, rest)
+    stream = await _opened(environment, source, rest)
+    if writing is not None:
+        return await write_results(environment, stream, writing, cursor_namespace)
+    cursor = StreamCursor(operation.context.clock, cursor_namespace, stream)
     return await answer_first_batch(operation, cursor, size)
 
 
-async def _opened(
-    operation: Operation, environment: JoinEnvironment, namespace: str, source: DocumentStream, rest: tuple[Stage, ...]
-) -> StreamCursor:
-    context = operation.context
+async def _opened(environment: JoinEnvironment, source: DocumentStream, rest: tuple[Stage, ...]) -> DocumentStream:
     is_open = False
     try:
         stream = await run_stages(environment, source, rest)
         is_open = True
-        return StreamCursor(context.clock, namespace, stream)
+        return stream
     finally:
         if not is_open:
-            context.cursors.kill_remotes(source.remotes)
+            environment.operation.context.cursors.kill_remotes(source.remotes)
 
 
-def _split(pipeline: Pipeline, db: str, elsewhere: frozenset[str]) -> tuple[tuple[Stage, ...], tuple[Stage, ...]]:
-    """The stages before the first that names a collection elsewhere, and the others."""
+def _without_writing(pipeline: Pipeline) -> tuple[Pipeline, Stage | None]:
+    """The stages that read, and the one that writes, if there is one.
+
+    Raises:
+        CommandError: 40601, a stage that writes is not the last one.
+    """
+    for name in pipeline.names[:-1]:
+        if name in WRITING:
+            raise CommandError(_NOT_LAST, f"{name} can only be the final stage in the pipeline")
+    if pipeline.stages[-1].name in WRITING:
+        return Pipeline(pipeline.stages[:-1]), pipeline.stages[-1]
+    return pipeline, None
+
+
+def split_at_join(
+    pipeline: Pipeline, db: str, elsewhere: frozenset[str]
+) -> tuple[tuple[Stage, ...], tuple[Stage, ...]]:
+    """The stages before the first that names a collection elsewhere, and the others.
+
+    Args:
+        pipeline: the stages.
+        db: the database of the aggregation.
+        elsewhere: see `answer_joined`.
+    """
     for number, stage in enumerate(pipeline.stages):
         named = Pipeline((stage,)).involved_namespaces(db)
         if named and (not elsewhere or not elsewhere.isdisjoint(named)):

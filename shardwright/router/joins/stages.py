@@ -13,7 +13,6 @@ from shardwright.router.joins.lookup import Lookup
 from shardwright.router.joins.lookup_step import LookupStep
 from shardwright.router.joins.streams import ConcatenatedStream, DocumentStream
 from shardwright.router.joins.union_with import UnionWith
-from shardwright.router.pipelines.stages import WRITING
 from shardwright.router.reads.pipeline import Pipeline, Stage
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -36,16 +35,14 @@ async def run_stages(
     Args:
         environment: of the aggregation.
         source: the input.
-        stages: the stages; those that are raw are parsed.
+        stages: the stages, none of which writes; those that are raw are parsed.
 
     Raises:
-        CommandError: a stage is wrong, or is not supported.
+        CommandError: a stage is wrong.
     """
     rest = [Stage.parse(each) if isinstance(each, bytes) else each for each in stages]
     stream = source
     while rest:
-        if rest[0].name in WRITING:
-            raise not_supported_after_join(rest[0].name)
         if _names_others(rest[0], environment.db):
             stage = rest.pop(0)
             tail = _take_single_document(rest, environment.db) if stage.name in _EXTENDING else []
@@ -55,14 +52,6 @@ async def run_stages(
         else:
             stream = ComputedStream(environment, stream, _take_others(rest, environment.db))
     return stream
-
-
-def not_supported_after_join(name: str) -> CommandError:
-    """The error for a pipeline that writes what the router has joined."""
-    return CommandError(
-        ErrorCode.CommandNotSupported,
-        f"{name} is not supported in an aggregation that names collections which are sharded or on other shards",
-    )
 
 
 def _joined(

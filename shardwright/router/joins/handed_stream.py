@@ -1,0 +1,74 @@
+"""A stream as the input of a mongod's pipeline.
+
+If the documents are few, the mongod is handed them. Otherwise it reads them from this router, through a cursor of the
+router that ``$mergeCursors`` names.
+"""
+
+from typing import Final
+
+import bson
+
+from shardwright.router.cursors.manager import CursorManager
+from shardwright.router.cursors.session import NOBODY
+from shardwright.router.joins.environment import JoinEnvironment
+from shardwright.router.joins.stage_building import documents_stage, stage
+from shardwright.router.joins.stream_cursor import StreamCursor
+from shardwright.router.joins.streams import DocumentStream, PrefetchedStream
+from shardwright.sharding.namespace import Namespace
+
+HANDED_BYTES_MAX: Final = 1024 * 1024
+"""Up to which size documents are handed over rather than read from the router."""
+
+_ROUTER: Final = "router"
+
+
+class HandedStream:
+    """See the module.
+
+    Attributes:
+        stage: the raw first stage.
+        is_read_here: the mongod reads the documents from this router.
+    """
+
+    def __init__(self, cursors: CursorManager, stage: bytes, cursor_id: int = 0) -> None:
+        self._cursors = cursors
+        self._cursor_id = cursor_id
+        self.stage = stage
+        self.is_read_here = bool(cursor_id)
+
+    def discard(self) -> None:
+        """End the stream, which no mongod is going to read, or has failed to read."""
+        if self._cursor_id:
+            self._cursors.kill(self._cursor_id)
+
+
+async def hand_over(environment: JoinEnvironment, stream: DocumentStream) -> HandedStream:
+    """Prepare a stream for a mongod.
+
+    Args:
+        environment: of the aggregation.
+        stream: the documents.
+
+    Raises:
+        CommandError: the first of them could not be read.
+    """
+    cursors = environment.operation.context.cursors
+    first: list[bytes] = []
+    size = 0
+    while batch := await stream.next_batch():
+        first += batch
+        size += sum(map(len, batch))
+        if size > HANDED_BYTES_MAX:
+            return _readable(environment, PrefetchedStream(first, stream))
+    return HandedStream(cursors, documents_stage(first))
+
+
+def _readable(environment: JoinEnvironment, stream: DocumentStream) -> HandedStream:
+    context = environment.operation.context
+    namespace = str(Namespace.collectionless_aggregate(environment.db))
+    # Without a session, since the mongod reads it without one. It ends the cursor when its own is ended.
+    cursor_id = context.cursors.open(StreamCursor(context.clock, namespace, stream), NOBODY)
+    reply = {"cursor": {"firstBatch": [], "id": bson.Int64(cursor_id), "ns": namespace}, "ok": 1.0}
+    remote = {"shardId": _ROUTER, "hostAndPort": context.options.address, "cursorResponse": reply}
+    merging = {"compareWholeSortKey": False, "remotes": [remote], "nss": namespace, "allowPartialResults": False}
+    return HandedStream(context.cursors, stage("$mergeCursors", merging), cursor_id)

@@ -1,0 +1,73 @@
+"""The explanations of shards, and what an ``explain`` says about the router."""
+
+import socket
+from collections.abc import Sequence
+from typing import Any, Final
+
+from shardwright.router.context.version import MONGODB_VERSION
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.scatter import scatter
+from shardwright.router.placement.collection_routing import CollectionRouting
+from shardwright.router.reads.explain_reply import ShardExplain
+from shardwright.router.reads.explained import ExplainedCommand, wrapped
+from shardwright.router.reads.raw_elements import raw_elements
+from shardwright.router.replies.worst_error import raise_worst
+from shardwright.wire.message import op_msg
+from shardwright.wire.rawbson import append
+
+_OUTER_FIELDS: Final = (b"lsid", b"$readPreference", b"readConcern", b"comment", b"maxTimeMS", b"$clusterTime", b"$db")
+"""The fields of the client's command that are copied to a shard's ``explain``."""
+
+
+async def explained_by(
+    operation: Operation,
+    routing: CollectionRouting,
+    inner: bytes,
+    verbosity: str,
+    shards: Sequence[str],
+    elements: bytes = b"",
+) -> list[ShardExplain]:
+    """The shards' explanations of a command.
+
+    Args:
+        operation: the ``explain``.
+        routing: of the inner command's collection.
+        inner: the inner command.
+        verbosity: the level of detail.
+        shards: the shards to ask.
+        elements: raw elements for all of them.
+
+    Raises:
+        StaleRoutingError: some shard refused the versions.
+        CommandError: some shard failed.
+    """
+    request = operation.request
+    outer = wrapped(inner, verbosity, raw_elements(request, _OUTER_FIELDS))
+    frames = {
+        shard: op_msg(append(outer, routing.versions_for(shard) + elements), request_id=request.message.request_id)
+        for shard in shards
+    }
+    replies = await scatter(operation, frames, preference=operation.read_preference, may_repeat=True)
+    raise_worst(replies)
+    registry = operation.context.shards
+    return [
+        ShardExplain(
+            reply.shard_id, (await registry.get(reply.shard_id)).connection_string, reply.address, reply.document
+        )
+        for reply in replies
+    ]
+
+
+def about_server(operation: Operation, explained: ExplainedCommand, shards: Sequence[ShardExplain]) -> dict[str, Any]:
+    """The fields about the router itself. The parameters limit the shards' stages, so they are the shards'."""
+    host, _, port = operation.context.options.address.rpartition(":")
+    return {
+        "serverInfo": {
+            "host": host or socket.gethostname(),
+            "port": int(port) if port.isdigit() else 0,
+            "version": MONGODB_VERSION,
+            "gitVersion": "unknown",
+        },
+        **({"serverParameters": shards[0].reply["serverParameters"]} if "serverParameters" in shards[0].reply else {}),
+        "command": explained.shown or explained.request.document,
+    }
