@@ -27,7 +27,7 @@ ONE: Final = "writes to one shard"
 
 _COMMAND_SECONDS: Final = 60.0
 _WARM_UP_SECONDS: Final = 1.0
-_SHARE_MIN: Final = 0.5
+_SHARE_MIN: Final = 0.1
 """Fewer events than this are no load of that rate; on a slow machine the writer may fall behind."""
 
 

@@ -9,14 +9,13 @@ import threading
 import time
 from typing import Final
 
-from pymongo.write_concern import WriteConcern
 
 from bench.workloads import DATABASE, DOCUMENTS, STREAM_COLLECTION
 from shardwright.deploy.mongod import connect
 
 EVENTS_PER_SECOND: Final = 1_000
 
-_THREADS: Final = 4
+_THREADS: Final = 16
 _COMMAND_SECONDS: Final = 60.0
 
 
@@ -31,7 +30,7 @@ def _insert(address: str, lowest_key: int, number: int) -> None:
     due = time.monotonic() + interval * number / _THREADS
     keys = random.Random(number)
     with connect(address, _COMMAND_SECONDS) as client:
-        collection = client[DATABASE].get_collection(STREAM_COLLECTION, write_concern=WriteConcern(1))
+        collection = client[DATABASE].get_collection(STREAM_COLLECTION)
         while True:
             time.sleep(max(due - time.monotonic(), 0))
             due += interval

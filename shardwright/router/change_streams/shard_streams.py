@@ -120,24 +120,25 @@ class ShardStreams:
         remote.id = cursor.cursor_id
         return self._feed(shard_id, cursor)
 
-    async def read_topology(self, get_more: GetMore, time: Timestamp | None, position: ResumeToken) -> None:
-        """Read the list of shards as of a time, and open the stream on those that are new.
+    async def read_topology(self, get_more: GetMore, position: ResumeToken) -> None:
+        """Read the list of shards as of the newest time up to which any shard's events are known, and open the stream
+        on those that are new.
 
         While the config servers do not answer, the stream waits.
 
         Args:
             get_more: the client's.
-            time: the time; None for the newest up to which the shards' events are known.
             position: what has been returned.
 
         Raises:
             CommandError: a new shard failed.
         """
-        as_of = pack_timestamp(time or self.merger.newest_promise.time) + 1
-        promise = ResumeToken.high_water_mark(unpack_timestamp(as_of))
+        wanted = self.merger.newest_promise
         async with self._topology:
-            if not self.merger.is_behind(TOPOLOGY, promise):
+            if not self.merger.is_behind(TOPOLOGY, wanted):
                 return  # another shard's event has had it read
+            as_of = pack_timestamp(self.merger.newest_promise.time) + 1
+            promise = ResumeToken.high_water_mark(unpack_timestamp(as_of))
             with trio.move_on_after(_TOPOLOGY_SECONDS_MAX) as limit:
                 try:
                     # A no-op that is committed at once; the one for the read itself could take until the next flush.
@@ -213,7 +214,8 @@ class _Round:
             CommandError: a shard failed.
         """
         merger = self._streams.merger
-        time = None if merger.held_back is None else merger.held_back.time
+        # All events that are here are to be returned, and not only the first.
+        time = None if merger.held_back is None else merger.newest_promise.time
         async with trio.open_nursery() as nursery:
             for source in merger.wanted():
                 if source != TOPOLOGY or time is not None or merger.is_limited_by(TOPOLOGY):
@@ -222,10 +224,10 @@ class _Round:
             raise self._failures[0]
 
     async def _attempt(self, nursery: trio.Nursery, source: str, time: Timestamp | None) -> None:
-        """Read one source, which holds back an event of that time if it is not None."""
+        """Read one source, which holds back events up to that time if it is not None."""
         try:
             if source == TOPOLOGY:
-                await self._streams.read_topology(self._get_more, time, self._position)
+                await self._streams.read_topology(self._get_more, self._position)
             elif time is not None and await self._streams.pass_time(source, time):
                 await self._streams.read_shard(self._get_more, source, 1)
             else:

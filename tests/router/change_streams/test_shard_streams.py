@@ -82,6 +82,27 @@ def test_nothing_is_written_while_nothing_happens() -> None:
     run(check)
 
 
+def test_a_stream_keeps_up_with_busy_shards() -> None:
+    async def check() -> None:
+        cluster = FakeCluster("a", "b")
+        streams = await cluster.open_streams(1)
+        delays: list[float] = []
+
+        async def write() -> None:
+            for number in range(200):
+                written[cluster.write("ab"[number % 2])] = trio.current_time()
+                await trio.sleep(0.0005)
+
+        written: dict[int, float] = {}
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(write)
+            while len(delays) < 200:
+                delays += [trio.current_time() - written[time] for time in await take(streams, 1)]
+        assert max(delays) < 0.05, "a request takes a millisecond"
+
+    run(check)
+
+
 def test_a_new_shard_is_noticed_before_a_later_event_is_returned() -> None:
     async def check() -> None:
         cluster = FakeCluster("a")
