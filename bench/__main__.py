@@ -16,6 +16,7 @@ from typing import Any, Final
 from bench.change_streams import measure_change_streams
 from bench.cluster import OurCluster, our_cluster
 from bench.genuine import genuine_cluster
+from bench.load import insert_into
 from bench.loadgen import BenchError, LoadGenerator
 from bench.many_chunks import collection_name, create_collections
 from bench.migration.run import DOCUMENTS, DOCUMENTS_QUICK, PARTS, measure_migrations
@@ -27,7 +28,7 @@ from bench.routing import measure_routing
 from bench.targets import Target
 from bench.workloads import MONGODB, POINT_FIND, WORKLOADS, Workload, point_find
 from shardwright.deploy.errors import DeployError
-from shardwright.deploy.mongod import find_mongod
+from shardwright.deploy.mongod import connect, find_mongod
 
 TARGETS: Final = ("direct", "tcp proxy", "genuine", "shardwright")
 MANY_CHUNKS: Final = "chunks"
@@ -37,6 +38,7 @@ MIGRATION: Final = "migration"
 CHUNKS: Final = (10, 10_000, 1_000_000)
 CHUNKS_QUICK: Final = CHUNKS[:2]
 CONNECTIONS: Final = (1, 16, 64)
+_LOAD_SECONDS: Final = 600.0
 _WARM_UP_SHARE: Final = 0.25
 _SHOWN_CHARACTERS: Final = 500
 
@@ -102,8 +104,18 @@ class Bench:
     def measure(self, workloads: Sequence[Workload]) -> Iterator[Result]:
         """Measure workloads on all targets."""
         for workload in workloads:
+            self._load(workload)
             plans = [workload.requests(target.dialect) for target in self._targets]
             yield from self._measure(workload, list(zip(self._targets, plans, strict=True)))
+
+    def _load(self, workload: Workload) -> None:
+        """Load what only this workload needs."""
+        if workload.data is None:
+            return
+        collection, documents = workload.data
+        for target in self._targets:
+            with connect(target.address, _LOAD_SECONDS) as client:
+                insert_into(client, target.dialect, collection, documents(self._options.quick))
 
     def measure_many_chunks(self, cluster: OurCluster, counts: Sequence[int]) -> Iterator[Result]:
         """Measure point finds through the router in collections with different numbers of chunks."""

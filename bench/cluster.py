@@ -16,11 +16,9 @@ from bench.targets import Target
 from bench.workloads import (
     DATABASE,
     MONGODB,
-    READ_COLLECTION,
     SHARD_KEY,
+    SHARDED_COLLECTIONS,
     SPLIT_AT,
-    STREAM_COLLECTION,
-    WRITE_COLLECTION,
 )
 from shardwright.deploy.mongod import connect
 
@@ -94,7 +92,7 @@ def _prepare(router: str) -> None:
     with connect(router, _COMMAND_SECONDS) as client:
         try:
             client.admin.command("enableSharding", DATABASE, primaryShard="shard0")
-            for collection in (READ_COLLECTION, WRITE_COLLECTION, STREAM_COLLECTION):
+            for collection in SHARDED_COLLECTIONS:
                 shard_in_halves(client, f"{DATABASE}.{collection}")
             create_indexes(client)
         except PyMongoError as error:

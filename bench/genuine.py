@@ -10,7 +10,7 @@ import bson
 from bench.load import create_indexes, insert_documents
 from bench.mongods import primary_mongod
 from bench.targets import Target
-from bench.workloads import CLUSTER_COMMANDS, DATABASE, READ_COLLECTION, SHARD_KEY, SPLIT_AT, WRITE_COLLECTION
+from bench.workloads import CLUSTER_COMMANDS, DATABASE, SHARD_KEY, SHARDED_COLLECTIONS, SPLIT_AT
 from shardwright.deploy.mongod import connect
 from shardwright.deploy.ports import PortReservation
 from shardwright.deploy.topology import ProcessPlan, Role
@@ -29,7 +29,7 @@ def genuine_cluster(mongod: str, directory: Path, *, cache_gb: float) -> Iterato
         BenchError: it could not be set up.
     """
     with genuine_servers(mongod, directory, cache_gb=cache_gb) as servers:
-        for collection in (READ_COLLECTION, WRITE_COLLECTION):
+        for collection in SHARDED_COLLECTIONS:
             servers.shard_collection(collection)
             servers.move_range(collection, {"key": SPLIT_AT}, {"key": bson.MaxKey()})
         _load(servers)

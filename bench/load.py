@@ -1,6 +1,8 @@
 """Loading the data before the measurements, in the same way for every target."""
 
 import random
+from collections.abc import Iterable
+from itertools import islice
 from typing import Any, Final
 
 from pymongo import MongoClient
@@ -21,17 +23,27 @@ def create_indexes(client: MongoClient[dict[str, Any]]) -> None:
 
 
 def insert_documents(client: MongoClient[dict[str, Any]], dialect: Dialect) -> None:
-    """Insert the documents that the read workloads find.
+    """Insert the documents that most read workloads find.
 
     Raises:
         BenchError: the server refused them.
     """
-    documents = stored_documents(random.Random(_SEED))
-    for start in range(0, len(documents), _BATCH):
-        batch = documents[start : start + _BATCH]
+    insert_into(client, dialect, READ_COLLECTION, stored_documents(random.Random(_SEED)))
+
+
+def insert_into(
+    client: MongoClient[dict[str, Any]], dialect: Dialect, collection: str, documents: Iterable[dict[str, Any]]
+) -> None:
+    """Insert documents into a collection.
+
+    Raises:
+        BenchError: the server refused them.
+    """
+    remaining = iter(documents)
+    while batch := list(islice(remaining, _BATCH)):
         try:
             reply = client[DATABASE].command(
-                dialect("insert"), READ_COLLECTION, documents=batch, ordered=False, writeConcern={"w": "majority"}
+                dialect("insert"), collection, documents=batch, ordered=False, writeConcern={"w": "majority"}
             )
         except PyMongoError as error:
             raise BenchError(f"the data could not be inserted: {error}") from error

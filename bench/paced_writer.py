@@ -9,7 +9,6 @@ import threading
 import time
 from typing import Final
 
-
 from bench.workloads import DATABASE, DOCUMENTS, STREAM_COLLECTION
 from shardwright.deploy.mongod import connect
 

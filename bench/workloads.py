@@ -7,7 +7,7 @@ mongod is measured, not its journal.
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -25,9 +25,16 @@ INDEXES: Final = ("key", "value")
 READ_COLLECTION: Final = "documents"
 WRITE_COLLECTION: Final = "inserts"
 STREAM_COLLECTION: Final = "watched"
+GROUP_COLLECTION: Final = "grouped"
+LOCAL_COLLECTION: Final = "local"
+SHARDED_COLLECTIONS: Final = (READ_COLLECTION, WRITE_COLLECTION, STREAM_COLLECTION, GROUP_COLLECTION)
 
 BULK_SIZE: Final = 1_000
 SORTED_LIMIT: Final = 100
+GROUPED: Final = 1_000_000
+GROUPED_QUICK: Final = 20_000
+GROUPS: Final = 1_000
+JOINED: Final = 10_000
 
 _FRAMES: Final = 2_000
 _BULK_FRAMES: Final = 8
@@ -65,6 +72,7 @@ class Workload:
         plan: builds its requests.
         is_right: whether the decoded reply to any of them is as expected.
         is_long: whether an operation takes so long that there is no warm-up and a run has only a few.
+        data: a collection that only this workload reads, and its documents, of which there are fewer for a quick run.
     """
 
     name: str
@@ -72,6 +80,7 @@ class Workload:
     plan: Callable[[Dialect, random.Random], Plan]
     is_right: Callable[[dict[str, Any]], bool]
     is_long: bool = False
+    data: tuple[str, Callable[[bool], Iterable[dict[str, Any]]]] | None = None
 
     def requests(self, dialect: Dialect) -> Plan:
         """Its requests for a target, the same every time."""
@@ -156,6 +165,36 @@ def _scan(dialect: Dialect, numbers: random.Random) -> Plan:
     return Plan((frame,), get_more(dialect("getMore"), READ_COLLECTION, _common()))
 
 
+def _sorted_scan(dialect: Dialect, numbers: random.Random) -> Plan:
+    frame = request({dialect("find"): READ_COLLECTION, "filter": {}, "sort": {"value": 1}, **_common()})
+    return Plan((frame,), get_more(dialect("getMore"), READ_COLLECTION, _common()))
+
+
+def _group(dialect: Dialect, numbers: random.Random) -> Plan:
+    stage = {"$group": {"_id": "$group", "count": {"$sum": 1}, "total": {"$sum": "$amount"}}}
+    return _aggregate(dialect, GROUP_COLLECTION, stage)
+
+
+def _lookup(dialect: Dialect, numbers: random.Random) -> Plan:
+    stage = {"$lookup": {"from": READ_COLLECTION, "localField": "key", "foreignField": "key", "as": "joined"}}
+    return _aggregate(dialect, LOCAL_COLLECTION, stage)
+
+
+def _aggregate(dialect: Dialect, collection: str, stage: dict[str, Any]) -> Plan:
+    frame = request({dialect("aggregate"): collection, "pipeline": [stage], "cursor": {}, **_common()})
+    return Plan((frame,), get_more(dialect("getMore"), collection, _common()))
+
+
+def _documents_to_group(is_quick: bool) -> Iterable[dict[str, Any]]:
+    numbers = random.Random(_SEED)
+    for number in range(GROUPED_QUICK if is_quick else GROUPED):
+        yield {"key": number % DOCUMENTS, "group": numbers.randrange(GROUPS), "amount": numbers.randrange(1000)}
+
+
+def _documents_to_join(_is_quick: bool) -> Iterable[dict[str, Any]]:
+    return ({"key": number * (DOCUMENTS // JOINED), "number": number} for number in range(JOINED))
+
+
 def _batch_has(count: int) -> Callable[[dict[str, Any]], bool]:
     return lambda reply: len(reply["cursor"]["firstBatch"]) == count
 
@@ -169,6 +208,15 @@ def _is_sorted(reply: dict[str, Any]) -> bool:
     return len(values) == SORTED_LIMIT and values == sorted(values) and set(reply["cursor"]["firstBatch"][0]) == _FIELDS
 
 
+def _begins_sorted(reply: dict[str, Any]) -> bool:
+    values = [each["value"] for each in reply["cursor"]["firstBatch"]]
+    return reply["cursor"]["id"] != 0 and values == sorted(values)
+
+
+def _is_joined(reply: dict[str, Any]) -> bool:
+    return all(each["joined"][0]["key"] == each["key"] for each in reply["cursor"]["firstBatch"])
+
+
 _FIELDS: Final = frozenset(document(0, random.Random(0)))
 
 POINT_FIND: Final = Workload("find", "point find by shard key", point_find(), _batch_has(1))
@@ -179,6 +227,23 @@ WORKLOADS: Final[Sequence[Workload]] = (
     Workload("bulk", f"bulk insert of {BULK_SIZE:,}", _insert(BULK_SIZE, _BULK_FRAMES), _n_is(BULK_SIZE)),
     Workload("update", "update by shard key", _update, _n_is(1)),
     Workload("sorted", f"sorted find on all shards, limit {SORTED_LIMIT}", _sorted_find, _is_sorted),
+    Workload("merge", f"sorted find of {DOCUMENTS:,}, all of them", _sorted_scan, _begins_sorted, is_long=True),
+    Workload(
+        "group",
+        f"$group of {GROUPED:,} into {GROUPS:,}",
+        _group,
+        lambda reply: all(each["count"] > 0 for each in reply["cursor"]["firstBatch"]),
+        is_long=True,
+        data=(GROUP_COLLECTION, _documents_to_group),
+    ),
+    Workload(
+        "lookup",
+        f"$lookup of {JOINED:,} in a sharded collection",
+        _lookup,
+        _is_joined,
+        is_long=True,
+        data=(LOCAL_COLLECTION, _documents_to_join),
+    ),
     Workload("scan", f"full scan of {DOCUMENTS:,}", _scan, lambda reply: reply["cursor"]["id"] != 0, is_long=True),
 )
 
