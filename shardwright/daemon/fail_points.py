@@ -120,8 +120,8 @@ class FailPoints:
         while switch.is_on:
             await switch.wait_for_change()
 
-    async def wait_entered(self, name: str, times: int) -> None:
-        """Wait until the fail point has been entered ``times`` times since the daemon started.
+    async def wait_entered(self, name: str, times: int) -> int:
+        """Wait until the fail point has been entered ``times`` times since the daemon started; returns its number.
 
         Raises:
             CommandError: FailPointSetFailed, there is none of that name.
@@ -129,6 +129,7 @@ class FailPoints:
         switch = self._switch(name)
         while switch.entered < times:
             await switch.wait_for_change()
+        return switch.entered
 
     def _turn_off(self, name: str) -> None:
         self._active.pop(name, None)

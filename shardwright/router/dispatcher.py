@@ -65,8 +65,8 @@ class Dispatcher:
             context.clock.observe_client(request.body, request.fields)
             if entry.reads:
                 client.allow_interruption()
-            if context.parameters["requireApiVersion"]:
-                require_api_version(request)
+            if context.parameters.requires_api_version:
+                require_api_version(client, request)
             max_time_ms = _checked_max_time_ms(entry, request)
             if not entry.begins_in_reactor:
                 await in_own_task()

@@ -11,24 +11,27 @@ from shardwright.wire.arguments import Arguments, Strictness
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.request import Request
+from shardwright.wire.transport.client_connection import ClientConnection
+from shardwright.wire.transport.server import LOCAL_PEER
 
 API_FIELDS: Final = (b"apiVersion", b"apiStrict", b"apiDeprecationErrors")
 
-_NO_VERSION: Final = 4886600
 _VERSION_REQUIRED: Final = 498870
+_NO_VERSION: Final = 4886600
 _UNRELEASED: Final = "2"
 """A version that exists in MongoDB's code, and is never accepted."""
 
 
-def require_api_version(request: Request) -> None:
-    """Refuse a command without ``apiVersion``, as the parameter ``requireApiVersion`` demands.
+def require_api_version(client: ClientConnection, request: Request) -> None:
+    """Refuse a command without ``apiVersion`` under the parameter ``requireApiVersion``, but not of a router's process.
 
     Raises:
         CommandError: 498870.
     """
-    if request.get(b"apiVersion") is None:
+    if all(request.get(name) is None for name in API_FIELDS) and client.peer != LOCAL_PEER:
         raise CommandError(
-            _VERSION_REQUIRED, "The apiVersion parameter is required, please configure your MongoClient's API version"
+            _VERSION_REQUIRED,
+            "The apiVersion parameter is required, please configure your MongoClient's API version",
         )
 
 

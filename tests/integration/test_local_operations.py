@@ -105,6 +105,17 @@ def test_operation_is_shown_and_killed(cluster: RunningCluster, router: Client, 
         assert local(router, command__comment=name) == []
 
 
+def test_operations_are_killed_by_the_key_of_their_client(cluster: RunningCluster, router: Client) -> None:
+    key, other = (Binary(bytes([number]) * 16, 4) for number in (1, 2))
+    command = {"find": "plain", "filter": ENDLESS, "comment": "key", "clientOperationKey": key}
+    with raw_client(cluster.address("router.0")) as client, running(client, command) as reply:
+        eventually(lambda: local(router, command__comment="key"), what="the operation is shown")
+        router.admin.command("_killOperations", operationKeys=[other])
+        assert local(router, command__comment="key")
+        router.admin.command("_killOperations", operationKeys=[other, key])
+        assert reply.result()["code"] == 11601
+
+
 def test_operation_on_a_shard_is_shown_and_killed(cluster: RunningCluster, router: Client) -> None:
     """Its number includes the shard; the router's operation fails with the shard's error."""
     command = {"find": "plain", "filter": ENDLESS, "comment": "on a shard"}

@@ -4,8 +4,11 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 import shardwright.router.commands  # noqa: F401 - registers all commands
-from shardwright.router.commands.command_registry import COMMANDS
+from shardwright.router.commands.command_registry import COMMANDS, enabled_commands
+from tests.router.lone_router import run_lone, run_one
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "compatibility.md"
 ROW = re.compile(r"^\| (?P<commands>`.*?) \| (?P<state>yes|part|no) \|", re.MULTILINE)
@@ -45,3 +48,39 @@ def test_nothing_on_the_page_is_missing_in_the_router() -> None:
 def test_what_the_page_says_is_missing_is_missing() -> None:
     absent = {name for names, state in rows() if state == "no" for name in names}
     assert not absent & COMMANDS.keys()
+
+
+NOT_ON_ROUTERS = frozenset(
+    {
+        *("applyOps", "captrunc", "checkShardingIndex", "cleanupOrphaned", "cloneCollectionAsCapped", "dbHash"),
+        *("fsyncUnlock", "getPrevError", "godinsert", "reIndex", "replSetGetConfig", "resetError", "splitChunk", "top"),
+        *("bulkWrite", "analyzeShardKey", "checkMetadataConsistency", "configureQueryAnalyzer", "moveCollection"),
+        *("clusterAggregate", "clusterFind", "clusterInsert", "_configsvrMoveRange", "_shardsvrDropCollection"),
+        *("eval", "copydb", "clone", "group", "geoNear", "parallelCollectionScan", "repairDatabase"),
+    }
+)
+"""Commands that a mongos 6.0 does not have either: other servers, earlier or later versions do."""
+
+
+@pytest.mark.parametrize("name", sorted(NOT_ON_ROUTERS))
+def test_what_mongos_does_not_have(name: str) -> None:
+    assert run_one({name: 1}, enableTestCommands="1") == {
+        "ok": 0.0,
+        "errmsg": f"no such command: '{name}'",
+        "code": 59,
+        "codeName": "CommandNotFound",
+    }
+
+
+def test_what_the_page_says_is_missing_is_refused_as_unknown() -> None:
+    absent = sorted({name for names, state in rows() if state == "no" for name in names})
+    for reply, name in zip(run_lone(*({name: 1} for name in absent)), absent, strict=True):
+        assert reply["code"] == 59, name
+
+
+@pytest.mark.parametrize("test_commands", [False, True])
+def test_list_commands_agrees_with_the_registry(test_commands: bool) -> None:
+    listed = run_one({"listCommands": 1}, enableTestCommands=str(int(test_commands)))["commands"]
+    assert listed.keys() == {entry.name for entry in enabled_commands(test_commands=test_commands).values()}
+    documented = {name for names, state in rows() if state != "no" for name in names}
+    assert listed.keys() <= documented

@@ -185,3 +185,27 @@ def test_fail_point_of_a_router_of_several_workers(cluster: RunningCluster) -> N
         assert {client.command({"ping": 1})["ok"] for client in clients} == {1}
         for client in clients:
             client.socket.close()
+
+
+@pytest.mark.parametrize("workers", [2])
+def test_what_all_processes_share(cluster: RunningCluster, workers: int) -> None:
+    """`waitForFailPoint` counts in all processes; `setParameter` changes a parameter in all of them."""
+    with extra_router(cluster, "--workers", str(workers), "--set-parameter", "enableTestCommands=1") as (address, _):
+        clients = connect_to_all(address, workers, 8)
+        pids = [client.command({"serverStatus": 1})["pid"] for client in clients]
+        first, other = clients[0], clients[next(n for n, pid in enumerate(pids) if pid != pids[0])]
+        waiting = raw_client(address)
+        with waiting as waiter:
+            assert first.command(configure("alwaysOn", PING_FAILS))["ok"] == 1.0
+            wait = {"waitForFailPoint": "failCommand", "timesEntered": 3, "maxTimeMS": 600_000}
+            waiter.send_command(wait)
+            for client in (first, other, other):
+                assert client.command({"ping": 1})["ok"] == 0.0
+            assert waiter.receive_reply()["ok"] == 1.0
+            assert other.command({**wait, "maxTimeMS": 600_000})["ok"] == 1.0
+            assert other.command({**wait, "timesEntered": 4, "maxTimeMS": 1})["code"] == 50
+            first.command(configure("off"))
+        assert first.command({"setParameter": 1, "cursorTimeoutMillis": 5555})["was"] == 600_000
+        assert other.command({"getParameter": 1, "cursorTimeoutMillis": 1})["cursorTimeoutMillis"] == 5555
+        for client in clients:
+            client.socket.close()

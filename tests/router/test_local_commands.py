@@ -147,6 +147,7 @@ def test_commands_for_tests_alone() -> None:
     """Those that a mongod has just with test commands; all other commands of the router it always has."""
     assert {entry.name for entry in COMMANDS.values() if entry.test_only} == {
         *("_hashBSONElement", "clearLog", "configureFailPoint", "echo", "multicast", "reapLogicalSessionCacheNow"),
+        "logMessage",
         *("refreshLogicalSessionCacheNow", "testDeprecation", "testDeprecationInVersion2", "testRemoval"),
         *("testVersion2", "testVersions1And2"),
     }

@@ -56,6 +56,17 @@ OF_PATTERNS: Final[list[Any]] = [
     [
         {"atlasVersion": 1},  # mongosh asks at connect; only Atlas knows it
         {"killSessions": []},
+        {"logMessage": "seen", "extra": {"a": 1}, "severity": "warning"},
+        *[{"logMessage": "x", **each} for each in ({"unknown": 1}, {"severity": 1}, {"extra": 5})],
+        {"logMessage": 5},
+        {"startRecordingTraffic": 1},
+        *[{"startRecordingTraffic": 1, "filename": each} for each in ("x", 5)],
+        {"startRecordingTraffic": 1, "filename": "x", "unknown": 1},
+        *[{"stopRecordingTraffic": 1, **each} for each in ({}, {"unknown": 1})],
+        {"_killOperations": 1},
+        *[{"_killOperations": 1, "operationKeys": each} for each in ([], 5, [5], [Binary(b"short", 4)])],
+        {"_killOperations": 1, "operationKeys": [SESSION["id"]], "unknown": 1},
+        {"compactStructuredEncryptionData": "x"},
         *[{name: each} for name in ("refreshSessions", "endSessions", "killSessions") for each in OF_SESSIONS],
         *[{"killAllSessions": each} for each in OF_USERS],
         *[{"killAllSessionsByPattern": each} for each in OF_PATTERNS],
@@ -64,6 +75,21 @@ OF_PATTERNS: Final[list[Any]] = [
 )
 def test_as_a_mongod_answers(router: Client, plain: Client, command: Command) -> None:
     assert run(router, command) == run(plain, command)
+
+
+def test_log_message(router: Client) -> None:
+    router.admin.command("logMessage", "a message of this test", extra={"number": 5})
+    assert [line for line in router.admin.command("getLog", "global")["log"] if "a message of this test" in line]
+
+
+def test_compact_structured_encryption_data(router: Client, plain: Client) -> None:
+    missing = {"compactStructuredEncryptionData": "x", "compactionTokens": {}}
+    assert run(router, missing, f"{DB}_missing") == run(plain, missing, f"{DB}_missing")
+    for client in (router, plain):
+        client[DB].not_encrypted.insert_one({})
+    for name in ("missing", "not_encrypted"):
+        command = {**missing, "compactStructuredEncryptionData": name}
+        assert run(router, command, DB) == run(plain, command, DB)
 
 
 @pytest.mark.parametrize("db", ["admin", DB])

@@ -1,11 +1,14 @@
 """The operations of all processes of this router: ``$currentOp`` with ``localOps``, and ``killOp`` of their numbers."""
 
+from collections.abc import Callable
 from typing import Any
 
 import trio
+from bson.binary import UUID_SUBTYPE, Binary
 
+from shardwright.router.commands.command_registry import command
 from shardwright.router.operations.current_op_arguments import CURRENT_OP, CurrentOpArguments
-from shardwright.router.operations.local_operations import interrupt_operation, local_operations
+from shardwright.router.operations.local_operations import interrupt_operations, local_operations
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.own_documents import aggregate_own_documents
 from shardwright.router.pipelines.internal_stages import check_stages
@@ -14,9 +17,10 @@ from shardwright.router.reads.aggregate import batch_size
 from shardwright.router.reads.pipeline import Pipeline
 from shardwright.router.replies.own_reply import Reply
 from shardwright.sharding.namespace import Namespace
+from shardwright.wire.arguments import Arguments
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
-from shardwright.wire.rawbson import decode_document
+from shardwright.wire.rawbson import ARRAY, decode_document, spans
 
 logger = get_logger("router.operations")
 
@@ -62,12 +66,40 @@ def answer_sibling(operation: Operation) -> Reply:
 async def kill_local_operation(operation: Operation, opid: int) -> None:
     """Interrupt an operation of any process of this router; nothing happens if there is none of that number."""
     context = operation.context
-    interrupted = interrupt_operation(context, opid)
-    if interrupted is not None:
-        with trio.move_on_after(_KILL_SECONDS_MAX):
-            await _kill_on_shards(interrupted)
-    elif not is_from_sibling(operation.request):
+    if not await _interrupt(operation, lambda each: each.opid == opid) and not is_from_sibling(operation.request):
         await send_to_siblings(context, "admin", {"killOp": 1, "op": opid})
+
+
+@command("_killOperations", admin_only=True)
+async def kill_operations(operation: Operation) -> Reply:
+    """Kills the operations whose clients have given them one of the keys."""
+    arguments = Arguments.of(operation.request, "_killOperations")
+    arguments.refuse_unknown((b"_killOperations", b"operationKeys", b"$fromSibling"))
+    array = arguments.span(b"operationKeys", ARRAY)
+    keys = {
+        Arguments(operation.request.body, "_killOperations.operationKeys", {name: span}).uuid(name).bytes
+        for name, span in spans(operation.request.body, array[2])
+    }
+    await _interrupt(operation, lambda each: _key(each) in keys)
+    if not is_from_sibling(operation.request):
+        named = [Binary(key, UUID_SUBTYPE) for key in keys]
+        await send_to_siblings(operation.context, "admin", {"_killOperations": 1, "operationKeys": named})
+    return {}
+
+
+def _key(operation: Operation) -> bytes | None:
+    """The ``clientOperationKey`` of an operation."""
+    key = operation.argument(b"clientOperationKey")
+    return bytes(key) if isinstance(key, bytes) else None
+
+
+async def _interrupt(operation: Operation, is_meant: Callable[[Operation], bool]) -> bool:
+    """Interrupt operations of this process, here and on shards; returns whether there were any."""
+    interrupted = interrupt_operations(operation.context, is_meant)
+    with trio.move_on_after(_KILL_SECONDS_MAX):
+        for each in interrupted:
+            await _kill_on_shards(each)
+    return bool(interrupted)
 
 
 async def _of_all_processes(operation: Operation, wanted: CurrentOpArguments) -> list[dict[str, Any]]:

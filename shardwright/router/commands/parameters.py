@@ -7,6 +7,7 @@ from shardwright.daemon.recent_log import LOG_NAMES
 from shardwright.router.commands.command_registry import command
 from shardwright.router.context.parameters import PARAMETERS
 from shardwright.router.operations.operation import Operation
+from shardwright.router.processes.siblings import is_from_sibling, send_to_siblings
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.plain_error import PlainError
 from shardwright.wire.arguments import GENERIC_ARGUMENTS, Arguments
@@ -32,7 +33,7 @@ async def get_parameter(operation: Operation) -> Reply:
 
 @command("setParameter", admin_only=True)
 async def set_parameter(operation: Operation) -> Reply:
-    """Changes a parameter."""
+    """Changes a parameter, in all processes of this router."""
     names = _named(operation)
     if not names:
         raise PlainError("no option found to set, use help:true to see options ")
@@ -42,7 +43,10 @@ async def set_parameter(operation: Operation) -> Reply:
             raise PlainError(f"attempted to set unrecognized parameter [{name}], use help:true to see options ")
         if PARAMETERS[name].check is None:
             raise PlainError(f"not allowed to change [{name}] at runtime")
-    old = [parameters.set(name, operation.argument(name.encode())) for name in names]
+    values = {name: operation.argument(name.encode()) for name in names}
+    old = [parameters.set(name, value) for name, value in values.items()]
+    if not is_from_sibling(operation.request):
+        await send_to_siblings(operation.context, "admin", {"setParameter": 1, **values})
     return {"was": old[0]}
 
 

@@ -41,6 +41,7 @@ _INT32_MAX: Final = 2**31 - 1
 
 _LEVEL: Final = "logLevel"
 _COMPONENTS: Final = "logComponentVerbosity"
+_REQUIRE_API_VERSION: Final = "requireApiVersion"
 
 PARAMETERS: Final[Mapping[str, Parameter]] = {
     _LEVEL: Parameter(0, _whole_number(0, 5), parse=int),
@@ -48,7 +49,7 @@ PARAMETERS: Final[Mapping[str, Parameter]] = {
     "cursorTimeoutMillis": Parameter(600_000, _whole_number(1, _INT32_MAX), parse=int),
     "mongosShutdownTimeoutMillisForSignaledShutdown": Parameter(15_000, _whole_number(0, _INT32_MAX), parse=int),
     "enableTestCommands": Parameter(False, parse=parse_boolean),
-    "requireApiVersion": Parameter(False, bool, parse=parse_boolean),
+    _REQUIRE_API_VERSION: Parameter(False, bool, parse=parse_boolean),
     "quiet": Parameter(False, bool, parse=parse_boolean),
     "authenticationMechanisms": Parameter([]),
     "maxBSONDepth": Parameter(200),
@@ -86,11 +87,15 @@ class Parameters:
 
     Args:
         at_start: those given at start, as text that `parse_parameter` has checked.
+
+    Attributes:
+        requires_api_version: the value of ``requireApiVersion``, which every operation asks for.
     """
 
     def __init__(self, at_start: Mapping[str, str]) -> None:
         self._values = {name: parameter.default for name, parameter in PARAMETERS.items()}
         self._values[_COMPONENTS] = default_verbosity()
+        self.requires_api_version = False
         for name, text in at_start.items():
             self._keep(name, _parsed(name, text))
 
@@ -116,6 +121,8 @@ class Parameters:
 
     def _keep(self, name: str, value: Any) -> None:  # noqa: ANN401 - parameters are of all types
         self._values[name] = value
+        if name == _REQUIRE_API_VERSION:
+            self.requires_api_version = value
         if name == _LEVEL:
             self._values[_COMPONENTS] = {**self._values[_COMPONENTS], "verbosity": value}
         elif name == _COMPONENTS:

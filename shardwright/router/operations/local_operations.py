@@ -4,7 +4,7 @@ An operation is found through its connection. It gets a number when it is shown 
 that nobody looks at cost nothing.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from time import perf_counter
@@ -55,18 +55,22 @@ def local_operations(context: RouterContext, wanted: CurrentOpArguments) -> list
     return shown
 
 
-def interrupt_operation(context: RouterContext, opid: int) -> Operation | None:
-    """Interrupt an operation of this process, given its number; None if it has none of that number.
+def interrupt_operations(context: RouterContext, is_meant: Callable[[Operation], bool]) -> list[Operation]:
+    """Interrupt operations of this process; returns them.
 
-    The connections on which it waits for shards are closed, which ends its reads there.
+    The connections on which they wait for shards are closed, which ends their reads there.
+
+    Args:
+        context: the router's.
+        is_meant: whether an operation is to be interrupted.
     """
-    for client in _clients(context):
-        operation = client.state
-        if operation is not None and operation.opid == opid:
-            client.interrupt_operation(CommandError(ErrorCode.Interrupted, "operation was interrupted"))
-            assert isinstance(operation, Operation)
-            return operation
-    return None
+    found: list[ClientConnection] = [
+        client for client in _clients(context) if client.state is not None and is_meant(client.state)
+    ]
+    operations = [client.state for client in found]
+    for client in found:
+        client.interrupt_operation(CommandError(ErrorCode.Interrupted, "operation was interrupted"))
+    return operations
 
 
 def _clients(context: RouterContext) -> Iterator[ClientConnection]:

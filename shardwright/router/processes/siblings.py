@@ -25,11 +25,25 @@ async def send_to_siblings(context: RouterContext, db: str, command: Mapping[str
         CommandError: one of them refused it.
     """
     replies = []
-    for index, socket in enumerate(context.options.worker_sockets):
-        if index == context.options.worker_index:
-            continue
+    for index in sibling_indexes(context):
         try:
-            replies.append(await context.pools[socket].command(db, {**command, _FROM_SIBLING: True}))
+            replies.append(await send_to_sibling(context, index, db, command))
         except BackendError:
             continue
     return replies
+
+
+def sibling_indexes(context: RouterContext) -> list[int]:
+    """The indexes of the other processes of this router."""
+    options = context.options
+    return [index for index in range(len(options.worker_sockets)) if index != options.worker_index]
+
+
+async def send_to_sibling(context: RouterContext, index: int, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
+    """Send a command to one other process of this router; returns its reply.
+
+    Raises:
+        CommandError: it refused the command.
+        BackendError: it has crashed.
+    """
+    return await context.pools[context.options.worker_sockets[index]].command(db, {**command, _FROM_SIBLING: True})
