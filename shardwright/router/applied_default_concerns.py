@@ -8,7 +8,6 @@ from shardwright.router.commands.command_registry import Command
 from shardwright.router.context.default_concerns import DefaultConcerns
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.replies.reply_fields import answer_in
-from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.rawbson import append
 from shardwright.wire.request import Request
 
@@ -43,11 +42,4 @@ def with_default_concerns(defaults: DefaultConcerns, entry: Command, request: Re
         elements += defaults.write
     if not elements:
         return request
-    message = request.message
-    frame = op_msg(
-        append(message.body, elements),
-        request_id=message.request_id,
-        flags=message.flags,
-        sections=b"".join(sequence.section() for sequence in message.sequences),
-    )
-    return Request(OpMsg(frame))
+    return request.with_body(append(request.body, elements))

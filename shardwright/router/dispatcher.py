@@ -21,7 +21,9 @@ from shardwright.router.fail_command import under_fail_command
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.request_namespace import request_namespace
 from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.usual_reply import signed
 from shardwright.router.stable_api import check_api_arguments, require_api_version
+from shardwright.sharding.clock import CLUSTER_TIME
 from shardwright.wire.arguments import clamp_int64
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import RETRYABLE_WRITE_ERROR, CommandError
@@ -62,7 +64,9 @@ class Dispatcher:
         try:
             if entry is None:
                 raise CommandError(ErrorCode.CommandNotFound, f"no such command: '{request.name}'")
-            context.clock.observe_client(request.body, request.fields)
+            told = request.fields.get(CLUSTER_TIME)
+            if told is not None and not context.clock.is_at(request.body, told):
+                request = operation.request = await context.client_times.exchange(request, told)
             if entry.reads:
                 client.allow_interruption()
             if context.parameters.requires_api_version:
@@ -78,8 +82,10 @@ class Dispatcher:
             result = await (_run_within(max_time_ms, handler, operation) if max_time_ms else handler(operation))
             if client.is_disconnected:
                 outcome = outcome_of_success(client, request)
-            if result is None or isinstance(result, bytes):
-                return result
+            if result is None:
+                return None
+            if isinstance(result, bytes):
+                return signed(result, context.signer)
             return _framed(operation, result)
         except Exception as failure:
             error = error_of_request(failure, request)
@@ -149,7 +155,7 @@ async def _run_within(max_time_ms: int, handler: CommandHandler, operation: Oper
 def _framed(operation: Operation, document: dict[str, object]) -> bytes:
     document.setdefault("ok", 1.0)
     document.update(operation.gossip())
-    return reply(operation.response_to, bson.encode(document))
+    return signed(reply(operation.response_to, bson.encode(document)), operation.context.signer)
 
 
 def _max_time_ms(request: Request) -> int:

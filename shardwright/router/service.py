@@ -44,6 +44,7 @@ class RouterService:
         self._nursery.start_soon(context.pools.run)
         self._nursery.start_soon(context.catalog.client.monitor.run)
         self._nursery.start_soon(context.shards.run)
+        self._nursery.start_soon(context.signing_keys.run)
         self._nursery.start_soon(context.cursors.run)
         self._nursery.start_soon(self._registration.run)
         self._nursery.start_soon(refresh_default_concerns, context)

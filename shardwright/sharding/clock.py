@@ -13,10 +13,13 @@ from bson.binary import Binary
 from bson.int64 import Int64
 from bson.timestamp import Timestamp
 
+from shardwright.sharding.time_signer import DUMMY_SIGNATURE_ELEMENT, HASH_BYTES
 from shardwright.sharding.timestamps import pack_timestamp, unpack_timestamp
 from shardwright.wire import rawbson
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.message import BODY_AT
+from shardwright.wire.request import Request
 
 CLUSTER_TIME: Final = b"$clusterTime"
 CONFIG_TIME: Final = b"$configTime"
@@ -25,9 +28,6 @@ TOPOLOGY_TIME: Final = b"$topologyTime"
 GOSSIP_FIELDS: Final = frozenset({CLUSTER_TIME, CONFIG_TIME, TOPOLOGY_TIME})
 """The fields that gossip the clock in requests and replies between nodes."""
 
-DUMMY_SIGNATURE: Final[Mapping[str, Any]] = {"hash": bytes(20), "keyId": Int64(0)}
-"""The signature of a cluster time where no keys are in use, that is, without authentication."""
-
 _unpack_uint64: Final = Struct("<Q").unpack_from
 _pack_uint64: Final = Struct("<Q").pack
 
@@ -35,7 +35,9 @@ _pack_uint64: Final = Struct("<Q").pack
 _TIME_NAME: Final = b"\x11clusterTime\0"
 _TIME_AT: Final = 4 + len(_TIME_NAME)
 
-_SIGNATURE_ELEMENT: Final = rawbson.encode_elements({"signature": DUMMY_SIGNATURE})
+_CLUSTER_TIME_NAME: Final = rawbson.element(CLUSTER_TIME, rawbson.OBJECT, b"")
+
+_DUMMY_HASH: Final = Binary(bytes(HASH_BYTES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,16 @@ class VectorTime:
             max(self.config_time, other.config_time),
             max(self.topology_time, other.topology_time),
         )
+
+    def ordered(self) -> "VectorTime":
+        """The reading with ClusterTime ≥ ConfigTime ≥ TopologyTime; the same object if it is one already.
+
+        A time that a message names is a cluster time that some node has had, so the others have reached it too.
+        """
+        if self.cluster_time >= self.config_time >= self.topology_time:
+            return self
+        config_time = max(self.config_time, self.topology_time)
+        return VectorTime(max(self.cluster_time, config_time), config_time, self.topology_time)
 
     @classmethod
     def from_message(cls, document: bytes, fields: Mapping[bytes, rawbson.Span]) -> "VectorTime":
@@ -101,7 +113,7 @@ class VectorTime:
         if not self.cluster_time:
             return b""
         time = rawbson.element(b"clusterTime", rawbson.TIMESTAMP, _pack_uint64(self.cluster_time))
-        return rawbson.element(CLUSTER_TIME, rawbson.OBJECT, rawbson.from_elements(time + _SIGNATURE_ELEMENT))
+        return rawbson.element(CLUSTER_TIME, rawbson.OBJECT, rawbson.from_elements(time + DUMMY_SIGNATURE_ELEMENT))
 
     def internal_elements(self) -> bytes:
         """What other nodes get: all three fields, ready for `rawbson.append`, without those that are unknown."""
@@ -114,13 +126,19 @@ class VectorTime:
 
 
 class VectorClock:
-    """The clock of one node: the join of all it has seen. Used by one thread only."""
+    """The clock of one node: the join of all it has seen. Used by one thread only.
 
-    __slots__ = ("_internal_elements", "_time")
+    The times of a message are those of one reading, so that they fit together: the cluster time is never behind the
+    config time, nor the config time behind the topology time.
+    """
+
+    __slots__ = ("_elements_of", "_internal_elements", "_named_time", "_time")
 
     def __init__(self, time: VectorTime | None = None) -> None:
         self._time = time or VectorTime()
-        self._internal_elements = self._time.internal_elements()
+        self._elements_of: VectorTime | None = None
+        self._internal_elements = b""
+        self._named_time = _named(self._time.cluster_time)
 
     @property
     def time(self) -> VectorTime:
@@ -129,16 +147,20 @@ class VectorClock:
 
     @property
     def internal_elements(self) -> bytes:
-        """`VectorTime.internal_elements` of the present reading, made once per advance."""
+        """`VectorTime.internal_elements` of the present reading, made once per advance, if at all."""
+        if self._elements_of is not self._time:
+            self._elements_of = self._time
+            self._internal_elements = self._time.internal_elements()
         return self._internal_elements
 
     def advance(self, seen: VectorTime) -> bool:
         """Advance to the times of a message where they are later; return whether any was."""
-        joined = self._time.joined(seen)
+        joined = self._time.joined(seen).ordered()
         if joined is self._time:
             return False
+        if joined.cluster_time != self._time.cluster_time:
+            self._named_time = _named(joined.cluster_time)
         self._time = joined
-        self._internal_elements = joined.internal_elements()
         return True
 
     def observe(self, document: bytes, fields: Mapping[bytes, rawbson.Span]) -> None:
@@ -160,15 +182,54 @@ class VectorClock:
         if cluster_time > self._time.cluster_time:
             self.advance(VectorTime(cluster_time))
 
-    def observe_client(self, document: bytes, fields: Mapping[bytes, rawbson.Span]) -> None:
-        """Advance to the ``$clusterTime`` of a client; clients do not gossip the other times.
+    def is_at(self, document: bytes, span: rawbson.Span) -> bool:
+        """Whether a ``$clusterTime`` in the usual form is this clock's; one comparison of bytes."""
+        return document.startswith(self._named_time, span[2] + 4)
 
-        Raises:
-            CommandError: as `VectorTime.from_message`.
-        """
-        span = fields.get(CLUSTER_TIME)
-        if span is not None and _is_cluster_time_after(document, span, self._time.cluster_time):
-            self.advance(VectorTime(_read_cluster_time(document, span)))
+    def set_in(self, request: Request, span: rawbson.Span) -> None:
+        """Replace an earlier ``$clusterTime`` of a request by this clock's, if it is in the usual form."""
+        if request.body.startswith(_TIME_NAME, span[2] + 4):
+            request.overwrite(span[2] + 4, self._named_time)
+
+    def gossip(self) -> dict[str, Any]:
+        """The fields for messages to other nodes, of one reading, without those that are unknown."""
+        time = self._time
+        fields: dict[str, Any] = {}
+        if time.cluster_time:
+            fields["$clusterTime"] = signed_cluster_time(unpack_timestamp(time.cluster_time))
+        if time.config_time:
+            fields["$configTime"] = unpack_timestamp(time.config_time)
+        if time.topology_time:
+            fields["$topologyTime"] = unpack_timestamp(time.topology_time)
+        return fields
+
+
+def with_cluster_time(frame: bytes, clock: VectorClock) -> bytes:
+    """A request to another node with this node's ``$clusterTime``, unless its sender gossips one.
+
+    Only the body is searched. If a value in it contains the field, such as a document to insert, nothing is added.
+
+    Args:
+        frame: an OP_MSG of `wire.message.op_msg`, whose first section is the body.
+        clock: of this node.
+    """
+    end = BODY_AT + int.from_bytes(frame[BODY_AT : BODY_AT + 4], "little")
+    if frame.find(_CLUSTER_TIME_NAME, BODY_AT, end) >= 0:
+        return frame
+    elements = clock.time.external_elements()
+    if not elements:
+        return frame
+    length, body_length = len(frame) + len(elements), end - BODY_AT + len(elements)
+    return b"".join(
+        (
+            length.to_bytes(4, "little"),
+            frame[4:BODY_AT],
+            body_length.to_bytes(4, "little"),
+            frame[BODY_AT + 4 : end - 1],
+            elements,
+            frame[end - 1 :],
+        )
+    )
 
 
 def config_time_element(config_time: int) -> bytes:
@@ -182,9 +243,12 @@ def topology_time_element(topology_time: int) -> bytes:
 
 
 def signed_cluster_time(cluster_time: Timestamp) -> dict[str, Any]:
-    """The value of ``$clusterTime`` with the dummy signature."""
-    signature = {"hash": Binary(DUMMY_SIGNATURE["hash"]), "keyId": DUMMY_SIGNATURE["keyId"]}
-    return {"clusterTime": cluster_time, "signature": signature}
+    """The value of ``$clusterTime`` with the dummy signature, as servers send it to each other."""
+    return {"clusterTime": cluster_time, "signature": {"hash": _DUMMY_HASH, "keyId": Int64(0)}}
+
+
+def _named(cluster_time: int) -> bytes:
+    return _TIME_NAME + _pack_uint64(cluster_time)
 
 
 def _is_cluster_time_after(document: bytes, span: rawbson.Span | None, known: int) -> bool:

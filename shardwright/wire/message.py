@@ -31,6 +31,9 @@ _unpack_prefix = _OP_MSG_PREFIX.unpack_from
 _pack_prefix = _OP_MSG_PREFIX.pack
 _unpack_int32 = _INT32.unpack_from
 
+BODY_AT: Final = _OP_MSG_PREFIX.size
+"""Offset of the body in a message whose first section it is, as those of `op_msg` and nearly all others."""
+
 
 class DocumentSequence:
     """A kind 1 section: a named sequence of documents outside the body, for example the statements of a bulk write."""

@@ -8,7 +8,7 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.field_errors import missing_field, wrong_type
 from shardwright.wire.limits import NESTING_LEVELS_MAX
-from shardwright.wire.message import OpMsg
+from shardwright.wire.message import CHECKSUM_PRESENT, OpMsg, op_msg
 from shardwright.wire.rawbson import (
     ARRAY,
     BINARY,
@@ -81,6 +81,27 @@ class Request:
             )
         self.db = body[db[2] + 4 : db[3] - 1].decode(errors="replace")
         COMMAND_LAYOUTS.learn(body, fields, self.name, self.db)
+
+    def with_body(self, body: bytes) -> "Request":
+        """The same request with another body; its document sequences are copied.
+
+        Raises:
+            CommandError: as for a received one.
+        """
+        message = self.message
+        frame = op_msg(
+            body,
+            request_id=message.request_id,
+            flags=message.flags & ~CHECKSUM_PRESENT,
+            sections=b"".join([sequence.section() for sequence in message.sequences]),
+        )
+        return Request(OpMsg(frame))
+
+    def overwrite(self, at: int, value: bytes) -> None:
+        """Change some bytes of the body, and of the message's, so that all its elements stay where they are."""
+        body = self.body
+        self.body = self.message.body = b"".join((body[:at], value, body[at + len(value) :]))
+        self._document = None
 
     @property
     def document(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import trio
 from shardwright.router.commands.command_registry import command
 from shardwright.router.operations.operation import Operation
 from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.usual_reply import signed
 from shardwright.wire import compression
 from shardwright.wire.client_metadata import MONGOS_BYTES_MAX, parse_client_metadata
 from shardwright.wire.error_codes import ErrorCode
@@ -51,9 +52,10 @@ async def hello(operation: Operation) -> Reply:
         reply_id = next_request_id()
         document["ok"] = 1.0
         document.update(operation.gossip())
-        await client.send(
-            op_msg(bson.encode(document), request_id=reply_id, response_to=operation.response_to, flags=MORE_TO_COME)
+        reply = op_msg(
+            bson.encode(document), request_id=reply_id, response_to=operation.response_to, flags=MORE_TO_COME
         )
+        await client.send(signed(reply, operation.context.signer))
         operation.response_to = reply_id
         wanted = wanted.following(operation.context.quiesce.topology_version)
 

@@ -54,6 +54,7 @@ PARAMETERS: Final[Mapping[str, Parameter]] = {
     "authenticationMechanisms": Parameter([]),
     "maxBSONDepth": Parameter(200),
     "localLogicalSessionTimeoutMinutes": Parameter(30),
+    "maxAcceptableLogicalClockDriftSecs": Parameter(31_536_000, parse=int),
 }
 """Parameters by name, with the names and defaults of mongos 6.0."""
 

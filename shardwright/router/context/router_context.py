@@ -9,6 +9,7 @@ import trio
 from shardwright.config_servers.catalog_client import CatalogClient
 from shardwright.daemon.fail_points import FailPoints
 from shardwright.daemon.metrics import Metrics
+from shardwright.router.context.client_times import ClientTimes
 from shardwright.router.context.default_concerns import DefaultConcerns
 from shardwright.router.context.fail_point_names import FAIL_POINT_NAMES
 from shardwright.router.context.options import RouterOptions
@@ -20,10 +21,12 @@ from shardwright.router.context.slow_operations import SlowOperations
 from shardwright.router.cursors.manager import CursorManager
 from shardwright.router.routing.routing_cache import RoutingCache
 from shardwright.router.routing.shards import ShardRegistry
+from shardwright.router.routing.signing_key_cache import SigningKeyCache
 from shardwright.router.sending.oplog_advancer import OplogAdvancer
 from shardwright.router.sending.shard_sender import ShardSender
 from shardwright.router.writes.kind import WriteKind
 from shardwright.sharding.clock import VectorClock
+from shardwright.sharding.time_signer import TimeSigner
 from shardwright.wire.transport.client import handshake_document
 from shardwright.wire.transport.monitor import ReplicaSetMonitor
 from shardwright.wire.transport.pools import ConnectionPools
@@ -52,6 +55,9 @@ class RouterContext:
         catalog: the config servers.
         shards: the shards and their members.
         routing: the cache of routing tables.
+        signer: signs the cluster times in replies to clients.
+        signing_keys: gives it the keys.
+        client_times: decides about cluster times that clients gossip.
         sender: sends requests to shards.
         oplogs: has shards reach cluster times.
         cursors: cursors that clients have open here.
@@ -78,7 +84,15 @@ class RouterContext:
         self.catalog = CatalogClient(ReplicaSetClient(monitor, self.pools), self.clock, options.config_seconds)
         self.shards = ShardRegistry(self.catalog, self.pools, _handshake, nursery, self.clock)
         self.routing = RoutingCache(self.catalog, nursery)
-        self.sender = ShardSender(self.shards, self.pools, self.clock)
+        self.signer = TimeSigner()
+        self.signing_keys = SigningKeyCache(self.catalog, self.signer, nursery)
+        self.client_times = ClientTimes(
+            self.clock,
+            self.signer,
+            self.signing_keys.refresh,
+            self.parameters["maxAcceptableLogicalClockDriftSecs"],
+        )
+        self.sender = ShardSender(self.shards, self.pools, self.clock, self.signer)
         self.oplogs = OplogAdvancer(self.sender)
         self.cursors = CursorManager(
             worker_index=options.worker_index,

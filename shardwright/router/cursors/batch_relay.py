@@ -13,7 +13,9 @@ from typing import Final
 
 from shardwright.router.cursors.get_more import GetMore
 from shardwright.router.replies.cursor_reply import NEXT_BATCH, CursorReply
+from shardwright.router.replies.usual_reply import signed
 from shardwright.router.sending.pending_reply import DigestRelay
+from shardwright.sharding.time_signer import TimeSigner
 from shardwright.wire.frames import OP_MSG
 from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import ARRAY, EMPTY_DOCUMENT, OBJECT, element
@@ -37,18 +39,19 @@ _BATCH_AT: Final = _CURSOR_AT + 4 + len(_BATCH)
 _REST_BYTES_MAX: Final = 16_384
 
 
-def relay_for(get_more: GetMore, *, is_last: bool) -> "BatchRelay | None":
+def relay_for(get_more: GetMore, signer: TimeSigner, *, is_last: bool) -> "BatchRelay | None":
     """What passes the reply of a shard on to a client; None if it has to be received as a whole.
 
     Args:
         get_more: the client's.
         is_last: see `BatchRelay`.
+        signer: see `BatchRelay`.
     """
     client = get_more.client
     if client is None or not client.is_answered_verbatim:
         return None
     request_id = get_more.request.message.request_id
-    return BatchRelay(client.stream, response_to=request_id, cursor_id=get_more.cursor_id, is_last=is_last)
+    return BatchRelay(client.stream, signer, response_to=request_id, cursor_id=get_more.cursor_id, is_last=is_last)
 
 
 class BatchRelay(DigestRelay):
@@ -56,13 +59,17 @@ class BatchRelay(DigestRelay):
 
     Args:
         receiver: the client.
+        signer: signs the cluster time.
         response_to: id of the client's request.
         cursor_id: the router's id for the cursor.
         is_last: there are no other sources: the cursor is exhausted when the shard's is.
     """
 
-    def __init__(self, receiver: FrameStream, *, response_to: int, cursor_id: int, is_last: bool) -> None:
+    def __init__(
+        self, receiver: FrameStream, signer: TimeSigner, *, response_to: int, cursor_id: int, is_last: bool
+    ) -> None:
         super().__init__(receiver)
+        self._signer = signer
         self._response_to = response_to
         self._cursor_id = cursor_id
         self._is_last = is_last
@@ -109,5 +116,5 @@ class BatchRelay(DigestRelay):
         self.digest = op_msg(_INT32.pack(4 + len(body)) + body, request_id=0)
         found = CursorReply(self.digest, _CURSOR_AT)
         is_over = found.cursor_id == 0 and self._is_last
-        changed = found.with_cursor_id(0 if is_over else self._cursor_id)
+        changed = signed(found.with_cursor_id(0 if is_over else self._cursor_id), self._signer)
         return changed[-self._rest_bytes :]

@@ -173,7 +173,7 @@ class MergedCursor:
         if not self._remotes[number].is_plain:
             return None
         others_are_exhausted = all(remote.is_exhausted for other, remote in enumerate(self._remotes) if other != number)
-        return relay_for(get_more, is_last=others_are_exhausted)
+        return relay_for(get_more, self._sender.signer, is_last=others_are_exhausted)
 
     async def _fill(self, get_more: GetMore, batch: Batch) -> None:
         """Move documents into the batch until it is full or there are no more, fetching from shards as needed."""

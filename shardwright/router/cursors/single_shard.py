@@ -61,7 +61,7 @@ class SingleShardCursor:
         body = b"".join((request.body[:at], _INT64.pack(remote.id), request.body[at + 8 :]))
         if not self._has_api_parameters:
             body = without(body, API_PARAMETERS)
-        relay = relay_for(get_more, is_last=True) if remote.is_plain else None
+        relay = relay_for(get_more, remote.sender.signer, is_last=True) if remote.is_plain else None
         reply = await remote.exchange(op_msg(body, request_id=request.message.request_id), relay)
         if reply.error is not None:
             if reply.error.code == ErrorCode.CursorNotFound:

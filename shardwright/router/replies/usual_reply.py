@@ -8,6 +8,7 @@ genuine shard puts those between ``ok`` and ``$clusterTime``), and that the body
 from struct import Struct
 from typing import Final
 
+from shardwright.sharding.time_signer import DUMMY_SIGNATURE_ELEMENT, TimeSigner
 from shardwright.wire.frames import OP_MSG
 from shardwright.wire.rawbson import OBJECT, TIMESTAMP, element, encode_elements
 
@@ -18,19 +19,20 @@ _PLAIN: Final = OP_MSG.to_bytes(4, "little") + bytes(5)
 _PLAIN_AT: Final = 12
 
 _TIME: Final = bytes(8)
-_SIGNATURE: Final = encode_elements({"signature": {"hash": bytes(20), "keyId": 0x7FFF_FFFF_FFFF}})
-_CLUSTER_TIME_BYTES: Final = 4 + len(element(b"clusterTime", TIMESTAMP, _TIME)) + len(_SIGNATURE) + 1
+_SIGNATURE_BYTES: Final = len(DUMMY_SIGNATURE_ELEMENT)
+_CLUSTER_TIME_BYTES: Final = 4 + len(element(b"clusterTime", TIMESTAMP, _TIME)) + _SIGNATURE_BYTES + 1
 
-_BEFORE_TIME: Final = (
-    encode_elements({"ok": 1.0})
-    + element(b"$clusterTime", OBJECT, _CLUSTER_TIME_BYTES.to_bytes(4, "little"))
-    + element(b"clusterTime", TIMESTAMP, b"")
+_NAMES_OF_TIME: Final = element(b"$clusterTime", OBJECT, _CLUSTER_TIME_BYTES.to_bytes(4, "little")) + element(
+    b"clusterTime", TIMESTAMP, b""
 )
+_BEFORE_TIME: Final = encode_elements({"ok": 1.0}) + _NAMES_OF_TIME
 _OPERATION_TIME: Final = element(b"operationTime", TIMESTAMP, b"")
 
 # Counted from the end of the frame.
 _OPERATION_TIME_FROM_END: Final = len(_OPERATION_TIME) + len(_TIME) + 1
-_TIME_FROM_END: Final = _OPERATION_TIME_FROM_END + 1 + len(_SIGNATURE) + len(_TIME)
+_SIGNATURE_FROM_END: Final = _OPERATION_TIME_FROM_END + 1 + _SIGNATURE_BYTES
+_TIME_FROM_END: Final = _SIGNATURE_FROM_END + len(_TIME)
+_TIMES_FROM_END: Final = _TIME_FROM_END + len(_NAMES_OF_TIME)
 _TAIL_BYTES: Final = _TIME_FROM_END + len(_BEFORE_TIME)
 
 
@@ -44,3 +46,22 @@ def cluster_time_of_usual(frame: bytes) -> int:
     ):
         return int(_unpack_uint64(frame, length - _TIME_FROM_END)[0])
     return 0
+
+
+def signed(frame: bytes, signer: TimeSigner) -> bytes:
+    """A reply to a client with its ``$clusterTime`` signed; the same object if it has none, or there is no key.
+
+    Failed replies end with the same two fields, so they are signed too.
+    """
+    length = len(frame)
+    if not (
+        frame.startswith(_NAMES_OF_TIME, length - _TIMES_FROM_END)
+        and frame.startswith(_OPERATION_TIME, length - _OPERATION_TIME_FROM_END)
+    ):
+        return frame
+    signature = signer.element(_unpack_uint64(frame, length - _TIME_FROM_END)[0])
+    if signature is DUMMY_SIGNATURE_ELEMENT:
+        return frame
+    at = length - _SIGNATURE_FROM_END
+    parts = memoryview(frame)  # they are copied once, even if the reply is long
+    return b"".join((parts[:at], signature, parts[at + _SIGNATURE_BYTES :]))

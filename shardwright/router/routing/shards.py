@@ -11,7 +11,7 @@ from shardwright.daemon.single_flight import SingleFlight
 from shardwright.router.placement.database_routing import CONFIG_SHARD
 from shardwright.sharding.catalog.reads import read_shards
 from shardwright.sharding.catalog.shard_entry import ShardEntry, topology_time
-from shardwright.sharding.clock import VectorClock
+from shardwright.sharding.clock import VectorClock, VectorTime
 from shardwright.wire.connection_string import ConnectionString
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -190,6 +190,7 @@ class ShardRegistry:
             if shard_id not in self._shards:
                 self._try_start(entry)
         self.topology_time = topology_time(entries.values())
+        self._clock.advance(VectorTime(topology_time=self.topology_time))
         self.is_known = True
 
     def _try_start(self, entry: ShardEntry) -> None:

@@ -8,8 +8,8 @@ import bson
 from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.router.routing.shards import ShardRegistry
 from shardwright.router.sending.pending_reply import PendingReply, unreachable
-from shardwright.sharding.clock import CONFIG_TIME, VectorClock
-from shardwright.sharding.timestamps import unpack_timestamp
+from shardwright.sharding.clock import VectorClock, with_cluster_time
+from shardwright.sharding.time_signer import TimeSigner
 from shardwright.wire.error_codes import Category, has_category
 from shardwright.wire.errors import BackendError
 from shardwright.wire.frames import next_request_id
@@ -29,15 +29,18 @@ class ShardSender:
         shards: the shards and their members.
         pools: connections to them.
         clock: see below.
+        signer: see below.
 
     Attributes:
-        clock: the newest times seen in the cluster.
+        clock: the newest times seen in the cluster; requests without a ``$clusterTime`` get it.
+        signer: signs the times in replies that are relayed to clients.
     """
 
-    def __init__(self, shards: ShardRegistry, pools: ConnectionPools, clock: VectorClock) -> None:
+    def __init__(self, shards: ShardRegistry, pools: ConnectionPools, clock: VectorClock, signer: TimeSigner) -> None:
         self._shards = shards
         self._pools = pools
         self.clock = clock
+        self.signer = signer
 
     @may_run_in_reactor
     async def send(
@@ -65,6 +68,7 @@ class ShardSender:
         """
         shard = self._shards.get_known(shard_id) or await self._shards.get(shard_id)
         client = shard.client
+        frame = with_cluster_time(frame, self.clock)
         for attempts_left in range(_ATTEMPTS_MAX - 1, -1, -1):
             address = client.monitor.select(preference) or await client.select(preference)
             try:
@@ -90,7 +94,7 @@ class ShardSender:
         Raises:
             CommandError: it failed, or the shard could not be reached.
         """
-        elements = {**command, **self._config_time(), "$db": db}
+        elements = {**command, **self.clock.gossip(), "$db": db}
         frame = op_msg(bson.encode(elements), request_id=next_request_id())
         reply = await self.send(shard_id, frame, may_repeat=may_repeat)
         reply.raise_for_error()
@@ -104,7 +108,7 @@ class ShardSender:
         """
         shard = self._shards.get_known(shard_id) or await self._shards.get(shard_id)
         try:
-            asked = await shard.client.ask(address, frame)
+            asked = await shard.client.ask(address, with_cluster_time(frame, self.clock))
         except BackendError as error:
             raise unreachable(shard_id, error) from error
         return PendingReply(shard, address, asked, self.clock)
@@ -120,9 +124,4 @@ class ShardSender:
         Raises:
             BackendError: it did not answer.
         """
-        return await self._pools[address].exchange(frame)
-
-    def _config_time(self) -> dict[str, Any]:
-        """The field that tells shards this router's config time."""
-        config_time = self.clock.time.config_time
-        return {CONFIG_TIME.decode(): unpack_timestamp(config_time)} if config_time else {}
+        return await self._pools[address].exchange(with_cluster_time(frame, self.clock))

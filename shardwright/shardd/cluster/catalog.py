@@ -12,6 +12,7 @@ from shardwright.shardd.cluster.config_times import ConfigTimes
 from shardwright.shardd.local_mongod.write_concern import MAJORITY
 from shardwright.sharding.catalog.reads import read_shards
 from shardwright.sharding.catalog.shard_entry import ShardEntry, topology_time
+from shardwright.sharding.clock import VectorTime
 from shardwright.wire.transport.replica_set import ReplicaSetClient
 
 READ_SECONDS_MAX: Final = 60.0
@@ -81,4 +82,5 @@ class Catalog(CatalogClient):
     async def _load_shards(self) -> None:
         self._shards = {entry.id: entry for entry in await self.read(read_shards())}
         self.topology_time = topology_time(self._shards.values())
+        self.clock.advance(VectorTime(topology_time=self.topology_time))
         self.knows_shards = True

@@ -16,6 +16,7 @@ from shardwright.sharding.catalog.settings import CHUNK_SIZE_ID, ChunkSizeSettin
 from shardwright.sharding.catalog.shard_entry import ShardEntry
 from shardwright.sharding.chunks import ChunkPlacement
 from shardwright.sharding.routing_table import RoutingTable
+from shardwright.sharding.signing_keys import KEYS_COLLECTION, KEYS_DB, PURPOSE, SigningKey, SigningKeys
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError, RemoteProtocolError
 from shardwright.wire.rawbson import decode_document
@@ -120,6 +121,13 @@ def read_chunk_size() -> CatalogReads[int]:
     """
     documents = yield _find("settings", {"_id": CHUNK_SIZE_ID})
     return ChunkSizeSettings.from_document(_decode(documents[0]) if documents else None).value_bytes
+
+
+def read_signing_keys() -> CatalogReads[SigningKeys]:
+    """The keys that sign cluster times."""
+    command = {"find": KEYS_COLLECTION, "filter": {"purpose": PURPOSE}, "readConcern": {"level": "majority"}}
+    documents = yield CatalogRead(KEYS_DB, command)
+    return SigningKeys(SigningKey.from_document(decode_document(document)) for document in documents)
 
 
 def find_in_catalog(

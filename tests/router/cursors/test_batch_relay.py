@@ -9,6 +9,7 @@ from bson.timestamp import Timestamp
 from shardwright.router.cursors.batch_relay import BatchRelay
 from shardwright.router.replies.cursor_reply import CursorReply
 from shardwright.router.replies.shard_reply import ShardReply
+from shardwright.sharding.time_signer import TimeSigner
 from shardwright.wire.errors import RemoteProtocolError
 from shardwright.wire.message import CHECKSUM_PRESENT, op_msg
 
@@ -28,7 +29,7 @@ def reply(cursor: dict[str, Any] | None = None, *, remote_id: int = 100, flags: 
 
 
 def relay(*, is_last: bool = True) -> BatchRelay:
-    return BatchRelay(_RECEIVER, response_to=9, cursor_id=5, is_last=is_last)
+    return BatchRelay(_RECEIVER, TimeSigner(), response_to=9, cursor_id=5, is_last=is_last)
 
 
 def passed_on(relaying: BatchRelay, frame: bytes, beginning_bytes: int) -> bytes:

@@ -8,10 +8,12 @@ from bson.int64 import Int64
 from bson.timestamp import Timestamp
 
 from shardwright.router.replies.shard_reply import ShardReply
-from shardwright.router.replies.usual_reply import cluster_time_of_usual
+from shardwright.router.replies.usual_reply import cluster_time_of_usual, signed
 from shardwright.sharding.clock import VectorClock
+from shardwright.sharding.signing_keys import SigningKey, SigningKeys
+from shardwright.sharding.time_signer import TimeSigner, proof_of
 from shardwright.sharding.timestamps import pack_timestamp
-from shardwright.wire.message import op_msg, with_checksum
+from shardwright.wire.message import OpMsg, op_msg, with_checksum
 
 TIME = Timestamp(1_700_000_000, 7)
 CLUSTER_TIME = {"clusterTime": TIME, "signature": {"hash": bytes(20), "keyId": Int64(0)}}
@@ -72,3 +74,27 @@ def test_a_clock_is_told_the_time_of_any_reply(document: dict[str, Any]) -> None
     clock = VectorClock()
     ShardReply("shard0", "a:1", frame(document)).tell(clock)
     assert clock.time.cluster_time == pack_timestamp(TIME)
+
+
+KEY = SigningKey(7, b"k" * 20, 2_000_000_000 << 32)
+
+
+@pytest.mark.parametrize("changes", [{}, {"ok": 0.0, "code": 2}, {"ok": 1}], ids=str)
+def test_the_time_of_a_reply_is_signed(changes: dict[str, Any]) -> None:
+    times = {"$clusterTime": CLUSTER_TIME, "operationTime": TIME}
+    reply = frame({"ok": 1.0, **changes, **times})
+    signature = {"hash": proof_of(KEY, pack_timestamp(TIME)), "keyId": Int64(7)}
+    signed_time = {"clusterTime": TIME, "signature": signature}
+    told = OpMsg(signed(reply, TimeSigner(SigningKeys([KEY]))))
+    assert bson.decode(told.body) == bson.decode(OpMsg(reply).body) | {"$clusterTime": signed_time}
+
+
+@pytest.mark.parametrize("document", [{"ok": 1.0}, without("$clusterTime"), without("operationTime")], ids=str)
+def test_a_reply_without_a_time_is_not_signed(document: dict[str, Any]) -> None:
+    reply = frame(document)
+    assert signed(reply, TimeSigner(SigningKeys([KEY]))) is reply
+
+
+def test_without_keys_the_dummy_signature_remains() -> None:
+    reply = frame(USUAL)
+    assert signed(reply, TimeSigner()) is reply

@@ -11,6 +11,7 @@ from bson.timestamp import Timestamp
 from shardwright.router.sending.pending_reply import DigestRelay
 from shardwright.router.sending.shard_sender import ShardSender
 from shardwright.sharding.clock import VectorClock, VectorTime
+from shardwright.sharding.time_signer import TimeSigner
 from shardwright.sharding.timestamps import pack_timestamp
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError, ConnectFailedError, ConnectionClosedError
@@ -103,7 +104,7 @@ class FakeShards:
 def sender_to(shard: FakeShard, clock: VectorClock | None = None) -> ShardSender:
     """A sender that knows one shard."""
     shards: Any = FakeShards(shard)
-    return ShardSender(shards, cast("Any", {"a:1": shard}), clock or VectorClock())
+    return ShardSender(shards, cast("Any", {"a:1": shard}), clock or VectorClock(), TimeSigner())
 
 
 def run(work: Callable[[], Awaitable[None]]) -> None:
@@ -199,7 +200,7 @@ def test_an_unknown_shard_is_looked_for_before_it_is_refused() -> None:
     async def send() -> None:
         shards = FakeShards(shard)
         shards.is_known = False
-        sender = ShardSender(cast("Any", shards), cast("Any", {"a:1": shard}), VectorClock())
+        sender = ShardSender(cast("Any", shards), cast("Any", {"a:1": shard}), VectorClock(), TimeSigner())
         assert (await sender.send("shard0", FRAME)).error is None
         with pytest.raises(CommandError, match="Shard other not found"):
             await sender.send("other", FRAME)

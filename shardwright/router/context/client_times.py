@@ -1,0 +1,85 @@
+"""Cluster times that clients gossip: the router advances its clock to those that the cluster has signed.
+
+A client is treated as one of a genuine cluster that may not advance the clock, as all but the servers themselves are
+where authentication is on. Without authentication a genuine cluster signs nothing and believes everyone, so a single
+broken client can advance the clock of the cluster by a year, for good.
+"""
+
+from collections.abc import Awaitable, Callable
+from time import time
+
+from shardwright.sharding.clock import CLUSTER_TIME, VectorClock
+from shardwright.sharding.received_time import DUMMY_KEY_ID, ReceivedTime
+from shardwright.sharding.time_signer import TimeSigner
+from shardwright.wire.errors import CommandError
+from shardwright.wire.logger import get_logger
+from shardwright.wire.rawbson import Span, without
+from shardwright.wire.request import Request
+from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+
+logger = get_logger("router.clock")
+
+
+class ClientTimes:
+    """Decides about times that are ahead of the router's clock.
+
+    Args:
+        clock: of the router.
+        signer: has the keys of the cluster.
+        refresh_keys: reads them again.
+        drift_seconds_max: ``maxAcceptableLogicalClockDriftSecs``.
+        wall_clock: returns the seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        clock: VectorClock,
+        signer: TimeSigner,
+        refresh_keys: Callable[[], Awaitable[None]],
+        drift_seconds_max: int,
+        wall_clock: Callable[[], float] = time,
+    ) -> None:
+        self._clock = clock
+        self._signer = signer
+        self._refresh_keys = refresh_keys
+        self._drift_seconds_max = drift_seconds_max
+        self._wall_clock = wall_clock
+
+    @may_run_in_reactor
+    async def exchange(self, request: Request, span: Span) -> Request:
+        """Advance the clock to the ``$clusterTime`` of a request, or the request's to the clock's.
+
+        A time that was not signed is ignored, as from a client of a genuine cluster that has not authenticated, and not
+        passed on: routers that have no keys yet hand out such times.
+
+        Args:
+            request: from a client.
+            span: where its ``$clusterTime`` is.
+
+        Returns:
+            The request for the shards.
+
+        Raises:
+            CommandError: TimeProofMismatch, KeyNotFound or ClusterTimeFailsRateLimiter; the field is malformed.
+        """
+        received = ReceivedTime.read(request.body, span)
+        if received.time <= self._clock.time.cluster_time:
+            self._clock.set_in(request, span)
+            return request
+        if received.key_id == DUMMY_KEY_ID:
+            return request.with_body(without(request.body, (CLUSTER_TIME,)))
+        key = self._signer.keys.find(received.key_id, received.time)
+        if key is None:
+            await in_own_task()
+            await self._look_up()
+            key = self._signer.keys.find(received.key_id, received.time)
+        received.check_signed(key)
+        received.check_near(int(self._wall_clock()), self._drift_seconds_max)
+        self._clock.observe_cluster_time(received.time)
+        return request
+
+    async def _look_up(self) -> None:
+        try:
+            await self._refresh_keys()
+        except CommandError as error:
+            logger.warning("Could not read the signing keys", error=str(error))

@@ -1,0 +1,48 @@
+"""The keys that sign cluster times, read from the config servers and kept in memory."""
+
+from time import time
+from typing import Final
+
+import trio
+
+from shardwright.config_servers.catalog_client import CatalogClient
+from shardwright.daemon.single_flight import SingleFlight
+from shardwright.sharding.catalog.reads import read_signing_keys
+from shardwright.sharding.signing_keys import refresh_delay_seconds
+from shardwright.sharding.time_signer import TimeSigner
+from shardwright.wire.transport.request_loop import may_run_in_reactor
+
+_FLIGHT: Final = "keys"
+
+
+class SigningKeyCache:
+    """Gives a signer the keys of the cluster.
+
+    Args:
+        catalog: the config servers.
+        signer: gets the keys.
+        nursery: for reads.
+    """
+
+    def __init__(self, catalog: CatalogClient, signer: TimeSigner, nursery: trio.Nursery) -> None:
+        self._catalog = catalog
+        self._signer = signer
+        self._reads: SingleFlight[str, None] = SingleFlight(nursery)
+
+    async def run(self) -> None:
+        """Keep the keys current until cancelled."""
+        while True:
+            await self._catalog.attempt(self.refresh)
+            await trio.sleep(refresh_delay_seconds(self._signer.keys, int(time())))
+
+    @may_run_in_reactor
+    async def refresh(self) -> None:
+        """Read the keys now, once for all concurrent callers.
+
+        Raises:
+            CommandError: the config servers did not answer.
+        """
+        await self._reads.run_after_now(_FLIGHT, self._read)
+
+    async def _read(self) -> None:
+        self._signer.keys = await self._catalog.read(read_signing_keys())

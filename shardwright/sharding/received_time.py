@@ -1,0 +1,118 @@
+"""The ``$clusterTime`` of a client, and whether a node may advance its clock to it.
+
+A time that is ahead of a node's clock has to be signed by another node of the cluster: a client that made one up could
+advance the clock for good. Earlier times change nothing, and are not checked.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from shardwright.sharding.signing_keys import PURPOSE, SigningKey
+from shardwright.sharding.time_signer import HASH_BYTES, is_proven
+from shardwright.sharding.timestamps import unpack_timestamp
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import BINARY, INT32, INT64, OBJECT, TIMESTAMP, Span, decode_value, index
+from shardwright.wire.type_names import type_name
+
+DUMMY_KEY_ID: Final = 0
+"""The ``keyId`` of a time that was not signed."""
+
+_HALF_MAX: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedTime:
+    """A cluster time with its signature.
+
+    Attributes:
+        time: packed, see `pack_timestamp`.
+        key_id: the key that signed it.
+        proof: its hash.
+    """
+
+    time: int
+    key_id: int
+    proof: bytes
+
+    @classmethod
+    def read(cls, document: bytes, span: Span) -> "ReceivedTime":
+        """The value of a ``$clusterTime``.
+
+        Args:
+            document: contains it.
+            span: where.
+
+        Raises:
+            CommandError: 10065, TypeMismatch, NoSuchKey or UnsupportedFormat, as a mongod's parser.
+        """
+        if span[0] != OBJECT:
+            raise CommandError(10065, "invalid parameter: expected an object ($clusterTime)")
+        outer = index(document, span[2])
+        time = _field(outer, b"clusterTime", TIMESTAMP)
+        signature = index(document, _field(outer, b"signature", OBJECT)[2])
+        _, _, start, end = _field(signature, b"hash", BINARY)
+        proof = document[start + 5 : end]  # after the length and the subtype
+        if len(proof) != HASH_BYTES:
+            raise CommandError(ErrorCode.UnsupportedFormat, f"Unsupported SHA1Block hash length: {len(proof)}")
+        key_id = signature.get(b"keyId")
+        if key_id is not None and key_id[0] != INT32:
+            key_id = _field(signature, b"keyId", INT64)
+        if key_id is None:
+            raise _missing(b"keyId")
+        packed = int.from_bytes(document[time[2] : time[3]], "little")
+        return cls(packed, int(decode_value(document, key_id)), proof)
+
+    def check_signed(self, key: SigningKey | None) -> None:
+        """Check the signature.
+
+        Args:
+            key: the valid key with `key_id`; None if there is none.
+
+        Raises:
+            CommandError: KeyNotFound; TimeProofMismatch.
+        """
+        if key is None:
+            moment = unpack_timestamp(self.time)
+            raise CommandError(
+                ErrorCode.KeyNotFound,
+                f"No keys found for {PURPOSE} that is valid for time: {{ ts: Timestamp({moment.time}, {moment.inc}) }} "
+                f"with id: {self.key_id}",
+            )
+        if not is_proven(key, self.time, self.proof):
+            raise CommandError(ErrorCode.TimeProofMismatch, "Proof does not match the cluster time")
+
+    def check_near(self, wall_seconds: int, drift_seconds_max: int) -> None:
+        """Check that the time is not far in the future.
+
+        Args:
+            wall_seconds: this node's wall clock, in seconds since 1970.
+            drift_seconds_max: ``maxAcceptableLogicalClockDriftSecs``.
+
+        Raises:
+            CommandError: ClusterTimeFailsRateLimiter; 40484, no later times could be represented.
+        """
+        seconds, increment = self.time >> 32, self.time & 0xFFFFFFFF
+        if seconds - wall_seconds > drift_seconds_max:
+            raise CommandError(
+                ErrorCode.ClusterTimeFailsRateLimiter,
+                f"New $clusterTime, {seconds}, is too far from this node's wall clock time, {wall_seconds}.",
+            )
+        if max(seconds, increment) > _HALF_MAX:
+            raise CommandError(40484, "cluster time cannot be advanced beyond its maximum value")
+
+
+def _field(fields: dict[bytes, Span], name: bytes, wanted: int) -> Span:
+    span = fields.get(name)
+    if span is None:
+        raise _missing(name)
+    if span[0] != wanted:
+        raise CommandError(
+            ErrorCode.TypeMismatch,
+            f'"{name.decode()}" had the wrong type. Expected {type_name(wanted)}, found {type_name(span[0])}',
+        )
+    return span
+
+
+def _missing(name: bytes) -> CommandError:
+    return CommandError(ErrorCode.NoSuchKey, f'Missing expected field "{name.decode()}"')

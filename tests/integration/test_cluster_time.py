@@ -1,0 +1,133 @@
+"""Cluster times: signed for clients by keys of the config servers, checked, and gossiped to all shards."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from bson.binary import Binary
+from bson.int64 import Int64
+from bson.timestamp import Timestamp
+
+from shardwright.sharding.signing_keys import SigningKey
+from shardwright.sharding.time_signer import is_proven
+from shardwright.sharding.timestamps import pack_timestamp
+from tests.integration.raw_client import RawClient, raw_client
+from tests.integration.sharded import Document, Documents
+from tests.integration.waiting import eventually
+from tests.local_cluster import Client, RunningCluster
+
+
+@pytest.fixture(scope="module")
+def keys(cluster: RunningCluster) -> dict[int, SigningKey]:
+    """The keys on the config servers."""
+    with cluster.direct("config.0.mongod") as mongod:
+        found = [SigningKey.from_document(document) for document in mongod.admin["system.keys"].find()]
+    return {key.id: key for key in found}
+
+
+@pytest.fixture
+def raw(cluster: RunningCluster) -> Iterator[RawClient]:
+    """A connection to the first router, which by now has the keys."""
+    with raw_client(cluster.address("router.0")) as connection:
+        eventually(lambda: time_in(connection.command({"ping": 1}))["signature"]["keyId"], what="the router has keys")
+        yield connection
+
+
+def time_in(reply: Document) -> dict[str, Any]:
+    """The ``$clusterTime`` of a reply."""
+    time: dict[str, Any] = reply["$clusterTime"]
+    return time
+
+
+def is_signed(reply: Document, keys: dict[int, SigningKey]) -> bool:
+    """Whether its time is signed by the cluster."""
+    signature = time_in(reply)["signature"]
+    key = keys.get(signature["keyId"])
+    return key is not None and is_proven(key, pack_timestamp(time_in(reply)["clusterTime"]), signature["hash"])
+
+
+def later(reply: Document, seconds: int = 60) -> Timestamp:
+    """A time after that of a reply."""
+    time = time_in(reply)["clusterTime"]
+    return Timestamp(time.time + seconds, 1)
+
+
+def test_there_are_two_keys_one_rotation_apart(keys: dict[int, SigningKey]) -> None:
+    first, second = sorted(keys.values(), key=lambda key: key.expires_at)
+    assert second.expires_at - first.expires_at == 90 * 24 * 3600 << 32
+
+
+def test_all_replies_to_clients_are_signed(raw: RawClient, ranged: Documents, keys: dict[int, SigningKey]) -> None:
+    ranged.insert_many({"key": n, "text": "x" * 100_000} for n in range(-20, 20))
+    db, name = ranged.database.name, ranged.name
+    of_one_shard = raw.command({"find": name, "filter": {"key": {"$lt": 0}}, "batchSize": 1}, db=db)
+    of_both_shards = raw.command({"find": name, "batchSize": 1}, db=db)
+    assert of_one_shard["cursor"]["id"]
+    assert of_both_shards["cursor"]["id"]
+    replies = [of_one_shard, of_both_shards]
+    # Long enough to be relayed while it is received.
+    replies += [
+        raw.command({"getMore": reply["cursor"]["id"], "collection": name}, db=db)
+        for reply in (of_one_shard, of_both_shards)
+    ]
+    assert [len(reply["cursor"]["nextBatch"]) for reply in replies[2:]] == [19, 39]
+    replies += [
+        raw.command({"hello": 1}),
+        raw.command({"find": name, "filter": {"key": 1}}, db=db),
+        raw.command({"find": name, "filter": {"key": {"$wrong": 1}}}, db=db),
+        raw.command({"insert": name, "documents": [{"key": 1}]}, db=db),
+        raw.command({"update": name, "updates": [{"q": {}, "u": {"$set": {"a": 1}}, "multi": True}]}, db=db),
+        raw.command({"noSuchCommand": 1}),
+    ]
+    assert [is_signed(reply, keys) for reply in replies] == [True] * len(replies)
+
+
+def test_a_time_that_was_not_signed_is_refused(raw: RawClient) -> None:
+    before = raw.command({"ping": 1})
+    genuine = time_in(before)["signature"]
+    for signature, code, name in (
+        ({**genuine, "hash": Binary(bytes(20))}, 204, "TimeProofMismatch"),
+        ({**genuine, "keyId": Int64(12345)}, 211, "KeyNotFound"),
+    ):
+        made_up = {"clusterTime": later(before), "signature": signature}
+        reply = raw.command({"ping": 1, "$clusterTime": made_up})
+        assert (reply["ok"], reply["code"], reply["codeName"]) == (0, code, name)
+        assert time_in(reply)["clusterTime"] < later(before)
+
+
+def test_a_time_without_a_signature_changes_nothing(raw: RawClient, ranged: Documents, lower_mongod: Client) -> None:
+    before = raw.command({"ping": 1})
+    made_up = {"clusterTime": later(before), "signature": {"hash": Binary(bytes(20)), "keyId": Int64(0)}}
+    find = {"find": ranged.name, "filter": {"key": -1}, "$clusterTime": made_up}
+    assert raw.command(find, db=ranged.database.name)["ok"] == 1
+    assert time_in(raw.command({"ping": 1}))["clusterTime"] < later(before)
+    assert time_in(lower_mongod.admin.command("ping"))["clusterTime"] < later(before)
+
+
+def test_an_earlier_time_is_not_checked(raw: RawClient) -> None:
+    signature = {"hash": Binary(bytes(20)), "keyId": Int64(12345)}
+    assert raw.command({"ping": 1, "$clusterTime": {"clusterTime": Timestamp(5, 1), "signature": signature}})["ok"]
+
+
+def test_shards_learn_the_time_with_every_request(raw: RawClient, ranged: Documents, upper_mongod: Client) -> None:
+    db = ranged.database.name
+    written = raw.command({"insert": ranged.name, "documents": [{"key": -1}]}, db=db)["operationTime"]
+    assert raw.command({"find": ranged.name, "filter": {"key": 1}}, db=db)["ok"]
+    assert time_in(upper_mongod.admin.command("ping"))["clusterTime"] >= written
+
+
+def test_a_session_reads_its_own_writes_through_another_router(
+    client: Client, other_client: Client, ranged: Documents, raw: RawClient
+) -> None:
+    with client.start_session(causal_consistency=True) as writing:
+        for key in (-1, 1, -2):  # the upper shard is behind the lower one
+            ranged.insert_one({"key": key}, session=writing)
+            with other_client.start_session(causal_consistency=True) as reading:
+                assert writing.cluster_time is not None
+                assert writing.operation_time is not None
+                assert writing.cluster_time["signature"]["keyId"]
+                reading.advance_cluster_time(writing.cluster_time)
+                reading.advance_operation_time(writing.operation_time)
+                there = other_client[ranged.database.name][ranged.name]
+                assert there.find_one({"key": key}, session=reading) is not None
+                assert there.count_documents({"key": {"$gte": 1}}, session=reading) == (key != -1)
