@@ -81,7 +81,8 @@ class CatalogClient:
             CommandError: HostUnreachable, or the config server's error.
         """
         try:
-            reply = await self.client.command(db, command, is_idempotent=is_idempotent)
+            gossip = {name: time for name, time in self.clock.gossip().items() if name not in command}
+            reply = await self.client.command(db, {**command, **gossip}, is_idempotent=is_idempotent)
         except BackendError as error:
             raise _unreachable(error) from error
         observe_command(self.clock, reply)
@@ -95,7 +96,7 @@ class CatalogClient:
             logger.warning("Could not reach the config servers", error=str(error))
 
     async def _find(self, read: CatalogRead, as_of: int) -> list[bytes]:
-        bounded = read_after(read, max(self.clock.time.config_time, as_of), int(self._read_seconds_max * 1000))
+        bounded = read_after(read, self.clock.time, int(self._read_seconds_max * 1000), as_of=as_of)
         try:
             return await self.client.find_raw(*bounded, on_reply=partial(observe_read, self.clock))
         except CommandError as error:

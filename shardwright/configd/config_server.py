@@ -1,12 +1,14 @@
 """The state of a config daemon: its mongod, and the term while that is primary."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import trio
 
 from shardwright.configd.catalog.catalog import Catalog
 from shardwright.configd.catalog.changelog import ChangeLog
+from shardwright.configd.catalog.gossip import gossip
 from shardwright.configd.catalog.initialization import initialize_catalog
 from shardwright.configd.primary.primary import Primary
 from shardwright.configd.shards.shard_clients import ShardClients, handshake
@@ -99,7 +101,8 @@ class ConfigServer:
                     logger.error("Could not initialize the catalog", term=term, error=str(error))
                 # If the step-down fails, this term continues; otherwise it ends, and this task is cancelled.
                 await backoff.pause()
-        catalog, shards = Catalog(self.sidecar.mongod, cluster_id, self._conflicts), ShardClients(nursery, self.pools)
+        catalog = Catalog(self.sidecar.mongod, cluster_id, self._conflicts)
+        shards = ShardClients(nursery, self.pools, partial(gossip, self.sidecar.mongod))
         shard_hosts = ShardHosts(catalog, shards, nursery)
         nursery.start_soon(shard_hosts.follow_all)
         self.primary = Primary(

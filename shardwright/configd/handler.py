@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from shardwright.configd.catalog.config_time import config_time
+from shardwright.configd.catalog.gossip import gossip
 from shardwright.configd.commands.command_registry import COMMANDS
 from shardwright.configd.config_server import ConfigServer
 from shardwright.configd.dispatcher import is_config_command, run_config_command
@@ -11,6 +11,7 @@ from shardwright.daemon.namespaces import namespace_of
 from shardwright.daemon.sidecar.handler import SidecarHandler
 from shardwright.daemon.sidecar.log_rotation import LOG_ROTATE, rotate_both_logs
 from shardwright.daemon.sidecar.upstream import Upstream
+from shardwright.sharding.clock import CLUSTER_TIME
 from shardwright.wire.error_codes import Category, has_category
 from shardwright.wire.errors import CommandError
 from shardwright.wire.hello import HELLO_NAMES
@@ -79,5 +80,5 @@ class ConfigHandler(SidecarHandler):
             version = self._server.sidecar.mirror.version.document()
             extra = {**error.extra, "topologyVersion": version}
             raise CommandError(error.code, error.message, labels=error.labels, extra=extra) from error
-        reply.update(await config_time(self._server.sidecar.mongod))
+        reply.update(await gossip(self._server.sidecar.mongod, request.get(CLUSTER_TIME)))
         return reply_document(request.message.request_id, reply)

@@ -68,6 +68,11 @@ class VectorTime:
             max(self.topology_time, other.topology_time),
         )
 
+    @property
+    def components(self) -> tuple[int, int, int]:
+        """The three times."""
+        return self.cluster_time, self.config_time, self.topology_time
+
     def ordered(self) -> "VectorTime":
         """The reading with ClusterTime ≥ ConfigTime ≥ TopologyTime; the same object if it is one already.
 
@@ -96,6 +101,13 @@ class VectorTime:
         )
 
     @classmethod
+    def from_gossip(cls, reply: Mapping[str, Any]) -> "VectorTime":
+        """The times in the decoded reply of another node."""
+        cluster_time = reply.get("$clusterTime", {}).get("clusterTime")
+        named = (cluster_time, reply.get("$configTime"), reply.get("$topologyTime"))
+        return cls(*(0 if time is None else pack_timestamp(time) for time in named))
+
+    @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "VectorTime":
         """The times that a shard persisted in ``config.vectorClock``."""
         return cls(0, pack_timestamp(document["configTime"]), pack_timestamp(document["topologyTime"]))
@@ -107,6 +119,17 @@ class VectorTime:
             "configTime": unpack_timestamp(self.config_time),
             "topologyTime": unpack_timestamp(self.topology_time),
         }
+
+    def gossip(self) -> dict[str, Any]:
+        """The fields for messages to other nodes, without the times that are unknown."""
+        fields: dict[str, Any] = {}
+        if self.cluster_time:
+            fields["$clusterTime"] = signed_cluster_time(unpack_timestamp(self.cluster_time))
+        if self.config_time:
+            fields["$configTime"] = unpack_timestamp(self.config_time)
+        if self.topology_time:
+            fields["$topologyTime"] = unpack_timestamp(self.topology_time)
+        return fields
 
     def external_elements(self) -> bytes:
         """What clients get: ``$clusterTime``, ready for `rawbson.append`; nothing while the time is unknown."""
@@ -192,16 +215,8 @@ class VectorClock:
             request.overwrite(span[2] + 4, self._named_time)
 
     def gossip(self) -> dict[str, Any]:
-        """The fields for messages to other nodes, of one reading, without those that are unknown."""
-        time = self._time
-        fields: dict[str, Any] = {}
-        if time.cluster_time:
-            fields["$clusterTime"] = signed_cluster_time(unpack_timestamp(time.cluster_time))
-        if time.config_time:
-            fields["$configTime"] = unpack_timestamp(time.config_time)
-        if time.topology_time:
-            fields["$topologyTime"] = unpack_timestamp(time.topology_time)
-        return fields
+        """`VectorTime.gossip` of the present reading."""
+        return self._time.gossip()
 
 
 def with_cluster_time(frame: bytes, clock: VectorClock) -> bytes:

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import bson
@@ -10,6 +11,7 @@ import trio
 
 from shardwright.configd.catalog.catalog import Catalog
 from shardwright.configd.catalog.changelog import ChangeLog
+from shardwright.configd.catalog.gossip import gossip
 from shardwright.configd.catalog.initialization import initialize_catalog
 from shardwright.configd.catalog.transactions import Commands
 from shardwright.configd.dispatcher import run_config_command
@@ -109,7 +111,7 @@ async def in_process(
         nursery.start_soon(pools.run)
         mongod = FaultyMongod(local_mongod(pools, socket_path))
         cluster_id = await initialize_catalog(pools[socket_path])
-        catalog, shards = Catalog(mongod, cluster_id), ShardClients(nursery, pools)
+        catalog, shards = Catalog(mongod, cluster_id), ShardClients(nursery, pools, partial(gossip, mongod))
         primary = Primary(
             term=term,
             catalog=catalog,

@@ -15,7 +15,7 @@ from pymongo.read_preferences import Nearest
 from pymongo.write_concern import WriteConcern
 
 from shardwright.wire.error_codes import ErrorCode
-from tests.configd.catalog_user import CatalogUser
+from tests.configd.catalog_user import GOSSIP, CatalogUser
 from tests.configd.fake_shard import FakeShard, fake_shards
 from tests.shardd.mini_cluster import Set, replica_set
 
@@ -75,7 +75,7 @@ def test_a_move_request_is_repeated_by_the_next_primary(trio_set: Set) -> None:
             moved.set()
         repeated.result(30)
         first, second = donor.received("_shardsvrMoveRange")
-        gossip = ("$clusterTime", "lsid")
+        gossip = (*GOSSIP, "lsid")
         assert [{name: value for name, value in each.items() if name not in gossip} for each in (first, second)] == [
             {name: value for name, value in first.items() if name not in gossip}
         ] * 2

@@ -12,7 +12,7 @@ from pymongo.errors import OperationFailure
 
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from tests.configd.catalog_user import CatalogUser, Sharded
+from tests.configd.catalog_user import GOSSIP, CatalogUser, Sharded
 from tests.configd.fake_shard import FakeShard
 
 LOW, HIGH = MinKey(), MaxKey()
@@ -26,7 +26,7 @@ def sharded(catalog: CatalogUser, request: pytest.FixtureRequest) -> Sharded:
 
 def request_to(shard: FakeShard) -> dict[str, Any]:
     [received] = shard.received("_shardsvrMoveRange")
-    return {name: value for name, value in received.items() if name not in ("$db", "lsid", "$clusterTime")}
+    return {name: value for name, value in received.items() if name not in ("$db", "lsid", *GOSSIP)}
 
 
 def test_move_range_sends_the_donor_a_request(

@@ -1,7 +1,7 @@
 """Following the hosts of shards."""
 
 import logging
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import trio
@@ -25,10 +25,15 @@ class FakeCatalog:
         return [ShardEntry("bad", "set/"), ShardEntry("good", "rs/127.0.0.1:1")]
 
 
+async def no_gossip() -> dict[str, Any]:
+    await trio.lowlevel.checkpoint()
+    return {}
+
+
 def test_an_entry_without_hosts_does_not_end_the_term(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with trio.open_nursery() as nursery:
-            shards = ShardClients(nursery, ConnectionPools(dict))
+            shards = ShardClients(nursery, ConnectionPools(dict), no_gossip)
             hosts = ShardHosts(cast("Catalog", FakeCatalog()), shards, nursery)
             await hosts.follow_all()
             await trio.testing.wait_all_tasks_blocked()

@@ -10,7 +10,7 @@ from pymongo.errors import OperationFailure
 from tests.shardd.mini_cluster import MAJORITY, Client, MiniCluster
 
 transaction_numbers = count(1)
-_GOSSIP = ("$clusterTime", "$configTime", "operationTime", "electionId", "opTime")
+_GOSSIP = ("$clusterTime", "$configTime", "$topologyTime", "operationTime", "electionId", "opTime")
 
 
 class ShardedNamespace:

@@ -1,6 +1,6 @@
 """Commands from the config server to shards."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -29,9 +29,13 @@ class ShardClients:
     Args:
         nursery: the term's nursery, in which the sets are monitored.
         pools: the connections.
+        gossip: returns the times that go along with commands.
     """
 
-    def __init__(self, nursery: trio.Nursery, pools: ConnectionPools) -> None:
+    def __init__(
+        self, nursery: trio.Nursery, pools: ConnectionPools, gossip: Callable[[], Awaitable[Mapping[str, Any]]]
+    ) -> None:
+        self._gossip = gossip
         self._nursery = nursery
         self._pools = pools
         self._clients: dict[str, ReplicaSetClient] = {}
@@ -57,7 +61,7 @@ class ShardClients:
                 FailedToParse, its entry names no hosts.
         """
         try:
-            return await self.client(shard).command(db, command)
+            return await self.client(shard).command(db, {**command, **await self._gossip()})
         except BackendError as error:
             raise CommandError(ErrorCode.HostUnreachable, str(error)) from error
 

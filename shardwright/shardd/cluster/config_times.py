@@ -11,9 +11,8 @@ from typing import Any, Final
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.sharding.catalog.config_time import advance_config_time
-from shardwright.sharding.clock import CONFIG_TIME, VectorClock, VectorTime
+from shardwright.sharding.clock import VectorClock, VectorTime
 from shardwright.sharding.involved_namespaces import INVOLVED_NAMESPACES, received_versions
-from shardwright.sharding.timestamps import unpack_timestamp
 from shardwright.wire.rawbson import Span
 from shardwright.wire.request import Request
 
@@ -39,9 +38,9 @@ class ConfigTimes:
         self._durable = VectorTime()
 
     def observe(self, request: Request) -> None:
-        """Advance the clock to the config times in a request, unless they are in the future.
+        """Advance the clock to the times in a request, unless they are in the future.
 
-        Each of the involved namespaces has its own, as the router may have read them at different times.
+        Each of the involved namespaces has its own config time, as the router may have read them at different times.
 
         Raises:
             CommandError: TypeMismatch or FailedToParse.
@@ -53,17 +52,17 @@ class ConfigTimes:
                 self._observe(request.body, fields)
 
     def _observe(self, body: bytes, fields: Mapping[bytes, Span]) -> None:
-        span = fields.get(CONFIG_TIME)
-        if span is None:
-            return
-        config_time = VectorTime.from_message(body, {CONFIG_TIME: span}).config_time
-        if config_time >> 32 <= time() + AHEAD_SECONDS_MAX:
-            advance_config_time(self.clock, config_time)
+        limit = int(time() + AHEAD_SECONDS_MAX) << 32
+        seen = VectorTime.from_message(body, fields)
+        self.clock.advance(VectorTime(*(each if each < limit else 0 for each in seen.components)))
+
+    def observe_reply(self, reply: Mapping[str, Any]) -> None:
+        """Advance the clock to the times in the reply of another server, or of this shard's mongod."""
+        self.clock.advance(VectorTime.from_gossip(reply))
 
     def gossip(self) -> dict[str, Any]:
         """The fields for requests and replies between servers; empty while no time is known."""
-        config_time = self.clock.time.config_time
-        return {CONFIG_TIME.decode(): unpack_timestamp(config_time)} if config_time else {}
+        return self.clock.gossip()
 
     async def recover(self) -> None:
         """Advance the clock to the time that the former primary persisted.

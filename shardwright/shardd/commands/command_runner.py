@@ -1,5 +1,7 @@
 """Running one of the daemon's own commands: the checks before it, and the reply."""
 
+from typing import Any
+
 import bson
 import trio
 
@@ -57,11 +59,23 @@ async def _run(command: Command, shard: ShardComponents, request: Request) -> by
         if command.is_ddl:
             context.views.forget()
     if isinstance(body, RawReply):
-        rest = bson.encode({"ok": 1.0, **await gossip(context.mongod)})[4:-1]
+        rest = bson.encode({"ok": 1.0, **await _times(context)})[4:-1]
         return reply_of_elements(request.message.request_id, (*body.elements, rest))
     body.setdefault("ok", 1.0)
-    body.update(await gossip(context.mongod))
+    body.update(await _times(context))
     return reply(request.message.request_id, bson.encode(body))
+
+
+async def _times(context: ShardContext) -> dict[str, Any]:
+    """The times in the reply. mongod is given the newest cluster time first, so that none goes back.
+
+    Raises:
+        CommandError: InterruptedDueToReplStateChange, the term is over.
+    """
+    times = context.config_times
+    own = await gossip(context.mongod, times.clock.time.cluster_time)
+    times.observe_reply(own)
+    return {**times.gossip(), **own}
 
 
 async def check_database_version(context: ShardContext, request: Request) -> None:

@@ -18,9 +18,11 @@ async def send_to_shard(context: ShardContext, shard_id: str, db: str, command: 
     """
     client = await context.shard_client(shard_id)
     try:
-        return await client.command(db, {**command, **context.config_times.gossip()})
+        reply = await client.command(db, {**command, **context.config_times.gossip()})
     except BackendError as error:
         raise CommandError(ErrorCode.HostUnreachable, f"could not reach shard {shard_id}: {error}") from error
+    context.config_times.observe_reply(reply)
+    return reply
 
 
 async def send_to_shards(

@@ -3,19 +3,24 @@
 from typing import Any
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.sharding.clock import VectorTime
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 
 
-async def gossip(mongod: LocalMongod) -> dict[str, Any]:
+async def gossip(mongod: LocalMongod, known: int = 0) -> dict[str, Any]:
     """mongod's present ``$clusterTime`` and ``operationTime``.
+
+    Args:
+        mongod: the local mongod.
+        known: a packed cluster time that it is given first.
 
     Raises:
         CommandError: InterruptedDueToReplStateChange, the term for which this task works is over, so that what it has
             done may be rolled back.
     """
     try:
-        pong = await mongod.command("admin", {"ping": 1})
+        pong = await mongod.command("admin", {"ping": 1, **VectorTime(known).gossip()})
     except (BackendError, CommandError) as error:
         if isinstance(error, CommandError) and error.code == ErrorCode.InterruptedDueToReplStateChange:
             raise

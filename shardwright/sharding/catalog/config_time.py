@@ -9,27 +9,27 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from shardwright.sharding.catalog.reads import CatalogRead
-from shardwright.sharding.clock import CONFIG_TIME, VectorClock, VectorTime, signed_cluster_time
-from shardwright.sharding.timestamps import pack_timestamp, unpack_timestamp
+from shardwright.sharding.clock import CONFIG_TIME, VectorClock, VectorTime
+from shardwright.sharding.timestamps import unpack_timestamp
 from shardwright.wire import rawbson
 
 _OPERATION_TIME: Final = b"operationTime"
 
 
-def read_after(read: CatalogRead, config_time: int, milliseconds_max: int) -> CatalogRead:
-    """The read, made at or after a config time; a config server that has not reached it waits.
+def read_after(read: CatalogRead, time: VectorTime, milliseconds_max: int, *, as_of: int = 0) -> CatalogRead:
+    """The read, made at or after the known config time; a config server that has not reached it waits.
 
     Args:
         read: its read concern is majority or snapshot.
-        config_time: packed, see `pack_timestamp`; 0 if none is known.
+        time: the clock of the daemon that reads; it is gossiped.
         milliseconds_max: how long the config server may take in all.
+        as_of: a packed cluster time that the read must not be older than either.
     """
-    command = {**read.command, "maxTimeMS": milliseconds_max}
-    if config_time:
-        time = unpack_timestamp(config_time)
-        command["readConcern"] = {**command["readConcern"], "afterClusterTime": time}
-        # A server refuses to wait for a time later than any it has seen.
-        command["$clusterTime"] = signed_cluster_time(time)
+    after = max(time.config_time, as_of)
+    # A server refuses to wait for a time later than any it has seen.
+    command = {**read.command, "maxTimeMS": milliseconds_max, **time.joined(VectorTime(after)).gossip()}
+    if after:
+        command["readConcern"] = {**command["readConcern"], "afterClusterTime": unpack_timestamp(after)}
     return CatalogRead(read.db, command)
 
 
@@ -53,10 +53,8 @@ def observe_read(clock: VectorClock, body: bytes, fields: Mapping[bytes, rawbson
 
 
 def observe_command(clock: VectorClock, reply: Mapping[str, Any]) -> None:
-    """Advance to the config time in a config server's reply to a command, if it has one."""
-    time = reply.get(CONFIG_TIME.decode())
-    if time is not None:
-        advance_config_time(clock, pack_timestamp(time))
+    """Advance to the times in a config server's reply to a command, if it has any."""
+    clock.advance(VectorTime.from_gossip(reply))
 
 
 def advance_config_time(clock: VectorClock, config_time: int) -> None:

@@ -26,15 +26,24 @@ def after_reading(clock: VectorClock, reply: dict[str, Any]) -> VectorTime:
 
 
 def test_a_read_waits_for_the_known_time_and_tells_it_to_a_server_that_has_not_heard_of_it() -> None:
-    command = read_after(READ, PACKED, 500).command
+    command = read_after(READ, VectorTime(PACKED, PACKED, 5), 500).command
     assert command["readConcern"] == {"level": "majority", "afterClusterTime": TIME}
     assert command["$clusterTime"]["clusterTime"] == TIME
+    assert (command["$configTime"], command["$topologyTime"]) == (TIME, Timestamp(0, 5))
     assert command["maxTimeMS"] == 500
     assert READ.command["readConcern"] == {"level": "majority"}
 
 
 def test_while_no_time_is_known_a_read_is_only_bounded() -> None:
-    assert read_after(READ, 0, 500).command == {**READ.command, "maxTimeMS": 500}
+    assert read_after(READ, VectorTime(), 500).command == {**READ.command, "maxTimeMS": 500}
+
+
+def test_a_read_may_have_to_be_newer_than_the_config_time() -> None:
+    command = read_after(READ, VectorTime(PACKED, PACKED), 500, as_of=PACKED + 1).command
+    later = Timestamp(TIME.time, TIME.inc + 1)
+    assert command["readConcern"] == {"level": "majority", "afterClusterTime": later}
+    assert command["$clusterTime"]["clusterTime"] == later
+    assert command["$configTime"] == TIME
 
 
 @pytest.mark.parametrize(
