@@ -21,11 +21,14 @@ SECONDS: Final[Mapping[str, int]] = {
     "tests/migration/test_abort.py": 175,
     "tests/migration/test_many_moves.py": 167,
     "tests/deploy/test_directories.py": 99,
+    "tests/pymongo_suite/test_part_crud.py": 90,
     "tests/sharding/targeting/test_targeting_is_safe.py": 89,
     "tests/integration/test_failover.py": 86,
     "tests/test_examples.py": 80,
+    "tests/pymongo_suite/test_part_collections.py": 80,
     "tests/shardd/migration/donor/test_recovery.py": 67,
     "tests/migration/test_properties.py": 65,
+    "tests/pymongo_suite/test_part_sessions.py": 60,
     "tests/router/test_reads_without_a_shard.py": 60,
     "tests/shardd/operations/test_terms.py": 54,
     "tests/wire/test_rawbson.py": 54,
@@ -35,7 +38,8 @@ SECONDS: Final[Mapping[str, int]] = {
     "tests/shardd/ddl/test_resumed_changes.py": 52,
     "tests/shardd/operations/test_versioned_operations.py": 52,
     "tests/integration/test_faults.py": 51,
-    "tests/mongosh/test_scripts.py": 40,
+    "tests/mongosh/test_scripts.py": 50,
+    "tests/pymongo_suite/test_part_gridfs.py": 45,
 }
 """How long a file takes, for those of forty seconds and more; all others count as equally short."""
 

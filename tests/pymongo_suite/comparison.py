@@ -1,8 +1,6 @@
 """What a file's results on the two deployments say about the cluster."""
 
-import re
 from collections import Counter
-from collections.abc import Set
 from dataclasses import dataclass
 
 from tests.pymongo_suite.results import Outcome, Results
@@ -13,13 +11,13 @@ class Comparison:
     """The results of one file of the suite.
 
     Attributes:
-        excepted: the tests that are expected to fail on the cluster only; ``*`` stands for any text.
+        excepted: the tests that are expected to fail on the cluster only.
     """
 
     file: str
     on_replica_set: Results
     on_cluster: Results
-    excepted: Set[str]
+    excepted: frozenset[str]
 
     @property
     def lost(self) -> list[str]:
@@ -33,22 +31,16 @@ class Comparison:
     @property
     def unexpected(self) -> list[str]:
         """The lost tests that are no exceptions."""
-        return [test for test in self.lost if not any(matches(pattern, test) for pattern in self.excepted)]
+        return [test for test in self.lost if test not in self.excepted]
 
     @property
     def outdated(self) -> list[str]:
         """The exceptions that are none: of tests that pass, are skipped or do not exist, or that fail everywhere."""
-        lost = self.lost
-        return sorted(pattern for pattern in self.excepted if not any(matches(pattern, test) for test in lost))
+        return sorted(self.excepted.difference(self.lost))
 
     def counts(self) -> tuple[int, ...]:
         """How many tests passed, failed and were skipped on the replica set, and the same on the cluster."""
         return (*_counts(self.on_replica_set), *_counts(self.on_cluster))
-
-
-def matches(pattern: str, test: str) -> bool:
-    """Whether an exception is about a test."""
-    return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), test) is not None
 
 
 def _counts(results: Results) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ _ROW: Final = re.compile(r"\| `(?P<file>[\w/]+)\.py::(?P<test>[^`]+)` \| (?P<rea
 
 
 def read_exceptions(path: Path = EXCEPTIONS) -> dict[str, frozenset[str]]:
-    """The excepted tests of each file, with ``*`` for any text.
+    """The excepted tests of each file.
 
     Raises:
         ValueError: a line of the table names no test, or gives no reason.

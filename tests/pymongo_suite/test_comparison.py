@@ -50,13 +50,6 @@ def test_lost_are_tests_that_pass_on_the_replica_set_only() -> None:
     assert comparison.outdated == []
 
 
-def test_an_exception_may_be_about_several_tests() -> None:
-    plain = {"A.test_[1]": PASSED, "A.test_[2]": PASSED, "B.test_[1]": PASSED}
-    comparison = Comparison("test_cursor", plain, dict.fromkeys(plain, FAILED), frozenset({"A.*", "C.*"}))
-    assert comparison.unexpected == ["B.test_[1]"]
-    assert comparison.outdated == ["C.*"]
-
-
 @pytest.mark.parametrize("outcome", [PASSED, SKIPPED])
 def test_an_exception_that_does_not_fail_is_outdated(outcome: Outcome) -> None:
     comparison = Comparison("test_cursor", {"a": PASSED}, {"a": outcome}, frozenset({"a", "gone"}))

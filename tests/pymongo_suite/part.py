@@ -1,0 +1,29 @@
+"""The part of PyMongo's suite that every test run includes, on the cluster of that run.
+
+On a replica set all of its tests pass, so the results need not be compared with any others. Files whose tests depend on
+how long something takes, such as those of pools, monitoring and change streams, are left to ``make pymongo-suite``.
+"""
+
+from pathlib import Path
+
+from tests.local_cluster import RunningCluster
+from tests.pymongo_suite.comparison import Comparison
+from tests.pymongo_suite.exceptions import read_exceptions
+from tests.pymongo_suite.results import Outcome
+from tests.pymongo_suite.suite_run import SuiteRun
+
+
+def check_file(cluster: RunningCluster, reports: Path, file: str, passed_min: int) -> None:
+    """Run a file of the suite, in which only exceptions may fail.
+
+    Args:
+        cluster: where to run it.
+        reports: a folder for the report and the log.
+        file: one of `files`.
+        passed_min: how many tests have to pass at least; the others are skipped by the suite itself.
+    """
+    results = SuiteRun(cluster.address("router.0"), reports).run(file)
+    everywhere_else = dict.fromkeys(results, Outcome.PASSED)
+    comparison = Comparison(file, everywhere_else, results, read_exceptions().get(file, frozenset()))
+    assert (comparison.unexpected, comparison.outdated) == ([], []), f"see {reports / file}.log"
+    assert sum(outcome is Outcome.PASSED for outcome in results.values()) >= passed_min

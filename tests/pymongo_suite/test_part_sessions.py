@@ -1,0 +1,23 @@
+"""PyMongo's own tests of sessions, retried writes and concerns."""
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.local_cluster import RunningCluster
+from tests.pymongo_suite.part import check_file
+
+PASSED_MIN: Final = {
+    "test_causal_consistency": 17,
+    "test_command_monitoring": 32,
+    "test_read_write_concern_spec": 77,
+    "test_retryable_writes_unified": 72,
+    "test_session": 39,
+    "test_sessions_unified": 24,
+}
+
+
+@pytest.mark.parametrize("file", PASSED_MIN)
+def test_only_exceptions_fail(cluster: RunningCluster, tmp_path: Path, file: str) -> None:
+    check_file(cluster, tmp_path, file, PASSED_MIN[file])
