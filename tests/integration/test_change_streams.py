@@ -16,7 +16,7 @@ from pymongo.errors import OperationFailure
 
 from tests.fail_points import fail_point
 from tests.integration.routers import extra_router
-from tests.integration.sharded import LOWER, SPLIT_AT, UPPER, Document, Documents
+from tests.integration.sharded import LOWER, SPLIT_AT, UPPER, Document, Documents, shard_by_range
 from tests.integration.waiting import eventually
 from tests.local_cluster import Client, RunningCluster
 
@@ -181,6 +181,68 @@ def test_a_dropped_database_ends_its_stream_once(client: Client, placed: Documen
         assert not stream.alive
         assert [event["operationType"] for event in take(of_all, 2)] == ["drop", "dropDatabase"]
         assert of_all.try_next() is None
+
+
+def test_a_database_that_was_created_again_on_another_shard(client: Client, placed: Documents) -> None:
+    database = placed.database
+    insert(placed, *BOTH)
+    database.plain.insert_one({"_id": 1})
+    with database.watch(max_await_time_ms=500) as stream, database.plain.watch(max_await_time_ms=500) as of_plain:
+        tokens = stream.resume_token, of_plain.resume_token
+    client.drop_database(database.name)
+    client.admin.command("enableSharding", database.name, primaryShard=UPPER)
+    database.plain.insert_one({"_id": 2})
+    with database.watch(resume_after=tokens[0], max_await_time_ms=500) as resumed:
+        kinds = [event["operationType"] for event in take(resumed, 4)]
+    assert kinds == ["drop", "drop", "dropDatabase", "invalidate"]
+    with database.plain.watch(resume_after=tokens[1], max_await_time_ms=500) as resumed:
+        assert [event["operationType"] for event in take(resumed, 2)] == ["drop", "invalidate"]
+
+
+def test_a_collection_that_was_created_again(placed: Documents) -> None:
+    with placed.database.watch(max_await_time_ms=500) as stream:
+        token = stream.resume_token
+    placed.insert_one({"_id": 1, "key": 1, "other": 1})
+    placed.update_one({"key": 1}, {"$set": {"x": 1}})
+    placed.drop()
+    shard_by_range(placed.database, placed.name, key="other").insert_one({"_id": 1, "key": 1, "other": 1})
+    with placed.database.watch(resume_after=token, full_document="updateLookup", max_await_time_ms=500) as resumed:
+        inserted, updated, _, again = take(resumed, 4)
+    assert inserted["documentKey"] == {"_id": 1}, "the key of the present collection is another one"
+    assert again["documentKey"] == {"other": 1, "_id": 1}
+    assert updated["fullDocument"] is None
+
+
+def test_a_token_in_small_letters(placed: Documents) -> None:
+    insert(placed, *BOTH)
+    with placed.watch(max_await_time_ms=500) as stream:
+        insert(placed, 4, 5)
+        first, second = take(stream, 2)
+    with placed.watch(resume_after={"_data": first["_id"]["_data"].lower()}, max_await_time_ms=500) as resumed:
+        assert take(resumed, 1) == [second]
+
+
+def test_malformed_tokens(placed: Documents) -> None:
+    """With the codes of a mongod."""
+    with placed.watch(max_await_time_ms=500) as stream:
+        insert(placed, 1)
+        (event,) = take(stream, 1)
+    data = event["_id"]["_data"]
+    malformed = [(data[:18], 50796), (data[:20], 15), (data[:28], 50793), (data[:-1], 9), (f"{data}\0", 9)]
+    for token, code in malformed:
+        with pytest.raises(OperationFailure) as raised:
+            placed.watch(resume_after={"_data": token})
+        assert raised.value.code == code, token
+
+
+def test_a_start_in_the_future_advances_no_clock(client: Client, placed: Documents) -> None:
+    hour_later = Timestamp(_now(client).time + 3600, 1)
+    with placed.watch(start_at_operation_time=hour_later, max_await_time_ms=100) as stream:
+        for _ in range(3):
+            assert stream.try_next() is None
+        insert(placed, 1)
+        assert stream.try_next() is None
+    assert _now(client) < hour_later
 
 
 def test_a_renamed_collection(database: Database[Document]) -> None:

@@ -35,6 +35,8 @@ def _story(deployment: Deployment, namespace: str) -> list[Document]:
         change["clientAddr"] = "local" if address in ("127.0.0.1", "anonymous unix socket") else address
         # How many documents were moved.
         change["details"].pop("counts", None)
+        # The incarnation of a database that is dropped.
+        change["details"].pop("databaseVersion", None)
         # A genuine server writes the entries of one commit at once, with the same time.
         change["_id"] = change["_id"].rpartition("-")[2]
     return changes

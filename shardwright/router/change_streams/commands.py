@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import bson
-from bson.timestamp import Timestamp
+from bson.binary import Binary
 
 from shardwright.router.change_streams.client_stages import applied_to
+from shardwright.router.change_streams.tokens import ResumeToken
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.cursors.remote import RemoteCursor
 from shardwright.router.operations.cursor_opening import open_on_shards
@@ -29,6 +30,8 @@ from shardwright.wire.transport.client_connection import ClientConnection
 _EVALUATED_BYTES_MAX: Final = 4 * 1024 * 1024
 """How much of events goes into one command; one event may be larger."""
 
+_COLLECTION_IS_GONE: Final = (ErrorCode.NamespaceNotFound, ErrorCode.CollectionUUIDMismatch)
+
 _SIMPLE: Final = {"locale": "simple"}
 
 
@@ -46,8 +49,13 @@ class Commands:
         self._client = client
         self._variables = variables
 
-    async def find(self, namespace: str, key: bytes, time: Timestamp) -> bytes | None:
-        """A document by its raw ``documentKey``, as a majority has it at a cluster time or later; None if it is gone.
+    async def find(self, namespace: str, key: bytes, token: ResumeToken) -> bytes | None:
+        """A document as a majority has it at the time of an event or later; None if it, or its collection, is gone.
+
+        Args:
+            namespace: of the collection.
+            key: its raw ``documentKey``.
+            token: of the event, which identifies the collection: there may be another one of that name now.
 
         Raises:
             CommandError: a shard failed.
@@ -59,10 +67,12 @@ class Commands:
             "collation": _SIMPLE,
             "singleBatch": True,
             "batchSize": 1,
-            "readConcern": {"level": "majority", "afterClusterTime": time},
-            "$clusterTime": signed_cluster_time(time),
+            "readConcern": {"level": "majority", "afterClusterTime": token.time},
+            "$clusterTime": signed_cluster_time(token.time),
             "$db": db,
         }
+        if token.collection_uuid is not None:
+            command["collectionUUID"] = Binary.from_uuid(token.collection_uuid)
         operation = Operation(self._context, self._client, _request(bson.encode(command)))
 
         async def attempt(routing: CollectionRouting) -> list[ShardReply]:
@@ -74,7 +84,7 @@ class Commands:
         try:
             replies = await with_routing(operation, namespace, attempt)
         except CommandError as error:
-            if error.code != ErrorCode.NamespaceNotFound:
+            if error.code not in _COLLECTION_IS_GONE:
                 raise
             return None
         found = [document for reply in replies for document in CursorReply.of(reply).documents()]

@@ -63,7 +63,7 @@ class EventView:
         documents = [event.document for event in events]
         if self._images is not None:
             documents = await self._with_images(self._images, events)
-        return [await self._with_shard_key(document) for document in documents]
+        return [await self._with_shard_key(event, each) for event, each in zip(events, documents, strict=True)]
 
     async def _with_images(self, images: Images, events: Sequence[Event]) -> list[bytes]:
         documents: dict[int, bytes] = {}
@@ -84,14 +84,17 @@ class EventView:
             raise failures[0]
         return [documents[number] for number in range(len(events))]
 
-    async def _with_shard_key(self, event: bytes) -> bytes:
-        namespace = namespace_of(event)
-        if not namespace or b"documentKey\0" not in event:
-            return event
+    async def _with_shard_key(self, event: Event, document: bytes) -> bytes:
+        namespace = namespace_of(document)
+        if not namespace or b"documentKey\0" not in document:
+            return document
         routing = await self._routing.find(namespace)
         if routing is None or routing.table is None:
-            return event
-        return with_shard_key(event, routing.table.collection.key_pattern)
+            return document
+        collection = routing.table.collection
+        # A collection of that name which was dropped may have had another shard key.
+        is_present = event.token.collection_uuid == collection.uuid
+        return with_shard_key(document, collection.key_pattern) if is_present else document
 
 
 def _token(tokens: Iterator[ResumeToken], first: ResumeToken, result: bytes) -> ResumeToken:

@@ -85,7 +85,7 @@ class Images:
         namespace = namespace_of(event.document)
         if key is None or key[0] != OBJECT or not namespace:
             return None
-        return await self._commands.find(namespace, event.document[key[2] : key[3]], event.token.time)
+        return await self._commands.find(namespace, event.document[key[2] : key[3]], event.token)
 
 
 def _element(name: str, document: bytes | None) -> bytes:

@@ -46,7 +46,8 @@ async def open_change_stream(operation: Operation, pipeline: Pipeline, namespace
             raise CommandError(ErrorCode.FailedToParse, "the $changeStream stage must be specified as an object")
         opening = GetMore(operation.request, operation.client, batch_size=batch_size(operation.request))
         stages = ClientStages.of(pipeline.stages[1:], needs_images=specification.needs_images)
-        if not stages.run_on_shards:
+        # The shards' streams begin with the event after which the client resumes, so they do not get its token.
+        if not stages.run_on_shards or specification.must_be_found is not None:
             await _check(operation)
         cursor = await _open(operation, specification, stages, namespace)
         return await _answer(operation, cursor, opening, reads=specification.has_start)
@@ -80,7 +81,7 @@ async def _open(
     commands = Commands(context, operation.client, raw_elements(request, _VARIABLES))
     images = Images(specification, commands) if specification.needs_images else None
     view = EventView(images, stages, commands, context.routing)
-    owner = CatalogOwner(context.catalog, context.routing)
+    owner = CatalogOwner(context.catalog)
     return ChangeStreamCursor(streams, owner, view, namespace, start, specification.must_be_found, context.clock)
 
 
@@ -112,7 +113,7 @@ async def _answer(operation: Operation, cursor: ChangeStreamCursor, opening: Get
 
 
 async def _check(operation: Operation) -> None:
-    """Have a mongod check the whole pipeline, of which the shards' streams get only a part.
+    """Have a mongod check the whole pipeline and the token in it, of which the shards' streams get only a part.
 
     Raises:
         CommandError: it refused it; or the shard failed.

@@ -133,6 +133,9 @@ class ShardStreams:
         Raises:
             CommandError: a new shard failed.
         """
+        start = self._command.specification.start_time
+        if start is not None and pack_timestamp(start) > self._context.clock.time.cluster_time:
+            return  # no shard has reached the future yet, and nor may the config servers for that client
         wanted = self.merger.newest_promise
         async with self._topology:
             if not self.merger.is_behind(TOPOLOGY, wanted):

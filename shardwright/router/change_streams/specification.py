@@ -82,6 +82,11 @@ class Specification:
         """Whether events carry documents that the router has to look up."""
         return self.full_document != Image.DEFAULT or self.before_change != Image.OFF
 
+    @property
+    def start_time(self) -> Timestamp | None:
+        """The cluster time from which the client wants events; None if it does not say."""
+        return self.start_at if self.resume_after is None else self.resume_after.time
+
     def starting_at(self, time: Timestamp) -> bytes:
         """The raw stage that starts at a cluster time, instead of where the client asked for."""
         return self._stage({_START_AT.decode(): time})

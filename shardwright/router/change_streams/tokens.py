@@ -8,6 +8,7 @@ sorts before all events of that time.
 import re
 from dataclasses import dataclass, field
 from typing import Final
+from uuid import UUID
 
 import bson
 from bson.timestamp import Timestamp
@@ -27,9 +28,14 @@ _EVENT: Final = "2B022C0100"
 _ZERO: Final = "29"
 _BYTES_OF_NUMBER: Final = 0x2A
 _TRUE: Final = "6F"
+_BOOLEAN_DIGITS: Final = 2
+
+_UUID: Final = "5A1004"
+"""Binary data of 16 bytes and subtype 4."""
+_UUID_DIGITS: Final = 32
 
 _TIME_DIGITS: Final = 16
-_BEGINS_WITH_TIME: Final = re.compile("82[0-9A-F]{16}").match
+_BEGINS_WITH_TIME: Final = re.compile("82[0-9A-F]{16,}").fullmatch
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -37,7 +43,7 @@ class ResumeToken:
     """One token; tokens compare as the events that they belong to.
 
     Attributes:
-        data: the hex string that they are sorted by.
+        data: the hex string that they are sorted by, in capitals.
         raw: the whole document, for clients and shards.
     """
 
@@ -50,7 +56,7 @@ class ResumeToken:
         span = find(document, _DATA)
         if span is None or span[0] != STRING:
             return None
-        data = str(decode_value(document, span))
+        data = str(decode_value(document, span)).upper()  # mongod reads digits in either case and writes capitals
         return cls(data, document) if _BEGINS_WITH_TIME(data) else None
 
     @classmethod
@@ -85,13 +91,25 @@ class ResumeToken:
     @property
     def is_of_invalidation(self) -> bool:
         """Whether it is the token of an event that ended its stream."""
+        return self._after_number.startswith(_TRUE)
+
+    @property
+    def collection_uuid(self) -> UUID | None:
+        """The collection that the event is about; None if it is not about one."""
+        rest = self._after_number[_BOOLEAN_DIGITS:]
+        digits = rest[len(_UUID) : len(_UUID) + _UUID_DIGITS]
+        return UUID(digits) if rest.startswith(_UUID) and len(digits) == _UUID_DIGITS else None
+
+    @property
+    def _after_number(self) -> str:
+        """What follows the number of the operation in its transaction; empty if it is not the token of an event."""
         rest = self.data[len(_TIMESTAMP_MARK) + _TIME_DIGITS :]
         if not rest.startswith(_EVENT):
-            return False
-        # The number of the operation in its transaction: the type says how many bytes of two digits follow.
+            return ""
+        # The type of the number says how many bytes of two digits follow.
         kind = rest[len(_EVENT) : len(_EVENT) + 2]
         digits = 0 if kind == _ZERO else 2 * max(int(kind or "0", 16) - _BYTES_OF_NUMBER, 0)
-        return rest.startswith(_TRUE, len(_EVENT) + 2 + digits)
+        return rest[len(_EVENT) + 2 + digits :]
 
 
 def after(time: Timestamp) -> Timestamp:

@@ -22,7 +22,7 @@ from shardwright.shardd.metadata.recovery_gate import RecoveryGate
 from shardwright.shardd.orphans.range_deletion_tasks import RangeDeletionTasks
 from shardwright.sharding.catalog.reads import read_database, read_routing
 from shardwright.sharding.routing_table import RoutingTable
-from shardwright.sharding.timestamps import unpack_timestamp
+from shardwright.sharding.timestamps import pack_timestamp, unpack_timestamp
 from shardwright.wire.errors import BackendError
 from shardwright.wire.logger import get_logger
 
@@ -86,7 +86,7 @@ class MetadataRefresher:
         # A refresh that began in another role is not joined: it may wait for a member that waits for this one.
         self._flights: SingleFlight[tuple[str, str, int | None], None] = SingleFlight(nursery)
         self._counter = counter
-        self._placed_at = 0
+        self._advanced_to = 0
 
     async def refresh_collection(self, state: NamespaceState) -> None:
         """Refresh a namespace, or join the refresh under way.
@@ -121,7 +121,9 @@ class MetadataRefresher:
             generation, term = state.generation, self._sources.term
             table = await self._read_collection(state)
             if table is not None:
-                await self._advance_to_placement(table)
+                # A write that this shard takes as the new owner must not have an earlier time than the placement: a
+                # snapshot at such a time is read from the former owner.
+                await self._advance_to(table.newest_valid_after)
             if state.generation == generation and self._sources.term == term:
                 break
         if term is not None:
@@ -141,16 +143,11 @@ class MetadataRefresher:
         catalog = await self._sources.catalog()
         return await catalog.read(read_routing(namespace, known))
 
-    async def _advance_to_placement(self, table: RoutingTable) -> None:
-        """Advance mongod's clock to the time from which the placement is valid.
-
-        A write that this shard takes as the new owner must not have an earlier time: a snapshot at such a time is read
-        from the former owner.
-        """
-        placed_at = table.newest_valid_after
-        if placed_at > self._placed_at and self._sources.is_primary:
-            await self._sources.advance_cluster_time(unpack_timestamp(placed_at))
-            self._placed_at = placed_at
+    async def _advance_to(self, time: int) -> None:
+        """Advance the clock of a primary's mongod to a packed cluster time, at which something became valid."""
+        if time > self._advanced_to and self._sources.is_primary:
+            await self._sources.advance_cluster_time(unpack_timestamp(time))
+            self._advanced_to = time
 
     async def _refresh_database(self, state: DatabaseState) -> None:
         self._counter.add("database")
@@ -160,6 +157,9 @@ class MetadataRefresher:
                 await self._sources.recovery_gate.wait_open()
                 catalog = await self._sources.catalog()
                 entry = await catalog.read(read_database(state.name))
+                if entry is not None:
+                    # Change streams tell by the time which database of that name an event is about.
+                    await self._advance_to(pack_timestamp(entry.version.timestamp))
             else:
                 after = await self._flush_on_primary({"_flushDatabaseCacheUpdates": state.name})
                 entry = await self._store.load_database(state.name, after)

@@ -106,14 +106,16 @@ class FakeCluster:
         """A shard joins."""
         self.shards[name] = FakeShard(name)
 
-    async def open_streams(self, start: int) -> ShardStreams:
-        """Streams on the present shards."""
-        context = SimpleNamespace(sender=self, shards=self, cursors=self, oplogs=OplogAdvancer(cast("Any", self)))
-        stage: dict[str, Any] = {"$changeStream": {}}
+    async def open_streams(self, start: int, shards_as_of: int | None = None) -> ShardStreams:
+        """Streams on the present shards, whose list was read as of the start or of another time."""
+        oplogs = OplogAdvancer(cast("Any", self))
+        context = SimpleNamespace(sender=self, shards=self, cursors=self, oplogs=oplogs, clock=self.clock)
+        stage: dict[str, Any] = {"$changeStream": {"startAtOperationTime": Timestamp(1, start)}}
         specification = Specification.parse(pipeline_of(stage).stages[0])
         assert specification is not None
         command = ShardCommand.of(request({"aggregate": "c", "pipeline": [stage]}), specification, (), PRIMARY)
-        streams = ShardStreams(cast("Any", context), command, Timestamp(1, start))
+        as_of = start if shards_as_of is None else shards_as_of
+        streams = ShardStreams(cast("Any", context), command, Timestamp(1, as_of))
         frame = command.frame(specification.starting_at(Timestamp(1, start)), b"")
         for name in self.shards:
             streams.adopt(await self.send(name, frame))
@@ -126,6 +128,7 @@ class FakeCluster:
         await trio.sleep(0.001)
         shard = self.config if shard_id == "config" else self.shards[shard_id]
         answer = await shard.answer(bson.decode(OpMsg(frame).body))
+        self.clock.observe_cluster_time(pack_timestamp(Timestamp(1, shard.oplog[-1][0])))
         return ShardReply(shard_id, f"{shard_id}:1", op_msg(bson.encode(answer), request_id=1))
 
     async def ask(self, shard_id: str, address: str, frame: bytes) -> object:

@@ -116,6 +116,17 @@ def test_a_new_shard_is_noticed_before_a_later_event_is_returned() -> None:
     run(check)
 
 
+def test_a_start_in_the_future_advances_no_clock() -> None:
+    async def check() -> None:
+        cluster = FakeCluster("a", "b")
+        streams = await cluster.open_streams(1000, shards_as_of=1)
+        for _ in range(3):
+            await streams.read(get_more(), QUIET_MS - 1, mark(1000))
+        assert [len(shard.oplog) for shard in (*cluster.shards.values(), cluster.config)] == [1, 1, 1]
+
+    run(check)
+
+
 steps = st.lists(
     st.one_of(st.tuples(st.just("write"), st.integers(0, 9)), st.sampled_from([("read", 0), ("add", 0)])), max_size=40
 )

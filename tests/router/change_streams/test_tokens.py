@@ -1,5 +1,7 @@
 """Resume tokens, seen on a mongod."""
 
+from uuid import UUID
+
 import bson
 import pytest
 from bson.timestamp import Timestamp
@@ -41,6 +43,22 @@ def test_the_token_of_an_event(data: str) -> None:
     assert ResumeToken.high_water_mark(parsed.time) < parsed < ResumeToken.high_water_mark(after(parsed.time))
 
 
+@pytest.mark.parametrize(
+    ("data", "uuid"),
+    [
+        *((data, "ec86af65-b89a-489d-b400-94343625336b") for data in (INSERT, SECOND_IN_TRANSACTION, DROP, INVALIDATE)),
+        *((data, None) for data in (DATABASE_INVALIDATE, QUIET)),
+    ],
+)
+def test_the_collection_of_a_token(data: str, uuid: str | None) -> None:
+    assert token(data).collection_uuid == (None if uuid is None else UUID(uuid))
+
+
+def test_a_token_in_small_letters() -> None:
+    assert token(INVALIDATE.lower()) == token(INVALIDATE)
+    assert token(INVALIDATE.lower()).is_of_invalidation
+
+
 @given(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 2))
 def test_the_time_of_a_mark(seconds: int, increment: int) -> None:
     time = Timestamp(seconds, increment)
@@ -48,7 +66,10 @@ def test_the_time_of_a_mark(seconds: int, increment: int) -> None:
     assert ResumeToken.high_water_mark(time) < ResumeToken.high_water_mark(after(time))
 
 
-@pytest.mark.parametrize("document", [{}, {"_data": 5}, {"_data": ""}, {"_data": "82"}, {"_data": "82xx" + "0" * 14}])
+@pytest.mark.parametrize(
+    "document",
+    [{}, {"_data": 5}, {"_data": ""}, {"_data": "82"}, {"_data": "82xx" + "0" * 14}, {"_data": f"{INSERT}x"}],
+)
 def test_what_is_no_token(document: dict[str, object]) -> None:
     assert ResumeToken.parse(bson.encode(document)) is None
     with pytest.raises(RemoteProtocolError):

@@ -27,7 +27,9 @@ class DropDatabase(Coordinator):
         await self.enter_phase(DROP)
         if await self._is_dropped():
             return {"dropped": db}
-        await log_change(context, "dropDatabase.start", db)
+        version = {"databaseVersion": self.arguments["databaseVersion"]}
+        # The version is an addition of ours: change streams look up which shard was primary at the time of an event.
+        await log_change(context, "dropDatabase.start", db, version)
         self.must_finish = True
         for collection in await self._sharded_collections():
             async with dropped_everywhere(self, collection.namespace, collection.uuid):
@@ -36,9 +38,11 @@ class DropDatabase(Coordinator):
         async with database_closed(context, db, {"command": "dropDatabase", "db": db}):
             # This shard first: the database exists as long as its primary shard has collections.
             await drop_database_here(context, db, is_primary_shard=True)
-            version = {"databaseVersion": self.arguments["databaseVersion"]}
             participate = {"_shardsvrDropDatabaseParticipant": 1, **version, **self.session}
-            await send_to_other_shards(context, db, participate)
+            replies = await send_to_other_shards(context, db, participate)
+            times = [reply["$clusterTime"] for reply in replies.values() if "$clusterTime" in reply]
+            # The next database of that name will have a timestamp after the last event of this one, on every shard.
+            await context.placement_time(max(times, key=lambda each: each["clusterTime"], default=None))
             catalog = await context.catalog()
             await catalog.commit({"_configsvrCommitDropDatabase": db, **version})
         await log_change(context, "dropDatabase", db)
