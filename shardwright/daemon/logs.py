@@ -163,12 +163,6 @@ def set_level(level: str) -> None:
     logging.getLogger().setLevel(LEVELS[level])
 
 
-def warn_at_startup(message: str) -> None:
-    """Log a warning that clients see when they connect (``getLog: "startupWarnings"``)."""
-    get_logger("daemon.startup").warning(message)
-    recent.add_startup_warning(timestamp(datetime.now(UTC).timestamp()), message)
-
-
 def timestamp(seconds: float) -> str:
     """POSIX seconds as ISO 8601 in UTC with milliseconds: ``2026-01-31T12:00:00.000Z``."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -260,3 +260,24 @@ def _parse_number(text: str) -> int | None:
     if len(text.lstrip("0")) >= len(str(_NUMBER_MAX)):
         raise ValueError(f"not below {_NUMBER_MAX}")
     return int(text)
+
+
+def add_parameter_option(
+    parser: argparse.ArgumentParser, parse: Callable[[str], tuple[str, object]], description: str
+) -> None:
+    """Add ``--set-parameter``, which may be given several times; ``parameters`` has the pairs of names and values.
+
+    Args:
+        parser: of a daemon that has server parameters.
+        parse: the name and the value in ``NAME=VALUE``; raises ValueError with a message for the user.
+        description: the option's help.
+    """
+    parser.add_argument(
+        "--set-parameter",
+        dest="parameters",
+        type=argument(parse),
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help=description,
+    )

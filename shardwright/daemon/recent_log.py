@@ -1,6 +1,5 @@
 """The newest lines of the log, kept in memory for the ``getLog`` command."""
 
-import json
 from collections import deque
 from dataclasses import dataclass
 from typing import Final
@@ -22,13 +21,12 @@ class LogExcerpt:
 
 
 class RecentLog:
-    """Two ring buffers of lines: all lines, and startup warnings."""
+    """A ring buffer of lines; there are no warnings at startup."""
 
-    __slots__ = ("_lines", "_startup_warnings", "_total")
+    __slots__ = ("_lines", "_total")
 
     def __init__(self) -> None:
         self._lines: deque[str] = deque(maxlen=LINES_MAX)
-        self._startup_warnings: deque[str] = deque(maxlen=LINES_MAX)
         self._total = 0
 
     def add(self, line: str) -> None:
@@ -36,20 +34,8 @@ class RecentLog:
         self._total += 1
         self._lines.append(line)
 
-    def add_startup_warning(self, timestamp: str, sentence: str) -> None:
-        """Add a startup warning in mongod's log format, since shells read ``t.$date`` and ``msg`` from it."""
-        line = {
-            "t": {"$date": timestamp},
-            "s": "W",
-            "c": "CONTROL",
-            "ctx": "main",
-            "msg": sentence,
-            "tags": ["startupWarnings"],
-        }
-        self._startup_warnings.append(json.dumps(line, ensure_ascii=False))
-
     def clear(self) -> None:
-        """Forget all lines except startup warnings."""
+        """Forget all lines."""
         self._lines.clear()
 
     def excerpt(self, name: str) -> LogExcerpt:
@@ -61,5 +47,5 @@ class RecentLog:
         if name == "global":
             return LogExcerpt(self._total, tuple(self._lines))
         if name == "startupWarnings":
-            return LogExcerpt(len(self._startup_warnings), tuple(self._startup_warnings))
+            return LogExcerpt(0, ())
         raise CommandError(ErrorCode.OperationFailed, f"No log named '{name}'")

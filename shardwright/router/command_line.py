@@ -9,6 +9,7 @@ from shardwright.config_servers.catalog_client import READ_SECONDS_MAX
 from shardwright.daemon.logs import reopen_logs, rotate_logs
 from shardwright.daemon.options import (
     add_daemon_options,
+    add_parameter_option,
     argument,
     known_address,
     parse_replica_set,
@@ -74,14 +75,6 @@ def argument_parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="how long the config servers have to answer a read of the catalog (default: %(default)g)",
     )
-    parser.add_argument(
-        "--set-parameter",
-        dest="parameters",
-        type=argument(parse_parameter),
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="start with this server parameter, for example enableTestCommands=1",
-    )
+    add_parameter_option(parser, parse_parameter, "start with this server parameter, for example enableTestCommands=1")
     add_worker_options(parser)
     return parser

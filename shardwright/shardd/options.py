@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardwright.daemon.options import argument
+from shardwright.daemon.options import add_parameter_option
 from shardwright.daemon.sidecar.options import SidecarOptions, add_sidecar_options
 from shardwright.shardd.commands.server_parameters import PARAMETERS, parse_parameter
 
@@ -30,12 +30,4 @@ class ShardOptions(SidecarOptions):
 def add_shard_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a sidecar and ``--set-parameter``."""
     add_sidecar_options(parser)
-    parser.add_argument(
-        "--set-parameter",
-        dest="parameters",
-        type=argument(parse_parameter),
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help=f"initial value of a server parameter: {', '.join(PARAMETERS)}",
-    )
+    add_parameter_option(parser, parse_parameter, f"initial value of a server parameter: {', '.join(PARAMETERS)}")

@@ -15,9 +15,7 @@ from shardwright.daemon.logs import (
     LogSink,
     configure_logs,
     log_uncaught_exceptions,
-    recent,
     set_level,
-    warn_at_startup,
 )
 from shardwright.daemon.recent_log import LINES_MAX, RecentLog
 from shardwright.wire.error_codes import ErrorCode
@@ -181,13 +179,10 @@ def test_recent_log_keeps_the_last_lines_and_counts_all() -> None:
     assert (len(excerpt.lines), excerpt.lines[0], excerpt.lines[-1]) == (LINES_MAX, "10", str(LINES_MAX + 9))
 
 
-def test_startup_warnings_have_the_form_that_shells_read(log_path: Path) -> None:
-    warn_at_startup("Access control is not enabled")
-    warning = json.loads(recent.excerpt("startupWarnings").lines[-1])
-    assert warning["msg"] == "Access control is not enabled"
-    assert warning["t"]["$date"].endswith("Z")
-    assert lines_of(log_path)[0]["msg"] == warning["msg"]
-    assert json.loads(recent.excerpt("global").lines[-1])["msg"] == warning["msg"]
+def test_there_are_no_startup_warnings() -> None:
+    log = RecentLog()
+    log.add("line")
+    assert log.excerpt("startupWarnings").lines == ()
 
 
 def test_another_log_name_is_refused_as_by_mongod() -> None:

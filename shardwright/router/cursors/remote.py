@@ -12,10 +12,9 @@ from shardwright.router.sending.pending_reply import DigestRelay, PendingReply
 from shardwright.router.sending.shard_sender import ShardSender
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
-from shardwright.wire.rawbson import INT64, STRING, element, encode_elements, from_elements
+from shardwright.wire.rawbson import INT64, STRING, element, encode_elements, from_elements, string_value
 
 _INT64: Final = Struct("<q")
-_INT32: Final = Struct("<i")
 
 
 @dataclass(slots=True)
@@ -59,11 +58,11 @@ class RemoteCursor:
         db, _, collection = self.namespace.partition(".")
         parts = [
             element(b"getMore", INT64, _INT64.pack(self.id)),
-            element(b"collection", STRING, _string(collection)),
+            element(b"collection", STRING, string_value(collection)),
         ]
         if batch_size is not None:
             parts.append(element(b"batchSize", INT64, _INT64.pack(batch_size)))
-        parts += (elements, element(b"$db", STRING, _string(db)))
+        parts += (elements, element(b"$db", STRING, string_value(db)))
         return op_msg(from_elements(b"".join(parts)), request_id=next_request_id())
 
     async def exchange(self, frame: bytes, relay: DigestRelay | None = None) -> ShardReply:
@@ -111,8 +110,3 @@ class RemoteCursor:
         db, _, collection = self.namespace.partition(".")
         command = encode_elements({"killCursors": collection, "cursors": [bson.Int64(self.id)], "$db": db})
         await self.sender.exchange(self.address, op_msg(from_elements(command), request_id=next_request_id()))
-
-
-def _string(text: str) -> bytes:
-    encoded = text.encode()
-    return _INT32.pack(len(encoded) + 1) + encoded + b"\0"

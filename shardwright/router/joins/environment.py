@@ -29,6 +29,7 @@ from shardwright.wire.rawbson import (
     encode_elements,
     from_elements,
     index,
+    string_value,
     without,
 )
 from shardwright.wire.request import Request
@@ -195,11 +196,10 @@ class JoinEnvironment:
         return Operation(self.operation.context, self.operation.client, request)
 
     def _command(self, collection: str, stages: Sequence[bytes], let: bytes, elements: bytes) -> bytes:
-        name = collection.encode() + b"\0"
         command = (
             encode_elements({"aggregate": 1})
             if collection == COLLECTIONLESS
-            else element(b"aggregate", STRING, len(name).to_bytes(4, "little") + name)
+            else element(b"aggregate", STRING, string_value(collection))
         )
         body = from_elements(
             command

@@ -18,6 +18,7 @@ from shardwright.wire.rawbson import (
     encode_elements,
     from_elements,
     spans,
+    string_value,
     without,
 )
 
@@ -97,8 +98,7 @@ def _on_a_collection(command: bytes) -> bytes:
     _, (kind, _, _, end) = next(spans(command))
     if kind == STRING:
         return command
-    name = b"merged\0"
-    return from_elements(element(b"aggregate", STRING, len(name).to_bytes(4, "little") + name) + command[end:-1])
+    return from_elements(element(b"aggregate", STRING, string_value("merged")) + command[end:-1])
 
 
 def _pipeline(stages: Sequence[Stage]) -> bytes:

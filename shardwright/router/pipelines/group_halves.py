@@ -17,6 +17,7 @@ from shardwright.wire.rawbson import (
     from_elements,
     index,
     spans,
+    string_value,
     with_value,
 )
 
@@ -53,7 +54,7 @@ def merging_group(group: bytes) -> bytes | None:
 def merging_stage(accumulated: bytes) -> bytes:
     """The stage that finishes partial states, given its accumulators as a raw document."""
     specification = (
-        element(b"_id", STRING, _string(b"$$ROOT._id")) + accumulated[4:-1] + element(b"$doingMerge", BOOL, b"\1")
+        element(b"_id", STRING, string_value(b"$$ROOT._id")) + accumulated[4:-1] + element(b"$doingMerge", BOOL, b"\1")
     )
     return from_elements(element(b"$group", OBJECT, from_elements(specification)))
 
@@ -79,7 +80,7 @@ def _merging_accumulator(name: bytes, document: bytes, span: Span) -> bytes | No
     if len(operators) != 1:
         return None
     operator, operand = next(iter(operators.items()))
-    state = _string(b"$$ROOT." + name)
+    state = string_value(b"$$ROOT." + name)
     if operator == b"$count":
         return element(name, OBJECT, from_elements(element(b"$sum", STRING, state)))
     if operator not in _PARTIAL:
@@ -99,10 +100,6 @@ def _merging_accumulator(name: bytes, document: bytes, span: Span) -> bytes | No
     if replaced not in index(merged):
         return None
     return element(name, OBJECT, with_value(inner, operand, merged))
-
-
-def _string(text: bytes) -> bytes:
-    return (len(text) + 1).to_bytes(4, "little") + text + b"\0"
 
 
 ONE_PER_GROUP: Final = encode_document({"count": {"$sum": 1}})

@@ -22,6 +22,7 @@ from shardwright.wire.rawbson import (
     element,
     from_elements,
     index,
+    string_value,
     without,
 )
 from shardwright.wire.request import Request
@@ -155,11 +156,8 @@ def wrapped(inner: bytes, verbosity: str, others: bytes) -> bytes:
         verbosity: the level of detail.
         others: raw elements that follow, such as ``$db``.
     """
-    length = len(verbosity) + 1
     return from_elements(
-        element(b"explain", OBJECT, inner)
-        + element(b"verbosity", STRING, length.to_bytes(4, "little") + verbosity.encode() + b"\0")
-        + others
+        element(b"explain", OBJECT, inner) + element(b"verbosity", STRING, string_value(verbosity)) + others
     )
 
 

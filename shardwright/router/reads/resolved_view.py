@@ -17,6 +17,7 @@ from shardwright.wire.rawbson import (
     element,
     from_elements,
     index,
+    string_value,
     without,
 )
 from shardwright.wire.request import Request
@@ -65,9 +66,8 @@ class ResolvedView:
         stages = aggregate.documents(b"pipeline")
         if stages and next(iter(index(stages[0])), b"") == _NOT_ON_VIEWS:
             raise not_on_view(Namespace(request.db, request.collection))
-        name = self.namespace.collection.encode() + b"\0"
         body = from_elements(
-            element(b"aggregate", STRING, len(name).to_bytes(4, "little") + name)
+            element(b"aggregate", STRING, string_value(self.namespace.collection))
             + element(b"pipeline", ARRAY, array_of_documents([*self.stages, *stages]))
             + without(aggregate.body, _REPLACED)[4:-1]
         )

@@ -24,6 +24,7 @@ from shardwright.wire.rawbson import (
     encode_document,
     encode_elements,
     from_elements,
+    string_value,
     without,
 )
 from shardwright.wire.request import Request
@@ -159,9 +160,8 @@ def _aggregate(request: Request, stages: list[bytes], rest: bytes, *, cursor: Ma
         rest: a raw document with the fields to copy.
         cursor: its argument ``cursor``.
     """
-    name = request.collection.encode() + b"\0"
     return from_elements(
-        element(b"aggregate", STRING, len(name).to_bytes(4, "little") + name)
+        element(b"aggregate", STRING, string_value(request.collection))
         + element(b"pipeline", ARRAY, array_of_documents(stages))
         + encode_elements({"cursor": dict(cursor or {})})
         + rest[4:-1]

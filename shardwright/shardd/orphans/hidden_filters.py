@@ -23,6 +23,7 @@ from shardwright.wire.rawbson import (
     from_elements,
     index,
     spans,
+    string_value,
 )
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import response_body
@@ -115,8 +116,7 @@ def _cut(string: bytes) -> bytes:
     at = string.find(_TEXT, 4)
     if at < 0:
         return string
-    text = string[4:at] + b"\0"
-    return len(text).to_bytes(4, "little") + text
+    return string_value(string[4:at])
 
 
 def _is_filter(document: bytes, expression: Span) -> bool:

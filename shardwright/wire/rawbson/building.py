@@ -23,6 +23,12 @@ def element(name: bytes, kind: int, value: bytes) -> bytes:
     return bytes((kind,)) + name + b"\0" + value
 
 
+def string_value(text: str | bytes) -> bytes:
+    """The raw value of a string, given as text or in UTF-8."""
+    encoded = text.encode() if isinstance(text, str) else text
+    return _pack_int32(len(encoded) + 1) + encoded + b"\0"
+
+
 def encode_document(document: Mapping[str, Any]) -> bytes:
     """Encode ``document`` and keep the order of its fields, which matters for keys, bounds and patterns.
 
