@@ -76,7 +76,6 @@ async def _find_on_shards(
         StaleRoutingError: some shard refused the versions.
         CommandError: an argument is wrong, or some shard failed.
     """
-    await in_own_task()
     request = operation.request
     arguments = FindArguments.parse(request)
     is_collated = collation_unless_simple(routing, collation_of(request)) is not None

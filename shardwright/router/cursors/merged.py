@@ -18,6 +18,7 @@ from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.router.sending.shard_sender import ShardSender
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import CommandError
+from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 from shardwright.wire.transport.unread import UNREAD_REPLIES
 
 _PASSED_ON: Final = (b"lsid", b"txnNumber", b"autocommit", b"comment", b"$clusterTime")
@@ -103,6 +104,7 @@ class MergedCursor:
         """Memory used by documents that shards have returned and clients have not received yet."""
         return self._merger.held_bytes
 
+    @may_run_in_reactor
     async def first_batch(self, opening: GetMore) -> list[bytes]:
         """The documents of the first batch.
 
@@ -175,6 +177,7 @@ class MergedCursor:
         others_are_exhausted = all(remote.is_exhausted for other, remote in enumerate(self._remotes) if other != number)
         return relay_for(get_more, self._sender.signer, is_last=others_are_exhausted)
 
+    @may_run_in_reactor
     async def _fill(self, get_more: GetMore, batch: Batch) -> None:
         """Move documents into the batch until it is full or there are no more, fetching from shards as needed."""
         while True:
@@ -189,6 +192,7 @@ class MergedCursor:
             for number, cursor in await self._fetch(get_more, starving, batch.documents_missing):
                 self._merger.feed(number, cursor.documents(), is_exhausted=self._remotes[number].is_exhausted)
 
+    @may_run_in_reactor
     async def _fetch(
         self,
         get_more: GetMore,
@@ -201,6 +205,7 @@ class MergedCursor:
         Raises:
             CommandError: a shard failed and must not be left out.
         """
+        await in_own_task()
         elements = raw_elements(get_more.request, self._passed_on)
         replies: dict[int, CursorReply] = {}
         failures: dict[int, CommandError] = {}

@@ -19,7 +19,7 @@ from shardwright.router.replies.worst_error import raise_worst
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import CommandError
 from shardwright.wire.read_preference import PRIMARY, ReadPreference
-from shardwright.wire.transport.request_loop import may_run_in_reactor
+from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 _OUT_OF_REACH: Final = frozenset({ErrorCode.FailedToSatisfyReadPreference, ErrorCode.MaxTimeMSExpired})
 _CATEGORIES_OUT_OF_REACH: Final = (Category.NETWORK, Category.NOT_PRIMARY, Category.SHUTDOWN)
@@ -84,6 +84,7 @@ def adopt(
     return cursor.with_cursor_id(cursor_id)
 
 
+@may_run_in_reactor
 async def open_on_shards(
     operation: Operation,
     frames: Mapping[str, bytes],
@@ -101,7 +102,7 @@ async def open_on_shards(
         frames: the request for each shard.
         preference: which member may answer.
         allows_partial_results: shards that cannot be reached are left out of the result.
-        patience_seconds: shards that have not answered by then count as unreachable.
+        patience_seconds: shards that have not answered by then count as unreachable, if partial results are allowed.
 
     Raises:
         StaleRoutingError: some shard refused the versions.
@@ -111,18 +112,16 @@ async def open_on_shards(
     operation.targeted = tuple(frames)
     replies: dict[str, ShardReply] = {}
 
-    async def open_on(shard_id: str, frame: bytes) -> None:
-        try:
-            replies[shard_id] = await sender.send(shard_id, frame, preference=preference, may_repeat=True)
-        except CommandError as error:
-            replies[shard_id] = ShardReply.failed(shard_id, error)
-
     is_complete = False
     try:
-        with trio.move_on_after(patience_seconds):
-            async with trio.open_nursery() as nursery:
-                for shard_id, frame in frames.items():
-                    nursery.start_soon(open_on, shard_id, frame)
+        if allows_partial_results:
+            await in_own_task()
+            with trio.move_on_after(patience_seconds):
+                async with trio.open_nursery() as nursery:
+                    for shard_id, frame in frames.items():
+                        nursery.start_soon(sender.send_into, replies, shard_id, frame, preference)
+        else:
+            await sender.send_to_all(frames, replies, preference=preference)
         ordered = [replies.get(shard_id) or ShardReply.failed(shard_id, _out_of_patience()) for shard_id in frames]
         raise_worst(reply for reply in ordered if not (allows_partial_results and _is_out_of_reach(reply)))
         is_complete = True
@@ -140,6 +139,7 @@ def kill_opened(operation: Operation, replies: Iterable[ShardReply]) -> None:
     )
 
 
+@may_run_in_reactor
 async def answer_first_batch(
     operation: Operation,
     cursor: OpeningCursor,

@@ -3,11 +3,12 @@
 from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.router.routing.shards import Shard
 from shardwright.sharding.clock import VectorClock
-from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.transport.pool import Asked
 from shardwright.wire.transport.receivers import Receiver
 from shardwright.wire.transport.relay import Relay
+from shardwright.wire.transport.request_loop import may_run_in_reactor
 
 
 class DigestRelay(Relay):
@@ -33,6 +34,7 @@ class PendingReply:
         self._asked = asked
         self._clock = clock
 
+    @may_run_in_reactor
     async def receive(self, relay: DigestRelay | None = None) -> ShardReply:
         """The reply, or its digest if it was long and ``relay`` has relayed it.
 
@@ -49,6 +51,20 @@ class PendingReply:
             answer = relay.digest
         reply = ShardReply(self._shard.id, self._address, answer)
         reply.tell(self._clock)
+        return reply
+
+    @may_run_in_reactor
+    async def receive_unless_lost(self) -> ShardReply | None:
+        """The reply; None if the member is gone or is no longer primary, so that the request may be sent again."""
+        try:
+            reply = await self.receive()
+        except CommandError as error:
+            if not isinstance(error.__cause__, BackendError):
+                raise
+            return None
+        if reply.error is not None and has_category(reply.error.code, Category.NOT_PRIMARY):
+            self._shard.client.on_failure(self._address, reply.error)
+            return None
         return reply
 
     def give_up(self) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import bson
+import trio
 
 from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.router.routing.shards import ShardRegistry
@@ -11,12 +12,12 @@ from shardwright.router.sending.pending_reply import PendingReply, unreachable
 from shardwright.sharding.clock import VectorClock, with_cluster_time
 from shardwright.sharding.time_signer import TimeSigner
 from shardwright.wire.error_codes import Category, has_category
-from shardwright.wire.errors import BackendError
+from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
 from shardwright.wire.read_preference import PRIMARY, ReadPreference
 from shardwright.wire.transport.pools import ConnectionPools
-from shardwright.wire.transport.request_loop import may_run_in_reactor
+from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 _ATTEMPTS_MAX: Final = 3
 """How often a repeatable request is sent to a shard in all (MongoDB's ``kMaxNumRetries``)."""
@@ -85,6 +86,60 @@ class ShardSender:
                     continue
             return reply
         raise AssertionError("unreachable")
+
+    @may_run_in_reactor
+    async def send_to_all(
+        self, frames: Mapping[str, bytes], replies: dict[str, ShardReply], *, preference: ReadPreference = PRIMARY
+    ) -> None:
+        """Send requests that may be repeated to several shards, each to a member, and read all replies.
+
+        All are sent before the first reply is read, so no request needs a task of its own unless it has to be repeated.
+
+        Args:
+            frames: the request for each shard.
+            replies: where to put the replies as they come; a failed one for a shard that could not be reached.
+            preference: which member may answer.
+        """
+        asked: dict[str, PendingReply] = {}
+        try:
+            for shard_id, frame in frames.items():
+                pending = await self._ask_known(shard_id, frame, preference)
+                if pending is not None:
+                    asked[shard_id] = pending
+            for shard_id in tuple(asked):
+                reply = await asked.pop(shard_id).receive_unless_lost()
+                if reply is not None:
+                    replies[shard_id] = reply
+        finally:
+            for pending in asked.values():
+                pending.give_up()
+        missing = [shard_id for shard_id in frames if shard_id not in replies]
+        if missing:
+            await in_own_task()
+            async with trio.open_nursery() as nursery:
+                for shard_id in missing:
+                    nursery.start_soon(self.send_into, replies, shard_id, frames[shard_id], preference)
+
+    async def send_into(
+        self, replies: dict[str, ShardReply], shard_id: str, frame: bytes, preference: ReadPreference
+    ) -> None:
+        """Send a request that may be repeated, and put the reply, or a failed one, where others are."""
+        try:
+            replies[shard_id] = await self.send(shard_id, frame, preference=preference, may_repeat=True)
+        except CommandError as error:
+            replies[shard_id] = ShardReply.failed(shard_id, error)
+
+    @may_run_in_reactor
+    async def _ask_known(self, shard_id: str, frame: bytes, preference: ReadPreference) -> PendingReply | None:
+        """Send a request to a member that is known to be suitable; None if there is none, or it could not be sent."""
+        shard = self._shards.get_known(shard_id)
+        address = None if shard is None else shard.client.monitor.select(preference)
+        if shard is None or address is None:
+            return None
+        try:
+            return PendingReply(shard, address, await shard.client.ask(address, frame), self.clock)
+        except BackendError:
+            return None
 
     async def command(
         self, shard_id: str, db: str, command: Mapping[str, Any], *, may_repeat: bool = False

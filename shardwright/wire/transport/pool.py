@@ -103,7 +103,7 @@ class Pool:
         Raises:
             BackendError: as `exchange`.
         """
-        connection = await self.borrow()
+        connection = self._idle.pop() if self._idle else await self.borrow()
         is_asked = False
         try:
             await connection.ask(frame)

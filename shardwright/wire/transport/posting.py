@@ -78,6 +78,8 @@ class Posting:
             if REACTOR.loop is None:  # its task has taken over
                 readiness.forget_waiting()
                 await readiness.wait_in_task()
+        elif self.unsent:  # it was posted before another wait, and the peer has hung up or did not take all of it
+            await self._write_all()
 
     def _write(self) -> None:
         if not self.unsent:
@@ -88,7 +90,7 @@ class Posting:
             sent = 0  # the buffer is full, or an error that the next call will raise again where it is handled
         self.unsent = self.unsent[sent:]
         if self.unsent:
-            self._readiness.resume_now()
+            self._readiness.resume_now()  # or else the next wait, if there is none yet, begins with the rest
         else:
             self._on_sent()
 

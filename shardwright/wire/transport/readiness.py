@@ -39,9 +39,11 @@ class Readiness:
         self._waiting = loop
 
     def resume_now(self) -> None:
-        """Resume the waiting request loop, if there is one, even though there is nothing to read."""
+        """Resume the waiting request loop even though there is nothing to read; or let the next wait end at once."""
         loop, self._waiting = self._waiting, None
-        if loop is not None:
+        if loop is None:
+            self.has_news = True
+        else:
             loop.resume()
 
     def forget_waiting(self) -> None:

@@ -1,7 +1,7 @@
 """Sending to a shard whose members answer from a script."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import bson
 import pytest
@@ -17,6 +17,9 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError, ConnectFailedError, ConnectionClosedError
 from shardwright.wire.message import OpMsg, op_msg
 from tests import both_ways
+
+if TYPE_CHECKING:
+    from shardwright.router.replies.shard_reply import ShardReply
 
 FRAME = op_msg(bson.encode({"ping": 1, "$db": "admin"}), request_id=7)
 OK = {"ok": 1.0}
@@ -80,7 +83,7 @@ class FakeShard:
 
     def _answer(self) -> bytes:
         answer = self.answers.pop(0)
-        if isinstance(answer, BackendError):
+        if isinstance(answer, Exception):
             raise answer
         return op_msg(bson.encode(answer), request_id=1)
 
@@ -248,3 +251,55 @@ def test_a_reply_that_was_passed_on_is_known_by_its_digest() -> None:
         assert (await pending.receive(relay)).get(b"digest") is True
 
     run(ask)
+
+
+@pytest.mark.usefixtures("both_ways_of_running")
+@pytest.mark.parametrize(
+    ("answers", "requests"),
+    [([OK], 1), ([BROKEN, OK], 2), ([NOT_PRIMARY, OK], 2), ([REFUSED, OK], 3), ([BROKEN] * 3 + [OK], 4)],
+)
+def test_all_shards_are_asked_and_a_lost_request_is_sent_again(answers: list[Answer], requests: int) -> None:
+    async def check() -> None:
+        shard = FakeShard(answers)
+        replies: dict[str, ShardReply] = {}
+        await sender_to(shard).send_to_all({"shard0": FRAME}, replies)
+        assert replies["shard0"].document == OK
+        assert len(shard.sent) == requests
+
+    run(check)
+
+
+def test_a_shard_that_cannot_be_reached_does_not_keep_others_from_answering() -> None:
+    async def check() -> None:
+        shard = FakeShard([OK])
+        replies: dict[str, ShardReply] = {}
+        await sender_to(shard).send_to_all({"removed": FRAME, "shard0": FRAME}, replies)
+        error = replies["removed"].error
+        assert error is not None
+        assert error.code == ErrorCode.ShardNotFound
+        assert replies["shard0"].error is None
+
+    run(check)
+
+
+def test_requests_that_were_not_answered_are_given_up() -> None:
+    async def check() -> None:
+        shard = FakeShard([BROKEN, OK])
+        shard.answers[0] = cast("Any", RuntimeError("not a failure of the shard"))
+        other = FakeShard([OK])
+        sender = ShardSender(cast("Any", TwoShards(shard, other)), cast("Any", {}), VectorClock(), TimeSigner())
+        with pytest.raises(RuntimeError):
+            await sender.send_to_all({"shard0": FRAME, "shard1": FRAME}, {})
+        assert (shard.given_up, other.given_up) == (0, 1)
+
+    run(check)
+
+
+class TwoShards:
+    """Knows two shards."""
+
+    def __init__(self, first: FakeShard, second: FakeShard) -> None:
+        self._shards = {"shard0": first, "shard1": second}
+
+    def get_known(self, shard_id: str) -> FakeShard | None:
+        return self._shards.get(shard_id)

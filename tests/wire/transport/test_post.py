@@ -112,6 +112,38 @@ def test_bytes_that_do_not_fit_are_written_when_there_is_room() -> None:
     run(main)
 
 
+def test_what_was_posted_before_another_wait_is_written_to_its_end() -> None:
+    """Two peers get requests before the reply of the first is read; the second one's socket has no room yet."""
+
+    async def main(first: Peer, nursery: trio.Nursery) -> None:
+        async with peer() as second:
+            received: list[bytes | None] = []
+
+            async def step() -> bool:
+                await first.stream.receive()
+                filled.append(fill(second))
+                second.stream.post(frame(200))
+                received.append(await first.stream.receive())
+                received.append(await second.stream.receive())
+                return False
+
+            filled: list[int] = []
+            async with trio.open_nursery() as running:
+                running.start_soon(RequestLoop(step).run)
+                for length in (100, 101):
+                    await settled()
+                    first.socket.send(frame(length))
+                found = b""
+                while not filled or len(found) < filled[0] + 200:
+                    await settled()
+                    found += arrived(second)
+                assert found == bytes(filled[0]) + frame(200)
+                second.socket.send(frame(102))
+            assert received == [frame(101), frame(102)]
+
+    run(main)
+
+
 def test_waiting_for_room_starts_at_once() -> None:
     """The request loop starts in its task, so the frame is written when the reactor is about to wait for long."""
 
