@@ -146,6 +146,35 @@ JOINS: Final[list[Pipeline]] = [
             }
         }
     ],
+    [lookup("ranged", pipeline=[lookup("hashed", "number", "number", **{"as": "s"}), {"$set": {"s": "$s.a"}}])],
+    [
+        lookup(
+            "whole",
+            let={"n": "$number"},
+            pipeline=[
+                {"$match": {"$expr": {"$gt": ["$number", "$$n"]}}},
+                {"$unionWith": {"coll": "hashed", "pipeline": [{"$match": {"number": {"$lt": 2}}}]}},
+                lookup("few", "b", "a", **{"as": "s"}, let={"o": "$number"}, pipeline=[{"$set": {"o": "$$o"}}]),
+                {"$set": {"n": "$$n"}},
+            ],
+        )
+    ],
+    [
+        {
+            "$lookup": {
+                "localField": "o.c",
+                "foreignField": "n",
+                "let": {"number": "$number"},
+                "pipeline": [
+                    {"$documents": [{"n": 1}, {"n": [2, 3]}, {"n": None}]},
+                    lookup("hashed", "n", "a", **{"as": "s"}),
+                    {"$set": {"m": "$$number"}},
+                ],
+                "as": "r",
+            }
+        }
+    ],
+    [lookup("joined", "up", "_id", pipeline=[lookup("ranged", "n", "_id", **{"as": "s"})])],
     [{"$graphLookup": {"from": "ranged", **UPWARDS}}],
     [{"$graphLookup": {"from": "few", **UPWARDS, "maxDepth": 2, "depthField": "steps.taken"}}],
     [

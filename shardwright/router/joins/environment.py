@@ -1,16 +1,19 @@
 """What the parts of a joined aggregation share: how they read collections, and how they have a mongod compute."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from copy import copy
 from random import choice
 from typing import Final, TypeAlias
 
 import bson
 
+from shardwright.router.joins.memory import Room
 from shardwright.router.joins.routed_stream import RoutedStream
 from shardwright.router.joins.shard_stream import ShardStream
 from shardwright.router.joins.streams import DocumentStream
 from shardwright.router.operations.cursor_opening import open_on_shards
 from shardwright.router.operations.operation import Operation
+from shardwright.router.reads.pipeline import Stage
 from shardwright.router.replies.own_reply import Reply
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import ErrorCode
@@ -39,9 +42,6 @@ AggregateRunner: TypeAlias = Callable[[Operation, str], Awaitable[Reply]]
 
 COLLECTIONLESS: Final = ""
 """In place of a collection's name: ``{aggregate: 1}``."""
-
-MEMORY_BYTES_MAX: Final = 100 * 1024 * 1024
-"""What one stage may hold in the router, as in a mongod (``internalDocumentSource…MaxMemoryBytes``)."""
 
 _NOT_FOR_OTHERS: Final = frozenset(
     {
@@ -153,6 +153,16 @@ class JoinEnvironment:
         (reply,) = await open_on_shards(operation, {shard: frame})
         return ShardStream(self.operation.context.sender, reply)
 
+    def with_variables(self, variables: dict[bytes, bytes]) -> "JoinEnvironment":
+        """The surroundings of a nested pipeline.
+
+        Args:
+            variables: elements of ``let`` by name, besides those that are set.
+        """
+        nested = copy(self)
+        nested.variables = {**self.variables, **variables}
+        return nested
+
     def writing_command(self, stages: Sequence[bytes]) -> bytes:
         """The command that writes the results of stages, the last of which is a ``$out`` or a ``$merge``.
 
@@ -167,24 +177,23 @@ class JoinEnvironment:
         check_size(len(body))
         return body
 
-    async def collect(self, stream: DocumentStream, bytes_max: int) -> list[bytes]:
+    async def collect(self, stream: DocumentStream, room: Room) -> list[bytes]:
         """All documents of a stream.
 
+        Args:
+            stream: the documents.
+            room: for them.
+
         Raises:
-            CommandError: they could not be read; QueryExceededMemoryLimitNoDiskUseAllowed, they are too many.
+            TooLargeError: they are too large.
+            CommandError: they could not be read.
         """
         documents: list[bytes] = []
-        size = 0
         has_ended = False
         try:
             while batch := await stream.next_batch():
                 documents += batch
-                size += sum(map(len, batch))
-                if size > bytes_max:
-                    raise CommandError(
-                        ErrorCode.QueryExceededMemoryLimitNoDiskUseAllowed,
-                        f"The documents that a stage needs exceed the memory limit of {bytes_max} bytes",
-                    )
+                room.take(batch)
             has_ended = True
             return documents
         finally:
@@ -209,6 +218,10 @@ class JoinEnvironment:
             + elements
         )
         return append(body, encode_elements({"$db": self.db}))
+
+
+StageRunner: TypeAlias = Callable[[JoinEnvironment, DocumentStream, Sequence[Stage | bytes]], Awaitable[DocumentStream]]
+"""Runs stages, parsed or raw, on a stream."""
 
 
 def _elements(body: bytes, names: Sequence[bytes]) -> bytes:

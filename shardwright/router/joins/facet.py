@@ -1,14 +1,19 @@
 """``$facet`` with stages that join collections elsewhere: each of its pipelines gets all documents."""
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import trio
 
 from shardwright.router.cursors.remote import RemoteCursor
-from shardwright.router.joins.environment import MEMORY_BYTES_MAX, JoinEnvironment, check_size
+from shardwright.router.joins.environment import JoinEnvironment, StageRunner, check_size
 from shardwright.router.joins.lookup import check_writes_nothing
-from shardwright.router.joins.streams import DocumentStream, ListStream
+from shardwright.router.joins.memory import Room, TooLargeError
+from shardwright.router.joins.streams import DocumentStream
+from shardwright.router.joins.tee import Tee, TeeReader
 from shardwright.router.reads.pipeline import Stage
 from shardwright.wire.errors import CommandError
+from shardwright.wire.limits import BSON_OBJECT_INTERNAL_BYTES_MAX
 from shardwright.wire.rawbson import (
     ARRAY,
     OBJECT,
@@ -18,9 +23,6 @@ from shardwright.wire.rawbson import (
     from_elements,
     index,
 )
-
-StageRunner: TypeAlias = Callable[[JoinEnvironment, DocumentStream, Sequence[bytes]], Awaitable[DocumentStream]]
-"""Runs raw stages on a stream."""
 
 _NOT_AN_OBJECT: Final = 40169
 _NOT_AN_ARRAY: Final = 40170
@@ -59,14 +61,46 @@ class FacetStream:
         if self._facets is None:
             return []
         facets, self._facets = self._facets, None
-        documents = await self._environment.collect(self._source, MEMORY_BYTES_MAX)
-        elements = b""
-        for name, stages in facets.items():
-            stream = await self._run_stages(self._environment, ListStream(documents), stages)
-            results = await self._environment.collect(stream, MEMORY_BYTES_MAX)
-            elements += element(name, ARRAY, array_of_documents(results))
-            check_size(len(elements))
-        return [from_elements(elements)]
+        results = await self._results(facets)
+        return [from_elements(b"".join(element(name, ARRAY, array_of_documents(results[name])) for name in facets))]
+
+    async def _results(self, facets: Mapping[bytes, Sequence[bytes]]) -> dict[bytes, list[bytes]]:
+        """The results of all pipelines, which run at the same time.
+
+        Raises:
+            CommandError: one failed; BSONObjectTooLarge, they do not fit into a document.
+        """
+        results: dict[bytes, list[bytes]] = {}
+        failures: list[CommandError] = []
+        tee, room = Tee(self._source, len(facets)), Room(BSON_OBJECT_INTERNAL_BYTES_MAX)
+
+        async def run(name: bytes, reader: TeeReader, stages: Sequence[bytes]) -> None:
+            try:
+                stream = await self._run_stages(self._environment, reader, stages)
+                results[name] = await self._environment.collect(stream, room)
+            except CommandError as error:
+                fail(error)
+            await tee.leave(reader)
+
+        async def pump() -> None:
+            try:
+                await tee.pump()
+            except CommandError as error:
+                fail(error)
+
+        def fail(error: CommandError) -> None:
+            failures.append(error)
+            nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pump)
+            for (name, stages), reader in zip(facets.items(), tee.readers, strict=True):
+                nursery.start_soon(run, name, reader, stages)
+        if failures:
+            if isinstance(failures[0], TooLargeError):
+                check_size(BSON_OBJECT_INTERNAL_BYTES_MAX - room.bytes_left)
+            raise failures[0]
+        return results
 
 
 def _parse(stage: Stage) -> dict[bytes, tuple[bytes, ...]]:

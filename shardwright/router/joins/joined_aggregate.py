@@ -9,7 +9,6 @@ from typing import Final
 from shardwright.router.joins.environment import AggregateRunner, JoinEnvironment
 from shardwright.router.joins.stages import run_stages
 from shardwright.router.joins.stream_cursor import StreamCursor
-from shardwright.router.joins.streams import DocumentStream
 from shardwright.router.joins.written_results import write_results
 from shardwright.router.operations.collation import effective_collation
 from shardwright.router.operations.cursor_opening import answer_first_batch
@@ -61,22 +60,11 @@ async def answer_joined(
     prefix = with_stages(without(body, _NOT_FOR_PREFIX), tuple(stage.raw for stage in before))
     prefix = append(prefix, encode_elements({"cursor": {}}))
     source = await environment.run(prefix, cursor_namespace)
-    stream = await _opened(environment, source, rest)
+    stream = await run_stages(environment, source, rest)
     if writing is not None:
         return await write_results(environment, stream, writing, cursor_namespace)
     cursor = StreamCursor(operation.context.clock, cursor_namespace, stream)
     return await answer_first_batch(operation, cursor, size)
-
-
-async def _opened(environment: JoinEnvironment, source: DocumentStream, rest: tuple[Stage, ...]) -> DocumentStream:
-    is_open = False
-    try:
-        stream = await run_stages(environment, source, rest)
-        is_open = True
-        return stream
-    finally:
-        if not is_open:
-            environment.operation.context.cursors.kill_remotes(source.remotes)
 
 
 def _without_writing(pipeline: Pipeline) -> tuple[Pipeline, Stage | None]:

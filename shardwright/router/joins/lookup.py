@@ -1,12 +1,13 @@
 """The arguments of ``$lookup``."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from shardwright.sharding.involved_namespaces import may_involve_others
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import ARRAY, OBJECT, STRING, Span, array_documents, decode_value, index
+from shardwright.wire.rawbson import ARRAY, OBJECT, STRING, Span, array_documents, decode_value, index, spans
 
 _FIELDS: Final = frozenset({b"from", b"localField", b"foreignField", b"let", b"pipeline", b"as"})
 _WRITING: Final = (b"$out", b"$merge")
@@ -80,6 +81,14 @@ class Lookup:
     def names_others(self) -> bool:
         """Whether the pipeline may name further collections."""
         return any(may_involve_others(each) for each in self.stages)
+
+    @property
+    def leading_matches(self) -> Iterator[bytes]:
+        """The first stages of the pipeline if they only leave out documents, whatever these are joined with."""
+        for raw in self.stages:
+            if next(spans(raw))[0] != b"$match" or any(b"$$" + variable in raw for variable in self.variables):
+                return
+            yield raw
 
     @property
     def is_correlated(self) -> bool:

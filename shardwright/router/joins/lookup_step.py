@@ -4,59 +4,71 @@ What is read depends on the arguments:
 
 * an equality of fields: the documents that have one of the values in a batch, by ``$in``. Each document is handed to
   the mongod with those that may match it; the mongod compares the fields and runs the nested pipeline.
+* an equality, and a nested pipeline that no mongod can run: what matches each document, on which the router runs the
+  nested pipeline.
 * a pipeline that uses variables of ``let``: its result for each different set of values, which are computed first.
 * any other pipeline: its result, once.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from shardwright.router.joins.alone import joined_alone
 from shardwright.router.joins.candidates import Candidates
 from shardwright.router.joins.concurrent_reads import read_each
-from shardwright.router.joins.environment import COLLECTIONLESS, MEMORY_BYTES_MAX, JoinEnvironment
+from shardwright.router.joins.environment import COLLECTIONLESS, JoinEnvironment, StageRunner
 from shardwright.router.joins.field_values import WantedValues, has_plain_value
 from shardwright.router.joins.handed_documents import Handed, joining_pipelines
 from shardwright.router.joins.lookup import Lookup
+from shardwright.router.joins.memory import (
+    BATCH_MATCHES_BYTES_MAX,
+    MEMORY_BYTES_MAX,
+    Room,
+    TooLargeError,
+    check_handed,
+)
+from shardwright.router.joins.single_lookup import SingleLookup
 from shardwright.router.joins.stage_building import raw_stage
+from shardwright.router.joins.streams import DocumentStream, ListStream
 from shardwright.router.joins.variables import LetVariables
-from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import spans
 
 
 class LookupStep:
     """See `batched_stream.Step`."""
 
-    def __init__(self, environment: JoinEnvironment, lookup: Lookup, tail: Sequence[bytes]) -> None:
+    def __init__(
+        self, environment: JoinEnvironment, lookup: Lookup, tail: Sequence[bytes], run_stages: StageRunner
+    ) -> None:
         """Prepare it.
 
         Args:
             environment: of the aggregation.
             lookup: what to do.
             tail: raw stages on single documents that follow.
-
-        Raises:
-            CommandError: CommandNotSupported, it compares fields and its pipeline names further collections.
+            run_stages: runs nested pipelines.
         """
-        if lookup.equality is not None and (lookup.names_others or lookup.collection is None):
-            raise CommandError(
-                ErrorCode.CommandNotSupported,
-                "$lookup with 'localField' and a pipeline that names further collections is not supported unless all "
-                "collections are unsharded and on the same shard",
-            )
         self._environment = environment
         self._lookup = lookup
         self._tail = tuple(tail)
         self._collection = COLLECTIONLESS if lookup.collection is None else lookup.collection
         self._variables = LetVariables(environment, lookup.variables if lookup.is_correlated else {})
+        self._single = SingleLookup(environment, lookup, self._variables, run_stages)
         self._result: list[bytes] | None = None
+        self._is_result_too_large = False
 
     async def pipelines(self, documents: Sequence[bytes]) -> Iterator[list[bytes]]:
         """See `batched_stream.Step`."""
         if self._lookup.equality is not None:
+            if self._lookup.names_others or self._lookup.collection is None:
+                return await self._one_by_one(documents, *self._lookup.equality)
             return await self._by_equality(documents, *self._lookup.equality)
         if self._lookup.is_correlated:
             return await self._by_variables(documents)
         return await self._by_one_result(documents)
+
+    async def run_alone(self, document: bytes) -> DocumentStream:
+        """See `batched_stream.RunAlone`."""
+        results = await self._single.results_of(document) if self._result is None else ListStream(self._result)
+        return joined_alone(self._environment, document, results, self._lookup.into, self._tail)
 
     async def _by_equality(self, documents: Sequence[bytes], local: str, foreign: str) -> Iterator[list[bytes]]:
         local_path, foreign_path = local.encode().split(b"."), foreign.encode().split(b".")
@@ -66,23 +78,22 @@ class LookupStep:
         matching = await self._matching(wanted.filter(foreign.encode())) if documents else []
         candidates = Candidates(matching, foreign_path, is_collated=self._environment.is_collated)
         values = await self._variables.of(documents)
-        handed = (
+        handed = [
             Handed(document, candidates.of(document, local_path), variables)
             for document, variables in zip(documents, values, strict=True)
-        )
+        ]
+        check_handed(handed)
         is_exact = (
             bool(documents)  # else the stage is only checked
             and not (self._environment.is_collated or self._lookup.stages or len(foreign_path) > 1)
             and all(has_plain_value(document, local_path) for document in documents)
         )
-        specification = {"localField": f"d.{local}", "foreignField": foreign}
-        let = self._variables.handed_as("v")
         return joining_pipelines(
             handed,
             self._lookup.into,
             self._tail,
-            let=let,
-            fields=specification,
+            let=self._variables.handed_as("v"),
+            fields=_compared(local, foreign),
             stages=self._lookup.stages,
             is_exact=is_exact,
         )
@@ -91,47 +102,65 @@ class LookupStep:
         """The documents of the other collection that may match one of a batch.
 
         Raises:
-            CommandError: they could not be read, or need too much memory.
+            TooLargeError: they are too large.
+            CommandError: they could not be read.
         """
-        stages = [raw_stage(b"$match", query), *self._leading_matches()]
-        return await self._environment.collect(await self._environment.read(self._collection, stages), MEMORY_BYTES_MAX)
+        stages = [raw_stage(b"$match", query), *self._lookup.leading_matches]
+        stream = await self._environment.read(self._collection, stages)
+        return await self._environment.collect(stream, Room(BATCH_MATCHES_BYTES_MAX))
 
-    def _leading_matches(self) -> Iterator[bytes]:
-        """The first stages of the pipeline if they only leave out documents, whatever these are joined with."""
-        for raw in self._lookup.stages:
-            name = next(spans(raw))[0]
-            if name != b"$match" or any(b"$$" + variable in raw for variable in self._lookup.variables):
-                return
-            yield raw
+    async def _one_by_one(self, documents: Sequence[bytes], local: str, foreign: str) -> Iterator[list[bytes]]:
+        if not documents:
+            return joining_pipelines((), self._lookup.into, self._tail, fields=_compared(local, foreign))
+        room = Room(BATCH_MATCHES_BYTES_MAX)
+
+        async def read(document: bytes) -> list[bytes]:
+            return await self._environment.collect(await self._single.results_of(document), room)
+
+        return self._joined(documents, documents, await read_each(dict.fromkeys(documents), read))
 
     async def _by_variables(self, documents: Sequence[bytes]) -> Iterator[list[bytes]]:
         values = await self._variables.of(documents)
-        results = await self._results(dict.fromkeys(values))
-        handed = (Handed(document, results[variables]) for document, variables in zip(documents, values, strict=True))
+        room = Room(BATCH_MATCHES_BYTES_MAX)
+
+        async def read(variables: bytes) -> list[bytes]:
+            return await self._read_result(self._variables.as_let(variables), room)
+
+        return self._joined(documents, values, await read_each(dict.fromkeys(values), read))
+
+    def _joined(
+        self, documents: Sequence[bytes], keys: Iterable[bytes], results: dict[bytes, list[bytes]]
+    ) -> Iterator[list[bytes]]:
+        handed = [Handed(document, results[key]) for document, key in zip(documents, keys, strict=True)]
+        check_handed(handed)
         return joining_pipelines(handed, self._lookup.into, self._tail, is_exact=bool(documents))
 
-    async def _results(self, different: Iterable[bytes]) -> dict[bytes, list[bytes]]:
-        """The results of the nested pipeline for several sets of values.
-
-        Raises:
-            CommandError: it failed, or they need too much memory.
-        """
-        room = MEMORY_BYTES_MAX
-
-        async def read(values: bytes) -> list[bytes]:
-            nonlocal room
-            result = await self._read_result(self._variables.as_let(values), room)
-            room -= sum(map(len, result))
-            return result
-
-        return await read_each(different, read)
-
-    async def _read_result(self, variables: dict[bytes, bytes], bytes_max: int) -> list[bytes]:
+    async def _read_result(self, variables: dict[bytes, bytes], room: Room) -> list[bytes]:
         stream = await self._environment.read(self._collection, self._lookup.stages, variables)
-        return await self._environment.collect(stream, bytes_max)
+        return await self._environment.collect(stream, room)
 
     async def _by_one_result(self, documents: Sequence[bytes]) -> Iterator[list[bytes]]:
-        if self._result is None and documents:
-            self._result = await self._read_result({}, MEMORY_BYTES_MAX)
+        if documents and self._result is None:
+            self._result = await self._one_result()
+        check_handed([Handed(b"", self._result or ())])
         handed = (Handed(document) for document in documents)
         return joining_pipelines(handed, self._lookup.into, self._tail, for_all=self._result or ())
+
+    async def _one_result(self) -> list[bytes]:
+        """The result for all documents.
+
+        Raises:
+            TooLargeError: it is too large to be kept, now or already before: it is read for each document.
+            CommandError: it could not be read.
+        """
+        if self._is_result_too_large:
+            raise TooLargeError(MEMORY_BYTES_MAX)
+        try:
+            return await self._read_result({}, Room(MEMORY_BYTES_MAX))
+        except TooLargeError:
+            self._is_result_too_large = True
+            raise
+
+
+def _compared(local: str, foreign: str) -> dict[str, str]:
+    return {"localField": f"d.{local}", "foreignField": foreign}

@@ -34,12 +34,25 @@ async def run_stages(
 
     Args:
         environment: of the aggregation.
-        source: the input.
+        source: the input, which ends if the pipeline is wrong.
         stages: the stages, none of which writes; those that are raw are parsed.
 
     Raises:
         CommandError: a stage is wrong.
     """
+    is_open = False
+    try:
+        stream = _run_stages(environment, source, stages)
+        is_open = True
+        return stream
+    finally:
+        if not is_open:
+            environment.operation.context.cursors.kill_remotes(source.remotes)
+
+
+def _run_stages(
+    environment: JoinEnvironment, source: DocumentStream, stages: Sequence[Stage | bytes]
+) -> DocumentStream:
     rest = [Stage.parse(each) if isinstance(each, bytes) else each for each in stages]
     stream = source
     while rest:
@@ -58,9 +71,11 @@ def _joined(
     environment: JoinEnvironment, source: DocumentStream, stage: Stage, tail: Sequence[bytes]
 ) -> DocumentStream:
     if stage.name == "$lookup":
-        return BatchedStream(environment, source, LookupStep(environment, Lookup.parse(_raw(stage)), tail))
+        lookup = LookupStep(environment, Lookup.parse(_raw(stage)), tail, run_stages)
+        return BatchedStream(environment, source, lookup, lookup.run_alone)
     if stage.name == "$graphLookup":
-        return BatchedStream(environment, source, GraphStep(environment, GraphLookup.parse(_raw(stage)), tail))
+        graph = GraphStep(environment, GraphLookup.parse(_raw(stage)), tail)
+        return BatchedStream(environment, source, graph, graph.run_alone)
     if stage.name == "$facet":
         return FacetStream(environment, source, stage, run_stages)
     if stage.name == "$unionWith":

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from shardwright.router.joins.environment import MEMORY_BYTES_MAX, JoinEnvironment
+from shardwright.router.joins.environment import JoinEnvironment
+from shardwright.router.joins.memory import BATCH_MATCHES_BYTES_MAX, Room
 from shardwright.router.joins.stage_building import chunks, documents_stage, raw_stage
 from shardwright.wire.rawbson import EMPTY_DOCUMENT, OBJECT, element, encode_elements, from_elements, index
 
@@ -30,6 +31,7 @@ class LetVariables:
         """For each document, a document with the values of the variables that have one.
 
         Raises:
+            TooLargeError: the values are too large.
             CommandError: an expression failed.
         """
         if not self._names:
@@ -37,7 +39,7 @@ class LetVariables:
         values: list[bytes] = []
         for chunk in chunks(documents):
             stream = await self._environment.compute([documents_stage(chunk), self._stage])
-            values += await self._environment.collect(stream, MEMORY_BYTES_MAX)
+            values += await self._environment.collect(stream, Room(BATCH_MATCHES_BYTES_MAX))
         return values
 
     def as_let(self, values: bytes) -> dict[bytes, bytes]:

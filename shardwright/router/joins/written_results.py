@@ -8,6 +8,7 @@ from typing import Final
 
 from shardwright.router.joins.environment import JoinEnvironment
 from shardwright.router.joins.handed_stream import HandedStream, hand_over
+from shardwright.router.joins.memory import Room
 from shardwright.router.joins.stage_building import documents_stage
 from shardwright.router.joins.streams import DocumentStream
 from shardwright.router.operations.foreign_collections import OUT_TO_SHARDED, foreign_collections
@@ -80,7 +81,7 @@ async def _write(environment: JoinEnvironment, handed: HandedStream, stage: Stag
     names = tuple(pipeline.involved_namespaces(environment.db))
     if names:
         return await with_routing(operation, names[0], attempt, create_database=True)
-    await environment.collect(await environment.compute([documents_stage(()), stage.raw]), 0)
+    await environment.collect(await environment.compute([documents_stage(()), stage.raw]), Room(0))
     raise AssertionError(f"a mongod accepts a {stage.name} that names no collection")
 
 

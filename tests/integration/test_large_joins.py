@@ -1,0 +1,151 @@
+"""Joins of more than the router holds, or one command can have, compared with those of one mongod."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+from pymongo.database import Database
+from pymongo.errors import OperationFailure
+
+from tests.integration.sharded import LOWER, Document, shard_by_hash
+from tests.integration.test_joins import Both, Pipeline
+from tests.local_cluster import Client
+
+MEGABYTE: Final = "x" * 1_000_000
+LARGE: Final = 12
+"""How many documents of a megabyte each group has: more than may be handed over, less than a document can have."""
+GROUPS: Final = 3
+
+
+@pytest.fixture(scope="module")
+def large(client: Client) -> Iterator[Both]:
+    """A database whose large collection is sharded, and one with the same documents on one shard."""
+    sharded, plain = client["large_joins"], client["large_joins_plain"]
+    for database in (sharded, plain):
+        client.drop_database(database.name)
+        client.admin.command("enableSharding", database.name, primaryShard=LOWER)
+    shard_by_hash(sharded, "other")
+    for database in (sharded, plain):
+        for group in range(GROUPS):
+            database.other.insert_many(
+                [
+                    {"_id": group * LARGE + number, "g": group, "up": group + 1, "pad": MEGABYTE}
+                    for number in range(LARGE)
+                ]
+            )
+        database.local.insert_many([{"_id": group, "g": group} for group in range(GROUPS + 1)])
+    yield sharded, plain
+    for database in (sharded, plain):
+        client.drop_database(database.name)
+
+
+def answer(database: Database[Document], pipeline: Pipeline) -> list[str]:
+    """The documents that an aggregation returns, in no particular order, or its error code."""
+    try:
+        return sorted(map(str, database.local.aggregate(pipeline)))
+    except OperationFailure as failure:
+        return ["error", str(failure.code)]
+
+
+def lookup(**options: Any) -> dict[str, Any]:  # noqa: ANN401
+    """A ``$lookup``."""
+    return {"$lookup": {"from": "other", "as": "r", **options}}
+
+
+EQUAL: Final = {"localField": "g", "foreignField": "g"}
+OF_GROUP: Final[Pipeline] = [{"$match": {"$expr": {"$eq": ["$g", "$$group"]}}}]
+SIZE: Final[dict[str, Any]] = {"$project": {"n": {"$size": "$r"}, "last": {"$max": "$r._id"}}}
+UNWIND: Final[dict[str, Any]] = {"$unwind": "$r"}
+NUMBERED: Final[dict[str, Any]] = {
+    "$unwind": {"path": "$r", "includeArrayIndex": "at.n", "preserveNullAndEmptyArrays": True}
+}
+JOINS: Final[dict[str, dict[str, Any]]] = {
+    "equality": lookup(**EQUAL),
+    "equality and pipeline": lookup(
+        **EQUAL, let={"group": "$g"}, pipeline=[{"$match": {"$expr": {"$eq": ["$g", "$$group"]}}}]
+    ),
+    "equality and join": lookup(
+        **EQUAL,
+        pipeline=[
+            {
+                "$lookup": {
+                    "from": "other",
+                    "localField": "_id",
+                    "foreignField": "_id",
+                    "pipeline": [{"$project": {"_id": 1}}],
+                    "as": "s",
+                }
+            }
+        ],
+    ),
+    "variables": lookup(let={"group": "$g"}, pipeline=OF_GROUP),
+    "one result": lookup(pipeline=[{"$match": {"g": 1}}]),
+    "graph": {
+        "$graphLookup": {
+            "from": "other",
+            "startWith": "$g",
+            "connectFromField": "none",
+            "connectToField": "g",
+            "depthField": "depth",
+            "as": "r",
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("tail", [[SIZE], [UNWIND, {"$unset": "r.pad"}], [NUMBERED, {"$project": {"at": 1}}]], ids=str)
+@pytest.mark.parametrize("join", JOINS.values(), ids=list(JOINS))
+@pytest.mark.matrix(share=0.5)
+def test_documents_that_are_joined_alone(large: Both, join: dict[str, Any], tail: Pipeline) -> None:
+    pipeline: Pipeline = [join, *tail]
+    if "at" in str(tail):
+        pipeline.append({"$group": {"_id": "$_id", "at": {"$addToSet": "$at.n"}}})
+        pipeline.append({"$set": {"at": {"$sortArray": {"input": "$at", "sortBy": 1}}}})
+    sharded, plain = (answer(database, pipeline) for database in large)
+    assert sharded == plain
+    assert sharded[0] != "error"
+
+
+@pytest.mark.parametrize("nested", [[{"$count": "n"}], [{"$sort": {"_id": -1}}, {"$limit": 1}, {"$unset": "pad"}]])
+def test_a_nested_pipeline_gets_all_that_matches(large: Both, nested: Pipeline) -> None:
+    sharded, plain = (answer(database, [lookup(**EQUAL, pipeline=nested)]) for database in large)
+    assert sharded == plain
+
+
+def test_a_document_that_becomes_too_large(large: Both) -> None:
+    """A mongod that joins by itself closes the connection."""
+    doubled: Pipeline = [lookup(**EQUAL), {"$lookup": {"from": "other", **EQUAL, "as": "s"}}]
+    assert answer(large[0], doubled) == ["error", "10334"]
+
+
+def test_a_facet_reads_its_input_once_for_all_pipelines(large: Both) -> None:
+    """36 MB, of which no more than a batch is held."""
+    facet: Pipeline = [
+        {"$unionWith": "other"},
+        {
+            "$facet": {
+                "all": [{"$count": "n"}],
+                "few": [{"$limit": 2}, {"$count": "n"}],
+                "none": [{"$match": {"_id": -1}}],
+                "joined": [
+                    {"$match": {"pad": {"$exists": False}}},
+                    lookup(**EQUAL),
+                    UNWIND,
+                    {"$group": {"_id": "$_id", "n": {"$sum": 1}}},
+                    {"$sort": {"_id": 1}},
+                ],
+            }
+        },
+    ]
+    sharded, plain = (answer(database, facet) for database in large)
+    assert sharded == plain
+
+
+def test_a_pipeline_of_a_facet_that_fails_ends_the_others(large: Both) -> None:
+    failing: Pipeline = [{"$set": {"n": {"$divide": [1, {"$subtract": ["$_id", 30]}]}}}, {"$count": "n"}]
+    facet: Pipeline = [
+        {"$unionWith": "other"},
+        {"$facet": {"failing": failing, "others": [{"$sort": {"pad": 1}}, lookup(**EQUAL), {"$count": "n"}]}},
+    ]
+    sharded, plain = (answer(database, facet) for database in large)
+    assert sharded == plain == ["error", "2"]
