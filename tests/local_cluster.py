@@ -131,7 +131,9 @@ def running_cluster(directory: Path, *options: str) -> Iterator[RunningCluster]:
     Its logs are kept, its data are not: those of all clusters of a run would be tens of gigabytes.
     """
     arguments = ["--detach", "--json", "--port", "0", "--dir", str(directory)]
-    arguments += ["--set-parameter", "enableTestCommands=1", *options]
+    arguments += ["--set-parameter", "enableTestCommands=1"]
+    # Every five minutes, sessions would be written while a test happens to run.
+    arguments += ["--set-parameter", "disableLogicalSessionCacheRefresh=true", *options]
     try:
         completed = shardwright("up", *arguments)
         assert completed.returncode == 0, completed.stderr

@@ -86,6 +86,7 @@ ROOMS: Final[dict[str, dict[str, set[str]]]] = {
         "operations": {"context", "cursors", "pipelines", "placement", "reads", "replies", "routing", "writes"},
         "change_streams": {"context", "cursors", "operations", "placement", "reads", "replies", "routing"},
         "joins": {"cursors", "operations", "pipelines", "placement", "reads", "replies", "sending"},
+        "sessions": {"context", "operations", "placement", "replies", "writes"},
         "commands": {
             "change_streams",
             "context",
@@ -98,6 +99,7 @@ ROOMS: Final[dict[str, dict[str, set[str]]]] = {
             "processes",
             "reads",
             "replies",
+            "sessions",
             "writes",
         },
     },

@@ -13,6 +13,13 @@ ENABLE_TEST_COMMANDS: Final = "enableTestCommands"
 
 _OF_SHARD_DAEMONS: Final = frozenset({VERIFY_MIGRATIONS, "migrationCatchUpTimeoutSecs"})
 _OF_ROUTERS: Final = frozenset({ENABLE_TEST_COMMANDS})
+_OF_ROUTERS_TOO: Final = frozenset(
+    {
+        *("disableLogicalSessionCacheRefresh", "logicalSessionRefreshMillis", "maxAcceptableLogicalClockDriftSecs"),
+        "maxSessions",
+    }
+)
+"""Of routers as well as of the shards' mongods."""
 
 
 def parse_parameter(text: str) -> tuple[str, str]:
@@ -34,7 +41,7 @@ def parameters_of_daemon(parameters: Mapping[str, str]) -> dict[str, str]:
 
 def parameters_of_router(parameters: Mapping[str, str]) -> dict[str, str]:
     """The parameters for routers."""
-    return {name: value for name, value in parameters.items() if name in _OF_ROUTERS}
+    return {name: value for name, value in parameters.items() if name in _OF_ROUTERS | _OF_ROUTERS_TOO}
 
 
 def parameters_of_mongod(parameters: Mapping[str, str]) -> dict[str, str]:

@@ -12,7 +12,6 @@ import trio
 
 from shardwright.daemon.fail_command import FailCommandError
 from shardwright.daemon.outcomes import OK, outcome_of_failure, outcome_of_success
-from shardwright.daemon.reserved_session_ids import refuse_reserved_session
 from shardwright.router.applied_default_concerns import with_default_concerns
 from shardwright.router.commands.command_help import asks_for_help, help_for
 from shardwright.router.commands.command_registry import Command, CommandHandler, enabled_commands
@@ -22,6 +21,7 @@ from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.request_namespace import request_namespace
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.usual_reply import signed
+from shardwright.router.session_use import use_session
 from shardwright.router.stable_api import check_api_arguments, require_api_version
 from shardwright.sharding.clock import CLUSTER_TIME
 from shardwright.wire.arguments import clamp_int64
@@ -67,6 +67,7 @@ class Dispatcher:
             told = request.fields.get(CLUSTER_TIME)
             if told is not None and not context.clock.is_at(request.body, told):
                 request = operation.request = await context.client_times.exchange(request, told)
+            use_session(context.sessions, request)
             if entry.reads:
                 client.allow_interruption()
             if context.parameters.requires_api_version:
@@ -121,7 +122,6 @@ def _checked_max_time_ms(entry: Command, request: Request) -> int:
         CommandError: it may not, or its ``maxTimeMS`` is wrong.
     """
     fields = request.fields
-    refuse_reserved_session(request)
     if b"apiVersion" in fields or b"apiStrict" in fields or b"apiDeprecationErrors" in fields:
         check_api_arguments(entry, request)
     if entry.admin_only and request.db != "admin":

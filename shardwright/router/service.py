@@ -11,6 +11,7 @@ from shardwright.router.context.router_context import RouterContext
 from shardwright.router.dispatcher import Dispatcher
 from shardwright.router.mongos_registration import MongosRegistration
 from shardwright.router.processes.workers import end_with_supervisor
+from shardwright.router.sessions.session_refresh import refresh_repeatedly
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.server import Server
 
@@ -46,6 +47,7 @@ class RouterService:
         self._nursery.start_soon(context.shards.run)
         self._nursery.start_soon(context.signing_keys.run)
         self._nursery.start_soon(context.cursors.run)
+        self._nursery.start_soon(refresh_repeatedly, context)
         self._nursery.start_soon(self._registration.run)
         self._nursery.start_soon(refresh_default_concerns, context)
 

@@ -30,6 +30,21 @@ _TYPE_NAMES: Final = {
     rawbson.MAX_KEY: "maxKey",
 }
 
+_BINARY_TYPE_NAMES: Final = {
+    0: "general",
+    1: "function",
+    2: "byte(deprecated)",
+    3: "UUID(deprecated)",
+    4: "UUID",
+    5: "MD5",
+    6: "encrypt",
+}
+
+
+def binary_type_name(subtype: int) -> str:
+    """MongoDB's name of a subtype of binary data."""
+    return _BINARY_TYPE_NAMES.get(subtype, "unknown")
+
 
 def type_name(kind: int) -> str:
     """MongoDB's name of a BSON type, given its type byte, which must be valid."""

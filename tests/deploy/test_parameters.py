@@ -29,12 +29,13 @@ def test_every_parameter_goes_to_the_process_that_has_it() -> None:
         "orphanCleanupDelaySecs": "1",
         "verifyMigrations": "true",
         "enableTestCommands": "1",
+        "maxSessions": "5",
         "unknown": "2",
     }
     assert parameters_of_daemon(parameters) == {"verifyMigrations": "true"}
-    assert parameters_of_router(parameters) == {"enableTestCommands": "1"}
+    assert parameters_of_router(parameters) == {"enableTestCommands": "1", "maxSessions": "5"}
     # A mongod itself reports parameters that it does not know.
-    assert parameters_of_mongod(parameters) == {"orphanCleanupDelaySecs": "1", "unknown": "2"}
+    assert parameters_of_mongod(parameters) == {"orphanCleanupDelaySecs": "1", "maxSessions": "5", "unknown": "2"}
 
 
 def test_shard_daemons_are_started_with_their_parameters(tmp_path: Path) -> None:

@@ -317,3 +317,10 @@ def test_kill_op_of_the_router_itself() -> None:
 
 def test_default_concerns_before_the_first_report() -> None:
     assert run_one({"getDefaultRWConcern": 1, "inMemory": True}) == {"inMemory": True, "ok": 1.0}
+
+
+def test_there_is_a_greatest_number_of_sessions() -> None:
+    first, second = run_lone({"startSession": 1}, {"startSession": 1}, maxSessions="1")
+    assert first["ok"] == 1
+    assert (second["code"], second["codeName"]) == (261, "TooManyLogicalSessions")
+    assert second["errmsg"].startswith("Unable to add session ID ")

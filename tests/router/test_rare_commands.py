@@ -245,12 +245,11 @@ def test_time_series_collection_that_is_not_sharded(router: Client, plain: Clien
         assert run(client, {"drop": "series"}, DB)["ok"] == 1.0
 
 
-def test_list_local_sessions(router: Client, cluster: RunningCluster) -> None:
-    """Those of all shards, each of them once, and that of the command itself."""
-    with cluster.client() as client, client.start_session() as used, client.start_session() as own:
-        client[DB].sessions.find_one({"_id": 1}, session=used)
+def test_list_local_sessions(router: Client) -> None:
+    with router.start_session() as used, router.start_session() as own:
+        router[DB].sessions.find_one({"_id": 1}, session=used)
         stages: list[Command] = [{"$listLocalSessions": {}}, {"$sort": {"lastUse": -1}}]
-        found = list(client.admin.aggregate(stages, session=own))
+        found = list(router.admin.aggregate(stages, session=own))
         ids = [document["_id"]["id"] for document in found]
         assert {used.session_id["id"], own.session_id["id"]} <= set(ids)
         assert len(ids) == len(set(ids))
@@ -260,7 +259,7 @@ def test_list_local_sessions(router: Client, cluster: RunningCluster) -> None:
             {"$limit": 1},
             {"$project": {"_id": 0, "a": {"$literal": 1}}},
         ]
-        assert list(client.admin.aggregate(limited)) == [{"a": 1}]
+        assert list(router.admin.aggregate(limited)) == [{"a": 1}]
 
 
 @pytest.mark.parametrize(

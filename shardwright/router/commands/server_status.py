@@ -29,7 +29,7 @@ async def server_status(operation: Operation) -> Reply:
         "connections": _connections(context),
         **({"defaultRWConcern": context.default_concerns.report} if context.default_concerns.report else {}),
         "extra_info": _resources(),
-        "logicalSessionRecordCache": {"activeSessionsCount": 0},
+        "logicalSessionRecordCache": context.session_jobs.document(len(context.sessions)),
         "network": {"numRequests": Int64(sum(each.count for each in context.metrics.operations.statistics().values()))},
         "opcounters": _opcounters(context),
         "sharding": _sharding(context),

@@ -3,24 +3,13 @@
 from collections.abc import Mapping
 from typing import Final
 
+from shardwright.sharding.operation_session import read_uuid
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.field_errors import missing_field, unknown_field, wrong_type
 from shardwright.wire.rawbson import ARRAY, BINARY, OBJECT, STRING, InvalidBSONError, Span, index, spans
 from shardwright.wire.request import Request
 from shardwright.wire.type_names import type_name
-
-_UUID: Final = 4
-_BINARY_SUBTYPES: Final = {
-    0: "general",
-    1: "function",
-    2: "byteArrayDeprecated",
-    3: "UUIDDeprecated",
-    _UUID: "UUID",
-    5: "MD5",
-    6: "encrypt",
-}
-_UUID_BYTES: Final = 16
 
 _SESSION_FIELDS: Final = {b"id": BINARY, b"uid": BINARY}
 _PATTERN_FIELDS: Final = {b"lsid": OBJECT, b"uid": BINARY, b"users": ARRAY, b"roles": ARRAY}
@@ -115,15 +104,4 @@ def _required(fields: _Fields, name: bytes, path: str) -> Span:
 
 
 def _uuid(body: bytes, fields: _Fields, path: str) -> bytes:
-    _, _, start, end = _required(fields, b"id", path)
-    # int32 length, subtype, bytes
-    subtype, value = body[start + 4], body[start + 5 : end]
-    if subtype != _UUID:
-        raise CommandError(
-            ErrorCode.TypeMismatch,
-            f"BSON field '{path}.id' is the wrong binData type '{_BINARY_SUBTYPES.get(subtype, 'unknown')}', "
-            "expected type 'UUID'",
-        )
-    if len(value) != _UUID_BYTES:
-        raise CommandError(ErrorCode.InvalidUUID, "uuid must be a 16-byte binary field with UUID (4) subtype")
-    return value
+    return read_uuid(body, _required(fields, b"id", path), f"{path}.id")

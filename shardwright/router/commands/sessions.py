@@ -1,41 +1,50 @@
 """Logical sessions: ``startSession``, ``refreshSessions``, ``endSessions``, and the commands that kill them.
 
-The router keeps no table of sessions. Each mongod that an operation of a session reached knows the session, so commands
-that keep sessions alive, or end them, are forwarded to all shards.
+The router notes which sessions are used, and writes them to ``config.system.sessions`` (`router.sessions`). Each mongod
+that an operation of a session reached knows the session too, so commands that keep sessions alive, or end them, are
+forwarded to all shards. Where a router has several processes, a session may have been used in all of them.
 """
 
 from collections.abc import Collection
-from typing import Final
+from time import time
+from typing import Any, Final
 from uuid import uuid4
 
 import bson
 import trio
-from bson.binary import Binary
+from bson.binary import UUID_SUBTYPE, Binary
 
 from shardwright.router.commands import session_arguments
 from shardwright.router.commands.command_registry import command
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.scatter import scatter
+from shardwright.router.processes.siblings import is_from_sibling, send_to_siblings
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.router.replies.worst_error import raise_worst
+from shardwright.router.sessions.session_refresh import refresh_sessions as refresh_sessions_of_router
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.limits import LOGICAL_SESSION_TIMEOUT_MINUTES
 from shardwright.wire.message import op_msg
 
 _TELLING_SECONDS_MAX: Final = 1.0
 
+_OF_CLIENT: Final = frozenset({"lsid", "$clusterTime"})
+
 
 @command("startSession")
 async def start_session(operation: Operation) -> Reply:
     """Begins a logical session."""
-    return {"id": {"id": Binary.from_uuid(uuid4())}, "timeoutMinutes": LOGICAL_SESSION_TIMEOUT_MINUTES}
+    lsid = {"id": Binary.from_uuid(uuid4())}
+    operation.context.sessions.use(bson.encode(lsid), time())
+    return {"id": lsid, "timeoutMinutes": LOGICAL_SESSION_TIMEOUT_MINUTES}
 
 
 @command("refreshSessions", api_versions=("1",))
 async def refresh_sessions(operation: Operation) -> Reply:
     """Keeps sessions from expiring."""
-    session_arguments.sessions(operation.request)
+    for session in session_arguments.sessions(operation.request):
+        operation.context.sessions.use(bson.encode({"id": Binary(session, UUID_SUBTYPE)}), time())
     await _tell_all_shards(operation)
     return {}
 
@@ -43,23 +52,27 @@ async def refresh_sessions(operation: Operation) -> Reply:
 @command("endSessions", api_versions=("1",))
 async def end_sessions(operation: Operation) -> Reply:
     """Ends sessions, and their cursors with them."""
-    operation.context.cursors.kill_sessions(session_arguments.sessions(operation.request))
-    await _tell_all_shards(operation)
+    ended = session_arguments.sessions(operation.request)
+    operation.context.sessions.end(ended)
+    operation.context.cursors.kill_sessions(ended)
+    if not await _tell_siblings(operation):
+        await _tell_all_shards(operation)
     return {}
 
 
 @command("refreshLogicalSessionCacheNow", test_only=True)
 async def refresh_logical_session_cache_now(operation: Operation) -> Reply:
-    """Makes all shards write the sessions that they know to their collections now."""
-    await _on_all_shards(operation)
+    """Writes the sessions that are known here to ``config.system.sessions`` now; the shards write theirs as well."""
+    await refresh_sessions_of_router(operation.context)
+    if not await _tell_siblings(operation):
+        await _on_all_shards(operation)
     return {}
 
 
 @command("killSessions")
 async def kill_sessions(operation: Operation) -> Reply:
     """Ends sessions together with the operations that run in them; with none named, all sessions."""
-    _kill_cursors(operation, session_arguments.sessions(operation.request) or None)
-    await _on_all_shards(operation)
+    await _kill(operation, session_arguments.sessions(operation.request) or None)
     return {}
 
 
@@ -67,25 +80,37 @@ async def kill_sessions(operation: Operation) -> Reply:
 async def kill_all_sessions(operation: Operation) -> Reply:
     """Ends the sessions of the users named, or all."""
     # No session belongs to a user, since nobody is authenticated.
-    _kill_cursors(operation, () if session_arguments.users(operation.request) else None)
-    await _on_all_shards(operation)
+    await _kill(operation, () if session_arguments.users(operation.request) else None)
     return {}
 
 
 @command("killAllSessionsByPattern")
 async def kill_all_sessions_by_pattern(operation: Operation) -> Reply:
     """Ends the sessions that match a pattern, or all."""
-    _kill_cursors(operation, session_arguments.patterns(operation.request))
-    await _on_all_shards(operation)
+    await _kill(operation, session_arguments.patterns(operation.request))
     return {}
 
 
-def _kill_cursors(operation: Operation, sessions: Collection[bytes] | None) -> None:
-    """Kill the cursors of some sessions; None stands for all of them."""
+async def _kill(operation: Operation, sessions: Collection[bytes] | None) -> None:
+    """Kill the cursors of some sessions here, and all that runs in them on the shards; None stands for all sessions.
+
+    Raises:
+        CommandError: a shard failed.
+    """
     if sessions is None:
         operation.context.cursors.kill_all()
     else:
         operation.context.cursors.kill_sessions(sessions)
+    if not await _tell_siblings(operation):
+        await _on_all_shards(operation)
+
+
+async def _tell_siblings(operation: Operation) -> bool:
+    """Have the other processes of this router do the same; returns whether one of them is told, and so is done."""
+    if is_from_sibling(operation.request):
+        return True
+    await send_to_siblings(operation.context, operation.request.db, _command(operation))
+    return False
 
 
 async def _on_all_shards(operation: Operation) -> None:
@@ -108,8 +133,12 @@ async def _tell_all_shards(operation: Operation) -> None:
 
 
 async def _replies_of_all_shards(operation: Operation) -> list[ShardReply]:
-    command_body = {key: value for key, value in operation.request.document.items() if key != "lsid"}
-    body = bson.encode(command_body)
+    body = bson.encode(_command(operation))
     shards = await operation.context.shards.all_ids()
     frames = {shard: op_msg(body, request_id=next_request_id()) for shard in shards}
     return await scatter(operation, frames, may_repeat=True)
+
+
+def _command(operation: Operation) -> dict[str, Any]:
+    """The client's command, without its session and time."""
+    return {name: value for name, value in operation.request.document.items() if name not in _OF_CLIENT}

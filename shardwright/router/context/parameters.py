@@ -7,6 +7,7 @@ from typing import Any, Final
 from shardwright.daemon.logs import set_level
 from shardwright.daemon.parameter_text import parse_boolean
 from shardwright.router.context.log_verbosity import changed_verbosity, default_verbosity, finest_verbosity
+from shardwright.sharding.session_cache import REFRESH_MILLISECONDS, SESSIONS_MAX
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
@@ -54,6 +55,9 @@ PARAMETERS: Final[Mapping[str, Parameter]] = {
     "authenticationMechanisms": Parameter([]),
     "maxBSONDepth": Parameter(200),
     "localLogicalSessionTimeoutMinutes": Parameter(30),
+    "logicalSessionRefreshMillis": Parameter(REFRESH_MILLISECONDS, parse=int),
+    "disableLogicalSessionCacheRefresh": Parameter(False, parse=parse_boolean),
+    "maxSessions": Parameter(SESSIONS_MAX, parse=int),
     "maxAcceptableLogicalClockDriftSecs": Parameter(31_536_000, parse=int),
 }
 """Parameters by name, with the names and defaults of mongos 6.0."""

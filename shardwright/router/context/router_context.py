@@ -16,6 +16,7 @@ from shardwright.router.context.options import RouterOptions
 from shardwright.router.context.parameters import Parameters
 from shardwright.router.context.quiesce import Quiesce
 from shardwright.router.context.served_clients import ServedClients
+from shardwright.router.context.session_jobs import SessionJobs
 from shardwright.router.context.shared_counts import SharedCounts
 from shardwright.router.context.slow_operations import SlowOperations
 from shardwright.router.cursors.manager import CursorManager
@@ -26,6 +27,7 @@ from shardwright.router.sending.oplog_advancer import OplogAdvancer
 from shardwright.router.sending.shard_sender import ShardSender
 from shardwright.router.writes.kind import WriteKind
 from shardwright.sharding.clock import VectorClock
+from shardwright.sharding.session_cache import SessionCache
 from shardwright.sharding.time_signer import TimeSigner
 from shardwright.wire.transport.client import handshake_document
 from shardwright.wire.transport.monitor import ReplicaSetMonitor
@@ -61,6 +63,8 @@ class RouterContext:
         sender: sends requests to shards.
         oplogs: has shards reach cluster times.
         cursors: cursors that clients have open here.
+        sessions: the logical sessions used here since the last refresh.
+        session_jobs: what the refreshes have done.
         statement_counts: how many statements of writes were executed, by kind.
         clients: the connections of clients.
         quiesce: whether the router is shutting down.
@@ -98,6 +102,8 @@ class RouterContext:
             worker_index=options.worker_index,
             idle_milliseconds_max=lambda: float(self.parameters["cursorTimeoutMillis"]),
         )
+        self.sessions = SessionCache(self.parameters["maxSessions"])
+        self.session_jobs = SessionJobs()
         self.statement_counts = dict.fromkeys(WriteKind, 0)
         self.clients = ServedClients()
         self.quiesce = Quiesce()

@@ -173,6 +173,10 @@ class CursorManager:
             self._end(entry)
         return True
 
+    def sessions(self) -> set[bytes]:
+        """The sessions that have cursors, by the 16 bytes of their ids."""
+        return {entry.owner.session for entry in self._cursors.values() if entry.owner.session is not None}
+
     def kill_sessions(self, sessions: Collection[bytes]) -> int:
         """End all cursors of some sessions, given by the 16 bytes of their ids; returns how many there were."""
         found = [entry.id for entry in self._cursors.values() if entry.owner.session in sessions]

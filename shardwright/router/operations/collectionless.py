@@ -36,7 +36,7 @@ async def run_without_collection(operation: Operation) -> Reply:
             )
         return await run_on_all_shards(operation, pipeline, namespace)
     if pipeline.first == LIST_LOCAL_SESSIONS and shards:
-        return await aggregate_local_sessions(operation, pipeline, shards)
+        return await aggregate_local_sessions(operation, pipeline, shards[0])
     if pipeline.first == "$documents" and shards:
 
         async def on_primary(routing: DatabaseRouting) -> Reply:

@@ -49,6 +49,16 @@ class Operation:
         self.opid: int | None = None
         self._namespace: str | None = None
 
+    @classmethod
+    def of_router(cls, context: RouterContext, request: Request) -> "Operation":
+        """One of the router's own, without a client: it may write, but opens no cursor."""
+        operation = cls.__new__(cls)
+        operation.context, operation.request = context, request
+        operation.targeted, operation.retries = (), 0
+        operation.started, operation.opid = perf_counter(), None
+        operation.response_to, operation._namespace = request.message.request_id, None
+        return operation
+
     @property
     def namespace(self) -> str:
         """``db.collection`` of the collection that the command's first field names.

@@ -18,6 +18,7 @@ from shardwright.router.placement.database_routing import CONFIG_SHARD, Database
 from shardwright.sharding.catalog.reads import read_database, read_routing
 from shardwright.sharding.namespace import check_database_name
 from shardwright.sharding.routing_table import RoutingTable
+from shardwright.sharding.session_cache import NAMESPACE as SESSIONS
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
@@ -224,7 +225,8 @@ class RoutingCache:
         routing = CollectionRouting(namespace, database, table, config_time)
         if current is not None and current.table is table and current.database is database:
             routing = current  # so that its holders can still report it as stale
-        if self.databases.get(database.name) is database:
+        # Until the sessions collection is sharded the config servers have it, which would not refuse a stale routing.
+        if self.databases.get(database.name) is database and (table is not None or namespace != SESSIONS):
             self._keep(routing)
         return routing
 
@@ -236,7 +238,7 @@ class RoutingCache:
             del self.collections[next(iter(self.collections))]
 
     async def _read_table(self, namespace: str, known: RoutingTable | None) -> RoutingTable | None:
-        if namespace.partition(".")[0] in _FIXED_DATABASES and namespace != "config.system.sessions":
+        if namespace.partition(".")[0] in _FIXED_DATABASES and namespace != SESSIONS:
             return None
         table = await self._catalog.read(read_routing(namespace, known))
         if table is not None and known is not None and table.collection.timestamp == known.collection.timestamp:

@@ -12,6 +12,7 @@ from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.exchange.gossip import gossip
 from shardwright.shardd.exchange.time_limit import seconds_allowed
 from shardwright.shardd.metadata.stale_errors import StaleError
+from shardwright.sharding.session_cache import NAMESPACE as SESSIONS
 from shardwright.sharding.versions import DATABASE_VERSION, DatabaseVersion
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -47,7 +48,7 @@ async def _run(command: Command, shard: ShardComponents, request: Request) -> by
     context.config_times.observe(request)
     if command.needs_identity:
         await context.load_identity()
-    if command.is_ddl:
+    if command.is_ddl and not _is_about_sessions(request):
         await check_database_version(context, request)
     try:
         with trio.move_on_after(seconds_allowed(request)) as deadline:
@@ -76,6 +77,11 @@ async def _times(context: ShardContext) -> dict[str, Any]:
     own = await gossip(context.mongod, times.clock.time.cluster_time)
     times.observe_reply(own)
     return {**times.gossip(), **own}
+
+
+def _is_about_sessions(request: Request) -> bool:
+    """Whether a command shards ``config.system.sessions``, whose database has no primary shard."""
+    return request.name == "_shardsvrCreateCollection" and f"{request.db}.{request.collection}" == SESSIONS
 
 
 async def check_database_version(context: ShardContext, request: Request) -> None:

@@ -110,6 +110,10 @@ async def create_with_uuid(
         CommandError: InvalidUUID, another collection of that name exists.
     """
     existing = await describe(mongod, namespace)
+    if existing is not None and existing.uuid != uuid and namespace.is_logical_sessions:
+        # mongod itself creates one for the sessions used on it, and uses the cluster's just the same.
+        await mongod.command(namespace.db, {"drop": namespace.collection, "writeConcern": MAJORITY})
+        existing = None
     if existing is None:
         creation = {"create": namespace.collection, **options}
         if id_index is not None:

@@ -142,6 +142,10 @@ class Transfer:
             unreliable = ChunkRange.of(request.pattern, low, request.range.max)
             await delete_received(context.mongod, self._peers.sessions, request.namespace, request.pattern, unreliable)
         elif not await is_range_empty(context.mongod, request.namespace, request.pattern, request.range):
+            if request.namespace.is_logical_sessions:  # written by mongod itself, for the sessions used on it
+                sessions = self._peers.sessions
+                await delete_received(context.mongod, sessions, request.namespace, request.pattern, request.range)
+                return
             raise CommandError(
                 ErrorCode.OperationFailed,
                 f"cannot receive range {request.range} of {request.namespace}: this shard holds documents in it",

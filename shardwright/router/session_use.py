@@ -1,0 +1,45 @@
+"""Noting the session of each command, after a check of the fields about sessions and transactions."""
+
+from time import time
+from typing import Final
+
+from shardwright.daemon.reserved_session_ids import refuse_reserved_session
+from shardwright.sharding.operation_session import (
+    AUTOCOMMIT,
+    LSID,
+    START_TRANSACTION,
+    TXN_NUMBER,
+    WITHOUT_USER,
+    check_transaction_fields,
+)
+from shardwright.sharding.session_cache import SessionCache, SessionId
+from shardwright.wire.field_errors import wrong_type
+from shardwright.wire.rawbson import OBJECT
+from shardwright.wire.request import Request
+
+_NOT_A_USE: Final = WITHOUT_USER | {
+    *("endSessions", "killAllSessions", "killAllSessionsByPattern", "killSessions", "refreshSessions"),
+}
+"""Commands that do not use the session that they are sent with, because they need no user or are about sessions."""
+
+
+def use_session(sessions: SessionCache, request: Request) -> None:
+    """Note the use of the session that a command runs in.
+
+    Raises:
+        CommandError: Unauthorized, the session is reserved for daemons; TooManyLogicalSessions; or the fields are
+            wrong, see `check_lsid` and `check_transaction_fields`.
+    """
+    fields = request.fields
+    span = fields.get(b"lsid")
+    if span is not None:
+        if span[0] != OBJECT:
+            raise wrong_type(LSID, span[0], "object")
+        lsid = request.body[span[2] : span[3]]
+        if lsid not in sessions:
+            refuse_reserved_session(request)
+            SessionId.read(lsid)
+        if request.name not in _NOT_A_USE:
+            sessions.use(lsid, time())
+    if TXN_NUMBER in fields or AUTOCOMMIT in fields or START_TRANSACTION in fields:
+        check_transaction_fields(request)

@@ -1,0 +1,161 @@
+"""The refresh: what was noted of sessions is written, and cursors of sessions that have ended are killed.
+
+Every process of a router does it every five minutes, and when ``refreshLogicalSessionCacheNow`` asks for it.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+from datetime import UTC, datetime
+from itertools import islice
+from time import monotonic, time
+from typing import Any, Final, TypeVar
+
+import bson
+import trio
+from bson.binary import UUID_SUBTYPE, Binary
+from bson.max_key import MaxKey
+
+from shardwright.router.context.router_context import RouterContext
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.retry import with_routing
+from shardwright.router.operations.scatter import forwarded, scatter
+from shardwright.router.operations.write_execution import execute
+from shardwright.router.placement.collection_routing import CollectionRouting
+from shardwright.router.replies.cursor_reply import first_batch
+from shardwright.router.replies.worst_error import raise_worst
+from shardwright.router.writes.kind import WriteKind
+from shardwright.sharding.session_cache import COLLECTION, DB, NAMESPACE, SessionChanges
+from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.frames import next_request_id
+from shardwright.wire.logger import get_logger
+from shardwright.wire.message import OpMsg, op_msg
+from shardwright.wire.rawbson import decode_document
+from shardwright.wire.request import Request
+
+logger = get_logger("router.sessions")
+
+Item = TypeVar("Item")
+
+_BATCH: Final = 1000
+_WRITE_CONCERN: Final = {"w": "majority", "wtimeout": 15_000}
+
+
+async def refresh_repeatedly(context: RouterContext) -> None:
+    """Refresh every ``logicalSessionRefreshMillis`` until cancelled."""
+    while True:
+        await trio.sleep(context.parameters["logicalSessionRefreshMillis"] / 1000)
+        if context.parameters["disableLogicalSessionCacheRefresh"]:
+            continue
+        try:
+            await refresh_sessions(context)
+        except (CommandError, BackendError) as error:
+            logger.warning("Could not refresh the sessions", error=str(error))
+
+
+async def refresh_sessions(context: RouterContext) -> None:
+    """Write what was noted since the last refresh, and kill the cursors of sessions that have ended or expired.
+
+    Raises:
+        CommandError: the sessions could not be written; they are kept for the next refresh.
+    """
+    started = monotonic()
+    await _request_collection(context)
+    changes = context.sessions.take()
+    try:
+        await _write(context, changes)
+    except BaseException:
+        context.sessions.put_back(changes)
+        raise
+    cursors = context.cursors
+    used, ended = ({session.id for session in sessions} for sessions in (changes.used, changes.ended))
+    killed = cursors.kill_sessions(ended | await _missing(context, cursors.sessions() - used - ended))
+    context.session_jobs.record(
+        time(), monotonic() - started, refreshed=len(changes.used), ended=len(changes.ended), cursors_closed=killed
+    )
+
+
+async def _request_collection(context: RouterContext) -> None:
+    """Have the config servers set up the collection unless it is sharded. Until it is, they have it themselves.
+
+    Raises:
+        CommandError: the config servers could not be reached.
+    """
+    routing = await context.routing.collection(NAMESPACE)
+    if routing.is_sharded:
+        return
+    try:
+        await context.catalog.command({"refreshLogicalSessionCacheNow": 1})
+    except CommandError as error:
+        # There are no shards yet, or a genuine config server accepts this command in tests only.
+        logger.info("The sessions collection is not sharded", error=str(error))
+
+
+async def _write(context: RouterContext, changes: SessionChanges) -> None:
+    """Write the last uses, then delete what was ended.
+
+    Raises:
+        CommandError: a session could not be written.
+    """
+    updates = (
+        {
+            "q": {"_id": session.to_document()},
+            "u": {"$max": {"lastUse": datetime.fromtimestamp(last_use, UTC)}},
+            "upsert": True,
+        }
+        for session, last_use in changes.used.items()
+    )
+    await _run(context, WriteKind.UPDATE, updates)
+    deletes = ({"q": {"_id": session.to_document()}, "limit": 1} for session in changes.ended)
+    await _run(context, WriteKind.DELETE, deletes)
+
+
+async def _run(context: RouterContext, kind: WriteKind, statements: Iterable[dict[str, Any]]) -> None:
+    field = kind.field.decode()
+    for batch in _batches(statements):
+        command = {kind.command: COLLECTION, field: batch, "ordered": False, "writeConcern": _WRITE_CONCERN}
+        reply = await execute(_operation(context, command), kind)
+        document = decode_document(OpMsg(reply).body) if isinstance(reply, bytes) else dict(reply or {})
+        for failure in (*document.get("writeErrors", ()), *filter(None, (document.get("writeConcernError"),))):
+            raise CommandError.from_reply(failure)
+
+
+async def _missing(context: RouterContext, sessions: Collection[bytes]) -> set[bytes]:
+    """The sessions that are not in the collection, because another server has ended them or they have expired.
+
+    Cursors know the UUIDs of their sessions only, whatever the ``uid`` is.
+
+    Raises:
+        CommandError: it could not be read.
+    """
+    missing = set(sessions)
+    for batch in _batches(sessions):
+        ids = [{"id": Binary(session, UUID_SUBTYPE)} for session in batch]
+        ranges = [{"_id": {"$gte": each, "$lt": {**each, "uid": MaxKey()}}} for each in ids]
+        find = {"find": COLLECTION, "filter": {"$or": ranges}, "projection": {"_id": 1}, "batchSize": 2 * _BATCH}
+        missing -= set(await _found(_operation(context, {**find, "singleBatch": True})))
+    return missing
+
+
+def _batches(items: Iterable[Item]) -> Iterator[list[Item]]:
+    iterator = iter(items)
+    while batch := list(islice(iterator, _BATCH)):
+        yield batch
+
+
+async def _found(operation: Operation) -> list[bytes]:
+    async def attempt(routing: CollectionRouting) -> list[bytes]:
+        frames = {shard: forwarded(operation, routing.versions_for(shard)) for shard in routing.shards}
+        replies = await scatter(operation, frames, may_repeat=True)
+        raise_worst(replies)
+        return [session for reply in replies for session in _sessions_in(reply.frame)]
+
+    return await with_routing(operation, NAMESPACE, attempt)
+
+
+def _sessions_in(frame: bytes) -> Iterator[bytes]:
+    for document in map(decode_document, first_batch(frame)):
+        yield bytes(document["_id"]["id"])
+
+
+def _operation(context: RouterContext, command: dict[str, Any]) -> Operation:
+    body = bson.encode({**command, "$db": DB})
+    return Operation.of_router(context, Request(OpMsg(op_msg(body, request_id=next_request_id()))))

@@ -1,0 +1,149 @@
+"""The logical sessions that one server has seen since it last wrote them to ``config.system.sessions``.
+
+A session lives as long as its document there, which a TTL index deletes 30 minutes after its last use. Servers collect
+the uses of their sessions and write them every five minutes, each session once.
+"""
+
+from base64 import b64encode
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+from uuid import UUID
+
+from bson.binary import UUID_SUBTYPE, Binary
+
+from shardwright.sharding.operation_session import check_lsid
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import index
+
+SESSIONS_MAX: Final = 1_000_000
+"""Default of the parameter ``maxSessions``."""
+
+REFRESH_MILLISECONDS: Final = 300_000
+"""Default of the parameter ``logicalSessionRefreshMillis``."""
+
+DB: Final = "config"
+COLLECTION: Final = "system.sessions"
+NAMESPACE: Final = f"{DB}.{COLLECTION}"
+
+NO_USER: Final = bytes.fromhex("e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855")
+"""The SHA-256 of nothing: the ``uid`` of sessions without authentication."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionId:
+    """The ``_id`` of a session.
+
+    Attributes:
+        id: the 16 bytes of its UUID.
+        uid: the 32 bytes that stand for its user.
+    """
+
+    id: bytes
+    uid: bytes = NO_USER
+
+    @classmethod
+    def read(cls, lsid: bytes) -> Self:
+        """The session in a raw ``lsid``.
+
+        Raises:
+            CommandError: it is malformed, see `check_lsid`.
+        """
+        identifier, uid = check_lsid(lsid, index(lsid))
+        return cls(identifier, uid or NO_USER)
+
+    def __str__(self) -> str:
+        """As MongoDB shows a session in messages."""
+        return f"{UUID(bytes=self.id)} - {b64encode(self.uid).decode()} -  - "
+
+    def to_document(self) -> dict[str, Any]:
+        """The value of ``_id``."""
+        return {"id": Binary(self.id, UUID_SUBTYPE), "uid": Binary(self.uid)}
+
+
+@dataclass(slots=True)
+class SessionChanges:
+    """What is to be written at a refresh.
+
+    Attributes:
+        used: the time of the last use of each session, in seconds since 1970.
+        ended: sessions that their clients have ended.
+    """
+
+    used: dict[SessionId, float] = field(default_factory=dict)
+    ended: set[SessionId] = field(default_factory=set)
+
+
+class SessionCache:
+    """The sessions that have been used since the last refresh, and those ended.
+
+    Args:
+        sessions_max: ``maxSessions``.
+    """
+
+    __slots__ = ("_changes", "_known", "_last_use", "_sessions_max")
+
+    def __init__(self, sessions_max: int = SESSIONS_MAX) -> None:
+        self._sessions_max = sessions_max
+        # By the bytes of the lsid, so that the next use of a session is one look-up.
+        self._last_use: dict[bytes, float] = {}
+        self._known: dict[bytes, SessionId] = {}
+        self._changes = SessionChanges()
+
+    def __len__(self) -> int:
+        """How many sessions there are."""
+        return len(self._last_use) + len(self._changes.used)
+
+    def __contains__(self, lsid: bytes) -> bool:
+        """Whether a session was used since the last refresh, given the raw ``lsid``."""
+        return lsid in self._last_use
+
+    def use(self, lsid: bytes, now: float) -> None:
+        """Note that an operation runs in a session.
+
+        Args:
+            lsid: the raw document.
+            now: in seconds since 1970.
+
+        Raises:
+            CommandError: TooManyLogicalSessions; or the ``lsid`` is malformed, see `check_lsid`.
+        """
+        if lsid in self._last_use:
+            self._last_use[lsid] = now
+            return
+        session = SessionId.read(lsid)
+        if len(self) >= self._sessions_max:
+            raise CommandError(
+                ErrorCode.TooManyLogicalSessions,
+                f"Unable to add session ID {session} into the cache because the number of active sessions is too high",
+            )
+        self._last_use[lsid] = now
+        self._known[lsid] = session
+
+    def end(self, ids: Collection[bytes]) -> None:
+        """Note that clients have ended sessions, given by the bytes of their UUIDs."""
+        self._changes.ended |= {SessionId(each) for each in ids}
+
+    def sessions(self) -> dict[SessionId, float]:
+        """The last use of each session, in seconds since 1970."""
+        used = dict(self._changes.used)
+        for lsid, last_use in self._last_use.items():
+            session = self._known[lsid]
+            used[session] = max(last_use, used.get(session, 0))
+        return used
+
+    def take(self) -> SessionChanges:
+        """Remove and return everything. A session that was ended counts as ended, even if it was used afterwards."""
+        ended = self._changes.ended
+        changes = SessionChanges(
+            {session: used for session, used in self.sessions().items() if session not in ended}, ended
+        )
+        self._last_use, self._known, self._changes = {}, {}, SessionChanges()
+        return changes
+
+    def put_back(self, changes: SessionChanges) -> None:
+        """Keep changes that could not be written for the next refresh."""
+        self._changes.ended |= changes.ended
+        for session, last_use in changes.used.items():
+            self._changes.used[session] = max(last_use, self._changes.used.get(session, 0))
