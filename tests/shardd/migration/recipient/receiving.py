@@ -17,7 +17,7 @@ from tests.shardd.migration.recipient.fake_donor import FakeDonor
 from tests.shardd.mini_cluster import MAJORITY, Client, Member, MiniCluster
 
 SECONDS_MAX = 60.0
-_GOSSIP = ("$clusterTime", "operationTime")
+_GOSSIP = ("$clusterTime", "$configTime", "$topologyTime", "operationTime")
 _databases = count()
 
 
