@@ -136,6 +136,7 @@ class ShardSender:
         address = None if shard is None else shard.client.monitor.select(preference)
         if shard is None or address is None:
             return None
+        frame = with_cluster_time(frame, self.clock)
         try:
             return PendingReply(shard, address, await shard.client.ask(address, frame), self.clock)
         except BackendError:
