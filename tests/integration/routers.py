@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import bson
+
 from shardwright.deploy.ports import PortReservation
 from tests.integration.raw_client import RawClient, raw_client
 from tests.integration.waiting import eventually
@@ -44,9 +46,11 @@ def worker_of(address: str) -> int | None:
     """The pid of the worker that accepts a new connection to a router; None if there is no router yet."""
     try:
         with raw_client(address) as client:
-            return int(client.command({"serverStatus": 1})["pid"])
-    except ConnectionRefusedError:
-        return None
+            client.send_command({"serverStatus": 1})
+            reply = client.receive()
+    except (ConnectionRefusedError, ConnectionResetError):
+        return None  # the latter while a router of several processes tries out its port
+    return int(bson.decode(reply[21:])["pid"]) if reply else None
 
 
 def connect_to_all(address: str, workers: int, connections: int) -> list[RawClient]:
