@@ -1,0 +1,111 @@
+"""Replies in which a router differs easily: explain, null queries, dropped collections, indexes, counters."""
+
+from typing import Final
+
+import pytest
+from bson.int64 import Int64
+
+from tests.integration.sharded import shard_by_range
+from tests.local_cluster import Client, RunningCluster
+from tests.router.beside_mongod import Command, run
+
+DB: Final = "answers_as_mongos"
+NUMBERS: Final = range(-5, 5)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def filled(router: Client, plain: Client) -> None:
+    """``sharded``, which is on both shards of the router's cluster, and the same documents on the mongod."""
+    shard_by_range(router[DB], "sharded", key="k", split_at=0)
+    for client in (router, plain):
+        client[DB].sharded.insert_many({"_id": number, "k": number, "a": number % 3} for number in NUMBERS)
+
+
+EXPLAINED: Final[list[Command]] = [
+    {"find": "sharded", "$db": "other"},
+    {"find": "sharded", "$db": DB},
+    {"count": "sharded", "$db": 5},
+    {"explain": {"find": "sharded"}},
+    {"ping": 1},
+    {"insert": "sharded", "documents": [{}]},
+    {},
+]
+
+
+@pytest.mark.parametrize("explained", [*EXPLAINED, 5], ids=str)
+def test_what_cannot_be_explained(router: Client, plain: Client, explained: object) -> None:
+    command = {"explain": explained}
+    refused = run(router, command, DB)
+    assert refused["ok"] == 0.0
+    assert refused == run(plain, command, DB)
+
+
+@pytest.mark.parametrize("verbosity", ["queryPlanner", "executionStats"])
+def test_explain_on_a_database_that_does_not_exist(router: Client, verbosity: str) -> None:
+    missing = f"{DB}_missing"
+    for inner in ({"find": "c"}, {"count": "c"}, {"distinct": "c", "key": "a"}):
+        refused = run(router, {"explain": inner, "verbosity": verbosity}, missing)
+        assert (refused["code"], refused["errmsg"]) == (26, f"database {missing} not found")
+
+
+@pytest.mark.parametrize("command", [{"distinct": "sharded", "key": "a"}, {"count": "sharded"}], ids=str)
+def test_null_query(router: Client, plain: Client, command: Command) -> None:
+    ours, theirs = (run(client, {**command, "query": None}, DB) for client in (router, plain))
+    ours.pop("shards", None)
+    assert ours["ok"] == 1.0
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("sort", [{}, {"k": 1}])
+def test_cursor_of_a_collection_that_is_dropped_everywhere(router: Client, sort: Command) -> None:
+    """It fails once everything has been returned that had been read before."""
+    collection = shard_by_range(router[DB], "dropped", key="k", split_at=0)
+    collection.insert_many({"k": number} for number in range(-50, 50))
+    cursor = run(router, {"find": "dropped", "sort": sort, "batchSize": 2}, DB)["cursor"]["id"]
+    collection.drop()
+    more = {"getMore": Int64(cursor), "collection": "dropped"}
+    replies = [run(router, more, DB)]
+    while replies[-1]["ok"]:
+        assert replies[-1]["cursor"]["nextBatch"]
+        assert replies[-1]["cursor"]["id"] == cursor
+        replies.append(run(router, more, DB))
+    assert replies[-1]["codeName"] == "QueryPlanKilled"
+    assert replies[-1]["errmsg"].startswith("collection dropped. UUID")
+
+
+INDEXES: Final[list[Command]] = [
+    {"key": {"$**": 1}, "name": "wildcard"},
+    {"key": {"place": "2dsphere"}, "name": "geo"},
+    {"key": {"words": "text"}, "name": "words"},
+    {"key": {"time": 1}, "name": "ttl", "expireAfterSeconds": 100},
+    {"key": {"a": "hashed"}, "name": "hashed"},
+]
+
+
+def test_indexes_of_all_kinds_on_all_shards(cluster: RunningCluster, router: Client) -> None:
+    shards = set(cluster.shards.values())
+    made = run(router, {"createIndexes": "sharded", "indexes": INDEXES}, DB)
+    assert {name: reply["numIndexesAfter"] for name, reply in made["raw"].items()} == dict.fromkeys(shards, 7)
+    changed = run(router, {"collMod": "sharded", "index": {"name": "ttl", "expireAfterSeconds": 50}}, DB)
+    assert {name: reply["expireAfterSeconds_new"] for name, reply in changed["raw"].items()} == dict.fromkeys(
+        shards, 50
+    )
+    for wrong in ({"key": {"a": 1}, "name": "wrong", "unknown": 1}, {"key": {"a": 1}, "name": "u", "unique": True}):
+        refused = run(router, {"createIndexes": "sharded", "indexes": [wrong]}, DB)
+        [error] = {(reply["code"], reply["errmsg"]) for reply in refused["raw"].values()}
+        assert (refused["code"], refused["errmsg"]) == error
+    dropped = run(router, {"dropIndexes": "sharded", "index": [each["name"] for each in INDEXES]}, DB)
+    assert {name: reply["nIndexesWas"] for name, reply in dropped["raw"].items()} == dict.fromkeys(shards, 7)
+    assert len(list(router[DB].sharded.list_indexes())) == 2
+
+
+def test_types_of_counters(router: Client, plain: Client) -> None:
+    ours, theirs = (run(client, {"serverStatus": 1}) for client in (router, plain))
+    assert {name: type(count) for name, count in ours["opcounters"].items()} == {
+        name: type(theirs["opcounters"][name]) for name in ours["opcounters"]
+    }
+    commands = ours["metrics"]["commands"].keys() & theirs["metrics"]["commands"].keys() - {"<UNKNOWN>"}
+    assert len(commands) > 50
+    for name in commands:
+        shown = ours["metrics"]["commands"][name]
+        assert {field: type(count) for field, count in shown.items()} == {"failed": Int64, "total": Int64}
