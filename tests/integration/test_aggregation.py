@@ -283,6 +283,36 @@ def test_what_cannot_be_merged(database: Database[Document], merge: Document, do
     assert failure.value.code == code
 
 
+@pytest.mark.parametrize("source", ["ranged", "plain"])
+def test_pipelines_of_a_merge(data: Database[Document], database: Database[Document], source: str) -> None:
+    """Documents that match none are inserted as they are; a pipeline that hides the shard key is executed as well."""
+    target = shard_by_range(database, "target")
+    target.insert_one({"_id": 0, "key": 0, "old": 1})
+    replacing = {"_id": "$_id", "key": "$key", "let": "$$given", "new": "$$new._id"}
+    into = {"into": {"db": database.name, "coll": "target"}, "whenMatched": [{"$replaceWith": replacing}]}
+    stages: Stages = [{"$project": {"key": 1, "result": {"$literal": True}}}, {"$merge": into}]
+    data[source].aggregate(stages, let={"given": 7})
+    stored = {each["_id"]: each for each in target.find()}
+    assert stored.pop(0) == {"_id": 0, "key": 0, "let": 7, "new": 0}
+    assert len(stored) == COUNT - 1
+    assert all(each == {"_id": number, "key": number * 25, "result": True} for number, each in stored.items())
+
+
+def test_errors_of_a_merge_have_their_context(data: Database[Document], database: Database[Document]) -> None:
+    target = shard_by_range(database, "target")
+    target.insert_many([{"_id": 0, "key": 100}, {"_id": 4, "key": 100}])
+    for modes, text in (
+        ({}, r"\$merge failed due to a DuplicateKey error :: caused by :: E11000"),
+        ({"whenMatched": [{"$set": {"_id": 99}}]}, r"\$merge failed to update the matching document, did you attempt"),
+    ):
+        stages: Stages = [
+            {"$match": {"_id": 0 if not modes else 4}},
+            {"$merge": {"into": {"db": database.name, "coll": "target"}, **modes}},
+        ]
+        with pytest.raises(OperationFailure, match=f"^PlanExecutor error during aggregation :: caused by :: {text}"):
+            data.ranged.aggregate(stages)
+
+
 def test_orphans_do_not_count(cluster: RunningCluster, client: Client, database: Database[Document]) -> None:
     collection = shard_by_range(database)
     collection.insert_many([{"_id": n, "key": n * 25, "g": n % 3} for n in range(COUNT)])

@@ -1,6 +1,6 @@
 """``$merge`` into a sharded collection: the router reads the results of the pipeline and writes them batch by batch."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -36,6 +36,16 @@ _NO_UNIQUE_INDEX_HERE: Final = 51183
 """MongoDB's numbers for ``on`` without a unique index: in a sharded collection, and in a mongod's own."""
 
 _NO_MATCH: Final = 13113
+_EXECUTING: Final = "PlanExecutor error during aggregation :: caused by :: "
+_CONTEXTS: Final[Mapping[int, str]] = {
+    ErrorCode.DuplicateKey: "$merge failed due to a DuplicateKey error :: caused by :: ",
+    ErrorCode.ImmutableField: (
+        "$merge failed to update the matching document, did you attempt to modify the _id or the shard key? "
+        ":: caused by :: "
+    ),
+}
+"""What mongod puts before the errors of the statements that write."""
+
 _BATCH_DOCUMENTS: Final = 1000
 _NOT_FOR_READING: Final = frozenset({b"cursor", b"writeConcern", b"bypassDocumentValidation"})
 _FOR_WRITING: Final = (b"lsid", b"writeConcern", b"bypassDocumentValidation", b"comment", b"maxTimeMS", b"$clusterTime")
@@ -95,7 +105,13 @@ async def _check(operation: Operation, stage: Stage, target: CollectionRouting) 
     """
     assert target.table is not None
     shard = min(target.shards)
-    command = {"aggregate": 1, "pipeline": [{"$documents": []}, decode_document(stage.raw)], "explain": True}
+    command: dict[str, Any] = {
+        "aggregate": 1,
+        "pipeline": [{"$documents": []}, decode_document(stage.raw)],
+        "explain": True,
+    }
+    if b"let" in operation.request.fields:
+        command["let"] = operation.request.get(b"let")
     try:
         await operation.context.sender.command(shard, operation.request.db, command, may_repeat=True)
     except CommandError as error:
@@ -158,16 +174,24 @@ async def _write(operation: Operation, merge: MergeStage, results: Sequence[byte
     Raises:
         CommandError: a document could not be written.
     """
-    if not results:
-        return
+    try:
+        if results:
+            await _write_some(operation, merge, results)
+    except CommandError as error:
+        error.message = _EXECUTING + error.message
+        raise
+
+
+async def _write_some(operation: Operation, merge: MergeStage, results: Sequence[bytes]) -> None:
     is_insert = merge.when_matched == "fail"
     statements = [merge.insert(each) if is_insert else merge.update(each) for each in results]
     kind, name = (WriteKind.INSERT, "insert") if is_insert else (WriteKind.UPDATE, "update")
+    passed = _FOR_WRITING if is_insert else (*_FOR_WRITING, b"let")
     sequence = b"documents" if is_insert else b"updates"
     command: dict[str, Any] = {name: merge.target.collection, "ordered": False, "$db": merge.target.db}
     given = operation.request.fields
-    passed = b"".join(operation.request.body[given[each][1] : given[each][3]] for each in _FOR_WRITING if each in given)
-    body = append(encode_document(command), passed)
+    arguments = b"".join(operation.request.body[given[each][1] : given[each][3]] for each in passed if each in given)
+    body = append(encode_document(command), arguments)
     message = op_msg(
         body, request_id=operation.request.message.request_id, sections=encode_sequence(sequence, statements)
     )
@@ -186,9 +210,7 @@ def _raise_for(reply: dict[str, Any], merge: MergeStage, count: int) -> None:
     if not reply.get("ok", 1):
         raise CommandError.from_reply(reply)
     for error in reply.get("writeErrors", ()):
-        is_duplicate = error["code"] == ErrorCode.DuplicateKey and merge.when_matched == "fail"
-        context = "$merge failed due to a DuplicateKey error :: caused by :: " if is_duplicate else ""
-        raise CommandError(error["code"], context + error["errmsg"])
+        raise CommandError(error["code"], _CONTEXTS.get(error["code"], "") + error["errmsg"])
     if merge.when_not_matched == "fail" and reply.get("n", 0) < count:
         raise CommandError(
             _NO_MATCH,

@@ -106,6 +106,7 @@ class KeyChangingRequest:
         is_overtaken: OvertakenTest[Made],
         *,
         is_multi: bool = False,
+        supplied: bytes | None = None,
     ) -> Made:
         """Update or upsert one document, with a new preview whenever another writer was faster.
 
@@ -115,6 +116,7 @@ class KeyChangingRequest:
             make: executes what was previewed.
             is_overtaken: whether another writer was faster.
             is_multi: whether the update is of all documents that match.
+            supplied: the document to insert if none matches, None if ``modification`` makes it.
 
         Returns:
             The result of the last ``make``.
@@ -127,6 +129,8 @@ class KeyChangingRequest:
             preview = await self.previews.preview(
                 self.namespace, modification, seconds_max=seconds_allowed(self.request)
             )
+            if preview.before is None and supplied is not None:
+                preview = Preview(None, supplied)
             change.check(preview)
             made = await make(preview)
             if not is_overtaken(preview, made, is_last=not attempts_left):

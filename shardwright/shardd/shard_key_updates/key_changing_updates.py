@@ -105,7 +105,9 @@ class KeyChangingUpdates:
 
         modification = statement.modification(self._request) | {"query": raw_document(query)}
         execute = self._changing.execute_as_previewed
-        return await execute(query, modification, make, is_update_overtaken, is_multi=is_multi)
+        return await execute(
+            query, modification, make, is_update_overtaken, is_multi=is_multi, supplied=statement.supplied
+        )
 
     async def _update_many(self, statement: UpdateStatement) -> dict[str, Any]:
         """Update the documents that match now, one after the other, or upsert one if none does."""
@@ -120,7 +122,7 @@ class KeyChangingUpdates:
         if not found:
             return await self._update_first(statement, statement.query, 0, is_multi=True)
         collated = changing.is_collated(statement.raw, statement.fields)
-        of_one = UpdateStatement(without(statement.raw, {b"upsert"}))
+        of_one = UpdateStatement(without(statement.raw, {b"upsert", b"upsertSupplied"}))
         total: dict[str, Any] = {"n": 0, "nModified": 0}
         for identity in found:
             only = only_with_id(statement.query, identity, is_collated=collated)

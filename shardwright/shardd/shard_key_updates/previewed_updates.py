@@ -30,6 +30,8 @@ NOTHING: Final = encode_document({"$alwaysFalse": 1})
 FINDING_NOTHING: Final[Mapping[str, Any]] = {"q": raw_document(NOTHING), "u": raw_document(EMPTY_DOCUMENT)}
 """An update that does nothing, or, if mongod has executed its statement id before, returns that result."""
 
+_NOT_OF_ONE: Final = frozenset({b"q", b"upsert", b"upsertSupplied", b"multi"})
+
 _OF_THE_QUERY: Final = frozenset({b"query", b"sort", b"hint", b"update", b"arrayFilters"})
 
 
@@ -45,7 +47,7 @@ def previewed_statement(statement: bytes, query: bytes, preview: Preview, *, is_
     if preview.before is not None:
         made = _with_previewed_result(statement, b"u", preview.after)
         narrowed = element(b"q", OBJECT, only_if_unchanged(query, preview.before, is_collated=is_collated))
-        return raw_document(append(without(made, {b"q", b"upsert", b"multi"}), narrowed))
+        return raw_document(append(without(made, _NOT_OF_ONE), narrowed))
     if preview.after is not None:
         return {"q": raw_document(NOTHING), "u": _producing(preview.after), "upsert": True}
     return FINDING_NOTHING

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shardwright.wire.field_errors import missing_field, wrong_type
-from shardwright.wire.rawbson import ARRAY, OBJECT, Span, array_documents, decode_value, index, raw_document
+from shardwright.wire.rawbson import ARRAY, OBJECT, Span, array_documents, decode_value, find, index, raw_document
 from shardwright.wire.request import Request
 
 
@@ -33,15 +33,24 @@ class UpdateStatement:
         """Whether it updates all documents that match."""
         return bool(self._value(b"multi"))
 
+    @property
+    def supplied(self) -> bytes | None:
+        """The document to insert if none matches, whatever the pipeline makes of it; None if it is the pipeline's."""
+        constants = self.fields.get(b"c")
+        if constants is None or not (self._value(b"upsert") and self._value(b"upsertSupplied")):
+            return None
+        new = find(self.raw, b"new", constants[2])
+        return None if new is None or new[0] != OBJECT else self.raw[new[2] : new[3]]
+
     def modification(self, request: Request) -> dict[str, Any]:
-        """The arguments of the ``findAndModify`` with the same effect.
+        """The arguments of the ``findAndModify`` with the same effect; it does not insert what is `supplied`.
 
         Args:
             request: the ``update`` that the statement is part of.
         """
         modification = {"query": raw_document(self.query), "update": raw_update(self.raw, self.fields[b"u"])}
         for name in (b"upsert", b"collation", b"arrayFilters", b"hint"):
-            if name in self.fields:
+            if name in self.fields and not (name == b"upsert" and self.supplied is not None):
                 modification[name.decode()] = self._value(name)
         if b"bypassDocumentValidation" in request.fields:
             modification["bypassDocumentValidation"] = request.get(b"bypassDocumentValidation")

@@ -95,6 +95,14 @@ def test_the_inserted_document_is_the_result_of_the_pipeline(ranged: ShardedName
     assert ranged.documents() == [made]
 
 
+def test_a_supplied_document_is_inserted_in_place_of_the_pipelines_result(ranged: ShardedNamespace) -> None:
+    supplied = {"upsertSupplied": True, "c": {"new": {"_id": 100, "a": 100, "supplied": 1}}}
+    assert "upserted" in ranged.versioned(update({**counted(100), **supplied}))
+    assert ranged.documents() == [{"_id": 100, "a": 100, "supplied": 1}]
+    assert ranged.versioned(update({**counted(100), **supplied})) == {"n": 1, "nModified": 1, "ok": 1.0}
+    assert ranged.documents() == [{"_id": 100, "a": 100, "supplied": 1, "n": 1}]
+
+
 @pytest.mark.parametrize("key", [100, 101])
 def test_a_repeated_upsert_is_not_executed_twice(ranged: ShardedNamespace, key: int) -> None:
     number = next(transaction_numbers)
