@@ -175,3 +175,23 @@ def test_a_new_database_of_a_target_is_created_where_the_pipeline_runs(
         assert client[name].target.count_documents({}) == 10
     finally:
         client.drop_database(name)
+
+
+@pytest.mark.parametrize("is_sharded", [True, False])
+def test_a_join_compares_by_the_collation_of_a_recreated_collection(
+    client: Client, database: Database[Document], other_client: Client, *, is_sharded: bool
+) -> None:
+    pipeline = [{"$lookup": {"from": "target", "localField": "a", "foreignField": "a", "as": "x"}}]
+    folding = {"locale": "en", "strength": 2}
+    for primary, collation, count in ((LOWER, None, 1), (UPPER, folding, 2)):
+        client.drop_database(database.name)
+        client.admin.command("enableSharding", database.name, primaryShard=primary)
+        client.admin.command("shardCollection", f"{database.name}.target", key={"_id": 1})
+        database.target.insert_many([{"_id": 1, "a": "A"}, {"_id": 2, "a": "a"}])
+        database.create_collection("source", collation=collation)
+        if is_sharded:
+            simple = {"locale": "simple"}
+            client.admin.command("shardCollection", f"{database.name}.source", key={"k": 1}, collation=simple)
+        database.source.insert_one({"_id": 1, "k": 1, "a": "a"})
+        [found] = other_client[database.name].source.aggregate(pipeline)
+        assert len(found["x"]) == count

@@ -112,23 +112,7 @@ class JoinEnvironment:
             namespace = str(Namespace.collectionless_aggregate(self.db))
         else:
             namespace = f"{self.db}.{collection}"
-        return await self.run(body, namespace)
-
-    async def run(self, body: bytes, namespace: str) -> DocumentStream:
-        """Run an aggregation wherever its data is.
-
-        Args:
-            body: the command.
-            namespace: of its cursor.
-
-        Raises:
-            CommandError: it failed.
-        """
-        operation = self._operation(body)
-        try:
-            return RoutedStream(self.operation.context.cursors, await self.run_aggregate(operation, namespace))
-        finally:
-            self.operation.retries += operation.retries
+        return await stream_of(self.operation, self.run_aggregate, body, namespace)
 
     async def compute(
         self, stages: Sequence[bytes], variables: dict[bytes, bytes] | None = None, elements: bytes = b""
@@ -147,7 +131,7 @@ class JoinEnvironment:
         cursor = encode_elements({"cursor": {"batchSize": bson.Int64(_BATCH_SIZE)}})
         body = self._command(COLLECTIONLESS, stages, let, cursor + self._computing + elements)
         check_size(len(body))
-        operation = self._operation(body)
+        operation = _part_of(self.operation, body)
         shard = choice(await self.operation.context.shards.all_ids())
         frame = operation.request.message.frame
         (reply,) = await open_on_shards(operation, {shard: frame})
@@ -200,10 +184,6 @@ class JoinEnvironment:
             if not has_ended:
                 self.operation.context.cursors.kill_remotes(stream.remotes)
 
-    def _operation(self, body: bytes) -> Operation:
-        request = Request(OpMsg(op_msg(body, request_id=next_request_id())))
-        return Operation(self.operation.context, self.operation.client, request)
-
     def _command(self, collection: str, stages: Sequence[bytes], let: bytes, elements: bytes) -> bytes:
         command = (
             encode_elements({"aggregate": 1})
@@ -227,6 +207,32 @@ StageRunner: TypeAlias = Callable[[JoinEnvironment, DocumentStream, Sequence[Sta
 def _elements(body: bytes, names: Sequence[bytes]) -> bytes:
     fields = index(body)
     return b"".join(body[fields[name][1] : fields[name][3]] for name in names if name in fields)
+
+
+async def stream_of(
+    operation: Operation, run_aggregate: AggregateRunner, body: bytes, namespace: str
+) -> DocumentStream:
+    """The results of an aggregation that is part of another one, wherever its data is.
+
+    Args:
+        operation: the other one.
+        run_aggregate: runs it.
+        body: the command.
+        namespace: of its cursor.
+
+    Raises:
+        CommandError: it failed.
+    """
+    part = _part_of(operation, body)
+    try:
+        return RoutedStream(operation.context.cursors, await run_aggregate(part, namespace))
+    finally:
+        operation.retries += part.retries
+
+
+def _part_of(operation: Operation, body: bytes) -> Operation:
+    request = Request(OpMsg(op_msg(body, request_id=next_request_id())))
+    return Operation(operation.context, operation.client, request)
 
 
 def check_size(size: int) -> None:

@@ -4,9 +4,10 @@ The stages before the first that names such a collection run as usual. The route
 other stages on them (`stages`).
 """
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
-from shardwright.router.joins.environment import AggregateRunner, JoinEnvironment
+from shardwright.router.joins.environment import AggregateRunner, JoinEnvironment, stream_of
 from shardwright.router.joins.stages import run_stages
 from shardwright.router.joins.stream_cursor import StreamCursor
 from shardwright.router.joins.written_results import write_results
@@ -51,20 +52,35 @@ async def answer_joined(
     reading, writing = _without_writing(pipeline)
     before, rest = split_at_join(reading, request.db, elsewhere)
     body = _at_one_time(operation)
-    has_collection = next(iter(request.fields.values()))[0] == STRING
-    routing = await operation.context.routing.find(operation.namespace) if has_collection else None
-    collation = await effective_collation(operation, routing)
+    prefix = with_stages(without(body, _NOT_FOR_PREFIX), tuple(stage.raw for stage in before))
+    prefix = append(prefix, encode_elements({"cursor": {}}))
+    source = await stream_of(operation, run_aggregate, prefix, cursor_namespace)
+    is_known = False
+    try:
+        collation = await _effective_collation(operation)
+        is_known = True
+    finally:
+        if not is_known:
+            operation.context.cursors.kill_remotes(source.remotes)
     environment = JoinEnvironment(
         operation, run_aggregate, body, encode_document(collation), is_collated=not is_simple(collation)
     )
-    prefix = with_stages(without(body, _NOT_FOR_PREFIX), tuple(stage.raw for stage in before))
-    prefix = append(prefix, encode_elements({"cursor": {}}))
-    source = await environment.run(prefix, cursor_namespace)
     stream = await run_stages(environment, source, rest)
     if writing is not None:
         return await write_results(environment, stream, writing, cursor_namespace)
     cursor = StreamCursor(operation.context.clock, cursor_namespace, stream)
     return await answer_first_batch(operation, cursor, size)
+
+
+async def _effective_collation(operation: Operation) -> Mapping[str, Any]:
+    """The collation of an aggregation; asked for after the shards have accepted the routing that it is from.
+
+    Raises:
+        CommandError: it could not be found out.
+    """
+    has_collection = next(iter(operation.request.fields.values()))[0] == STRING
+    routing = await operation.context.routing.find(operation.namespace) if has_collection else None
+    return await effective_collation(operation, routing)
 
 
 def _without_writing(pipeline: Pipeline) -> tuple[Pipeline, Stage | None]:
