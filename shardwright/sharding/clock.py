@@ -37,6 +37,12 @@ _TIME_AT: Final = 4 + len(_TIME_NAME)
 
 _CLUSTER_TIME_NAME: Final = rawbson.element(CLUSTER_TIME, rawbson.OBJECT, b"")
 
+# The element ``$clusterTime`` before and behind the time: every request between nodes carries one.
+_BEFORE_TIME, _BEHIND_TIME = rawbson.element(
+    CLUSTER_TIME, rawbson.OBJECT, rawbson.from_elements(_TIME_NAME + bytes(8) + DUMMY_SIGNATURE_ELEMENT)
+).split(_TIME_NAME + bytes(8))
+_BEFORE_TIME += _TIME_NAME
+
 _DUMMY_HASH: Final = Binary(bytes(HASH_BYTES))
 
 
@@ -135,8 +141,7 @@ class VectorTime:
         """What clients get: ``$clusterTime``, ready for `rawbson.append`; nothing while the time is unknown."""
         if not self.cluster_time:
             return b""
-        time = rawbson.element(b"clusterTime", rawbson.TIMESTAMP, _pack_uint64(self.cluster_time))
-        return rawbson.element(CLUSTER_TIME, rawbson.OBJECT, rawbson.from_elements(time + DUMMY_SIGNATURE_ELEMENT))
+        return _BEFORE_TIME + _pack_uint64(self.cluster_time) + _BEHIND_TIME
 
     def internal_elements(self) -> bytes:
         """What other nodes get: all three fields, ready for `rawbson.append`, without those that are unknown."""
