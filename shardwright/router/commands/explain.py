@@ -9,6 +9,7 @@ from shardwright.router.commands.map_reduce import refuse_view
 from shardwright.router.operations.explained_shards import about_server, explained_by
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.retry import ATTEMPTS_MAX, with_routing
+from shardwright.router.pipelines.moved_forward import moved_forward
 from shardwright.router.pipelines.targeting import shards_for_pipeline
 from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.reads.explain_reply import explain_reply
@@ -89,7 +90,7 @@ def _target(routing: CollectionRouting, explained: ExplainedCommand) -> tuple[st
     if explained.collation is not None:
         collation = decode_document(explained.collation)
     if explained.name == "aggregate":
-        return shards_for_pipeline(routing, Pipeline.parse(explained.request), collation)
+        return shards_for_pipeline(routing, moved_forward(Pipeline.parse(explained.request)), collation)
     shards = shards_for_read(routing, explained.filter, collation)
     if explained.name == "findAndModify" and len(shards) > 1:
         raise CommandError(ErrorCode.ShardKeyNotFound, "Query for sharded findAndModify must contain the shard key")

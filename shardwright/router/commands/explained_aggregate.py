@@ -11,6 +11,7 @@ from shardwright.router.operations.operation import Operation
 from shardwright.router.pipelines.commands import NEEDS_MERGE
 from shardwright.router.pipelines.explained_split import explained_split
 from shardwright.router.pipelines.internal_stages import check_stages
+from shardwright.router.pipelines.moved_forward import moved_forward
 from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.reads.aggregate import with_stages
 from shardwright.router.reads.explain_reply import explain_aggregate_reply
@@ -39,6 +40,7 @@ async def explain_aggregate(
     """
     pipeline = Pipeline.parse(explained.request)
     check_stages(pipeline)
+    pipeline = moved_forward(pipeline)
     by_router: tuple[Stage, ...] = ()
     if await sharded_target(operation, pipeline) is not None:
         pipeline, by_router = Pipeline(pipeline.stages[:-1]), pipeline.stages[-1:]

@@ -19,6 +19,7 @@ from shardwright.router.operations.split_aggregation import run_segments
 from shardwright.router.pipelines.commands import API_PARAMETERS, NEEDS_MERGE
 from shardwright.router.pipelines.counting import Counting
 from shardwright.router.pipelines.internal_stages import check_stages
+from shardwright.router.pipelines.moved_forward import moved_forward
 from shardwright.router.pipelines.router_merge import RouterMerge
 from shardwright.router.pipelines.shard_names import with_shard_name
 from shardwright.router.pipelines.stages import WRITING, Place, place_of
@@ -50,6 +51,7 @@ async def run_aggregate(operation: Operation, cursor_namespace: str) -> Reply:
     request = operation.request
     pipeline = Pipeline.parse(request)
     check_stages(pipeline)
+    ordered = moved_forward(pipeline)
     collation = collation_of(request)
 
     async def attempt(routing: CollectionRouting) -> Reply:
@@ -57,9 +59,9 @@ async def run_aggregate(operation: Operation, cursor_namespace: str) -> Reply:
         if target is not None:
             return await merge_into(operation, pipeline, target, cursor_namespace, run_aggregate)
         time = snapshot_time(request, routing.table, operation.context.clock.time.cluster_time)
-        shards = shards_for_pipeline(routing, pipeline, collation, time)
+        shards = shards_for_pipeline(routing, ordered, collation, time)
         versions = {shard: routing.versions_for(shard) for shard in shards}
-        plan = await plan_aggregation(operation, pipeline, shards)
+        plan = await plan_aggregation(operation, ordered, shards)
         if plan is None:
             return await run_on_one_shard(operation, pipeline, shards[0], versions[shards[0]], cursor_namespace, time)
         if plan.segments:
@@ -104,7 +106,7 @@ async def run_on_all_shards(operation: Operation, pipeline: Pipeline, namespace:
         CommandError: some shard failed; or the list of shards could not be read.
     """
     versions = dict.fromkeys(await operation.context.shards.all_ids(), b"")
-    plan = await plan_aggregation(operation, pipeline, tuple(versions))
+    plan = await plan_aggregation(operation, moved_forward(pipeline), tuple(versions))
     if plan is None:
         [shard] = versions
         return await run_on_one_shard(operation, pipeline, shard, b"")

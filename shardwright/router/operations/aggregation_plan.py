@@ -86,6 +86,7 @@ async def plan_aggregation(operation: Operation, pipeline: Pipeline, shards: Seq
     merge = None if counting is not None else RouterMerge.of(split)
     segments: tuple[Segment, ...] = ()
     if counting is None and merge is None:
+        split = split.returning_needed_fields()
         segments = segments_of(await locate(operation, split.merger_part), shards)
     return AggregationPlan(
         split.shards_part, split.merger_part, split.sort, split.needs_merge, counting, merge, segments

@@ -15,19 +15,23 @@ from typing import Final
 
 import bson
 
+from shardwright.router.pipelines.fill_stages import fill_stages
 from shardwright.router.pipelines.group_halves import (
     ONE_PER_GROUP,
     merging_accumulators,
     merging_group,
     merging_stage,
 )
+from shardwright.router.pipelines.needed_fields import projection_of_needed
 from shardwright.router.pipelines.numbers import WHOLE_NUMBER_MAX, sample_size, whole_number
 from shardwright.router.pipelines.stages import Place, place_of
+from shardwright.router.pipelines.window_halves import window_halves
 from shardwright.router.reads.pipeline import Pipeline, Stage
 from shardwright.router.reads.sort_order import SortOrder
 from shardwright.wire.rawbson import OBJECT, decode_value, encode_document, index, spans
 
 _SINGLE_DOCUMENTS: Final = frozenset({Place.MAPS, Place.FILTERS, Place.EACH_SHARD})
+_JOINS: Final = frozenset({"$graphLookup", "$lookup"})
 _AFTER_A_SORT: Final = frozenset({Place.MAPS, Place.FILTERS})
 
 
@@ -49,15 +53,20 @@ class SplitPipeline:
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> "SplitPipeline":
-        """Split a pipeline."""
-        stages = pipeline.stages
+        """Split a pipeline whose stages are in the order in which they are to run: see `moved_forward`."""
+        stages = tuple(made for stage in pipeline.stages for made in fill_stages(stage))
         at = 1 if stages and place_of(pipeline.first) is Place.DESCRIBES_SHARD else 0
         at = _end_of(stages, at, _SINGLE_DOCUMENTS)
         head, rest = stages[:at], stages[at:]
         # A mongod that is no shard server refuses to return partial results of $currentOp.
         divide = _DIVIDED.get(rest[0].name) if rest and pipeline.first != "$currentOp" else None
         split = None if divide is None else divide(head, rest[0], rest[1:])
-        return _with_limit(split or cls(head, rest))
+        return _with_limit(_with_unwind_merged(split or cls(head, rest)))
+
+    def returning_needed_fields(self) -> "SplitPipeline":
+        """The same halves, with the shards returning no field that the merger's part does not need."""
+        projection = projection_of_needed(self.shards_part, self.merger_part)
+        return self if projection is None else replace(self, shards_part=(*self.shards_part, projection))
 
     @property
     def needs_merge(self) -> bool:
@@ -105,6 +114,13 @@ def _near(head: tuple[Stage, ...], stage: Stage, rest: tuple[Stage, ...]) -> Spl
 def _ordered(head: tuple[Stage, ...], stage: Stage, rest: tuple[Stage, ...], sort: Mapping[str, int]) -> SplitPipeline:
     end = _end_of(rest, 0, _AFTER_A_SORT)
     return SplitPipeline((*head, stage, *rest[:end]), rest[end:], sort)
+
+
+def _windowed(head: tuple[Stage, ...], stage: Stage, rest: tuple[Stage, ...]) -> SplitPipeline | None:
+    halves = window_halves(stage)
+    if halves is None:
+        return None
+    return SplitPipeline((*head, *halves.shards), (*halves.merger, *rest), halves.sort)
 
 
 def _sampled(head: tuple[Stage, ...], stage: Stage, rest: tuple[Stage, ...]) -> SplitPipeline | None:
@@ -171,6 +187,7 @@ _DIVIDED: Final[Mapping[str, Dividing]] = {
     "$geoNear": _near,
     "$group": _grouped,
     "$sample": _sampled,
+    "$setWindowFields": _windowed,
     "$sort": _sorted,
     "$sortByCount": _counted_by,
 }
@@ -182,7 +199,7 @@ def _with_limit(split: SplitPipeline) -> SplitPipeline:
         return split
     skip = 0
     for stage in split.merger_part:
-        if place_of(stage.name) is Place.MAPS:
+        if place_of(stage.name) is Place.MAPS or stage.name in _JOINS:
             continue
         number = whole_number(stage) if stage.name in ("$skip", "$limit") else None
         if number is None or skip + number > WHOLE_NUMBER_MAX:
@@ -192,3 +209,19 @@ def _with_limit(split: SplitPipeline) -> SplitPipeline:
             return replace(split, shards_part=(*split.shards_part, limit))
         skip += number
     return split
+
+
+def _with_unwind_merged(split: SplitPipeline) -> SplitPipeline:
+    """The same halves, with each ``$unwind`` that ends the shards' part left to the merger: fewer documents travel.
+
+    Not if it limits their number, and not if the router merges by itself: concatenating is cheaper than having a shard
+    read, unwind and return all documents.
+    """
+    at = len(split.shards_part)
+    while at and split.shards_part[at - 1].name == "$unwind":
+        at -= 1
+    names = [stage.name for stage in split.merger_part]
+    if names[:1] == ["$limit"] or all(name in ("$limit", "$skip") for name in names):
+        return split
+    unwinding = split.shards_part[at:]
+    return replace(split, shards_part=split.shards_part[:at], merger_part=(*unwinding, *split.merger_part))

@@ -26,6 +26,9 @@ GROUP: dict[str, Any] = {
 }
 GROUP_MERGED = merging(n={"$sum": "$$ROOT.n"}, t={"$topN": {"n": 2, "output": "$$ROOT.t", "sortBy": {"b": 1}}})
 
+UNWIND: dict[str, Any] = {"$unwind": "$b"}
+RANK: dict[str, Any] = {"r": {"$rank": {}}}
+FILL_VALUE: dict[str, Any] = {"$fill": {"output": {"a": {"value": 0}}}}
 NEAR: dict[str, Any] = {"$geoNear": {"near": [0, 0], "distanceField": "d"}}
 SET: dict[str, Any] = {"$set": {"a": 1}}
 
@@ -48,6 +51,24 @@ SPLITS: list[tuple[Stages, Stages, Stages]] = [
     ([MATCH, GROUP, {"$limit": 3}], [MATCH, GROUP], [GROUP_MERGED, {"$limit": 3}]),
     ([SORT, GROUP], [SORT], [GROUP]),
     ([{"$limit": 9}, GROUP], [{"$limit": 9}], [{"$limit": 9}, GROUP]),
+    ([MATCH, UNWIND, UNWIND, JOIN], [MATCH], [UNWIND, UNWIND, JOIN]),
+    ([UNWIND, {"$limit": 3}, JOIN], [UNWIND, {"$limit": 3}], [{"$limit": 3}, JOIN]),
+    ([UNWIND, {"$skip": 3}], [UNWIND], [{"$skip": 3}]),
+    ([JOIN, {"$skip": 2}, {"$limit": 3}], [{"$limit": 5}], [JOIN, {"$skip": 2}, {"$limit": 3}]),
+    ([FILL_VALUE, MATCH], [{"$addFields": {"a": {"$ifNull": ["$a", 0]}}}, MATCH], []),
+    (
+        [{"$setWindowFields": {"partitionBy": "$g.h", "sortBy": {"k": -1}, "output": RANK}}, MATCH],
+        [{"$sort": {"g.h": 1, "k": -1}}],
+        [{"$_internalSetWindowFields": {"partitionBy": "$g.h", "sortBy": {"k": -1}, "output": RANK}}, MATCH],
+    ),
+    (
+        [{"$fill": {"sortBy": {"k": 1}, "output": {"a": {"method": "linear"}, "b": {"value": "$x"}}}}],
+        [{"$sort": {"k": 1}}],
+        [
+            {"$_internalSetWindowFields": {"sortBy": {"k": 1}, "output": {"a": {"$linearFill": "$a"}}}},
+            {"$addFields": {"b": {"$ifNull": ["$b", "$x"]}}},
+        ],
+    ),
     (
         [MATCH, {"$count": "n"}],
         [MATCH, {"$group": {"_id": None, "n": {"$sum": 1}}}],
@@ -126,6 +147,20 @@ def test_the_halves(pipeline: Stages, shards: Stages, merger: Stages) -> None:
         {"$bucket": {"output": {"n": 1}}},
         {"$geoNear": 3},
         {"$geoNear": {"near": [0, 0]}},
+        {"$fill": 3},
+        {"$fill": {"output": {}}},
+        {"$fill": {"output": {"a": {"method": "other"}}}},
+        {"$fill": {"output": {"a": {"method": "linear"}}}},
+        {"$fill": {"output": {"a": {"value": 1, "method": "locf"}}}},
+        {"$fill": {"output": {"a": {"value": 1}}, "unknown": 1}},
+        {"$fill": {"partitionBy": {"x": 1}, "partitionByFields": ["a"], "output": {"a": {"value": 1}}}},
+        {"$fill": {"partitionByFields": ["a.b"], "output": {"a": {"value": 1}}}},
+        {"$fill": {"sortBy": {"a": 2}, "output": {"a": {"value": 1}}}},
+        {"$setWindowFields": 3},
+        {"$setWindowFields": {"sortBy": {"k": 1}}},
+        {"$setWindowFields": {"sortBy": {"k": 2}, "output": RANK}},
+        {"$setWindowFields": {"sortBy": {"k": 1}, "output": RANK, "unknown": 1}},
+        {"$setWindowFields": {"sortBy": {"k": 1}, "output": {"a": {"$sum": 1}, "a.b": {"$sum": 1}}}},
     ],
     ids=str,
 )
@@ -156,6 +191,23 @@ ACCUMULATORS: list[tuple[object, object]] = [
         {"$accumulator": {"init": "i", "accumulate": "a", "accumulateArgs": "$$ROOT.f", "merge": "m", "lang": "js"}},
     ),
 ]
+
+
+@pytest.mark.parametrize(
+    "partition", [{"$mod": ["$g", 2]}, {"a": "$g"}, "$$ROOT.g", "$k", "constant", None, 3], ids=str
+)
+def test_a_partition_that_is_not_another_field_is_computed_by_the_shards(partition: object) -> None:
+    window = {"partitionBy": partition, "sortBy": {"k": -1}, "output": RANK}
+    split = SplitPipeline.of(parsed({"$setWindowFields": window}))
+    computing, sorting = decoded(split.shards_part)
+    [name] = computing["$addFields"]
+    assert computing["$addFields"][name] == {"$let": {"vars": {}, "in": partition}}
+    assert list(sorting["$sort"].items()) == [(name, 1), ("k", -1)]
+    assert split.sort == sorting["$sort"]
+    assert decoded(split.merger_part) == [
+        {"$_internalSetWindowFields": {**window, "partitionBy": f"${name}"}},
+        {"$project": {name: False}},
+    ]
 
 
 @pytest.mark.parametrize(("given", "merged"), ACCUMULATORS, ids=str)

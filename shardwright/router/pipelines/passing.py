@@ -1,0 +1,147 @@
+"""The stages that a condition of a ``$match`` may pass on its way to the front of the pipeline.
+
+A condition passes a stage if it holds for a result exactly when it holds for the document that the result is made
+from, whatever the document is like. Fields that a stage just renames are renamed in the condition.
+"""
+
+from collections.abc import Callable, Mapping, Set
+from typing import Final
+
+from shardwright.router.pipelines.match_paths import Condition
+from shardwright.router.pipelines.paths import WHOLE_DOCUMENT, first_component, overlap
+from shardwright.router.pipelines.projection_fields import (
+    is_exclusion,
+    is_flag,
+    is_nested,
+    is_set,
+    source_field,
+    unset_paths,
+)
+from shardwright.router.reads.pipeline import Stage
+from shardwright.wire.rawbson import ARRAY, OBJECT, STRING, Span, index
+
+_ID: Final = b"_id"
+
+
+def before(stage: Stage, condition: Condition) -> Condition | None:
+    """The condition that, in front of a stage, has the effect of a condition behind it; None if there is none."""
+    rule = _RULES.get(stage.name)
+    return None if rule is None else rule(stage, condition)
+
+
+def modified_by_join(stage: Stage) -> bytes | None:
+    """The path that a ``$lookup`` or ``$graphLookup`` sets; None for any other stage."""
+    if stage.name not in ("$lookup", "$graphLookup") or stage.span[0] != OBJECT:
+        return None
+    return _string(stage.raw, index(stage.raw, stage.span[2]).get(b"as"))
+
+
+def _always(_: Stage, condition: Condition) -> Condition:
+    return condition
+
+
+def _unless_modified(condition: Condition, modified: Set[bytes]) -> Condition | None:
+    return None if WHOLE_DOCUMENT in condition.paths or overlap(condition.paths, modified) else condition
+
+
+def _joined(stage: Stage, condition: Condition) -> Condition | None:
+    modified = modified_by_join(stage)
+    return None if modified is None else _unless_modified(condition, {modified})
+
+
+def _unwound(stage: Stage, condition: Condition) -> Condition | None:
+    kind, _, start, _ = stage.span
+    fields = index(stage.raw, start) if kind == OBJECT else {b"path": stage.span}
+    path = _string(stage.raw, fields.get(b"path"))
+    if path is None:
+        return None
+    modified = {path.lstrip(b"$")}
+    if b"includeArrayIndex" in fields:
+        modified.add(_string(stage.raw, fields[b"includeArrayIndex"]) or WHOLE_DOCUMENT)
+    return None if WHOLE_DOCUMENT in modified else _unless_modified(condition, modified)
+
+
+def _unset(stage: Stage, condition: Condition) -> Condition | None:
+    return _unless_modified(condition, set(unset_paths(stage)))
+
+
+def _added(stage: Stage, condition: Condition) -> Condition | None:
+    kind, _, start, _ = stage.span
+    if kind != OBJECT:
+        return None
+    fields = index(stage.raw, start)
+    return _unless_modified(condition, set(fields)) or _renamed(condition, stage.raw, fields)
+
+
+def _projected(stage: Stage, condition: Condition) -> Condition | None:
+    kind, _, start, _ = stage.span
+    if kind != OBJECT:
+        return None
+    fields = index(stage.raw, start)
+    if is_exclusion(stage.raw, start):
+        return _unless_modified(condition, fields.keys())
+    kept = {name for name, span in fields.items() if is_flag(span) and is_set(stage.raw, span)}
+    if _ID not in fields:
+        kept.add(_ID)
+    if WHOLE_DOCUMENT not in condition.paths and {first_component(path) for path in condition.paths} <= kept:
+        return condition
+    return _renamed(condition, stage.raw, fields)
+
+
+def _renamed(condition: Condition, document: bytes, fields: Mapping[bytes, Span]) -> Condition | None:
+    """The condition about the field that its own field is a copy of."""
+    if condition.field is None:
+        return None
+    field, dot, rest = condition.field.partition(b".")
+    source = source_field(document, fields[field]) if field in fields else None
+    return None if source is None else condition.renamed(source + dot + rest)
+
+
+def _grouped(stage: Stage, condition: Condition) -> Condition | None:
+    """A condition on a field that is grouped by, if it holds for all values that count as equal, or for none.
+
+    So it must not ask for the type, for example; or whether the field exists, since groups have null for missing.
+    """
+    kind, _, start, _ = stage.span
+    group_id = index(stage.raw, start).get(_ID) if kind == OBJECT else None
+    if group_id is None or condition.field is None or not condition.compares:
+        return None
+    field, dot, rest = condition.field.partition(b".")
+    if field != _ID:
+        return None
+    source = source_field(stage.raw, group_id)
+    if source is not None:
+        return condition.renamed(source + dot + rest)
+    if not is_nested(stage.raw, group_id):
+        return None
+    inner = Condition(condition.raw, condition.paths, rest)
+    return _renamed(inner, stage.raw, index(stage.raw, group_id[2]))
+
+
+def _united(stage: Stage, condition: Condition) -> Condition | None:
+    """The other collection's documents have to meet the condition as well: see `with_condition`."""
+    kind, _, start, _ = stage.span
+    if kind == STRING:
+        return condition
+    fields = index(stage.raw, start) if kind == OBJECT else {}
+    pipeline = fields.get(b"pipeline")
+    is_known = b"coll" in fields and len(fields) == (1 if pipeline is None else 2)
+    return condition if is_known and (pipeline is None or pipeline[0] == ARRAY) else None
+
+
+def _string(document: bytes, span: Span | None) -> bytes | None:
+    if span is None or span[0] != STRING:
+        return None
+    return document[span[2] + 4 : span[3] - 1]
+
+
+_RULES: Final[Mapping[str, Callable[[Stage, Condition], Condition | None]]] = {
+    **dict.fromkeys(("$match", "$sort"), _always),
+    **dict.fromkeys(("$addFields", "$set"), _added),
+    **dict.fromkeys(("$graphLookup", "$lookup"), _joined),
+    "$group": _grouped,
+    "$project": _projected,
+    "$unionWith": _united,
+    "$unset": _unset,
+    "$unwind": _unwound,
+}
