@@ -43,6 +43,7 @@ class RouterService:
         """Begin to keep connections, monitors, cursors and the router's entry in the catalog in order."""
         context = self._context
         self._nursery.start_soon(context.pools.run)
+        self._nursery.start_soon(context.pools_as_router.run)
         self._nursery.start_soon(context.catalog.client.monitor.run)
         self._nursery.start_soon(context.shards.run)
         self._nursery.start_soon(context.signing_keys.run)

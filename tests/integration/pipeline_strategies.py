@@ -326,13 +326,13 @@ _window: Final[st.SearchStrategy[list[Stage]]] = st.one_of(
     st.tuples(_whole_numbers, _whole_numbers).map(lambda pair: [{"$skip": pair[0]}, {"$limit": pair[1]}]),
     st.tuples(_whole_numbers, _whole_numbers).map(lambda pair: [{"$limit": pair[0]}, {"$limit": pair[1]}]),
 )
-_one_each = st.sampled_from(
+_one_each: Final[Stages] = st.sampled_from(
     [{"$project": {"k": 1, "a": 1, "b": 1}}, {"$set": {"c": {"$ifNull": ["$a", 7]}}}, {"$unset": "n.e"}]
 )
 
-_sorted_part: Final[st.SearchStrategy[list[Stage]]] = st.tuples(
-    _sort_by_key, st.lists(_one_each, max_size=1), _window
-).map(lambda parts: [parts[0], *parts[1], *parts[2]])
+_sorted_part: Final[st.SearchStrategy[list[Stage]]] = st.builds(
+    lambda sort, each, window: [sort, *each, *window], _sort_by_key, st.lists(_one_each, max_size=1), _window
+)
 """A total order as long as ``k`` is unique, so that the same documents are in the window."""
 
 

@@ -8,8 +8,9 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from shardwright.wire.error_codes import ErrorCode
-from tests.genuine_cluster import SHARDS
+from tests.genuine_cluster import SHARDS, GenuineCluster
 from tests.interop.sharded import Document, two_halves
+from tests.interop.tcp_connection import TcpConnection
 from tests.local_cluster import Client
 
 JOIN: Document = {"$lookup": {"from": "other", "localField": "_id", "foreignField": "_id", "as": "x"}}
@@ -47,13 +48,35 @@ def test_merging_into_a_collection_that_another_router_sharded(plain: Database[D
     assert other_client[plain.name].other.count_documents({}) == 9
 
 
-def test_genuine_shards_are_not_asked_to_merge(database: Database[Document]) -> None:
-    """Their mongods would crash."""
+def test_genuine_shards_merge(database: Database[Document], other_client: Client) -> None:
     halves = two_halves(database)
+    database.other.insert_many([{"even": bool(n), "word": word} for n, word in enumerate(("odd", "even"))])
+    join = {"$lookup": {"from": "other", "localField": "_id", "foreignField": "even", "as": "words"}}
+    counted: list[Document] = [{"$group": {"_id": "$even", "n": {"$sum": 1}}}, {"$sort": {"_id": 1}}]
+    expected = [{"_id": False, "n": 50}, {"_id": True, "n": 50}]
+    for client in (database.client, other_client):
+        with client.start_session() as session:
+            found = client[database.name][halves.name]
+            assert list(found.aggregate(counted, session=session, batchSize=1)) == expected
+    joined = halves.aggregate([*counted, join, {"$unwind": "$words"}], batchSize=1)
+    assert [(each["_id"], each["words"]["word"]) for each in joined] == [(False, "odd"), (True, "even")]
+    window = {"sortBy": {"key": 1}, "output": {"rank": {"$rank": {}}}}
+    ranked = halves.aggregate([{"$setWindowFields": window}, {"$project": {"_id": 0, "rank": 1}}, {"$skip": 97}])
+    assert [each["rank"] for each in ranked] == [98, 99, 100]
+    halves.aggregate([*counted, {"$out": "counted"}])
+    assert list(database.counted.find(sort=[("_id", 1)])) == expected
     with pytest.raises(OperationFailure) as failure:
-        halves.aggregate([{"$group": {"_id": "$even"}}])
-    assert failure.value.code == ErrorCode.CommandNotSupported
-    assert [each["n"] for each in halves.aggregate([{"$count": "n"}])] == [100]
+        halves.aggregate([{"$group": {"_id": {"$divide": ["$key", 0]}}}])
+    assert failure.value.code in (ErrorCode.BadValue, 2, 16608)
+
+
+def test_commands_in_no_session_are_merged(database: Database[Document], genuine: GenuineCluster) -> None:
+    halves = two_halves(database)
+    with TcpConnection(genuine.routers[0]) as connection:
+        grouping = {"aggregate": halves.name, "pipeline": [{"$group": {"_id": "$even"}}], "cursor": {"batchSize": 1}}
+        reply = connection.command(grouping, db=database.name)
+        more = connection.command({"getMore": reply["cursor"]["id"], "collection": halves.name}, db=database.name)
+    assert len(reply["cursor"]["firstBatch"]) == len(more["cursor"]["nextBatch"]) == 1
 
 
 def test_a_view_on_an_unsharded_collection(plain: Database[Document]) -> None:

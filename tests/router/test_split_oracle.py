@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from bson.min_key import MinKey
 
+from shardwright.router.pipelines.moved_forward import moved_forward
 from shardwright.router.pipelines.split import SplitPipeline
 from tests.genuine_cluster import SHARDS, genuine_cluster
 from tests.local_cluster import Client
@@ -29,6 +30,11 @@ JOIN: dict[str, Any] = {"$lookup": {"from": "other", "localField": "g", "foreign
 def grouping(accumulator: dict[str, Any]) -> Stages:
     """A group with one accumulator."""
     return [{"$group": {"_id": "$g", "r": accumulator}}]
+
+
+def grouping_by(key: object) -> Stages:
+    """A group by an expression, which the merger runs."""
+    return [{"$limit": 5}, {"$group": {"_id": key}}]
 
 
 EXACT: list[Stages] = [
@@ -86,6 +92,68 @@ SHAPES: list[Stages] = [
     [{"$planCacheStats": {}}],
 ]
 """Pipelines whose halves have the same stages."""
+
+
+INSIDE: dict[str, Any] = {"$lookup": {**JOIN["$lookup"], "as": "x.y"}}
+WINDOW: dict[str, Any] = {"sortBy": {"x": -1}, "output": {"r": {"$rank": {}}}}
+
+MOVED: list[Stages] = [
+    *([stage, {"$match": {"x": 1}}] for stage in (SORT, JOIN, {"$addFields": {"y": 1}}, {"$project": {"y": 0}})),
+    *([stage, {"$match": {"x": 1}}] for stage in ({"$project": {"x": 1}}, {"$limit": 2}, {"$sample": {"size": 2}})),
+    *(
+        [stage, {"$match": {"x": 1}}, GROUP]
+        for stage in ({"$unwind": "$a"}, {"$unwind": "$x"}, {"$project": {"x": "$z"}})
+    ),
+    [JOIN, {"$match": {"x": 1, "r.y": 2}}],
+    [JOIN, {"$unwind": "$r"}, {"$match": {"x": 1}}, {"$sort": {"r.x": 1}}],
+    [INSIDE, {"$match": {"x": 1}}],
+    [JOIN, SORT, {"$limit": 3}],
+    [JOIN, {"$sort": {"r": 1}}],
+    [JOIN, {"$limit": 3}],
+    [JOIN, {"$skip": 2}, {"$limit": 3}],
+    *([GROUP, {"$match": match}] for match in ({"_id": 5}, {"_id": {"$gt": 5}, "n": 1}, {"_id": {"$exists": True}})),
+    [{"$group": {"_id": {"a": "$x"}}}, {"$match": {"_id.a": 5}}],
+    [{"$group": {"_id": "$x.y"}}, {"$match": {"_id": 5}}],
+    [{"$setWindowFields": WINDOW}, {"$match": {"x": 1}}],
+    [{"$setWindowFields": {"partitionBy": "$g.h", **WINDOW}}],
+    [{"$setWindowFields": {"partitionBy": {"$mod": ["$g", 2]}, **WINDOW}}],
+    [{"$fill": {"output": {"x": {"value": 1}}}}, GROUP],
+    [{"$fill": {"sortBy": {"x": 1}, "output": {"y": {"method": "linear"}, "z": {"value": 1}}}}],
+    [{"$fill": {"partitionByFields": ["g"], "output": {"y": {"method": "locf"}}}}],
+    [{"$unwind": "$a"}, JOIN],
+    [{"$unwind": "$a"}, {"$limit": 2}, JOIN],
+]
+"""Pipelines of which a condition, a sort or a limit is moved, or is not."""
+
+RETURNED: list[Stages] = [
+    [{"$limit": 5}, GROUP],
+    [{"$limit": 5}, {"$match": {"z.0": 1, "w.v": None}}, GROUP],
+    [{"$limit": 5}, {"$match": {"$expr": {"$eq": ["$$ROOT.a", "$$CURRENT.b"]}}}, GROUP],
+    [{"$limit": 5}, {"$sort": {"x.y": 1}}, GROUP],
+    [{"$limit": 5}, {"$count": "n"}],
+    [{"$limit": 5}, {"$sortByCount": "$g.h"}],
+    [{"$limit": 5}, {"$bucket": {"groupBy": "$g", "boundaries": [0, 1], "output": {"a": {"$sum": "$x"}}}}],
+    [{"$bucketAuto": {"groupBy": "$g", "buckets": 2}}],
+    [{"$limit": 5}, {"$facet": {"a": [GROUP], "b": [{"$project": {"y.z": 1}}]}}],
+    [{"$limit": 5}, {"$facet": {"a": [GROUP], "b": [SORT]}}],
+    *(grouping_by(key) for key in ("$$ROOT", {"$getField": "a"}, {"$literal": "$a"}, "$$NOW")),
+    [{"$limit": 5}, {"$group": {"_id": {"$let": {"vars": {"v": "$a.b"}, "in": "$$v.c"}}}}],
+    [{"$limit": 5}, {"$group": {"_id": 1, "a": {"$topN": {"n": 2, "output": ["$b", "$c"], "sortBy": {"s.t": 1}}}}}],
+    [{"$limit": 5}, {"$addFields": {"b.c": "$a.d"}}, {"$group": {"_id": "$b"}}],
+    [{"$limit": 5}, {"$project": {"b": 0}}, GROUP],
+    [{"$limit": 5}, {"$unset": "b.c"}, GROUP],
+    [{"$limit": 5}, {"$unwind": {"path": "$b.c", "includeArrayIndex": "i"}}, GROUP],
+    [{"$limit": 5}, {"$replaceWith": {"a": "$b.c", "r": "$$ROOT.q"}}, SORT],
+    [{"$limit": 5}, {"$redact": "$$KEEP"}, GROUP],
+    [{"$limit": 5}, {"$out": "written"}],
+    [{"$project": {"x": 1}}, {"$limit": 5}, GROUP],
+    [JOIN, {"$project": {"r": 1}}],
+    [{"$lookup": {"from": "other", "let": {"v": "$q.z"}, "pipeline": [], "as": "r"}}, {"$project": {"r": 1}}],
+    [{"$unionWith": "other"}, {"$group": {"_id": "$x"}}],
+    [{"$setWindowFields": {"partitionBy": "$p", **WINDOW}}, {"$project": {"r": 1}}],
+    [{"$densify": {"field": "x", "range": {"step": 1, "bounds": "full"}}}, {"$project": {"y": 1}}],
+]
+"""Pipelines whose merger needs some of the fields, or whole documents."""
 
 
 @pytest.fixture(scope="module")
@@ -152,3 +220,61 @@ def test_the_stages_of_both_halves(shard: Client, pipeline: Stages) -> None:
     split = SplitPipeline.of(parsed(*pipeline))
     assert (shape(decoded(split.shards_part)), shape(decoded(split.merger_part))) == (shape(shards), shape(merger))
     assert split.sort == reading.get("sort")
+
+
+def split(pipeline: Stages) -> SplitPipeline:
+    """The halves that we send to shards."""
+    return SplitPipeline.of(moved_forward(parsed(*pipeline))).returning_needed_fields()
+
+
+def with_conditions(stages: Stages) -> list[object]:
+    """As `shape`, with the paths of the conditions in place, the merged ones of several ``$match`` included."""
+    names: list[object] = []
+    for stage in stages:
+        fields = set(_fields(stage["$match"])) if "$match" in stage else None
+        if fields and names and isinstance(names[-1], set):
+            names[-1] |= fields
+        else:
+            names += [fields] if fields else shape([stage])
+    return names
+
+
+def _fields(match: dict[str, Any]) -> Iterator[str]:
+    for name, value in match.items():
+        if name == "$and":
+            for each in value:
+                yield from _fields(each)
+        else:
+            yield name
+
+
+@pytest.mark.parametrize("pipeline", MOVED, ids=str)
+def test_what_moves_to_the_shards(shard: Client, pipeline: Stages) -> None:
+    shards, merger, reading = genuine_halves(shard, pipeline)
+    ours = split(pipeline)
+    assert with_conditions(decoded(ours.shards_part)) == with_conditions(shards)
+    absorbed = any("unwinding" in stage.get("$lookup", {}) for stage in merger)
+    ours_merger = [stage for stage in decoded(ours.merger_part) if not (absorbed and "$unwind" in stage)]
+    assert with_conditions(ours_merger) == with_conditions(merger)
+    assert list((ours.sort or {}).values()) == list(reading.get("sort", {}).values())
+
+
+def returned(stages: Stages) -> set[str] | None:
+    """The fields that the ``$project`` at the end includes."""
+    included = stages[-1].get("$project") if stages else None
+    return None if included is None else {name for name, value in flat(included) if value is not False}
+
+
+def flat(included: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """The paths of a projection."""
+    for name, value in included.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+@pytest.mark.parametrize("pipeline", RETURNED, ids=str)
+def test_the_fields_that_shards_return(shard: Client, pipeline: Stages) -> None:
+    shards, _, _ = genuine_halves(shard, pipeline)
+    assert returned(decoded(split(pipeline).shards_part)) == returned(shards)

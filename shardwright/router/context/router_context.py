@@ -1,5 +1,6 @@
 """The state shared by all operations of a router process."""
 
+from dataclasses import replace
 from pathlib import Path
 from time import time
 from typing import Any
@@ -29,6 +30,7 @@ from shardwright.router.writes.kind import WriteKind
 from shardwright.sharding.clock import VectorClock
 from shardwright.sharding.session_cache import SessionCache
 from shardwright.sharding.time_signer import TimeSigner
+from shardwright.wire.hello import MAX_WIRE_VERSION, MIN_WIRE_VERSION
 from shardwright.wire.transport.client import handshake_document
 from shardwright.wire.transport.monitor import ReplicaSetMonitor
 from shardwright.wire.transport.pools import ConnectionPools
@@ -54,6 +56,7 @@ class RouterContext:
         fail_points: where tests can make the router wait or fail.
         shared_counts: counts that all processes of the router share.
         pools: connections to other servers.
+        pools_as_router: connections to genuine shards on which they take this router for a mongos.
         catalog: the config servers.
         shards: the shards and their members.
         routing: the cache of routing tables.
@@ -96,7 +99,8 @@ class RouterContext:
             self.signing_keys.refresh,
             self.parameters["maxAcceptableLogicalClockDriftSecs"],
         )
-        self.sender = ShardSender(self.shards, self.pools, self.clock, self.signer)
+        self.pools_as_router = ConnectionPools(_handshake_of_router, replace(options.pool, connections_min=0))
+        self.sender = ShardSender(self.shards, self.pools, self.clock, self.signer, self.pools_as_router)
         self.oplogs = OplogAdvancer(self.sender)
         self.cursors = CursorManager(
             worker_index=options.worker_index,
@@ -121,3 +125,9 @@ class RouterContext:
 
 def _handshake() -> dict[str, Any]:
     return handshake_document("shardwright-router")
+
+
+def _handshake_of_router() -> dict[str, Any]:
+    """What a mongos says: it speaks the wire versions of MongoDB 6.0, and is part of the cluster."""
+    versions = {"minWireVersion": MIN_WIRE_VERSION, "maxWireVersion": MAX_WIRE_VERSION}
+    return {**_handshake(), "internalClient": versions}

@@ -8,6 +8,7 @@ from bson.timestamp import Timestamp
 from shardwright.router.cursors.merged import MergedCursor
 from shardwright.router.operations.aggregation_plan import AggregationPlan, plan_aggregation
 from shardwright.router.operations.collation import effective_collation
+from shardwright.router.operations.common_body import common_body
 from shardwright.router.operations.cursor_opening import answer_first_batch, open_on_one_shard, open_on_shards
 from shardwright.router.operations.foreign_collections import foreign_collections
 from shardwright.router.operations.merge_writes import merge_into, sharded_target
@@ -64,10 +65,12 @@ async def run_aggregate(operation: Operation, cursor_namespace: str) -> Reply:
         plan = await plan_aggregation(operation, ordered, shards)
         if plan is None:
             return await run_on_one_shard(operation, pipeline, shards[0], versions[shards[0]], cursor_namespace, time)
+        body = await common_body(operation, shards[0])
         if plan.segments:
             applied = await effective_collation(operation, routing)
             return await run_segments(
                 operation,
+                body,
                 plan,
                 versions,
                 cursor_namespace,
@@ -75,7 +78,7 @@ async def run_aggregate(operation: Operation, cursor_namespace: str) -> Reply:
                 collation=applied,
                 time=time,
             )
-        return await _merge_here(operation, plan, cursor_namespace, versions, time)
+        return await _merge_here(operation, body, plan, cursor_namespace, versions, time)
 
     reading = with_routing(operation, operation.namespace, attempt)
     return await unless_missing(operation, reading, empty_cursor(cursor_namespace))
@@ -83,15 +86,16 @@ async def run_aggregate(operation: Operation, cursor_namespace: str) -> Reply:
 
 async def _merge_here(
     operation: Operation,
+    body: bytes,
     plan: AggregationPlan,
     namespace: str,
     versions: Mapping[str, bytes],
     time: Timestamp | None = None,
 ) -> Reply:
     if plan.counting is not None:
-        return await _count(operation, plan.counting, namespace, versions, time)
+        return await _count(operation, body, plan.counting, namespace, versions, time)
     assert plan.merge is not None
-    return await _run_on_shards(operation, plan.merge, namespace, versions, time)
+    return await _run_on_shards(operation, body, plan.merge, namespace, versions, time)
 
 
 async def run_on_all_shards(operation: Operation, pipeline: Pipeline, namespace: str) -> Reply:
@@ -110,10 +114,13 @@ async def run_on_all_shards(operation: Operation, pipeline: Pipeline, namespace:
     if plan is None:
         [shard] = versions
         return await run_on_one_shard(operation, pipeline, shard, b"")
+    body = await common_body(operation, next(iter(versions))) if versions else operation.request.body
     if plan.segments:
         collation = await effective_collation(operation, None)
-        return await run_segments(operation, plan, versions, namespace, source_namespace=namespace, collation=collation)
-    return await _merge_here(operation, plan, namespace, versions)
+        return await run_segments(
+            operation, body, plan, versions, namespace, source_namespace=namespace, collation=collation
+        )
+    return await _merge_here(operation, body, plan, namespace, versions)
 
 
 async def run_on_one_shard(
@@ -177,6 +184,7 @@ async def _renamed(
 
 async def _run_on_shards(
     operation: Operation,
+    body: bytes,
     merge: RouterMerge,
     namespace: str,
     versions: Mapping[str, bytes],
@@ -186,6 +194,7 @@ async def _run_on_shards(
 
     Args:
         operation: the command.
+        body: from `common_body`.
         merge: the shards' part, and how to merge.
         namespace: of the cursor.
         versions: the version elements for each shard.
@@ -197,7 +206,7 @@ async def _run_on_shards(
     """
     request = operation.request
     first_batch_size = batch_size(request)
-    body = at_time(request.body, time, operation.context.clock.time.cluster_time)
+    body = at_time(body, time, operation.context.clock.time.cluster_time)
     is_plain = merge.order is None
     if not is_plain:
         body = append(without(body, API_PARAMETERS), NEEDS_MERGE)
@@ -215,6 +224,7 @@ async def _run_on_shards(
 
 async def _count(
     operation: Operation,
+    body: bytes,
     counting: Counting,
     namespace: str,
     versions: Mapping[str, bytes],
@@ -226,7 +236,7 @@ async def _count(
         StaleRoutingError: some shard refused the versions.
         CommandError: some shard failed.
     """
-    body = at_time(operation.request.body, time, operation.context.clock.time.cluster_time)
+    body = at_time(body, time, operation.context.clock.time.cluster_time)
     body = append(without(body, (b"cursor",)), encode_elements({"cursor": {}}))
     batch_size(operation.request)
     frames = {

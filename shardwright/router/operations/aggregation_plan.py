@@ -9,7 +9,7 @@ from shardwright.router.operations.pipeline_locations import LocatedStage, locat
 from shardwright.router.pipelines.counting import Counting
 from shardwright.router.pipelines.router_merge import RouterMerge
 from shardwright.router.pipelines.split import SplitPipeline
-from shardwright.router.pipelines.stages import WRITING
+from shardwright.router.pipelines.stages import COLLECTIONLESS, WRITING
 from shardwright.router.reads.pipeline import Pipeline, Stage
 
 
@@ -79,7 +79,7 @@ async def plan_aggregation(operation: Operation, pipeline: Pipeline, shards: Seq
     Raises:
         CommandError: a stage needs collections that are not on one shard; or the config servers did not answer.
     """
-    if len(shards) == 1:
+    if len(shards) == 1 or pipeline.first in COLLECTIONLESS:
         return await _plan_for_one(operation, pipeline, shards[0])
     split = SplitPipeline.of(pipeline)
     counting = Counting.of(pipeline)

@@ -20,7 +20,7 @@ async def run_without_collection(operation: Operation) -> Reply:
 
     Raises:
         JoinNeededError: no shard has all collections that it reads.
-        CommandError: CommandNotSupported, or what a shard answers.
+        CommandError: ShardNotFound, there is none; or what a shard answers.
     """
     pipeline = Pipeline.parse(operation.request)
     check_stages(pipeline)
@@ -35,23 +35,21 @@ async def run_without_collection(operation: Operation) -> Reply:
                 ErrorCode.InvalidNamespace, "$currentOp must be run against the 'admin' database with {aggregate: 1}"
             )
         return await run_on_all_shards(operation, pipeline, namespace)
-    if pipeline.first == LIST_LOCAL_SESSIONS and shards:
+    if not shards:
+        raise CommandError(ErrorCode.ShardNotFound, "No shards found")
+    if pipeline.first == LIST_LOCAL_SESSIONS:
         return await aggregate_local_sessions(operation, pipeline, shards[0])
-    if pipeline.first == "$documents" and shards:
 
-        async def on_primary(routing: DatabaseRouting) -> Reply:
-            return await run_on_one_shard(operation, pipeline, routing.primary, routing.element)
+    # Any shard refuses all other stages, as mongos would.
+    async def on_primary(routing: DatabaseRouting) -> Reply:
+        return await run_on_one_shard(operation, pipeline, routing.primary, routing.element)
 
-        async def anywhere(_: DatabaseRouting) -> Reply:
-            return await run_on_one_shard(operation, pipeline, shards[0], b"")
+    async def anywhere(_: DatabaseRouting) -> Reply:
+        return await run_on_one_shard(operation, pipeline, shards[0], b"")
 
-        try:
-            return await with_database(operation, db, on_primary)
-        except CommandError as error:
-            if error.code != ErrorCode.NamespaceNotFound:
-                raise
-        return await with_database(operation, "admin", anywhere)
-    raise CommandError(
-        ErrorCode.CommandNotSupported,
-        f"An aggregation of {{aggregate: 1}} that begins with '{pipeline.first}' is not supported through this router",
-    )
+    try:
+        return await with_database(operation, db, on_primary)
+    except CommandError as error:
+        if error.code != ErrorCode.NamespaceNotFound:
+            raise
+    return await with_database(operation, "admin", anywhere)

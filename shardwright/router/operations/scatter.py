@@ -40,6 +40,7 @@ async def send_to_one(
     *,
     preference: ReadPreference = PRIMARY,
     may_repeat: bool = False,
+    as_router: bool = False,
 ) -> ShardReply:
     """Send one request to one shard and return its reply if it is not about a stale version, or a view.
 
@@ -50,7 +51,9 @@ async def send_to_one(
         CommandError: the shard could not be reached.
     """
     operation.targeted = (shard_id,)
-    reply = await operation.context.sender.send(shard_id, frame, preference=preference, may_repeat=may_repeat)
+    reply = await operation.context.sender.send(
+        shard_id, frame, preference=preference, may_repeat=may_repeat, as_router=as_router
+    )
     if reply.error is not None:
         reply.raise_if_stale()
         reply.raise_if_view()

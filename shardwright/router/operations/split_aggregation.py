@@ -18,7 +18,7 @@ from shardwright.router.operations.cursor_opening import adopt, answer_first_bat
 from shardwright.router.operations.foreign_collections import foreign_collections
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.scatter import forwarded, send_to_one
-from shardwright.router.pipelines.commands import merging_half, runtime_constants, shards_half
+from shardwright.router.pipelines.commands import SESSION, merging_half, runtime_constants, shards_half, with_concerns
 from shardwright.router.pipelines.merge_cursors import Remote, merge_cursors
 from shardwright.router.pipelines.shard_names import with_shard_name
 from shardwright.router.reads.aggregate import batch_size
@@ -29,14 +29,13 @@ from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.sharding.involved_namespaces import INVOLVED_NAMESPACES
 from shardwright.sharding.timestamps import unpack_timestamp
-from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import OBJECT
-from shardwright.wire.read_preference import PRIMARY
+from shardwright.wire.read_preference import PRIMARY, ReadPreference
 
 
 async def run_segments(
     operation: Operation,
+    body: bytes,
     plan: AggregationPlan,
     versions: Mapping[str, bytes],
     cursor_namespace: str,
@@ -49,6 +48,7 @@ async def run_segments(
 
     Args:
         operation: the aggregation.
+        body: its command, from `common_body`.
         plan: with segments.
         versions: the version elements for each shard that has documents.
         cursor_namespace: of the client's cursor.
@@ -62,14 +62,20 @@ async def run_segments(
     """
     size = batch_size(operation.request)
     clock = operation.context.clock.time.cluster_time
-    body = at_time(operation.request.body, time, clock)
+    body = at_time(body, time, clock)
     constants = b""
     if b"runtimeConstants" not in operation.request.fields:
         constants = runtime_constants(datetime.now(UTC), unpack_timestamp(clock))
-    await _check_can_merge(operation, plan.segments)
+    session = await _session_for_genuine(operation, plan.segments)
     needs_merge = plan.needs_merge
     halves = {
-        shard: shards_half(body, with_shard_name(plan.shards_part, shard), constants, needs_merge=needs_merge)
+        shard: shards_half(
+            body,
+            with_shard_name(plan.shards_part, shard),
+            constants,
+            needs_merge=needs_merge,
+            keeps_session=session is not None,
+        )
         for shard in versions
     }
     frames = {shard: forwarded(operation, elements, halves[shard]) for shard, elements in versions.items()}
@@ -78,8 +84,16 @@ async def run_segments(
     try:
         for number, segment in enumerate(plan.segments):
             is_last = number == len(plan.segments) - 1
-            reading = merge_cursors([_remote(reply) for reply in replies], source_namespace, sort)
-            merging = merging_half(body, reading, segment.stages, constants, collation, is_read_by_mongod=not is_last)
+            reading = merge_cursors([_remote(reply) for reply in replies], source_namespace, sort, session)
+            merging = merging_half(
+                body,
+                reading,
+                segment.stages,
+                constants,
+                collation,
+                is_read_by_mongod=not is_last,
+                keeps_session=session is not None,
+            )
             replies = [await _open_segment(operation, segment, merging)]
             targeted, sort = targeted + operation.targeted, None
     except BaseException:
@@ -100,19 +114,34 @@ async def run_segments(
     return await answer_first_batch(operation, cursor, size)
 
 
-async def _check_can_merge(operation: Operation, segments: Sequence[Segment]) -> None:
-    """Refuse to have a genuine shard merge: it crashes on reading cursors for a client that it takes for no router.
+async def _session_for_genuine(operation: Operation, segments: Sequence[Segment]) -> Any:  # noqa: ANN401 - a BSON value
+    """The id of the client's session if a genuine shard merges, which reads the cursors in that session; else None.
 
     Raises:
-        CommandError: CommandNotSupported; or a shard cannot be reached.
+        CommandError: a shard cannot be reached.
     """
+    if SESSION not in operation.request.fields:
+        return None
     for segment in segments:
-        preference = PRIMARY if segment.is_writing else operation.read_preference
-        if not await operation.context.shards.understands(segment.shard, INVOLVED_NAMESPACES.decode(), preference):
-            raise CommandError(
-                ErrorCode.CommandNotSupported,
-                f"Merging the results of several shards on {segment.shard}, a genuine shard, is not supported",
-            )
+        if await _is_genuine(operation, segment, _preference(operation, segment)):
+            return operation.request.get(SESSION)["id"]
+    return None
+
+
+def _preference(operation: Operation, segment: Segment) -> ReadPreference:
+    return PRIMARY if segment.is_writing else operation.read_preference
+
+
+async def _is_genuine(operation: Operation, segment: Segment, preference: ReadPreference) -> bool:
+    """Whether a segment runs on a shard server of MongoDB's own.
+
+    Such a server crashes on reading cursors for a client that it does not take for a mongos.
+
+    Raises:
+        CommandError: the shard cannot be reached.
+    """
+    extension = INVOLVED_NAMESPACES.decode()
+    return not await operation.context.shards.understands(segment.shard, extension, preference)
 
 
 async def _open_segment(operation: Operation, segment: Segment, body: bytes) -> ShardReply:
@@ -122,12 +151,15 @@ async def _open_segment(operation: Operation, segment: Segment, body: bytes) -> 
         StaleRoutingError: the shard refused the versions of the other collections.
         CommandError: it failed.
     """
-    preference = PRIMARY if segment.is_writing else operation.read_preference
+    preference = _preference(operation, segment)
     pipeline = Pipeline(segment.stages)
     foreign = await foreign_collections(operation, pipeline, segment.shard, preference, create_databases=True)
+    is_genuine = await _is_genuine(operation, segment, preference)
+    if is_genuine:
+        body = with_concerns(body)
     frame = forwarded(operation, foreign.version_elements, body)
     with foreign.blamed():
-        reply = await send_to_one(operation, segment.shard, frame, preference=preference)
+        reply = await send_to_one(operation, segment.shard, frame, preference=preference, as_router=is_genuine)
         reply.raise_for_error()
     return reply
 

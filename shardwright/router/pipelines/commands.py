@@ -17,18 +17,23 @@ from shardwright.wire.rawbson import (
     element,
     encode_elements,
     from_elements,
+    index,
     spans,
     string_value,
     without,
 )
 
-_SESSION: Final = frozenset({b"lsid", b"txnNumber", b"autocommit", b"startTransaction"})
+SESSION: Final = b"lsid"
+_TRANSACTION: Final = frozenset({b"txnNumber", b"autocommit", b"startTransaction"})
 API_PARAMETERS: Final = frozenset({b"apiVersion", b"apiStrict", b"apiDeprecationErrors"})
 """The client's, which the halves do without: their internal fields and stages belong to no version of the API."""
 
 _FOR_WRITES: Final = frozenset({b"writeConcern", b"bypassDocumentValidation"})
 _REPLACED: Final = frozenset({PIPELINE, b"cursor", b"explain"})
 _OF_THE_COLLECTION: Final = frozenset({b"hint", b"collation"})
+
+_CONCERNS: Final[Mapping[str, Any]] = {"readConcern": {}, "writeConcern": {"w": "majority"}}
+"""MongoDB's defaults."""
 
 NEEDS_MERGE: Final = encode_elements({"fromMongos": True, "needsMerge": True})
 """The elements that make a shard return partial states and sort keys."""
@@ -43,18 +48,19 @@ def runtime_constants(now: datetime, cluster_time: Timestamp) -> bytes:
     return encode_elements({"runtimeConstants": constants})
 
 
-def shards_half(body: bytes, stages: Sequence[Stage], constants: bytes, *, needs_merge: bool) -> bytes:
+def shards_half(
+    body: bytes, stages: Sequence[Stage], constants: bytes, *, needs_merge: bool, keeps_session: bool = False
+) -> bytes:
     """The command for each shard, whose cursor a mongod will read.
-
-    It belongs to no session, since mongods may read a session's cursors only in that session.
 
     Args:
         body: the client's command.
         stages: the shards' part.
         constants: from `runtime_constants`.
         needs_merge: the results are partial states, or have their sort keys.
+        keeps_session: the mongod will read in the client's session, as genuine shards do; otherwise in none.
     """
-    rest = without(body, _REPLACED | _SESSION | API_PARAMETERS | _FOR_WRITES)
+    rest = without(body, _REPLACED | _session(keeps_session) | API_PARAMETERS | _FOR_WRITES)
     cursor = encode_elements({"cursor": {"batchSize": NO_DOCUMENTS}})
     return append(rest, _pipeline(stages) + cursor + constants + (NEEDS_MERGE if needs_merge else b""))
 
@@ -67,6 +73,7 @@ def merging_half(
     collation: Mapping[str, Any],
     *,
     is_read_by_mongod: bool = False,
+    keeps_session: bool = False,
 ) -> bytes:
     """The command for the merging shard.
 
@@ -77,6 +84,7 @@ def merging_half(
         constants: from `runtime_constants`.
         collation: of the aggregation, which cannot be that of the merging shard's collection.
         is_read_by_mongod: a mongod will read the results.
+        keeps_session: in which case it does so in the client's session.
     """
     fields: dict[str, Any] = {"collation": dict(collation)}
     removed = _OF_THE_COLLECTION | API_PARAMETERS | frozenset({PIPELINE})
@@ -84,13 +92,28 @@ def merging_half(
         removed |= {b"$readPreference"}
     else:
         removed |= _FOR_WRITES
-        fields["fromMongos"] = True
+        # With it, a $merge in a nested pipeline, which mongod refuses, would be refused for what a mongos adds to one.
+        if not any(b"$merge\0" in stage.raw for stage in stages):
+            fields["fromMongos"] = True
     if is_read_by_mongod:
-        removed |= _SESSION | {b"cursor"}
+        removed |= _session(keeps_session) | {b"cursor"}
         fields["cursor"] = {"batchSize": NO_DOCUMENTS}
     source = Stage("$mergeCursors", merge_cursors, (0, 0, 0, 0))
     half = append(without(body, removed), _pipeline((source, *stages)) + encode_elements(fields) + constants)
     return _on_a_collection(half)
+
+
+def _session(is_kept: bool) -> frozenset[bytes]:
+    """The fields of the session that are left out."""
+    return _TRANSACTION if is_kept else _TRANSACTION | {SESSION}
+
+
+def with_concerns(command: bytes) -> bytes:
+    """The command with a read and a write concern, which a genuine shard requires of a mongos."""
+    given = index(command)
+    return append(
+        command, encode_elements({name: value for name, value in _CONCERNS.items() if name.encode() not in given})
+    )
 
 
 def _on_a_collection(command: bytes) -> bytes:

@@ -2,6 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
+from typing import Final
+
+from bson.binary import Binary
 
 from shardwright.wire.rawbson import ARRAY, OBJECT, array_of_documents, element, encode_elements, from_elements
 
@@ -30,16 +34,24 @@ class Remote:
         )
 
 
-def merge_cursors(remotes: Sequence[Remote], namespace: str, sort: Mapping[str, int] | None = None) -> bytes:
+_NO_USER: Final = Binary(sha256(b"").digest())
+"""The ``uid`` of sessions on connections that are not authenticated."""
+
+
+def merge_cursors(
+    remotes: Sequence[Remote], namespace: str, sort: Mapping[str, int] | None = None, session: object = None
+) -> bytes:
     """The raw stage that reads cursors.
 
     Args:
         remotes: the cursors.
         namespace: ``db.collection`` of the aggregation.
         sort: the order in which documents are merged, by their ``$sortKey``; None for any.
+        session: the id of the session in which the cursors were opened; None if they were in none.
     """
     specification = (
-        encode_elements({} if sort is None else {"sort": dict(sort)})
+        encode_elements({} if session is None else {"lsid": {"id": session, "uid": _NO_USER}})
+        + encode_elements({} if sort is None else {"sort": dict(sort)})
         + encode_elements({"compareWholeSortKey": False})
         + element(b"remotes", ARRAY, array_of_documents([remote.raw for remote in remotes]))
         + encode_elements({"nss": namespace, "allowPartialResults": False})

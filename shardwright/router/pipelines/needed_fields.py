@@ -7,7 +7,7 @@ from shardwright.router.pipelines.expression_paths import expression_paths, sort
 from shardwright.router.pipelines.match_paths import match_paths
 from shardwright.router.pipelines.moved_forward import is_too_deep
 from shardwright.router.pipelines.paths import WHOLE_DOCUMENT, first_component, projectable, without_covered
-from shardwright.router.pipelines.projection_fields import is_exclusion, is_flag, is_nested, is_set, unset_paths
+from shardwright.router.pipelines.projection_fields import is_exclusion, is_flag, is_nested, is_set
 from shardwright.router.reads.pipeline import Stage
 from shardwright.wire.rawbson import ARRAY, BOOL, OBJECT, STRING, Span, element, from_elements, index, spans
 
@@ -84,8 +84,9 @@ def _of_projection(stage: Stage) -> Iterator[bytes]:
     if kind != OBJECT:
         yield WHOLE_DOCUMENT
         return
-    names = {name for name, _ in spans(stage.raw, start)}
-    if _ID not in names and not is_exclusion(stage.raw, start):
+    if is_exclusion(stage.raw, start):
+        return
+    if _ID not in {name for name, _ in spans(stage.raw, start)}:
         yield _ID
     for name, span in spans(stage.raw, start):
         if not (name == _ID and is_flag(span) and not is_set(stage.raw, span)):
@@ -207,7 +208,7 @@ def _stages_at(document: bytes, start: int) -> tuple[Stage, ...] | None:
 
 
 _READS: Final[Mapping[str, Callable[[Stage], Iterator[bytes]]]] = {
-    **dict.fromkeys(("$limit", "$skip", "$count", "$sample", "$unionWith"), _nothing),
+    **dict.fromkeys(("$limit", "$skip", "$count", "$sample", "$unionWith", "$unset"), _nothing),
     **dict.fromkeys(("$bucket", "$bucketAuto", "$group", "$replaceRoot", "$replaceWith", "$sortByCount"), _expression),
     **dict.fromkeys(("$addFields", "$set"), _of_added_fields),
     **dict.fromkeys(("$lookup", "$graphLookup"), _of_lookup),
@@ -218,7 +219,6 @@ _READS: Final[Mapping[str, Callable[[Stage], Iterator[bytes]]]] = {
     "$match": _of_match,
     "$project": _of_projection,
     "$sort": _of_sort,
-    "$unset": unset_paths,
     "$unwind": _of_unwind,
 }
 """The paths that each stage reads. A stage that is not listed may read whole documents."""

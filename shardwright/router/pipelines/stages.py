@@ -34,6 +34,9 @@ PLACES: Final = {
 }
 """A stage that is not listed runs on the merger as it is, which is right for any stage; mongod refuses unknown ones."""
 
+COLLECTIONLESS: Final = frozenset({"$documents", "$listCachedAndActiveUsers", "$listLocalSessions"})
+"""Sources that mongod refuses on a collection, if they are the first stage of the whole pipeline."""
+
 WRITING: Final = frozenset({"$merge", "$out"})
 
 

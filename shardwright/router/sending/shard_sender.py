@@ -31,15 +31,24 @@ class ShardSender:
         pools: connections to them.
         clock: see below.
         signer: see below.
+        pools_as_router: connections to genuine shards on which they take this router for a mongos.
 
     Attributes:
         clock: the newest times seen in the cluster; requests without a ``$clusterTime`` get it.
         signer: signs the times in replies that are relayed to clients.
     """
 
-    def __init__(self, shards: ShardRegistry, pools: ConnectionPools, clock: VectorClock, signer: TimeSigner) -> None:
+    def __init__(
+        self,
+        shards: ShardRegistry,
+        pools: ConnectionPools,
+        clock: VectorClock,
+        signer: TimeSigner,
+        pools_as_router: ConnectionPools,
+    ) -> None:
         self._shards = shards
         self._pools = pools
+        self._pools_as_router = pools_as_router
         self.clock = clock
         self.signer = signer
 
@@ -51,6 +60,7 @@ class ShardSender:
         *,
         preference: ReadPreference = PRIMARY,
         may_repeat: bool = False,
+        as_router: bool = False,
     ) -> ShardReply:
         """Send a request to a member of a shard and read its reply.
 
@@ -62,6 +72,8 @@ class ShardSender:
             frame: the request.
             preference: which member may answer.
             may_repeat: executing the request twice does what executing it once does (reads, retryable writes).
+            as_router: a genuine shard has to take this router for a mongos; the request then has a read and a write
+                concern.
 
         Raises:
             CommandError: ShardNotFound; FailedToSatisfyReadPreference; HostUnreachable, the shard could not be
@@ -70,10 +82,11 @@ class ShardSender:
         shard = self._shards.get_known(shard_id) or await self._shards.get(shard_id)
         client = shard.client
         frame = with_cluster_time(frame, self.clock)
+        pools = self._pools_as_router if as_router else self._pools
         for attempts_left in range(_ATTEMPTS_MAX - 1, -1, -1):
             address = client.monitor.select(preference) or await client.select(preference)
             try:
-                reply = ShardReply(shard_id, address, await self._pools[address].exchange(frame))
+                reply = ShardReply(shard_id, address, await pools[address].exchange(frame))
             except BackendError as error:
                 client.on_failure(address, error)
                 if attempts_left and (may_repeat or not error.sent):

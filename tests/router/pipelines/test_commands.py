@@ -111,5 +111,16 @@ def test_clients_may_not_send_what_reads_cursors(stage: dict[str, Any], name: st
     assert (refused.value.code, refused.value.message) == (5491300, f"{name} is not allowed in user requests")
 
 
+@pytest.mark.parametrize(
+    "stage", [{"$_internalDensify": {}}, {"$unionWith": {"coll": "a", "pipeline": [{"$queue": []}]}}], ids=str
+)
+def test_clients_may_not_send_stages_of_servers(stage: dict[str, Any]) -> None:
+    """A genuine shard that merges would accept them from this router."""
+    with pytest.raises(CommandError) as refused:
+        check_stages(parsed({"$match": {}}, stage))
+    assert refused.value.code == 5491300
+    assert refused.value.message.endswith("' is not allowed in user requests")
+
+
 def test_the_names_may_be_values() -> None:
     check_stages(parsed({"$match": {"a": "$mergeCursors"}}))

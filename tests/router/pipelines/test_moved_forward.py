@@ -72,62 +72,63 @@ def test_what_moves(given: Stages, expected: Stages) -> None:
     assert decoded(moved_forward(parsed(*given)).stages) == expected
 
 
+BARRIERS: list[dict[str, Any]] = [
+    LIMIT,
+    {"$skip": 1},
+    {"$sample": {"size": 1}},
+    {"$facet": {"a": [{"$count": "n"}]}},
+    {"$replaceWith": "$b"},
+    {"$redact": "$$KEEP"},
+    {"$bucketAuto": {"groupBy": "$a", "buckets": 2}},
+    {"$setWindowFields": {"partitionBy": "$a", "output": {"r": {"$sum": 1}}}},
+    {"$lookup": {"from": "o", "pipeline": [], "as": "a"}},
+    {"$lookup": {"from": "o", "pipeline": [], "as": "a.b"}},
+    {"$lookup": {"from": "o", "pipeline": []}},
+    {"$lookup": 3},
+    {"$unwind": "$a"},
+    {"$unwind": {"path": "$a.b"}},
+    {"$unwind": {"path": "$b", "includeArrayIndex": "a"}},
+    {"$unwind": 3},
+    {"$addFields": {"a": 1}},
+    {"$addFields": {"a.b": "$c"}},
+    {"$set": {"a": "$b.c"}},
+    {"$set": {"a": "$$ROOT"}},
+    {"$unset": "a.b"},
+    {"$project": {"b": 1}},
+    {"$project": {"a.b": 0}},
+    {"$project": {"a.b": 1}},
+    {"$project": {"a": {"$add": ["$a", 1]}}},
+    {"$unionWith": {"pipeline": [{"$documents": []}]}},
+    {"$unionWith": {"coll": "o", "unknown": 1}},
+    {"$collStats": {}},
+    {"$unknown": 1},
+]
+"""Stages that a condition on ``a`` may not pass."""
+
+FIXED: list[object] = [
+    {},
+    {"$where": "true"},
+    {"$text": {"$search": "a"}},
+    {"$jsonSchema": {}},
+    {"$comment": "said"},
+    {"$expr": {"$lt": [{"$rand": {}}, 0.5]}},
+    {"$expr": "$$ROOT"},
+    {"$expr": {"$eq": ["$a", "$r"]}},
+    {"$or": [{"a": 1}, {"r.b": 1}]},
+    {"loc": {"$near": [0, 0]}},
+    3,
+]
+"""Conditions that may not pass a ``$lookup`` into ``r``."""
+
+
 @pytest.mark.parametrize(
     "stages",
     [
         [],
         [A],
         [A, {"$match": {"b": 1}}, SORT],
-        *(
-            [stage, A]
-            for stage in (
-                LIMIT,
-                {"$skip": 1},
-                {"$sample": {"size": 1}},
-                {"$facet": {"a": [{"$count": "n"}]}},
-                {"$replaceWith": "$b"},
-                {"$redact": "$$KEEP"},
-                {"$bucketAuto": {"groupBy": "$a", "buckets": 2}},
-                {"$setWindowFields": {"partitionBy": "$a", "output": {"r": {"$sum": 1}}}},
-                {"$lookup": {"from": "o", "pipeline": [], "as": "a"}},
-                {"$lookup": {"from": "o", "pipeline": [], "as": "a.b"}},
-                {"$lookup": {"from": "o", "pipeline": []}},
-                {"$lookup": 3},
-                {"$unwind": "$a"},
-                {"$unwind": {"path": "$a.b"}},
-                {"$unwind": {"path": "$b", "includeArrayIndex": "a"}},
-                {"$unwind": 3},
-                {"$addFields": {"a": 1}},
-                {"$addFields": {"a.b": "$c"}},
-                {"$set": {"a": "$b.c"}},
-                {"$set": {"a": "$$ROOT"}},
-                {"$unset": "a.b"},
-                {"$project": {"b": 1}},
-                {"$project": {"a.b": 0}},
-                {"$project": {"a.b": 1}},
-                {"$project": {"a": {"$add": ["$a", 1]}}},
-                {"$unionWith": {"pipeline": [{"$documents": []}]}},
-                {"$unionWith": {"coll": "o", "unknown": 1}},
-                {"$collStats": {}},
-                {"$unknown": 1},
-            )
-        ),
-        *(
-            [JOIN, {"$match": match}]
-            for match in (
-                {},
-                {"$where": "true"},
-                {"$text": {"$search": "a"}},
-                {"$jsonSchema": {}},
-                {"$comment": "said"},
-                {"$expr": {"$lt": [{"$rand": {}}, 0.5]}},
-                {"$expr": "$$ROOT"},
-                {"$expr": {"$eq": ["$a", "$r"]}},
-                {"$or": [{"a": 1}, {"r.b": 1}]},
-                {"loc": {"$near": [0, 0]}},
-                3,
-            )
-        ),
+        *([stage, A] for stage in BARRIERS),
+        *([JOIN, {"$match": match}] for match in FIXED),
         *(
             [grouped("$a"), {"$match": match}]
             for match in (

@@ -107,7 +107,7 @@ class FakeShards:
 def sender_to(shard: FakeShard, clock: VectorClock | None = None) -> ShardSender:
     """A sender that knows one shard."""
     shards: Any = FakeShards(shard)
-    return ShardSender(shards, cast("Any", {"a:1": shard}), clock or VectorClock(), TimeSigner())
+    return ShardSender(shards, cast("Any", {"a:1": shard}), clock or VectorClock(), TimeSigner(), cast("Any", {}))
 
 
 def run(work: Callable[[], Awaitable[None]]) -> None:
@@ -203,7 +203,9 @@ def test_an_unknown_shard_is_looked_for_before_it_is_refused() -> None:
     async def send() -> None:
         shards = FakeShards(shard)
         shards.is_known = False
-        sender = ShardSender(cast("Any", shards), cast("Any", {"a:1": shard}), VectorClock(), TimeSigner())
+        sender = ShardSender(
+            cast("Any", shards), cast("Any", {"a:1": shard}), VectorClock(), TimeSigner(), cast("Any", {})
+        )
         assert (await sender.send("shard0", FRAME)).error is None
         with pytest.raises(CommandError, match="Shard other not found"):
             await sender.send("other", FRAME)
