@@ -14,6 +14,7 @@ from shardwright.router.joins.written_results import write_results
 from shardwright.router.operations.collation import effective_collation
 from shardwright.router.operations.cursor_opening import answer_first_batch
 from shardwright.router.operations.operation import Operation
+from shardwright.router.pipelines.moved_forward import moved_forward
 from shardwright.router.pipelines.stages import WRITING
 from shardwright.router.reads.aggregate import batch_size, with_stages
 from shardwright.router.reads.pipeline import Pipeline, Stage
@@ -47,7 +48,7 @@ async def answer_joined(
     """
     await in_own_task()
     request = operation.request
-    pipeline = Pipeline.parse(request)
+    pipeline = moved_forward(Pipeline.parse(request))
     size = batch_size(request)
     reading, writing = _without_writing(pipeline)
     before, rest = split_at_join(reading, request.db, elsewhere)

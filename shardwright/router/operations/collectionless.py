@@ -1,5 +1,7 @@
 """``{aggregate: 1}``: pipelines that read no collection of their own."""
 
+from typing import Final
+
 from shardwright.router.operations.aggregation import run_on_all_shards, run_on_one_shard
 from shardwright.router.operations.current_op_arguments import CURRENT_OP, CurrentOpArguments
 from shardwright.router.operations.local_sessions import LIST_LOCAL_SESSIONS, aggregate_local_sessions
@@ -10,9 +12,12 @@ from shardwright.router.placement.database_routing import DatabaseRouting
 from shardwright.router.reads.collectionless import check_collectionless
 from shardwright.router.reads.pipeline import Pipeline
 from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.shard_reply import JoinNeededError
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+
+_DOCUMENTS: Final = "$documents"
 
 
 async def run_without_collection(operation: Operation) -> Reply:
@@ -40,15 +45,35 @@ async def run_without_collection(operation: Operation) -> Reply:
     if pipeline.first == LIST_LOCAL_SESSIONS:
         return await aggregate_local_sessions(operation, pipeline, shards[0])
 
-    # Any shard refuses all other stages, as mongos would.
+    try:
+        return await _run_on_any_shard(operation, pipeline, shards[0])
+    except JoinNeededError as error:
+        if pipeline.first == _DOCUMENTS:
+            raise
+        raise CommandError(
+            ErrorCode.InvalidNamespace,
+            f"{{aggregate: 1}} is not valid for '{pipeline.first}'; a collection is required.",
+        ) from error
+
+
+async def _run_on_any_shard(operation: Operation, pipeline: Pipeline, any_shard: str) -> Reply:
+    """Run a pipeline on the primary shard of the database, or on any shard if the database does not exist.
+
+    All of them refuse what cannot run without a collection, as mongos would.
+
+    Raises:
+        JoinNeededError: the shard does not have all collections that it reads.
+        CommandError: what the shard answers.
+    """
+
     async def on_primary(routing: DatabaseRouting) -> Reply:
         return await run_on_one_shard(operation, pipeline, routing.primary, routing.element)
 
     async def anywhere(_: DatabaseRouting) -> Reply:
-        return await run_on_one_shard(operation, pipeline, shards[0], b"")
+        return await run_on_one_shard(operation, pipeline, any_shard, b"")
 
     try:
-        return await with_database(operation, db, on_primary)
+        return await with_database(operation, operation.request.db, on_primary)
     except CommandError as error:
         if error.code != ErrorCode.NamespaceNotFound:
             raise
