@@ -122,7 +122,7 @@ def test_halves_are_checked_against_the_stable_api(data: Database[Document]) -> 
 
 @pytest.mark.parametrize("last", [[], [{"$sort": {"key": 1}}], [{"$group": {"_id": "$r"}}]], ids=str)
 def test_variables_have_one_value_on_all_shards(data: Database[Document], last: list[Document]) -> None:
-    variables = {"r": {"$rand": {}}, "gone": "$$REMOVE", "text": {"$concat": ["$", "a"]}}
+    variables = {"r": {"$rand": {}}, "gone": "$$REMOVE", "text": {"$concat": [{"$literal": "$"}, "a"]}}
     drawing = {"$project": {"r": "$$r", "gone": "$$gone", "text": "$$text", "key": 1}}
     found = list(data.ranged.aggregate([drawing, *last], let=variables))
     assert len({each["r"] if "r" in each else each["_id"] for each in found}) == 1

@@ -5,6 +5,7 @@ from typing import Any
 
 import bson
 import pytest
+from bson.objectid import ObjectId
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pymongo.collection import Collection
@@ -22,6 +23,7 @@ SHARD_KEYS: dict[str, Document] = {
     "compound": {"a": 1, "k": 1},
 }
 PLAIN = "plain"
+WRITTEN = "written"
 NAME = "aggregation_properties"
 
 IN_ANY_ORDER = frozenset({"j", "s"})
@@ -106,3 +108,51 @@ def test_sharded_collections_answer_as_a_mongod_alone(
         expected = answer(alone[PLAIN], pipeline, options)
         for name in SHARD_KEYS:
             assert answer(stored[name], pipeline, options) == expected, (name, pipeline, options)
+
+
+WRITING = st.one_of(
+    st.just({"$out": WRITTEN}),
+    st.builds(
+        lambda matched, not_matched: {
+            "$merge": {"into": WRITTEN, "whenMatched": matched, "whenNotMatched": not_matched}
+        },
+        st.sampled_from(["merge", "replace", "keepExisting", [{"$set": {"old": "$b", "b": "$$new.b"}}]]),
+        st.sampled_from(["insert", "discard"]),
+    ),
+)
+
+
+def written(database: Database[Document], name: str, pipeline: list[Document], options: Document) -> object:
+    """What a collection has after a pipeline has written to it, or the code of the error."""
+    target = database[WRITTEN]
+    target.drop()
+    target.insert_many([{"_id": number, "b": -number, "kept": True} for number in range(0, 20, 3)])
+    collection = database[name]
+    try:
+        collection.aggregate(pipeline, **options)
+    except OperationFailure as error:
+        return error.code
+    is_ordered = not any("$lookup" in stage for stage in pipeline)
+    documents = [_comparable(each, is_ordered) for each in target.find()]
+    return sorted(bson.encode({"": _without_generated_id(each)}) for each in documents)
+
+
+def _without_generated_id(document: Document) -> Document:
+    return {name: value for name, value in document.items() if not isinstance(value, ObjectId)}
+
+
+@settings(max_examples=many(80, 4), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(documents=DOCUMENTS, pipeline=pipelines(), writing=WRITING, options=OPTIONS)
+def test_sharded_collections_write_what_a_mongod_alone_writes(
+    stored: Database[Document],
+    alone: Database[Document],
+    documents: list[Document],
+    pipeline: list[Document],
+    writing: Document,
+    options: Document,
+) -> None:
+    fill(stored, alone, documents)
+    whole = [*pipeline, writing]
+    expected = written(alone, PLAIN, whole, options)
+    for name in SHARD_KEYS:
+        assert written(stored, name, whole, options) == expected, (name, whole, options)
