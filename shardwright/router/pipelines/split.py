@@ -221,7 +221,7 @@ def _with_unwind_merged(split: SplitPipeline) -> SplitPipeline:
     while at and split.shards_part[at - 1].name == "$unwind":
         at -= 1
     names = [stage.name for stage in split.merger_part]
-    if names[:1] == ["$limit"] or all(name in ("$limit", "$skip") for name in names):
+    if names[:1] == ["$limit"] or all(name in ("$limit", "$skip") or place_of(name) is Place.MAPS for name in names):
         return split
     unwinding = split.shards_part[at:]
     return replace(split, shards_part=split.shards_part[:at], merger_part=(*unwinding, *split.merger_part))

@@ -53,7 +53,7 @@ SPLITS: list[tuple[Stages, Stages, Stages]] = [
     ([{"$limit": 9}, GROUP], [{"$limit": 9}], [{"$limit": 9}, GROUP]),
     ([MATCH, UNWIND, UNWIND, JOIN], [MATCH], [UNWIND, UNWIND, JOIN]),
     ([UNWIND, {"$limit": 3}, JOIN], [UNWIND, {"$limit": 3}], [{"$limit": 3}, JOIN]),
-    ([UNWIND, {"$skip": 3}], [UNWIND], [{"$skip": 3}]),
+    ([UNWIND, {"$skip": 3}, SET], [UNWIND], [{"$skip": 3}, SET]),
     ([JOIN, {"$skip": 2}, {"$limit": 3}], [{"$limit": 5}], [JOIN, {"$skip": 2}, {"$limit": 3}]),
     ([FILL_VALUE, MATCH], [{"$addFields": {"a": {"$ifNull": ["$a", 0]}}}, MATCH], []),
     (
