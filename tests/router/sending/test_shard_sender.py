@@ -289,7 +289,9 @@ def test_requests_that_were_not_answered_are_given_up() -> None:
         shard = FakeShard([BROKEN, OK])
         shard.answers[0] = cast("Any", RuntimeError("not a failure of the shard"))
         other = FakeShard([OK])
-        sender = ShardSender(cast("Any", TwoShards(shard, other)), cast("Any", {}), VectorClock(), TimeSigner())
+        sender = ShardSender(
+            cast("Any", TwoShards(shard, other)), cast("Any", {}), VectorClock(), TimeSigner(), cast("Any", {})
+        )
         with pytest.raises(RuntimeError):
             await sender.send_to_all({"shard0": FRAME, "shard1": FRAME}, {})
         assert (shard.given_up, other.given_up) == (0, 1)
