@@ -103,8 +103,8 @@ def test_kill_cursors(
     assert open_cursors(client) == before + 1
     assert namespace_cursors(lower_mongod, filled)
     unknown = Int64(cursor_id ^ 1)
-    killed = filled.database.command("killCursors", filled.name, cursors=[cursor_id, unknown])
-    assert (killed["cursorsKilled"], killed["cursorsNotFound"]) == ([cursor_id], [unknown])
+    killed = filled.database.command("killCursors", filled.name, cursors=[cursor_id, unknown, cursor_id])
+    assert (killed["cursorsKilled"], killed["cursorsNotFound"]) == ([cursor_id], [unknown, cursor_id])
     assert (killed["cursorsAlive"], killed["cursorsUnknown"]) == ([], [])
     assert open_cursors(client) == before
     assert_no_cursors(lower_mongod, upper_mongod, filled)

@@ -42,6 +42,28 @@ def test_arguments_of_the_stable_api(arguments: Command, code: int, message: str
     assert (reply["code"], reply["errmsg"]) == (code, message)
 
 
+@pytest.mark.parametrize(
+    ("command", "db"),
+    [
+        *(({name: 1}, "admin") for name in ("ping", "connectionStatus", "hostInfo", "getCmdLineOpts", "features")),
+        ({"invalidateUserCache": 1}, "admin"),
+        ({"dropDatabase": 1}, "test"),
+        ({"drop": "c"}, "test"),
+        ({"killCursors": "c", "cursors": []}, "test"),
+    ],
+    ids=str,
+)
+def test_an_unknown_argument(command: Command, db: str) -> None:
+    (reply,) = run_lone({**command, "unknown": 1}, db=db)
+    name = next(iter(command))
+    assert (reply["code"], reply["errmsg"]) == (40415, f"BSON field '{name}.unknown' is an unknown field.")
+
+
+@pytest.mark.parametrize("command", [{"connectionStatus": 1, "showPrivileges": True}, {"features": 1, "oidReset": 1}])
+def test_known_arguments(command: Command) -> None:
+    assert run_one({**command, "comment": 1, "$readPreference": {"mode": "primary"}})["ok"] == 1.0
+
+
 @pytest.mark.parametrize("command", ["buildInfo", "isMaster", "whatsmyuri", "distinct"])
 def test_command_outside_the_stable_api(command: str) -> None:
     reply = run_one({command: 1, "apiVersion": "1", "apiStrict": True})

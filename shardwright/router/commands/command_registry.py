@@ -4,12 +4,13 @@ A command is registered by the decorator on its handler; `router.commands` impor
 in common (metrics, deadlines, errors, replies) is the dispatcher's, so that a handler says only what its command does.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from shardwright.router.operations.operation import Operation
 from shardwright.router.replies.own_reply import Reply
+from shardwright.wire.arguments import Arguments
 
 CommandHandler: TypeAlias = Callable[[Operation], Awaitable[Reply]]
 
@@ -75,8 +76,13 @@ def command(
     begins_in_reactor: bool = False,
     supports_write_concern: bool = False,
     test_only: bool = False,
+    arguments: tuple[str, ...] | None = None,
 ) -> Callable[[CommandHandler], CommandHandler]:
-    """Register the decorated function as the handler of a command; see `Command` for the arguments.
+    """Register the decorated function as the handler of a command; see `Command` for most arguments.
+
+    Args:
+        arguments: all arguments that the command has and others do not, so that further ones are refused here; None
+            if the handler, or a server that the command is sent to, refuses them.
 
     Raises:
         ValueError: the name is taken.
@@ -87,7 +93,7 @@ def command(
         entry = Command(
             name,
             aliases,
-            handler,
+            handler if arguments is None else _refusing_unknown(name, (name, *aliases, *arguments), handler),
             reads,
             writes,
             admin_only,
@@ -106,3 +112,14 @@ def command(
         return handler
 
     return register
+
+
+def _refusing_unknown(name: str, known: Sequence[str], handler: CommandHandler) -> CommandHandler:
+    """The handler of a command that has no other arguments than the known ones."""
+    names = frozenset(each.encode() for each in known)
+
+    async def handle(operation: Operation) -> Reply:
+        Arguments.of(operation.request, name).refuse_unknown(names)
+        return await handler(operation)
+
+    return handle

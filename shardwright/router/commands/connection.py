@@ -19,7 +19,7 @@ from shardwright.wire.limits import BSON_OBJECT_BYTES_MAX
 _POINTER_BITS: Final = struct.calcsize("P") * 8
 
 
-@command("ping", api_versions=("1",))
+@command("ping", api_versions=("1",), arguments=())
 async def ping(operation: Operation) -> Reply:
     """Answers."""
     return {}
@@ -50,7 +50,7 @@ async def build_info(operation: Operation) -> Reply:
     }
 
 
-@command("connectionStatus")
+@command("connectionStatus", arguments=("showPrivileges",))
 async def connection_status(operation: Operation) -> Reply:
     """The users authenticated on this connection."""
     status: dict[str, Any] = {"authenticatedUsers": [], "authenticatedUserRoles": []}
@@ -71,7 +71,7 @@ async def echo(operation: Operation) -> Reply:
     return {"echo": operation.request.document}
 
 
-@command("hostInfo")
+@command("hostInfo", arguments=())
 async def host_info(operation: Operation) -> Reply:
     """The machine and the operating system that this router runs on."""
     pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")

@@ -10,7 +10,7 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
 
-@command("drop", api_versions=("1",), supports_write_concern=True)
+@command("drop", api_versions=("1",), supports_write_concern=True, arguments=("collectionUUID",))
 async def drop(operation: Operation) -> Reply:
     """Drops a collection wherever it is; one that does not exist is fine."""
     namespace, request = operation.namespace, operation.request

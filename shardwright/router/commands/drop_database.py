@@ -12,7 +12,7 @@ from shardwright.wire.errors import CommandError
 _NOT_ONE = 5255100
 
 
-@command("dropDatabase", api_versions=("1",), supports_write_concern=True)
+@command("dropDatabase", api_versions=("1",), supports_write_concern=True, arguments=())
 async def drop_database(operation: Operation) -> Reply:
     """Drops a database with all its collections; one that does not exist is fine."""
     db = operation.request.db

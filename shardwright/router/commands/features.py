@@ -19,7 +19,7 @@ class _Machine:
 _MACHINE = _Machine()
 
 
-@command("features")
+@command("features", arguments=("oidReset",))
 async def features(operation: Operation) -> Reply:
     """The features of this server; oidReset makes it choose another machine number for ObjectIds."""
     reset = {}

@@ -17,7 +17,7 @@ from shardwright.wire.request import Request
 _STRUCT: Final = "killCursors"
 
 
-@command("killCursors", api_versions=("1",))
+@command("killCursors", api_versions=("1",), arguments=("cursors",))
 async def kill_cursors(operation: Operation) -> Reply:
     """Kills cursors by their ids."""
     context, db = operation.context, operation.request.db
@@ -32,12 +32,12 @@ async def kill_cursors(operation: Operation) -> Reply:
             killed.add(cursor_id)
     for socket, held in elsewhere.items():
         killed.update(await _killed_by_sibling(operation, socket, held))
-    return {
-        "cursorsKilled": [bson.Int64(each) for each in cursor_ids if each in killed],
-        "cursorsNotFound": [bson.Int64(each) for each in cursor_ids if each not in killed],
-        "cursorsAlive": [],
-        "cursorsUnknown": [],
-    }
+    ended: list[bson.Int64] = []
+    not_found: list[bson.Int64] = []
+    for cursor_id in cursor_ids:
+        (ended if cursor_id in killed else not_found).append(bson.Int64(cursor_id))
+        killed.discard(cursor_id)  # an id that is given twice is killed once
+    return {"cursorsKilled": ended, "cursorsNotFound": not_found, "cursorsAlive": [], "cursorsUnknown": []}
 
 
 async def _killed_by_sibling(operation: Operation, socket: str, cursor_ids: list[bson.Int64]) -> list[int]:

@@ -50,7 +50,7 @@ async def set_parameter(operation: Operation) -> Reply:
     return {"was": old[0]}
 
 
-@command("getCmdLineOpts", admin_only=True)
+@command("getCmdLineOpts", admin_only=True, arguments=())
 async def get_command_line_options(operation: Operation) -> Reply:
     """The command line of this router."""
     options = operation.context.options

@@ -62,7 +62,7 @@ for _name, _summary in _READS.items():
     command(_name, reads=True)(_reading(_summary))
 
 
-@command("invalidateUserCache")
+@command("invalidateUserCache", arguments=())
 async def invalidate_user_cache(operation: Operation) -> Reply:
     """Forgets the users that this router has cached: none."""
     return {}
