@@ -8,13 +8,18 @@ from shardwright.router.commands.command_registry import Command
 from shardwright.router.context.default_concerns import DefaultConcerns
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.replies.reply_fields import answer_in
-from shardwright.wire.rawbson import append
+from shardwright.wire.rawbson import ARRAY, OBJECT, append, spans
 from shardwright.wire.request import Request
 
 _INTERVAL_SECONDS: Final = 30.0
 """As in MongoDB, where a router may use the former defaults for so long."""
 
 _READ_WITH_DEFAULT: Final = frozenset({"aggregate", "count", "distinct", "find"})
+_DEMAND_A_LEVEL: Final = frozenset(
+    {b"$changeStream", b"$currentOp", b"$listCachedAndActiveUsers", b"$listLocalSessions", b"$planCacheStats"}
+)
+"""Stages that can only be read with one level of read concern, whatever the default is."""
+
 _ONLY_WRITES_SOMETIMES: Final = frozenset({"aggregate", "mapReduce"})
 
 
@@ -32,7 +37,7 @@ async def refresh_default_concerns(context: RouterContext) -> None:
 def with_default_concerns(defaults: DefaultConcerns, entry: Command, request: Request) -> Request:
     """The request with the defaults for what it does not specify; the same object if there is nothing to add."""
     elements = b""
-    if entry.name in _READ_WITH_DEFAULT and b"readConcern" not in request.fields:
+    if entry.name in _READ_WITH_DEFAULT and b"readConcern" not in request.fields and _may_have_default(request):
         elements += defaults.read
     if (
         entry.supports_write_concern
@@ -43,3 +48,17 @@ def with_default_concerns(defaults: DefaultConcerns, entry: Command, request: Re
     if not elements:
         return request
     return request.with_body(append(request.body, elements))
+
+
+def _may_have_default(request: Request) -> bool:
+    """Whether a default read concern applies to a read: not to an explanation, nor to stages that demand a level."""
+    if request.get(b"explain"):
+        return False
+    pipeline = request.fields.get(b"pipeline")
+    if pipeline is None or pipeline[0] != ARRAY:
+        return True
+    first = next(spans(request.body, pipeline[2]), None)
+    if first is None or first[1][0] != OBJECT:
+        return True
+    stage = next(spans(request.body, first[1][2]), None)
+    return stage is None or stage[0] not in _DEMAND_A_LEVEL

@@ -46,6 +46,13 @@ def test_implicit_defaults_are_not_sent(command: dict[str, Any]) -> None:
     [
         ({"find": "c"}, {"readConcern": {"level": "majority"}}),
         ({"aggregate": "c"}, {"readConcern": {"level": "majority"}}),
+        ({"aggregate": "c", "pipeline": []}, {"readConcern": {"level": "majority"}}),
+        ({"aggregate": "c", "pipeline": [{"$match": {}}]}, {"readConcern": {"level": "majority"}}),
+        ({"aggregate": "c", "pipeline": [{}, 5]}, {"readConcern": {"level": "majority"}}),
+        ({"aggregate": "c", "pipeline": [5]}, {"readConcern": {"level": "majority"}}),
+        ({"aggregate": "c", "pipeline": [], "explain": True}, {}),
+        ({"aggregate": "c", "pipeline": [{"$changeStream": {}}]}, {}),
+        ({"aggregate": 1, "pipeline": [{"$currentOp": {}}]}, {}),
         ({"find": "c", "readConcern": {"level": "local"}}, {}),
         ({"insert": "c"}, {"writeConcern": {"w": 1, "wtimeout": 0}}),
         ({"findAndModify": "c"}, {"writeConcern": {"w": 1, "wtimeout": 0}}),
