@@ -13,6 +13,7 @@ from tests.integration.raw_client import RawClient, raw_client
 from tests.integration.waiting import eventually
 from tests.local_cluster import RunningCluster
 
+START_SECONDS_MAX = 120.0
 END_SECONDS_MAX = 30.0
 
 
@@ -31,7 +32,7 @@ def extra_router(cluster: RunningCluster, *options: str) -> Iterator[tuple[str, 
     process = subprocess.Popen([*command, "--port", str(port), *options], stderr=subprocess.DEVNULL)
     address = f"127.0.0.1:{port}"
     try:
-        eventually(lambda: worker_of(address), what="the router answers")
+        eventually(lambda: worker_of(address), within=START_SECONDS_MAX, what="the router answers")
         yield address, process
     finally:
         process.send_signal(signal.SIGTERM)
