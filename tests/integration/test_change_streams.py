@@ -165,6 +165,9 @@ def test_a_dropped_collection_ends_its_stream_once(placed: Documents) -> None:
     with pytest.raises(OperationFailure) as raised:
         placed.watch(resume_after=events[1]["_id"])
     assert raised.value.code == 260
+    with pytest.raises(OperationFailure, match="resume token was not found") as raised:
+        placed.database.watch(start_after=events[1]["_id"])
+    assert raised.value.code == 280
     with placed.watch(start_after=events[1]["_id"], max_await_time_ms=500) as again:
         insert(placed, 7)
         assert brief(take(again, 1)) == [("insert", 7)]

@@ -3,7 +3,7 @@
 from shardwright.router.change_streams.catalog_owner import CatalogOwner
 from shardwright.router.change_streams.client_stages import ClientStages
 from shardwright.router.change_streams.commands import Commands
-from shardwright.router.change_streams.errors import labelled
+from shardwright.router.change_streams.errors import labelled, token_not_found
 from shardwright.router.change_streams.event_view import EventView
 from shardwright.router.change_streams.images import Images
 from shardwright.router.change_streams.shard_command import LSID, ShardCommand
@@ -25,6 +25,7 @@ from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import append, encode_elements, without
 
+_OF_NO_COLLECTION = ".$cmd.aggregate"
 _VARIABLES = (b"let", b"collation")
 
 
@@ -47,10 +48,20 @@ async def open_change_stream(operation: Operation, pipeline: Pipeline, namespace
         opening = GetMore(operation.request, operation.client, batch_size=batch_size(operation.request))
         stages = ClientStages.of(pipeline.stages[1:], needs_images=specification.needs_images)
         # The shards' streams begin with the event after which the client resumes, so they do not get its token.
-        if not stages.run_on_shards or specification.must_be_found is not None:
+        missing = _token_without_event(specification, namespace)
+        if not stages.run_on_shards or specification.must_be_found is not None or missing is not None:
             await _check(operation)
+        if missing is not None:
+            raise token_not_found(missing)
         cursor = await _open(operation, specification, stages, namespace)
         return await _answer(operation, cursor, opening, reads=specification.has_start)
+
+
+def _token_without_event(specification: Specification, namespace: str) -> ResumeToken | None:
+    """The client's token, if it is of the end of a collection's stream, which is no event of wider streams."""
+    token = specification.resume_after
+    is_wider = namespace.endswith(_OF_NO_COLLECTION)
+    return token if token is not None and token.ends_collection and is_wider else None
 
 
 async def _open(

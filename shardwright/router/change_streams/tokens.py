@@ -94,6 +94,11 @@ class ResumeToken:
         return self._after_number.startswith(_TRUE)
 
     @property
+    def ends_collection(self) -> bool:
+        """Whether it is the token of the event that ended the stream of a collection."""
+        return self.is_of_invalidation and self.collection_uuid is not None
+
+    @property
     def collection_uuid(self) -> UUID | None:
         """The collection that the event is about; None if it is not about one."""
         rest = self._after_number[_BOOLEAN_DIGITS:]

@@ -40,6 +40,7 @@ def test_the_token_of_an_event(data: str) -> None:
     parsed = token(data)
     assert not parsed.is_high_water_mark
     assert parsed.is_of_invalidation == (data in (INVALIDATE, DATABASE_INVALIDATE))
+    assert parsed.ends_collection == (data == INVALIDATE)
     assert ResumeToken.high_water_mark(parsed.time) < parsed < ResumeToken.high_water_mark(after(parsed.time))
 
 
