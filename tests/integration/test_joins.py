@@ -423,3 +423,11 @@ def test_the_parts_of_an_explained_join(both: Both) -> None:
     assert explained["splitPipeline"]["mergerPart"][1:] == pipeline[1:]
     assert list(explained["shards"]) == [UPPER]
     assert "written" not in both[0].list_collection_names()
+
+
+def test_a_filter_of_a_view_that_joins_is_applied_before_the_join(both: Both) -> None:
+    explained = both[0].command("explain", {"find": "joined", "filter": {"_id": 3}})
+    assert [list(stage) for stage in explained["splitPipeline"]["shardsPart"]] == [["$match"]]
+    for query in ({"_id": 3}, {"number": {"$lt": 7}}, {"$or": [{"_id": 4}, {"number": 30}]}, {"r.a": 1, "_id": 5}):
+        found = [in_any_order(each) for each in both[0]["joined"].find(query, sort=[("_id", 1)])]
+        assert found == [in_any_order(each) for each in both[1]["joined"].find(query, sort=[("_id", 1)])]

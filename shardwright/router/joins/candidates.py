@@ -1,6 +1,6 @@
 """The documents of the other collection that may match each document of a batch."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from shardwright.router.joins.field_values import comparison_key, values_at
 
@@ -34,8 +34,15 @@ class Candidates:
             document: the document.
             path: the names of the path of its compared field.
         """
+        return self.of_keys(self._keys(document, path))
+
+    def of_keys(self, keys: Set[bytes]) -> list[bytes]:
+        """As `of`, given the keys of the document's values, which depend on the collation."""
+        if len(keys) == 1:
+            [key] = keys
+            return [self._documents[number] for number in self._by_key.get(key, ())]
         numbers: set[int] = set()
-        for key in self._keys(document, path):
+        for key in keys:
             numbers.update(self._by_key.get(key, ()))
         return [self._documents[number] for number in sorted(numbers)]
 

@@ -123,15 +123,18 @@ class WantedValues:
         self._path = path
         self._values: dict[bytes, tuple[int, bytes]] = {}
 
-    def add(self, document: bytes) -> None:
-        """Add the values of one document."""
+    def add(self, document: bytes) -> set[bytes]:
+        """Add the values of one document; returns their keys, without a collation."""
+        keys = set()
         for span in values_at(document, self._path):
             key = comparison_key(document, span, is_collated=False)
+            keys.add(key)
             if span is not None and span[0] == STRING:
                 key += b"s"  # a symbol of the same text is another value to look for
             if key not in self._values:
                 is_missing = span is None or span[0] in _MISSING
                 self._values[key] = (NULL, b"") if is_missing else _value(document, span)
+        return keys
 
     def filter(self, field: bytes) -> bytes:
         """A raw filter for the documents that have one of the values in a field."""

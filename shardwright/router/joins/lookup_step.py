@@ -73,19 +73,19 @@ class LookupStep:
     async def _by_equality(self, documents: Sequence[bytes], local: str, foreign: str) -> Iterator[list[bytes]]:
         local_path, foreign_path = local.encode().split(b"."), foreign.encode().split(b".")
         wanted = WantedValues(local_path)
-        for document in documents:
-            wanted.add(document)
+        keys = [wanted.add(document) for document in documents]
         matching = await self._matching(wanted.filter(foreign.encode())) if documents else []
-        candidates = Candidates(matching, foreign_path, is_collated=self._environment.is_collated)
+        is_collated = self._environment.is_collated
+        candidates = Candidates(matching, foreign_path, is_collated=is_collated)
         values = await self._variables.of(documents)
         handed = [
-            Handed(document, candidates.of(document, local_path), variables)
-            for document, variables in zip(documents, values, strict=True)
+            Handed(document, candidates.of(document, local_path) if is_collated else candidates.of_keys(key), variables)
+            for document, key, variables in zip(documents, keys, values, strict=True)
         ]
         check_handed(handed)
         is_exact = (
             bool(documents)  # else the stage is only checked
-            and not (self._environment.is_collated or self._lookup.stages or len(foreign_path) > 1)
+            and not (is_collated or self._lookup.stages or len(foreign_path) > 1)
             and all(has_plain_value(document, local_path) for document in documents)
         )
         return joining_pipelines(

@@ -56,4 +56,5 @@ def check_handed(handed: Iterable[Handed]) -> None:
         TooLargeError: one has more.
     """
     for each in handed:
-        Room(_DOCUMENT_MATCHES_BYTES_MAX).take(each.matches)
+        if sum(map(len, each.matches)) > _DOCUMENT_MATCHES_BYTES_MAX:
+            raise TooLargeError(_DOCUMENT_MATCHES_BYTES_MAX)
