@@ -157,6 +157,8 @@ RENAMES: dict[str, Command] = {
     "to an existing name, dropping it": {"renameCollection": "DB.c", "to": "DB.e", "dropTarget": True},
     "to no namespace": {"renameCollection": "DB.c", "to": "nowhere"},
     "nowhere": {"renameCollection": "DB.c"},
+    "what has a null character": {"renameCollection": "DB.a\0b", "to": "DB.d"},
+    "to a name with a null character": {"renameCollection": "DB.c", "to": "DB.a\0b"},
     "to another name": {"renameCollection": "DB.c", "to": "DB.d"},
 }
 

@@ -262,6 +262,8 @@ class TestExplain:
             ({"find": "whole"}, "SINGLE_SHARD", 1),
             ({"count": "ranged", "query": {"g": 3}}, "SHARD_MERGE", 2),
             ({"distinct": "ranged", "key": "g"}, "SHARD_MERGE", 2),
+            ({"count": "ranged", "query": None, "collation": None}, "SHARD_MERGE", 2),
+            ({"distinct": "ranged", "key": "g", "query": None, "collation": None}, "SHARD_MERGE", 2),
             ({"update": "ranged", "updates": [{"q": {"k": 3}, "u": {"$set": {"x": 1}}}]}, "SHARD_WRITE", 1),
             ({"delete": "ranged", "deletes": [{"q": {}, "limit": 0}]}, "SHARD_WRITE", 2),
             ({"findAndModify": "ranged", "query": {"k": 3}, "remove": True}, "SINGLE_SHARD", 1),

@@ -18,6 +18,7 @@ async def rename_collection(operation: Operation) -> Reply:
     """Gives a collection another name; both databases must have the same primary shard."""
     request = operation.request
     source = named_in_full(request)
+    _refuse_null_characters(str(source))
     target = _target(request)
     if source == target:
         raise CommandError(ErrorCode.IllegalOperation, "Can't rename a collection to itself")
@@ -63,12 +64,16 @@ def _target(request: Request) -> Namespace:
         CommandError: 40414, TypeMismatch, InvalidNamespace.
     """
     text = Arguments.of(request).string(b"to")
-    if "\0" in text:
-        raise CommandError(ErrorCode.InvalidNamespace, "namespaces cannot have embedded null characters")
+    _refuse_null_characters(text)
     namespace = Namespace.parse(text)
     if not namespace.collection or not is_valid_database_name(namespace.db):
         raise CommandError(ErrorCode.InvalidNamespace, f"Invalid target namespace: {text}")
     return namespace
+
+
+def _refuse_null_characters(name: str) -> None:
+    if "\0" in name:
+        raise CommandError(ErrorCode.InvalidNamespace, "namespaces cannot have embedded null characters")
 
 
 def _check_writable(namespace: Namespace, role: str) -> None:

@@ -97,13 +97,14 @@ class ExplainedCommand:
         Raises:
             CommandError: what is wrong with it.
         """
-        collation = request.raw_object(b"collation")
         if name == "find":
-            found = filter_of(request)
+            found, collation = filter_of(request), request.raw_object(b"collation")
         elif name == "aggregate":
-            found = Pipeline.parse(request).filter
+            found, collation = Pipeline.parse(request).filter, request.raw_object(b"collation")
         elif name.encode() in _FILTER_FIELDS:
-            found = request.raw_object(_FILTER_FIELDS[name.encode()]) or EMPTY_DOCUMENT
+            arguments = Arguments.of(request, name)
+            found = arguments.maybe_raw(_FILTER_FIELDS[name.encode()]) or EMPTY_DOCUMENT
+            collation = arguments.maybe_raw(b"collation")
         else:
             found, collation = _first_statement(request, _STATEMENT_FIELDS[name.encode()])
         return cls(request, body, name, verbosity, found, collation)

@@ -68,6 +68,19 @@ class GetMoreArguments:
         max_time_ms = arguments.maybe_integer(b"maxTimeMS", minimum=None)
         if max_time_ms is not None and max_time_ms < 0:
             raise CommandError(ErrorCode.BadValue, f"{max_time_ms} value for maxTimeMS is out of range")
-        if not collection:
-            raise CommandError(ErrorCode.InvalidNamespace, "Collection names cannot be empty")
+        _check_collection_name(collection)
         return cls(cursor_id, f"{request.db}.{collection}", batch_size or None, max_time_ms)
+
+
+def _check_collection_name(name: str) -> None:
+    """Refuse what cannot be the name of a collection.
+
+    Raises:
+        CommandError: InvalidNamespace.
+    """
+    if not name:
+        raise CommandError(ErrorCode.InvalidNamespace, "Collection names cannot be empty")
+    if "\0" in name:
+        raise CommandError(ErrorCode.InvalidNamespace, "Collection names cannot have embedded null characters")
+    if name.startswith("."):
+        raise CommandError(ErrorCode.InvalidNamespace, f"Collection names cannot start with '.': {name}")

@@ -18,6 +18,9 @@
   assert.eq(5, run.executionStats.nReturned);
   assert.eq(5, run.executionStats.totalKeysExamined);
 
+  assertExplainCount({ explainResults: coll.explain("executionStats").count({ a: 1 }), expectedCount: 5 });
+  assertExplainCount({ explainResults: coll.explain("executionStats").count(), expectedCount: 50 });
+
   const explainable = coll.explain();
   assert.eq("queryPlanner", explainable.getVerbosity());
   assert.commandWorked(explainable.count({ a: 1 }));

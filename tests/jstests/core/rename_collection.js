@@ -28,6 +28,10 @@
   assert.commandWorked(from.renameCollection(to.getName(), true));
   assert.eq([{ _id: 9 }], to.find().toArray());
 
+  assert.commandWorked(to.renameCollection({ to: from.getName() }));
+  assert.commandWorked(from.renameCollection({ to: to.getName(), dropTarget: true }));
+  assert.throws(() => to.renameCollection({ dropTarget: true }));
+
   assert.commandFailedWithCode(from.renameCollection(to.getName(), true), ErrorCodes.NamespaceNotFound);
   assert.commandFailedWithCode(to.renameCollection(to.getName()), ErrorCodes.IllegalOperation);
   assert.commandFailedWithCode(to.renameCollection("bad$name"), [

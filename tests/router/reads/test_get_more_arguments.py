@@ -34,6 +34,8 @@ def test_no_batch_size_means_as_much_as_fits(arguments: dict[str, Any]) -> None:
             "BSON field 'getMore.collection' is the wrong type 'int', expected type 'string'",
         ),
         ({**GOOD, "collection": ""}, 73, "Collection names cannot be empty"),
+        ({**GOOD, "collection": "a\0b"}, 73, "Collection names cannot have embedded null characters"),
+        ({**GOOD, "collection": ".c"}, 73, "Collection names cannot start with '.': .c"),
         ({**GOOD, "batchSize": -1}, 51024, "BSON field 'batchSize' value must be >= 0, actual value '-1'"),
         ({**GOOD, "foo": 1}, 40415, "BSON field 'getMore.foo' is an unknown field."),
         ({**GOOD, "maxTimeMS": -1}, 2, "-1 value for maxTimeMS is out of range"),

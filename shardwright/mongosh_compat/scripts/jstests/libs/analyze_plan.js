@@ -30,3 +30,13 @@ var isIdhack = (db, root) => planHasStage(db, root, "IDHACK");
 var isIndexOnly = (db, root) => !planHasStage(db, root, "FETCH") && !planHasStage(db, root, "COLLSCAN");
 
 var getWinningPlan = (queryPlanner) => queryPlanner.winningPlan.queryPlan ?? queryPlanner.winningPlan;
+
+// Asserts what a count has counted, on one server or on several shards together.
+function assertExplainCount({ explainResults, expectedCount }) {
+  const root = explainResults.executionStats.executionStages;
+  const counts = (root.shards?.map((shard) => shard.executionStages) ?? [root]).map((stage) => {
+    assert.contains(stage.stage, ["COUNT", "RECORD_STORE_FAST_COUNT"], tojson(root));
+    return stage.nCounted;
+  });
+  assert.eq(Array.sum(counts), expectedCount, tojson(root));
+}

@@ -77,9 +77,12 @@ class DBCollection {
     throw _getErrorWithCode(reply, `drop failed: ${tojson(reply)}`);
   }
 
-  renameCollection(to, dropTarget = false) {
-    const target = typeof to === "object" ? to : { to: `${this._db.getName()}.${to}`, dropTarget };
-    return this._db.adminCommand({ renameCollection: this._fullName, ...target });
+  // Takes the name and whether to drop a collection of that name, or an object with both.
+  renameCollection(name, dropTarget = false) {
+    const options = typeof name === "object" ? name : { to: name, dropTarget };
+    if (typeof options.to !== "string") throw new Error("renameCollection needs the new name as a string");
+    const to = `${this._db.getName()}.${options.to}`;
+    return this._db.adminCommand({ renameCollection: this._fullName, ...options, to });
   }
 
   exists() {
