@@ -122,6 +122,9 @@ SAME: dict[str, list[Command]] = {
     "drop a missing index": [STORE, {"dropIndexes": "c", "index": "no"}],
     "drop the _id index": [STORE, {"dropIndexes": "c", "index": "_id_"}],
     "drop indexes without an index": [STORE, {"dropIndexes": "c"}],
+    "drop indexes with an unknown option": [STORE, {"dropIndexes": "c", "index": "*", "nonsense": 1}],
+    "drop with an unknown option": [STORE, {"drop": "c", "nonsense": 1}, {"listCollections": 1, "nameOnly": True}],
+    "drop a database with an unknown option": [{"dropDatabase": 1, "nonsense": 1}],
     "modify a missing collection": [STORE, {"collMod": "d", "validator": {}}],
     "modify with an unknown option": [STORE, {"collMod": "c", "nonsense": 1}],
     "convert to capped": [
@@ -157,6 +160,7 @@ RENAMES: dict[str, Command] = {
     "to an existing name, dropping it": {"renameCollection": "DB.c", "to": "DB.e", "dropTarget": True},
     "to no namespace": {"renameCollection": "DB.c", "to": "nowhere"},
     "nowhere": {"renameCollection": "DB.c"},
+    "with an unknown option": {"renameCollection": "DB.c", "to": "DB.d", "nonsense": 1},
     "what has a null character": {"renameCollection": "DB.a\0b", "to": "DB.d"},
     "to a name with a null character": {"renameCollection": "DB.c", "to": "DB.a\0b"},
     "to another name": {"renameCollection": "DB.c", "to": "DB.d"},

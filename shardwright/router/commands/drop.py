@@ -6,6 +6,7 @@ from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.routed_sending import send_to_primary_shard
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.reply_fields import answer_of
+from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
@@ -14,6 +15,7 @@ from shardwright.wire.errors import CommandError
 async def drop(operation: Operation) -> Reply:
     """Drops a collection wherever it is; one that does not exist is fine."""
     namespace, request = operation.namespace, operation.request
+    Arguments.of(request).refuse_unknown({b"drop", b"collectionUUID"})
     if request.db in ("config", "admin"):
         raise CommandError(
             ErrorCode.IllegalOperation, f"Cannot drop collection in '{request.db}' database in sharded cluster"

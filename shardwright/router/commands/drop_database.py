@@ -6,6 +6,7 @@ from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.routed_sending import send_to_primary_shard
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.reply_fields import answer_of
+from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
@@ -16,6 +17,7 @@ _NOT_ONE = 5255100
 async def drop_database(operation: Operation) -> Reply:
     """Drops a database with all its collections; one that does not exist is fine."""
     db = operation.request.db
+    Arguments.of(operation.request).refuse_unknown({b"dropDatabase"})
     if db in ("config", "admin"):
         raise CommandError(ErrorCode.IllegalOperation, f"Cannot drop the {db} database")
     if operation.argument(b"dropDatabase") != 1:

@@ -15,6 +15,7 @@ from shardwright.router.operations.scatter import forwarded
 from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.replies.own_reply import Reply
 from shardwright.sharding.namespace import Namespace
+from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.field_errors import missing_field
@@ -24,6 +25,7 @@ from shardwright.wire.field_errors import missing_field
 async def drop_indexes(operation: Operation) -> Reply:
     """Drops indexes on all shards that own a part of the collection."""
     request = operation.request
+    Arguments.of(request, "dropIndexes").refuse_unknown({b"dropIndexes", b"deleteIndexes", b"index", b"collectionUUID"})
     Namespace(request.db, request.collection).check_valid()
     if request.db in ("config", "admin"):
         raise CommandError(

@@ -1,5 +1,7 @@
 """``renameCollection``."""
 
+from typing import Final
+
 from shardwright.router.commands.command_registry import command
 from shardwright.router.ddl.coordinated import MAJORITY, command_body, refuse_collection_uuid
 from shardwright.router.operations.operation import Operation
@@ -12,11 +14,14 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.request import Request
 
+_KNOWN: Final = frozenset({b"renameCollection", b"to", b"dropTarget", b"stayTemp", b"collectionUUID"})
+
 
 @command("renameCollection", admin_only=True, supports_write_concern=True)
 async def rename_collection(operation: Operation) -> Reply:
     """Gives a collection another name; both databases must have the same primary shard."""
     request = operation.request
+    Arguments.of(request).refuse_unknown(_KNOWN)
     source = named_in_full(request)
     _refuse_null_characters(str(source))
     target = _target(request)

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from shardwright.router.reads.count import CountArguments
 from shardwright.router.reads.find_arguments import FindArguments, filter_of
 from shardwright.router.reads.pipeline import Pipeline
 from shardwright.router.reads.resolved_view import ResolvedView
@@ -127,15 +126,13 @@ class ExplainedCommand:
         return self.name in ("update", "delete", "findAndModify")
 
     def body_for(self, shard_count: int) -> bytes:
-        """The inner command as it would be sent to so many shards.
+        """The inner command as so many shards are asked to explain it: a count as the client wrote it.
 
         Raises:
             CommandError: an argument is wrong.
         """
         if self.name == "find" and shard_count > 1:
             return FindArguments.parse(self.request).body_for_shards(self.body)
-        if self.name == "count":
-            return CountArguments.parse(self.request).body_for_shards(self.body)
         return self.body
 
     def stage(self, shard_count: int) -> str:

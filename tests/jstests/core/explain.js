@@ -20,6 +20,8 @@
 
   assertExplainCount({ explainResults: coll.explain("executionStats").count({ a: 1 }), expectedCount: 5 });
   assertExplainCount({ explainResults: coll.explain("executionStats").count(), expectedCount: 50 });
+  const some = db.runCommand({ explain: { count: coll.getName(), query: { a: { $gt: 1 } }, skip: 3, limit: 2 } });
+  assertExplainCount({ explainResults: some, expectedCount: 2 });
 
   const explainable = coll.explain();
   assert.eq("queryPlanner", explainable.getVerbosity());
