@@ -18,12 +18,10 @@ from shardwright.wire.rawbson import (
     STRING,
     InvalidBSONError,
     array_documents,
-    array_of_documents,
     decode_document,
     decode_value,
     element,
     encode_elements,
-    from_elements,
     index,
     raw_document,
 )
@@ -174,8 +172,13 @@ def cursor_element(
     trailer |= {"id": bson.Int64(cursor_id), "ns": namespace}
     if at_cluster_time is not None:
         trailer["atClusterTime"] = at_cluster_time
-    elements = element(batch_name, ARRAY, array_of_documents(documents)) + encode_elements(trailer)
-    return element(b"cursor", OBJECT, from_elements(elements))
+    # Joined once: nested calls would copy a batch of 16 MiB eight times.
+    numbered = [b"\x03%d\0%b" % (position, document) for position, document in enumerate(documents)]
+    array_bytes = 5 + sum(map(len, numbered))
+    batch, after = element(batch_name, ARRAY, b""), encode_elements(trailer)
+    cursor_bytes = 5 + len(batch) + array_bytes + len(after)
+    sizes = _INT32.pack(cursor_bytes), _INT32.pack(array_bytes)
+    return b"".join((_CURSOR, sizes[0], batch, sizes[1], *numbered, b"\0", after, b"\0"))
 
 
 def first_batch(reply: bytes | dict[str, Any] | None) -> list[bytes]:
