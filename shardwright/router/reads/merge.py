@@ -4,9 +4,8 @@ Each shard's cursor is a *source* with a number. Documents are fed to a source a
 the documents that are known to come next into a batch. When it stops, `starving` names the sources whose next documents
 are needed to go on.
 
-In an order, keys are read for `_KEYED_AT_ONCE` documents of each source at a time. Up to the smallest of the sources'
-last keys, everything that comes next is known, and Python's sort merges it: it finds that it is given sorted runs.
-That takes a third of the time of a heap of single documents.
+In an order, keys are read for some documents of each source at a time. Up to the smallest of the sources' last keys,
+everything that comes next is known, and Python's sort merges it: it finds that it is given sorted runs.
 """
 
 from bisect import bisect_left, bisect_right
@@ -20,8 +19,11 @@ from shardwright.router.reads.batch import ELEMENT_BYTES, Batch
 _OBJECT_BYTES: Final = 48
 """Memory overhead of a document."""
 
-_KEYED_AT_ONCE: Final = 32
+_KEYED_FIRST: Final = 32
 """A find with a limit uses few documents of each source, and the keys of the others would be read in vain."""
+
+_KEYED_AT_ONCE_MAX: Final = 1024
+"""In a long merge, the keys of a quarter as many documents as before are read at once, up to this number."""
 
 _key_of = itemgetter(0)
 
@@ -48,13 +50,14 @@ class _Source:
         is_exhausted: nothing more will be fed.
     """
 
-    __slots__ = ("documents", "is_exhausted", "keys", "waiting")
+    __slots__ = ("_keyed_count", "documents", "is_exhausted", "keys", "waiting")
 
     def __init__(self) -> None:
         self.waiting: deque[bytes] = deque()
         self.keys: list[bytes] = []
         self.documents: Sequence[bytes] = ()
         self.is_exhausted = False
+        self._keyed_count = 0
 
     @property
     def is_empty(self) -> bool:
@@ -73,7 +76,9 @@ class _Source:
         if self.keys or not self.waiting:
             return 0
         waiting = self.waiting
-        following = [waiting.popleft() for _ in range(min(len(waiting), _KEYED_AT_ONCE))]
+        count = max(_KEYED_FIRST, min(self._keyed_count // 4, _KEYED_AT_ONCE_MAX))
+        following = [waiting.popleft() for _ in range(min(len(waiting), count))]
+        self._keyed_count += count
         self.keys, self.documents = order.keyed(following)
         return sum(map(len, self.keys)) + sum(map(len, self.documents)) - sum(map(len, following))
 
