@@ -52,5 +52,6 @@ def _filters(pipeline: Pipeline) -> Iterator[bytes]:
             query = find(stage.raw, b"query", start)
             if query is not None and query[0] == OBJECT:
                 yield stage.raw[query[2] : query[3]]
+            return  # its distance may be stored in a field of the shard key
         elif stage.name != "$sort":
             return

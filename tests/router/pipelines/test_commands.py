@@ -88,7 +88,7 @@ def test_merging_what_belongs_to_no_collection() -> None:
         ([{"$match": {"k": 1}}, {"$match": {"k": 2}}], {"$and": [{"k": 1}, {"k": 2}]}),
         ([{"$sort": {"k": 1}}, {"$match": {"k": 2}}], {"k": 2}),
         ([{"$limit": 1}, {"$match": {"k": 2}}], {}),
-        ([{"$geoNear": {"query": {"k": 1}}}, {"$match": {"a": 1}}], {"$and": [{"k": 1}, {"a": 1}]}),
+        ([{"$geoNear": {"query": {"k": 1}, "distanceField": "k"}}, {"$match": {"k": 20}}], {"k": 1}),
         ([{"$geoNear": {}}], {}),
         ([{"$match": 3}], {}),
     ],
