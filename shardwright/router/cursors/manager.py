@@ -18,13 +18,16 @@ from shardwright.router.cursors.cursor_statistics import CursorStatistics
 from shardwright.router.cursors.get_more import ARGUMENT_ERRORS
 from shardwright.router.cursors.ids import new_cursor_id
 from shardwright.router.cursors.open_cursor import OpenCursor
+from shardwright.router.cursors.opening import Opening
 from shardwright.router.cursors.remote import RemoteCursor
 from shardwright.router.cursors.remote_killer import RemoteKiller
 from shardwright.router.cursors.session import CursorOwner
+from shardwright.router.sending.shard_sender import ShardSender
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
 from shardwright.wire.rawbson import EMPTY_DOCUMENT
+from shardwright.wire.read_preference import ReadPreference
 from shardwright.wire.transport.unread import UNREAD_REPLIES
 
 if TYPE_CHECKING:
@@ -63,12 +66,14 @@ class CursorManager:
         self._random_bits = random_bits
         self._cursors: dict[int, OpenCursor] = {}
         self._killer = RemoteKiller()
+        self._nursery: trio.Nursery | None = None
         self._opened = 0
         self._timed_out = 0
 
     async def run(self) -> None:
         """End idle cursors, and kill those left on shards, until cancelled."""
         async with trio.open_nursery() as nursery:
+            self._nursery = nursery
             nursery.start_soon(self._reap_repeatedly)
             nursery.start_soon(self._killer.run)
 
@@ -185,6 +190,23 @@ class CursorManager:
     def kill_all(self) -> int:
         """End all cursors; returns how many there were."""
         return sum(self.kill(cursor_id) for cursor_id in list(self._cursors))
+
+    def open_on_shard(
+        self, sender: ShardSender, shard_id: str, frame: bytes, *, preference: ReadPreference, may_repeat: bool = True
+    ) -> Opening:
+        """Send a request that opens a cursor on a shard. The result has to be awaited or abandoned.
+
+        Args:
+            sender: sends requests to shards.
+            shard_id: the shard.
+            frame: the request; it only reads.
+            preference: which member may answer.
+            may_repeat: the request may be sent again if a connection breaks.
+        """
+        assert self._nursery is not None
+        opening = Opening(sender, shard_id, frame, self._killer.kill, preference=preference, may_repeat=may_repeat)
+        self._nursery.start_soon(opening.run)
+        return opening
 
     def kill_remotes(self, remotes: Iterable[RemoteCursor]) -> None:
         """Kill cursors on shards that no cursor of ours needs any longer, in the background."""

@@ -1,6 +1,6 @@
 """Sending requests to shards: to the member that a read preference selects, or to one that has a cursor."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import bson
@@ -61,6 +61,7 @@ class ShardSender:
         preference: ReadPreference = PRIMARY,
         may_repeat: bool = False,
         as_router: bool = False,
+        on_sending: Callable[[str], None] | None = None,
     ) -> ShardReply:
         """Send a request to a member of a shard and read its reply.
 
@@ -74,6 +75,7 @@ class ShardSender:
             may_repeat: executing the request twice does what executing it once does (reads, retryable writes).
             as_router: a genuine shard has to take this router for a mongos; the request then has a read and a write
                 concern.
+            on_sending: called with the address of each member before the request is sent to it.
 
         Raises:
             CommandError: ShardNotFound; FailedToSatisfyReadPreference; HostUnreachable, the shard could not be
@@ -85,6 +87,8 @@ class ShardSender:
         pools = self._pools_as_router if as_router else self._pools
         for attempts_left in range(_ATTEMPTS_MAX - 1, -1, -1):
             address = client.monitor.select(preference) or await client.select(preference)
+            if on_sending is not None:
+                on_sending(address)
             try:
                 reply = ShardReply(shard_id, address, await pools[address].exchange(frame))
             except BackendError as error:
