@@ -36,10 +36,11 @@ def use_session(sessions: SessionCache, request: Request) -> None:
         if span[0] != OBJECT:
             raise wrong_type(LSID, span[0], "object")
         lsid = request.body[span[2] : span[3]]
-        if lsid not in sessions:
+        if request.name in _NOT_A_USE:
             refuse_reserved_session(request)
             SessionId.read(lsid)
-        if request.name not in _NOT_A_USE:
+        elif not sessions.use_again(lsid, time()):
+            refuse_reserved_session(request)
             sessions.use(lsid, time())
     if TXN_NUMBER in fields or AUTOCOMMIT in fields or START_TRANSACTION in fields:
         check_transaction_fields(request)

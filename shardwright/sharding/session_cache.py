@@ -95,9 +95,17 @@ class SessionCache:
         """How many sessions there are."""
         return len(self._last_use) + len(self._changes.used)
 
-    def __contains__(self, lsid: bytes) -> bool:
-        """Whether a session was used since the last refresh, given the raw ``lsid``."""
-        return lsid in self._last_use
+    def use_again(self, lsid: bytes, now: float) -> bool:
+        """Note that an operation runs in a session, if it was used since the last refresh; returns whether it was.
+
+        Args:
+            lsid: the raw document.
+            now: in seconds since 1970.
+        """
+        if lsid not in self._last_use:
+            return False
+        self._last_use[lsid] = now
+        return True
 
     def use(self, lsid: bytes, now: float) -> None:
         """Note that an operation runs in a session.
@@ -109,8 +117,7 @@ class SessionCache:
         Raises:
             CommandError: TooManyLogicalSessions; or the ``lsid`` is malformed, see `check_lsid`.
         """
-        if lsid in self._last_use:
-            self._last_use[lsid] = now
+        if self.use_again(lsid, now):
             return
         session = SessionId.read(lsid)
         if len(self) >= self._sessions_max:

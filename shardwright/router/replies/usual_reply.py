@@ -18,6 +18,8 @@ _unpack_uint64: Final = Struct("<Q").unpack_from
 _PLAIN: Final = OP_MSG.to_bytes(4, "little") + bytes(5)
 _PLAIN_AT: Final = 12
 
+_SHORT_BYTES_MAX: Final = 65_536
+
 _TIME: Final = bytes(8)
 _SIGNATURE_BYTES: Final = len(DUMMY_SIGNATURE_ELEMENT)
 _CLUSTER_TIME_BYTES: Final = 4 + len(element(b"clusterTime", TIMESTAMP, _TIME)) + _SIGNATURE_BYTES + 1
@@ -63,5 +65,6 @@ def signed(frame: bytes, signer: TimeSigner) -> bytes:
     if signature is DUMMY_SIGNATURE_ELEMENT:
         return frame
     at = length - _SIGNATURE_FROM_END
-    parts = memoryview(frame)  # they are copied once, even if the reply is long
+    # A long reply is copied only once.
+    parts = memoryview(frame) if length > _SHORT_BYTES_MAX else frame
     return b"".join((parts[:at], signature, parts[at + _SIGNATURE_BYTES :]))
