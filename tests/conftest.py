@@ -1,5 +1,6 @@
 """Fixtures that tests of several folders share."""
 
+import logging
 import os
 import signal
 import subprocess
@@ -22,6 +23,9 @@ __all__ = ["both_ways_of_running"]
 # A run starts hundreds of daemons. Without bytecode, half the work of a start is to compile the same modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# What PyMongo logs for debugging decodes the documents of commands, also those with values that Python does not have.
+logging.getLogger("pymongo").setLevel(logging.INFO)
 
 
 def pytest_configure(config: pytest.Config) -> None:

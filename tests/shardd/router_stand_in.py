@@ -49,12 +49,15 @@ class ShardedNamespace:
 
     def run(self, command: Mapping[str, Any], shard: str = "sh0", *, db: str | None = None) -> dict[str, Any]:
         """Run a command unchanged on a shard; returns the reply, even of a failed one, without gossiped times."""
+        return {name: value for name, value in self.gossiping(command, shard, db=db).items() if name not in _GOSSIP}
+
+    def gossiping(self, command: Mapping[str, Any], shard: str = "sh0", *, db: str | None = None) -> dict[str, Any]:
+        """As `run`, with the gossiped times in the reply."""
         client = self.cluster.kept_client(self.cluster.shards[shard].members[0])
         try:
-            reply = client[db or self.db].command(dict(command), check=False)
+            return dict(client[db or self.db].command(dict(command), check=False))
         except OperationFailure as failure:
-            reply = dict(failure.details or {})
-        return {name: value for name, value in reply.items() if name not in _GOSSIP}
+            return dict(failure.details or {})
 
     def versioned(
         self, command: Mapping[str, Any], shard: str = "sh0", *, version: Mapping[str, Any] | None = None

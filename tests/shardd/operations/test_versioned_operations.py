@@ -64,10 +64,10 @@ def test_a_router_that_does_not_know_all_shards_gets_the_topology_time(
     shards = mini.kept_client(mini.config.members[0]).config.shards.find()
     latest = max(shard["topologyTime"] for shard in shards)
     delete = {"delete": "c", "deletes": [{"q": {}, "limit": 0}]}
-    for known, told in [(latest, {}), (Timestamp(1, 1), {"$topologyTime": latest})]:
-        gossiping = {**delete, "$topologyTime": known}
-        assert ranged.versioned(gossiping, version=IGNORED.to_document()) == {"n": 0, "ok": 1.0, **told}
-        assert ranged.versioned(gossiping) == {"n": 0, "ok": 1.0}
+    for known, told in [(latest, None), (Timestamp(1, 1), latest)]:
+        for version, expected in [(IGNORED.to_document(), told), (ranged.version(), None)]:
+            reply = ranged.gossiping({**delete, "$topologyTime": known, "shardVersion": version})
+            assert (reply["ok"], reply.get("$topologyTime")) == (1.0, expected)
 
 
 def test_a_minor_version_of_another_router_passes(ranged: ShardedNamespace) -> None:
