@@ -13,7 +13,7 @@ from shardwright.deploy.durable_files import write_json
 from shardwright.deploy.errors import DeployError
 from shardwright.deploy.marks import directory_identity, mark, marked_processes
 from shardwright.deploy.pid_files import PidFile, load_pid_file, save_pid_file
-from shardwright.deploy.processes import ProcessIdentity, exit_description, spawn
+from shardwright.deploy.processes import ProcessIdentity, command_line, exit_description, spawn
 from tests.integration.waiting import eventually
 
 SLEEPER = "import signal; signal.pause()"
@@ -32,6 +32,8 @@ def sleeper(directory: Path) -> Iterator[ProcessIdentity]:
     """A process marked as ``router.0`` of the directory, with its log on its command line."""
     marks = mark(directory_identity(directory), "router.0")
     identity = spawn([sys.executable, "-c", SLEEPER, str(directory / "log")], directory / "log", marks)
+    # A process that has just been spawned has neither a command line nor an environment for some microseconds.
+    eventually(lambda: "-c" in command_line(identity.pid), what="the process has its command line")
     yield identity
     identity.send(signal.SIGKILL)
     assert identity.wait_ended(10)
