@@ -4,11 +4,12 @@ from typing import Final
 
 import trio
 
+from shardwright.daemon.first_stage import first_stage_names
 from shardwright.router.commands.command_registry import Command
 from shardwright.router.context.default_concerns import DefaultConcerns
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.replies.reply_fields import answer_in
-from shardwright.wire.rawbson import ARRAY, OBJECT, append, spans
+from shardwright.wire.rawbson import append
 from shardwright.wire.request import Request
 
 _INTERVAL_SECONDS: Final = 30.0
@@ -54,11 +55,5 @@ def _may_have_default(request: Request) -> bool:
     """Whether a default read concern applies to a read: not to an explanation, nor to stages that demand a level."""
     if request.get(b"explain"):
         return False
-    pipeline = request.fields.get(b"pipeline")
-    if pipeline is None or pipeline[0] != ARRAY:
-        return True
-    first = next(spans(request.body, pipeline[2]), None)
-    if first is None or first[1][0] != OBJECT:
-        return True
-    stage = next(spans(request.body, first[1][2]), None)
-    return stage is None or stage[0] not in _DEMAND_A_LEVEL
+    names = first_stage_names(request)
+    return not names or names[0] not in _DEMAND_A_LEVEL

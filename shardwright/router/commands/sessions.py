@@ -106,7 +106,7 @@ async def _kill(operation: Operation, sessions: Collection[bytes] | None) -> Non
 
 
 async def _tell_siblings(operation: Operation) -> bool:
-    """Have the other processes of this router do the same; returns whether one of them is told, and so is done."""
+    """Have the other processes of this router do the same; returns whether one of them sent this request."""
     if is_from_sibling(operation.request):
         return True
     await send_to_siblings(operation.context, operation.request.db, _command(operation))

@@ -7,6 +7,7 @@ copied.
 
 from typing import Final
 
+from shardwright.daemon.first_stage import first_stage_names
 from shardwright.shardd.orphans.filtered_pipelines import NOT_RESERVED
 from shardwright.shardd.orphans.ownership_filter import KEY_VARIABLE
 from shardwright.wire.frames import Header
@@ -39,13 +40,7 @@ def shows_queries(request: Request) -> bool:
     """Whether the reply to a request may show queries, of its own or of other operations."""
     if request.name != "aggregate":
         return request.name in ("explain", "currentOp")
-    pipeline = request.fields.get(b"pipeline")
-    if pipeline is None or pipeline[0] != ARRAY:
-        return False
-    first = next(spans(request.body, pipeline[2]), None)
-    if first is None or first[1][0] != OBJECT:
-        return False
-    return any(name in _SHOWING_STAGES for name, _ in spans(request.body, first[1][2]))
+    return any(name in _SHOWING_STAGES for name in first_stage_names(request))
 
 
 def without_filters(frame: bytes | None) -> bytes | None:
