@@ -38,6 +38,7 @@ from shardwright.shardd.orphans.unowned import unowned_filter
 from shardwright.shardd.range_deleter.older_readers import close_cursor
 from shardwright.shardd.range_deleter.past_ownership import ownership_at, snapshot_time
 from shardwright.shardd.shard_server import ShardServer
+from shardwright.shardd.two_phase_commit.statement_fields import has_commit_fields, without_commit_fields
 from shardwright.sharding.involved_namespaces import INVOLVED_NAMESPACES
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.routing_table import RoutingTable
@@ -100,6 +101,9 @@ class ShardHandler(SidecarHandler):
         if command is not None:
             await in_own_task()
             return await run_command(command, self._shard.components, client, request)
+        if has_commit_fields(request):
+            request = without_commit_fields(request, self._shard.transaction_coordinators)
+            fields = request.fields
         if request.name == "aggregate":
             request = hiding_moves(request)
         if SHARD_VERSION in fields or DATABASE_VERSION in fields or INVOLVED_NAMESPACES in fields:

@@ -20,6 +20,7 @@ from shardwright.shardd.range_deleter.range_deletions import RangeDeletions
 from shardwright.shardd.session_history.table import HistoryTable
 from shardwright.shardd.shard_key_updates.update_preview import UpdatePreviews
 from shardwright.shardd.terms import FencedWrites, TermRecovery, Terms, TermTask
+from shardwright.shardd.two_phase_commit.coordinators import TransactionCoordinators
 from shardwright.wire.transport.client import Connection
 
 
@@ -41,6 +42,7 @@ class ShardServer:
         range_deletions: ranges whose documents are, or may become, orphans.
         migrations: migrations from and to this shard.
         coordinators: DDL operations of several steps.
+        transaction_coordinators: commits of transactions on several shards.
         components: those components that have commands of their own.
     """
 
@@ -59,7 +61,10 @@ class ShardServer:
         self.range_deletions = RangeDeletions(context, sessions, self.older_cursors)
         self.migrations = Migrations(context, self.range_deletions, sessions, self.history_table)
         self.coordinators = CoordinatorService(context, self.migrations)
-        self.components = ShardComponents(context, self.range_deletions, self.migrations, self.coordinators)
+        self.transaction_coordinators = TransactionCoordinators(context)
+        self.components = ShardComponents(
+            context, self.range_deletions, self.migrations, self.coordinators, self.transaction_coordinators
+        )
         self._cache_watch = CacheWatch(
             context.sidecar.mirror,
             partial(Connection.open, options.mongod_socket, handshake=handshake()),
@@ -82,6 +87,7 @@ class ShardServer:
                 TermRecovery(lambda _: self.previews.transactions.end_abandoned()),
                 context.recovery_gate,
                 self.coordinators,
+                self.transaction_coordinators,
             ),
         )
         self._nursery = nursery
