@@ -44,6 +44,7 @@ ROOMS: Final[dict[str, dict[str, set[str]]]] = {
         "cluster": {"local_mongod"},
         "orphans": {"local_mongod"},
         "session_history": {"local_mongod"},
+        "transactions": {"session_history"},
         "shard_key_updates": {"exchange", "local_mongod", "session_history"},
         "metadata": {"cluster", "exchange", "local_mongod", "orphans"},
         "context": {"cluster", "local_mongod", "metadata", "orphans"},
@@ -59,7 +60,6 @@ ROOMS: Final[dict[str, dict[str, set[str]]]] = {
             "range_deleter",
             "session_history",
         },
-        "two_phase_commit": {"context", "local_mongod"},
         "commands": {
             "cluster",
             "context",
@@ -70,7 +70,6 @@ ROOMS: Final[dict[str, dict[str, set[str]]]] = {
             "migration",
             "operations",
             "range_deleter",
-            "two_phase_commit",
         },
     },
     "router": {

@@ -15,6 +15,7 @@ from shardwright.daemon.sidecar.noop_writer import READ_CONCERN
 from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.shardd.commands.command_registry import COMMANDS
 from shardwright.shardd.commands.command_runner import run_command
+from shardwright.shardd.exchange.operation_generation import OperationGeneration
 from shardwright.shardd.exchange.term_exchange import TermExchange, is_linearizable
 from shardwright.shardd.local_mongod.raw_replies import is_ok
 from shardwright.shardd.metadata.causal_reads import CausalReads
@@ -38,7 +39,8 @@ from shardwright.shardd.orphans.unowned import unowned_filter
 from shardwright.shardd.range_deleter.older_readers import close_cursor
 from shardwright.shardd.range_deleter.past_ownership import ownership_at, snapshot_time
 from shardwright.shardd.shard_server import ShardServer
-from shardwright.shardd.two_phase_commit.statement_fields import has_commit_fields, without_commit_fields
+from shardwright.shardd.transactions.labels import ENDS
+from shardwright.shardd.transactions.statements import AUTOCOMMIT
 from shardwright.sharding.involved_namespaces import INVOLVED_NAMESPACES
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.routing_table import RoutingTable
@@ -101,9 +103,24 @@ class ShardHandler(SidecarHandler):
         if command is not None:
             await in_own_task()
             return await run_command(command, self._shard.components, client, request)
-        if has_commit_fields(request):
-            request = without_commit_fields(request, self._shard.transaction_coordinators)
-            fields = request.fields
+        if AUTOCOMMIT in fields:
+            run = partial(self._run_in_transaction, client, upstream)
+            return await self._shard.statements.run(upstream, request, run)
+        return await self._dispatch_operation(client, upstream, request)
+
+    @may_run_in_reactor
+    async def _run_in_transaction(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
+        if request.name not in ENDS:
+            return await self._dispatch_operation(client, upstream, request)
+        # What it commits was admitted in this term, so that its reply must not be of a later one.
+        exchange = TermExchange(
+            self._context.sidecar, upstream, OperationGeneration(), must_report_term=True, is_whole=True
+        )
+        return await exchange.run(request)
+
+    @may_run_in_reactor
+    async def _dispatch_operation(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
+        fields = request.fields
         if request.name == "aggregate":
             request = hiding_moves(request)
         if SHARD_VERSION in fields or DATABASE_VERSION in fields or INVOLVED_NAMESPACES in fields:
@@ -140,7 +157,8 @@ class ShardHandler(SidecarHandler):
     async def _run_versioned(
         self, client: ClientConnection, upstream: Upstream, request: Request, *, is_whole: bool = False
     ) -> bytes | None:
-        is_write = must_report_term = not is_read(request)
+        is_write = not is_read(request)
+        must_report_term = is_write or AUTOCOMMIT in request.fields
         if self._context.identity is None:
             await self._context.load_identity()
         if is_writing(request):
@@ -207,6 +225,10 @@ class ShardHandler(SidecarHandler):
         body = response_body(frame)
         if request.name not in REPEATABLE_READS or is_writing(request) or snapshot_time(request) or not is_ok(body):
             return frame
+        if AUTOCOMMIT in request.fields:
+            raise CommandError(
+                ErrorCode.MigrationConflict, f"a range of {name} was received while the transaction was reading it"
+            )
         if merges_cursors(request):
             return frame  # the shards that have the documents see to that
         namespace = Namespace.parse(name)

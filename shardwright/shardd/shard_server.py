@@ -20,7 +20,8 @@ from shardwright.shardd.range_deleter.range_deletions import RangeDeletions
 from shardwright.shardd.session_history.table import HistoryTable
 from shardwright.shardd.shard_key_updates.update_preview import UpdatePreviews
 from shardwright.shardd.terms import FencedWrites, TermRecovery, Terms, TermTask
-from shardwright.shardd.two_phase_commit.coordinators import TransactionCoordinators
+from shardwright.shardd.transactions.open_transactions import OpenTransactions
+from shardwright.shardd.transactions.statements import TransactionStatements
 from shardwright.wire.transport.client import Connection
 
 
@@ -38,11 +39,12 @@ class ShardServer:
         older_cursors: hides incoming ranges from older cursors.
         former_cursors: ends the cursors that are older than this process.
         previews: previews updates that may change a shard key.
+        transactions: the multi-document transactions that are open.
+        statements: runs their statements.
         history_table: retryable writes that former owners of ranges executed.
         range_deletions: ranges whose documents are, or may become, orphans.
         migrations: migrations from and to this shard.
         coordinators: DDL operations of several steps.
-        transaction_coordinators: commits of transactions on several shards.
         components: those components that have commands of their own.
     """
 
@@ -57,14 +59,13 @@ class ShardServer:
         self.older_cursors = OlderCursors(mongod, context.open_cursors)
         self.former_cursors = FormerCursors(mongod)
         self.previews = UpdatePreviews(mongod)
+        self.transactions = OpenTransactions()
+        self.statements = TransactionStatements(self.transactions)
         self.history_table = HistoryTable(mongod)
         self.range_deletions = RangeDeletions(context, sessions, self.older_cursors)
         self.migrations = Migrations(context, self.range_deletions, sessions, self.history_table)
         self.coordinators = CoordinatorService(context, self.migrations)
-        self.transaction_coordinators = TransactionCoordinators(context)
-        self.components = ShardComponents(
-            context, self.range_deletions, self.migrations, self.coordinators, self.transaction_coordinators
-        )
+        self.components = ShardComponents(context, self.range_deletions, self.migrations, self.coordinators)
         self._cache_watch = CacheWatch(
             context.sidecar.mirror,
             partial(Connection.open, options.mongod_socket, handshake=handshake()),
@@ -87,7 +88,6 @@ class ShardServer:
                 TermRecovery(lambda _: self.previews.transactions.end_abandoned()),
                 context.recovery_gate,
                 self.coordinators,
-                self.transaction_coordinators,
             ),
         )
         self._nursery = nursery

@@ -10,7 +10,7 @@ from pymongo.errors import OperationFailure
 from tests.shardd.mini_cluster import MAJORITY, Client, MiniCluster
 
 transaction_numbers = count(1)
-_GOSSIP = ("$clusterTime", "$configTime", "$topologyTime", "operationTime", "electionId", "opTime")
+GOSSIP = ("$clusterTime", "$configTime", "$topologyTime", "operationTime", "electionId", "opTime")
 
 
 class ShardedNamespace:
@@ -49,7 +49,7 @@ class ShardedNamespace:
 
     def run(self, command: Mapping[str, Any], shard: str = "sh0", *, db: str | None = None) -> dict[str, Any]:
         """Run a command unchanged on a shard; returns the reply, even of a failed one, without gossiped times."""
-        return {name: value for name, value in self.gossiping(command, shard, db=db).items() if name not in _GOSSIP}
+        return {name: value for name, value in self.gossiping(command, shard, db=db).items() if name not in GOSSIP}
 
     def gossiping(self, command: Mapping[str, Any], shard: str = "sh0", *, db: str | None = None) -> dict[str, Any]:
         """As `run`, with the gossiped times in the reply."""

@@ -6,7 +6,6 @@ from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.ddl.coordinators.service import CoordinatorService
 from shardwright.shardd.migration.migrations import Migrations
 from shardwright.shardd.range_deleter.range_deletions import RangeDeletions
-from shardwright.shardd.two_phase_commit.coordinators import TransactionCoordinators
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,4 +16,3 @@ class ShardComponents:
     range_deletions: RangeDeletions
     migrations: Migrations
     coordinators: CoordinatorService
-    transaction_coordinators: TransactionCoordinators

@@ -58,7 +58,7 @@ _unpack_int32: Final = Struct("<i").unpack_from
 _LSID_BYTES: Final = 72
 _ID_BEGINS: Final = b"\x05id\0\x10\0\0\0\x04"
 _UID_BEGINS: Final = b"\x05uid\0\x20\0\0\0\0"
-_NOBODY: Final = _UID_BEGINS + sha256(b"").digest()
+NOBODY: Final = _UID_BEGINS + sha256(b"").digest()
 """The ``uid`` of sessions of unauthenticated clients, which mongod adds to what they send."""
 
 
@@ -181,7 +181,7 @@ def session_of(raw: bytes, span: Span) -> bytes | None:
     id_span, uid_span = fields.get(b"id"), fields.get(b"uid")
     if id_span is None or id_span[0] != BINARY or len(fields) != (1 if uid_span is None else 2):
         return None
-    uid = _NOBODY if uid_span is None else raw[uid_span[1] : uid_span[3]]
+    uid = NOBODY if uid_span is None else raw[uid_span[1] : uid_span[3]]
     return from_elements(raw[id_span[1] : id_span[3]] + uid)
 
 

@@ -1,0 +1,30 @@
+"""The sessions of transactions, as keys of the table of open ones. Pure."""
+
+from shardwright.shardd.session_history.statement import NOBODY, session_of
+from shardwright.wire.rawbson import BINARY, OBJECT, Span, from_elements, index
+
+_CHILD_FIELDS = (b"txnNumber", b"txnUUID")
+
+
+def session_key(raw: bytes, span: Span) -> bytes | None:
+    """The session that an ``lsid`` names: the raw document that ``config.transactions`` has as ``_id``.
+
+    A transaction that runs on behalf of a session has a child session, which this distinguishes from its parent.
+
+    Args:
+        raw: the document that contains it.
+        span: its span there.
+
+    Returns:
+        None if it is malformed, which mongod reports.
+    """
+    session = session_of(raw, span)
+    if session is not None:
+        return session
+    fields = index(raw, span[2]) if span[0] == OBJECT else {}
+    identity, uid = fields.get(b"id"), fields.get(b"uid")
+    if identity is None or identity[0] != BINARY:
+        return None
+    user = NOBODY if uid is None else raw[uid[1] : uid[3]]
+    child = b"".join(raw[fields[name][1] : fields[name][3]] for name in _CHILD_FIELDS if name in fields)
+    return from_elements(raw[identity[1] : identity[3]] + user + child)
