@@ -14,20 +14,25 @@ from shardwright.wire.transport.client import Connection
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.relay import Relay
 from shardwright.wire.transport.request_loop import may_run_in_reactor
-from shardwright.wire.transport.stream import FrameStream
 
 
 class _AnswerRelay(Relay):
-    """Forwards a long reply unless ``may_begin`` objects when the reply starts to arrive."""
+    """Forwards a long reply, unless ``may_begin`` objects when it starts to arrive or the client is leaving.
 
-    def __init__(self, receiver: FrameStream, may_begin: Callable[[], bool] | None) -> None:
-        super().__init__(receiver)
+    From then on the operation is no longer interrupted: a router that does not need the reply any more still reads it,
+    because of the cursor in it.
+    """
+
+    def __init__(self, client: ClientConnection, may_begin: Callable[[], bool] | None) -> None:
+        super().__init__(client.stream)
+        self._client = client
         self._may_begin = may_begin
 
     def begin(self, beginning: bytes) -> tuple[bytes, int] | None:
         """See `Relay`."""
-        if self._may_begin is not None and not self._may_begin():
+        if self._client.is_disconnected or (self._may_begin is not None and not self._may_begin()):
             return None
+        self._client.is_interruptible = False
         return super().begin(beginning)
 
 
@@ -79,7 +84,7 @@ class Upstream:
             return await self.forward(frame, flags)
         connection = self._connection or await self._open()
         try:
-            return await connection.exchange_for(frame, _AnswerRelay(client.stream, may_begin))
+            return await connection.exchange_for(frame, _AnswerRelay(client, may_begin))
         except CommandError:
             client.is_finished = True  # no room for the reply: the client's connection to the mongod was closed
             raise
@@ -126,8 +131,9 @@ class Upstream:
 
     @may_run_in_reactor
     async def _open(self) -> Connection:
-        self._connection = await Connection.open(self._mongod.socket_path)
-        return self._connection
+        self._connection = connection = await Connection.open(self._mongod.socket_path)
+        connection.take_abandoned = self._mongod.pool.end_request
+        return connection
 
     @may_run_in_reactor
     async def _stream(self, connection: Connection, frame: bytes) -> bytes:

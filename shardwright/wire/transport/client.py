@@ -2,7 +2,7 @@
 
 import platform
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -53,9 +53,11 @@ class Connection:
     Attributes:
         address: ``host:port``, or the path of a UNIX socket.
         hello: the reply to the handshake.
+        take_abandoned: takes over the stream of a request that was sent, if nobody waits for its reply any longer;
+            without it, the stream is closed.
     """
 
-    __slots__ = ("_stream", "address", "hello", "idle_since")
+    __slots__ = ("_stream", "_was_abandoned", "address", "hello", "idle_since", "take_abandoned")
 
     def __init__(self, address: str, stream: FrameStream) -> None:
         self.address = address
@@ -63,6 +65,8 @@ class Connection:
         stream.make_room = UNREAD_REPLIES.reservations.reserve
         self.hello: dict[str, Any] = {}
         self.idle_since = 0.0
+        self.take_abandoned: Callable[[FrameStream], None] | None = None
+        self._was_abandoned = False
 
     @classmethod
     @may_run_in_reactor
@@ -94,15 +98,15 @@ class Connection:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the connection was closed, by `close` or after an error."""
-        return self._stream.is_closed
+        """Whether the connection was closed, by `close` or after an error, or abandoned."""
+        return self._stream.is_closed or self._was_abandoned
 
     @may_run_in_reactor
     async def exchange(self, frame: bytes) -> bytes:
         """Send a request frame and wait for its reply.
 
-        If this is cancelled or fails, the connection is closed, because a later reader could get this reply. (A mongod
-        whose client disconnects ends the operation.)
+        If this fails, the connection is closed, because a later reader could get this reply; if it is cancelled, see
+        `abandon`.
 
         Raises:
             ConnectionClosedError: the peer broke the connection.
@@ -110,11 +114,12 @@ class Connection:
             CommandError: ExceededMemoryLimit, there is no memory for the reply (`wire.transport.reservations`).
         """
         stream = self._stream
-        complete = False
+        complete = sent = False
         try:
             rest = stream.post(frame)
             if rest is not None:
                 await stream.send_rest(rest)
+            sent = True
             reply = await stream.receive()
             if reply is None:
                 raise ConnectionClosedError(self.address, "closed the connection", sent=True)
@@ -124,8 +129,12 @@ class Connection:
             return reply
         except OSError as error:
             raise ConnectionClosedError(self.address, f"connection broke: {error}", sent=True) from error
+        except trio.Cancelled:
+            if sent:
+                self.abandon()
+            raise
         finally:
-            if not complete:
+            if not complete and not self._was_abandoned:
                 stream.close()
 
     @may_run_in_reactor
@@ -180,8 +189,12 @@ class Connection:
             if relay is not None and relay.is_receiver_gone:
                 raise
             raise ConnectionClosedError(self.address, f"connection broke: {error}", sent=True) from error
+        except trio.Cancelled:
+            if relay is None or not relay.has_begun:
+                self.abandon()
+            raise
         finally:
-            if not complete:
+            if not complete and not self._was_abandoned:
                 stream.close()
 
     @may_run_in_reactor
@@ -233,9 +246,21 @@ class Connection:
             raise CommandError.from_reply(reply)
         return reply
 
+    def abandon(self) -> None:
+        """Give up the request that was sent, and the connection. A mongod then ends the operation.
+
+        The cursor that it opens all the same is killed if there is `take_abandoned`.
+        """
+        if self.take_abandoned is None or self._stream.is_closed:
+            self._stream.close()
+        elif not self._was_abandoned:
+            self._was_abandoned = True
+            self.take_abandoned(self._stream)
+
     def close(self) -> None:
         """Close at once."""
-        self._stream.close()
+        if not self._was_abandoned:
+            self._stream.close()
 
 
 def response_body(frame: bytes) -> bytes:

@@ -14,10 +14,12 @@ import trio
 from shardwright.wire.errors import CommandError
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
+from shardwright.wire.transport.abandoned import AbandonedRequests
 from shardwright.wire.transport.client import Connection, decode_reply
 from shardwright.wire.transport.disconnects import DisconnectWatcher
 from shardwright.wire.transport.relay import Relay
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+from shardwright.wire.transport.stream import FrameStream
 
 IDLE_SECONDS_MAX: Final = 300.0
 """How long a connection may be idle, as mongod's ``ShardingTaskExecutorPoolHostTimeoutMS``."""
@@ -57,6 +59,7 @@ class Pool:
         address: ``host:port``, or the path of a UNIX socket.
         handshake: builds the hello for the handshake.
         watcher: detects idle connections that the peer has closed, so that they are not lent after a restart.
+        abandoned: ends requests whose replies nobody waits for any longer.
     """
 
     def __init__(
@@ -64,12 +67,14 @@ class Pool:
         address: str,
         handshake: Callable[[], Mapping[str, Any]],
         watcher: DisconnectWatcher,
+        abandoned: AbandonedRequests,
         options: PoolOptions = PoolOptions(),
     ) -> None:
         self.address = address
         self._reaped = self.last_used = trio.current_time()
         self._handshake = handshake
         self._watcher = watcher
+        self._abandoned = abandoned
         self._options = options
         self._idle: list[Connection] = []
         self._open_count = 0
@@ -188,6 +193,10 @@ class Pool:
             self.give_back(await self._open())
             self.last_used = last_used
 
+    def end_request(self, stream: FrameStream) -> None:
+        """End a request that nobody waits for, which was sent to this host on any connection, and close that."""
+        self._abandoned.end(stream, self.command)
+
     def close(self) -> None:
         """Close the idle connections now, and the borrowed ones when they are returned."""
         self._is_closed = True
@@ -222,6 +231,7 @@ class Pool:
             self._waiters.unpark()
             raise
         self._created += 1
+        connection.take_abandoned = self.end_request
         self._watcher.watch(connection.socket, lambda: self._on_disconnect(connection))
         return connection
 
@@ -265,6 +275,6 @@ class Asked:
             self._pool.give_back(self._connection)
 
     def give_up(self) -> None:
-        """Abandon the reply and close the connection, whereupon a mongod ends the operation."""
-        self._connection.close()
+        """Abandon the reply, see `Connection.abandon`."""
+        self._connection.abandon()
         self._pool.give_back(self._connection)

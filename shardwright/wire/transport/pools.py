@@ -7,6 +7,7 @@ import trio
 
 from shardwright.wire.errors import BackendError, RemoteProtocolError
 from shardwright.wire.logger import get_logger
+from shardwright.wire.transport.abandoned import AbandonedRequests
 from shardwright.wire.transport.disconnects import DisconnectWatcher
 from shardwright.wire.transport.pool import Pool, PoolOptions, PoolStatistics
 
@@ -22,13 +23,14 @@ class ConnectionPools:
         self._handshake = handshake
         self._options = options or PoolOptions()
         self._watcher = DisconnectWatcher()
+        self._abandoned = AbandonedRequests()
         self._pools: dict[str, Pool] = {}
 
     def __getitem__(self, address: str) -> Pool:
         """The pool of a host, created on first use."""
         pool = self._pools.get(address)
         if pool is None:
-            pool = self._pools[address] = Pool(address, self._handshake, self._watcher, self._options)
+            pool = self._pools[address] = Pool(address, self._handshake, self._watcher, self._abandoned, self._options)
         return pool
 
     def statistics(self) -> dict[str, PoolStatistics]:
@@ -47,10 +49,11 @@ class ConnectionPools:
             pool.close_idle()
 
     async def run(self) -> None:
-        """Handle disconnects and reap idle connections until cancelled; then close all idle connections."""
+        """Handle disconnects and abandoned requests, and reap idle connections, until cancelled; then close those."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watcher.run)
+                nursery.start_soon(self._abandoned.run)
                 while True:
                     await trio.sleep(_REAP_INTERVAL_SECONDS)
                     self._reap(trio.current_time())

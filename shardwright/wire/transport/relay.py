@@ -18,11 +18,13 @@ class Relay:
         receiver: the stream to forward to.
 
     Attributes:
+        has_begun: whether part of the reply has been forwarded.
         is_receiver_gone: whether the receiver's connection, rather than the sender's, broke.
     """
 
     def __init__(self, receiver: Receiver) -> None:
         self.receiver = receiver
+        self.has_begun = False
         self.is_receiver_gone = False
         self._patient_until: float | None = None
 

@@ -140,6 +140,7 @@ class FrameStream:
         if begun is None:
             self._reader.feed(beginning)
             return await self._receive_rest()
+        relay.has_begun = True
         changed, kept_bytes = begun
         missing = frame_length(beginning) - len(beginning) - kept_bytes
         buffer = memoryview(bytearray(_RELAY_BYTES))
@@ -292,6 +293,20 @@ class FrameStream:
         rest = self.send_now(frame)
         if rest is not None:
             await self.send_rest(rest)
+
+    def half_close(self) -> bool:
+        """Show the peer that no request follows, and receive without regard to memory; returns whether that succeeded.
+
+        Posted bytes are sent first. What the peer still sends can be received.
+        """
+        self.make_room = None
+        try:
+            if self._posting.unsent and self.send_now(b"") is not None:
+                return False
+            self._socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            return False
+        return True
 
     def break_off(self) -> None:
         """Shut the socket down, so that the peer sees it closed and reads and writes fail; `close` is still due."""

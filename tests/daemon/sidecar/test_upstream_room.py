@@ -10,6 +10,7 @@ from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
+from shardwright.wire.transport.stream import FrameStream
 from shardwright.wire.transport.unread import UNREAD_REPLIES
 from shardwright.wire.transport.unread_total import UnreadBounds
 from tests.wire.transport.serving import serving
@@ -26,7 +27,8 @@ def test_the_client_gets_an_error_and_is_disconnected(monkeypatch: pytest.Monkey
 
     async def answer(client: ClientConnection, request: Request) -> dict[str, Any] | None:
         client.allow_interruption()
-        upstream = Upstream(cast("LocalMongod", SimpleNamespace(socket_path=mongod.address)), client)
+        pool = SimpleNamespace(end_request=FrameStream.close)
+        upstream = Upstream(cast("LocalMongod", SimpleNamespace(socket_path=mongod.address, pool=pool)), client)
         if method == "forward":
             await upstream.forward(request.message.frame, 0)
         else:
