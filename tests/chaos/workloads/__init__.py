@@ -17,13 +17,14 @@ from tests.chaos.workloads.registers import Registers
 from tests.chaos.workloads.scans import Scans
 from tests.chaos.workloads.sets import Sets
 from tests.chaos.workloads.snapshots import Snapshots
+from tests.chaos.workloads.storms import Storms
 from tests.chaos.workloads.upserts import Upserts
 
 WORKLOADS: Final[dict[str, type[Workload]]] = {
     workload.name: workload
     for workload in (
         *(Registers, Counters, Identities, Sets, Scans, Snapshots, Upserts, MultiUpdates, KeyUpdates, Collations),
-        *(Merges, Outs, Lookups, Definitions, Indexes),
+        *(Merges, Outs, Lookups, Definitions, Indexes, Storms),
     )
 }
 """All workloads, by name."""

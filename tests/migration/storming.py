@@ -1,0 +1,58 @@
+"""Clients that send every retryable write several times, also at the same time, and through all routers."""
+
+import random
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from tests.migration.retrying import HEAL_SECONDS_MAX, Document, RetryingClient, Write
+
+TIMES_MIN: Final = 2
+TIMES_MAX: Final = 5
+TOGETHER_MAX: Final = 3
+"""How many of them at most are under way at once."""
+
+
+class StormingClient:
+    """One client, used by one thread.
+
+    Args:
+        addresses: of the routers.
+        choice: how often, and in which order, each write is sent.
+
+    Attributes:
+        sent: how many commands were sent, without those that had no answer.
+    """
+
+    def __init__(self, addresses: Sequence[str], choice: random.Random) -> None:
+        self._clients = [RetryingClient(addresses) for _ in range(TOGETHER_MAX)]
+        self._threads = ThreadPoolExecutor(TOGETHER_MAX)
+        self._random = choice
+        self.sent = 0
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._threads.shutdown()
+        for client in self._clients:
+            client.close()
+
+    def run(self, write: Write, *, within: float = HEAL_SECONDS_MAX) -> Document:
+        """Send a write two to five times; returns its answer.
+
+        Raises:
+            WriteRefusedError: it failed with an error that must not be retried, or for too long.
+            AssertionError: the answers differ.
+        """
+        times = self._random.randint(TIMES_MIN, TIMES_MAX)
+        together = self._random.randint(1, min(times, TOGETHER_MAX))
+        first = self._random.randrange(2)
+        running = [
+            self._threads.submit(client.run, write, router=first + number, within=within)
+            for number, client in enumerate(self._clients[:together])
+        ]
+        answers = [each.result() for each in running]
+        for number in range(times - together):
+            answers.append(self._clients[0].run(write, router=first + number, within=within))
+        self.sent += times
+        assert all(each == answers[0] for each in answers), f"{write.body} was answered differently: {answers}"
+        return answers[0]
