@@ -60,6 +60,7 @@ ROOMS: Final[dict[str, dict[str, set[str]]]] = {
             "range_deleter",
             "session_history",
         },
+        "two_phase_commit": {"context", "local_mongod"},
         "commands": {
             "cluster",
             "context",
@@ -70,6 +71,7 @@ ROOMS: Final[dict[str, dict[str, set[str]]]] = {
             "migration",
             "operations",
             "range_deleter",
+            "two_phase_commit",
         },
     },
     "router": {

@@ -41,6 +41,7 @@ from shardwright.shardd.range_deleter.past_ownership import ownership_at, snapsh
 from shardwright.shardd.shard_server import ShardServer
 from shardwright.shardd.transactions.labels import ENDS
 from shardwright.shardd.transactions.statements import AUTOCOMMIT
+from shardwright.shardd.two_phase_commit.statement_fields import has_commit_fields, without_commit_fields
 from shardwright.sharding.involved_namespaces import INVOLVED_NAMESPACES
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.routing_table import RoutingTable
@@ -103,6 +104,9 @@ class ShardHandler(SidecarHandler):
         if command is not None:
             await in_own_task()
             return await run_command(command, self._shard.components, client, request)
+        if has_commit_fields(request):
+            request = without_commit_fields(request, self._shard.transaction_coordinators)
+            fields = request.fields
         if AUTOCOMMIT in fields:
             run = partial(self._run_in_transaction, client, upstream)
             return await self._shard.statements.run(upstream, request, run)

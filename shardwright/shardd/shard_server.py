@@ -22,6 +22,7 @@ from shardwright.shardd.shard_key_updates.update_preview import UpdatePreviews
 from shardwright.shardd.terms import FencedWrites, TermRecovery, Terms, TermTask
 from shardwright.shardd.transactions.open_transactions import OpenTransactions
 from shardwright.shardd.transactions.statements import TransactionStatements
+from shardwright.shardd.two_phase_commit.coordinators import TransactionCoordinators
 from shardwright.wire.transport.client import Connection
 
 
@@ -45,6 +46,7 @@ class ShardServer:
         range_deletions: ranges whose documents are, or may become, orphans.
         migrations: migrations from and to this shard.
         coordinators: DDL operations of several steps.
+        transaction_coordinators: commits of transactions on several shards.
         components: those components that have commands of their own.
     """
 
@@ -65,7 +67,10 @@ class ShardServer:
         self.range_deletions = RangeDeletions(context, sessions, self.older_cursors)
         self.migrations = Migrations(context, self.range_deletions, sessions, self.history_table)
         self.coordinators = CoordinatorService(context, self.migrations)
-        self.components = ShardComponents(context, self.range_deletions, self.migrations, self.coordinators)
+        self.transaction_coordinators = TransactionCoordinators(context)
+        self.components = ShardComponents(
+            context, self.range_deletions, self.migrations, self.coordinators, self.transaction_coordinators
+        )
         self._cache_watch = CacheWatch(
             context.sidecar.mirror,
             partial(Connection.open, options.mongod_socket, handshake=handshake()),
@@ -88,6 +93,7 @@ class ShardServer:
                 TermRecovery(lambda _: self.previews.transactions.end_abandoned()),
                 context.recovery_gate,
                 self.coordinators,
+                self.transaction_coordinators,
             ),
         )
         self._nursery = nursery

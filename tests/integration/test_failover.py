@@ -3,11 +3,15 @@
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 import pytest
+from bson.binary import Binary
+from bson.int64 import Int64
 from pymongo import WriteConcern
 from pymongo.errors import AutoReconnect, OperationFailure
 
+from tests.integration.raw_client import raw_client
 from tests.integration.sharded import LOWER, Document, Documents
 from tests.integration.waiting import eventually
 from tests.integration.workload import running_workload
@@ -79,13 +83,21 @@ def test_hello_names_daemons_only(replicated: RunningCluster) -> None:
 
 
 def test_step_down_during_writes(replicated: RunningCluster, collection: Documents) -> None:
-    """A planned election causes no errors for writers that retry."""
+    """A planned election causes no errors for writers that retry, and the new primary recognizes what they repeat."""
     old = wait_for_primary(replicated)
+    numbered = {"lsid": {"id": Binary.from_uuid(uuid4())}, "txnNumber": Int64(1), "writeConcern": {"w": "majority"}}
+    batch = {"insert": collection.name, "documents": [{"_id": -1, "key": 1}, {"_id": -2, "key": 501}], **numbered}
+    with raw_client(replicated.address("router.0")) as client:
+        assert client.command(batch, db=collection.database.name)["n"] == 2
     with running_workload(collection) as workload:
         workload.wait_for_progress()
         step_down(replicated, old)
         wait_for_primary(replicated, other_than=old)
         workload.wait_for_progress(50)
+    with raw_client(replicated.address("router.0")) as client:
+        again = client.command(batch, db=collection.database.name)
+    assert (again["n"], again["retriedStmtIds"]) == (2, [0, 1])
+    collection.delete_many({"_id": {"$in": [-1, -2]}})
     assert workload.errors == []
     workload.check(list(collection.find()))
 

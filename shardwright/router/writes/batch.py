@@ -5,6 +5,7 @@ from typing import Any, Final
 from bson.int64 import Int64
 
 from shardwright.router.writes.kind import WriteKind
+from shardwright.router.writes.statement_ids import STATEMENT_ID_FIELDS, statement_ids
 from shardwright.wire.arguments import Arguments, Strictness
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError, RemoteProtocolError
@@ -14,7 +15,6 @@ from shardwright.wire.rawbson import OBJECT, InvalidBSONError, append, decode_va
 from shardwright.wire.request import Request
 
 _WRITE_CONCERN: Final = b"writeConcern"
-_STATEMENT_IDS: Final = frozenset({b"stmtId", b"stmtIds"})
 
 STATEMENT_ID_BYTES_MAX: Final = 11
 """What one statement id adds to a ``stmtIds`` array: type, a name of at most five digits and a NUL, an int32."""
@@ -113,7 +113,7 @@ class WriteBatch:
     def divided_body(self) -> bytes:
         """The command without its statements and their ids, to be sent with some of them."""
         if self._divided_body is None:
-            self._divided_body = without(self.body, _STATEMENT_IDS | {self.kind.field})
+            self._divided_body = without(self.body, STATEMENT_ID_FIELDS | {self.kind.field})
         return self._divided_body
 
     @property
@@ -134,10 +134,10 @@ class WriteBatch:
         """The number by which the shards remember each statement of a retryable write.
 
         Raises:
-            CommandError: InvalidOptions or InvalidLength, the client's numbers are inconsistent.
+            CommandError: TypeMismatch, InvalidOptions or InvalidLength, the client's numbers are wrong.
         """
         if self._statement_ids is None:
-            self._statement_ids = _statement_ids(self.request, len(self.statements))
+            self._statement_ids = statement_ids(self.request, len(self.statements))
         return self._statement_ids
 
 
@@ -151,19 +151,3 @@ def _unacknowledged_write_concern(request: Request) -> dict[str, Any] | None:
     if isinstance(w, int | float | Int64) and not isinstance(w, bool) and w == 0 and not write_concern.get("j"):
         return write_concern
     return None
-
-
-def _statement_ids(request: Request, count: int) -> list[int]:
-    explicit = request.get(b"stmtIds")
-    first = request.get(b"stmtId")
-    if explicit is None:
-        return list(range(first or 0, (first or 0) + count))
-    if first is not None:
-        raise CommandError(ErrorCode.InvalidOptions, "May not specify both stmtId and stmtIds in write command")
-    if len(explicit) != count:
-        raise CommandError(
-            ErrorCode.InvalidLength,
-            f"Number of statement ids must match the number of batch entries. Got {len(explicit)} statement ids "
-            f"but {count} operations.",
-        )
-    return list(explicit)

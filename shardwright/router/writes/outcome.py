@@ -54,8 +54,13 @@ class BatchOutcome:
             if self._batch.is_retryable and has_category(concern_error["code"], Category.RETRYABLE):
                 reply["errorLabels"] = [RETRYABLE_WRITE_ERROR]
         if self._retried:
-            reply["retriedStmtIds"] = sorted(self._retried)
+            reply["retriedStmtIds"] = self._retried_in_order()
         return reply
+
+    def _retried_in_order(self) -> list[int]:
+        """The ids of the statements that had been executed before, in the order of the client's batch."""
+        position_of = {each: position for position, each in enumerate(self._batch.statement_ids())}
+        return sorted(self._retried, key=lambda each: position_of.get(each, len(position_of)))
 
     @property
     def _tells_of_write_concern(self) -> bool:

@@ -79,6 +79,17 @@ class Catalog(CatalogClient):
         await self._shard_loads.run_after_now(None, self._load_shards)
         return self._shards
 
+    async def shard_entry(self, shard_id: str, *, may_be_cached: bool = False) -> ShardEntry | None:
+        """A shard's entry; None if there is no such shard.
+
+        Args:
+            shard_id: the shard.
+            may_be_cached: whether the entry may be one that was read earlier in this term.
+        """
+        if may_be_cached and self.knows_shards and shard_id in self._shards:
+            return self._shards[shard_id]
+        return (await self.shards()).get(shard_id)
+
     async def _load_shards(self) -> None:
         self._shards = {entry.id: entry for entry in await self.read(read_shards())}
         self.topology_time = topology_time(self._shards.values())

@@ -1,13 +1,14 @@
 """The shard daemon's own commands, with one module for each or for a small family.
 
 Owns their arguments and replies, and running them; importing the package registers all of them.
-May import `cluster`, `context`, `ddl`, `exchange`, `local_mongod`, `metadata`, `migration`, `operations` and
-`range_deleter`.
+May import `cluster`, `context`, `ddl`, `exchange`, `local_mongod`, `metadata`, `migration`, `operations`,
+`range_deleter` and `two_phase_commit`.
 """
 
 from shardwright.shardd.commands import (
     chunk_commands,
     cleanup_orphaned_command,
+    commit_commands,
     ddl_commands,
     fail_point_commands,
     identity_commands,
@@ -24,6 +25,7 @@ from shardwright.shardd.commands import (
 __all__ = [
     "chunk_commands",
     "cleanup_orphaned_command",
+    "commit_commands",
     "ddl_commands",
     "fail_point_commands",
     "identity_commands",

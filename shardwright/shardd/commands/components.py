@@ -6,6 +6,7 @@ from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.ddl.coordinators.service import CoordinatorService
 from shardwright.shardd.migration.migrations import Migrations
 from shardwright.shardd.range_deleter.range_deletions import RangeDeletions
+from shardwright.shardd.two_phase_commit.coordinators import TransactionCoordinators
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,3 +17,4 @@ class ShardComponents:
     range_deletions: RangeDeletions
     migrations: Migrations
     coordinators: CoordinatorService
+    transaction_coordinators: TransactionCoordinators

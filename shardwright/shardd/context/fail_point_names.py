@@ -83,6 +83,34 @@ LOSE_TRANSFER_MODS_REPLY: Final = "loseTransferModsReply"
 
 SOURCE: Final = (LOSE_MIGRATE_CLONE_REPLY, LOSE_TRANSFER_MODS_REPLY)
 
+HANG_BEFORE_WRITING_PARTICIPANT_LIST: Final = "hangBeforeWritingParticipantList"
+HANG_BEFORE_WAITING_FOR_PARTICIPANT_LIST_WRITE_CONCERN: Final = "hangBeforeWaitingForParticipantListWriteConcern"
+HANG_BEFORE_SENDING_PREPARE: Final = "hangBeforeSendingPrepare"
+"""A transaction's coordinator waits, here and before it sends its decision once for each participant."""
+
+HANG_BEFORE_WRITING_DECISION: Final = "hangBeforeWritingDecision"
+HANG_BEFORE_WAITING_FOR_DECISION_WRITE_CONCERN: Final = "hangBeforeWaitingForDecisionWriteConcern"
+HANG_BEFORE_SENDING_COMMIT: Final = "hangBeforeSendingCommit"
+HANG_BEFORE_SENDING_ABORT: Final = "hangBeforeSendingAbort"
+HANG_BEFORE_DELETING_COORDINATOR_DOC: Final = "hangBeforeDeletingCoordinatorDoc"
+HANG_AFTER_DELETING_COORDINATOR_DOC: Final = "hangAfterDeletingCoordinatorDoc"
+
+TWO_PHASE_COMMIT: Final = (
+    HANG_BEFORE_WRITING_PARTICIPANT_LIST,
+    HANG_BEFORE_WAITING_FOR_PARTICIPANT_LIST_WRITE_CONCERN,
+    HANG_BEFORE_SENDING_PREPARE,
+    HANG_BEFORE_WRITING_DECISION,
+    HANG_BEFORE_WAITING_FOR_DECISION_WRITE_CONCERN,
+    HANG_BEFORE_SENDING_COMMIT,
+    HANG_BEFORE_SENDING_ABORT,
+    HANG_BEFORE_DELETING_COORDINATOR_DOC,
+    HANG_AFTER_DELETING_COORDINATOR_DOC,
+)
+"""A transaction's coordinator waits at the place that the name says."""
+
 FAIL_POINT_NAMES: Final = frozenset(
-    (*DONOR, *COMMIT, *AFTER_COMMIT, *AFTER_ABORT, *RECIPIENT, *RECIPIENT_FAILURES, *RANGE_DELETER, *SOURCE)
+    (
+        *(*DONOR, *COMMIT, *AFTER_COMMIT, *AFTER_ABORT, *RECIPIENT, *RECIPIENT_FAILURES, *RANGE_DELETER, *SOURCE),
+        *TWO_PHASE_COMMIT,
+    )
 )

@@ -10,13 +10,22 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 
 
-async def send_to_shard(context: ShardContext, shard_id: str, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
+async def send_to_shard(
+    context: ShardContext, shard_id: str, db: str, command: Mapping[str, Any], *, may_be_cached: bool = False
+) -> dict[str, Any]:
     """Run an idempotent command on the primary of a shard.
+
+    Args:
+        context: this shard daemon's context.
+        shard_id: the shard, which may be this one.
+        db: the database to run it on.
+        command: the command.
+        may_be_cached: whether the shard's hosts may be those that were read earlier in this term.
 
     Raises:
         CommandError: HostUnreachable, ShardNotFound, or the shard's error.
     """
-    client = await context.shard_client(shard_id)
+    client = await context.shard_client(shard_id, may_be_cached=may_be_cached)
     try:
         reply = await client.command(db, {**command, **context.config_times.gossip()})
     except BackendError as error:

@@ -226,14 +226,18 @@ class ShardContext:
             self._catalog = Catalog(self._sets[identity.config_servers], self._nursery, self.config_times)
         return self._catalog
 
-    async def shard_client(self, shard_id: str) -> ReplicaSetClient:
+    async def shard_client(self, shard_id: str, *, may_be_cached: bool = False) -> ReplicaSetClient:
         """The client of a shard, which may be this one.
+
+        Args:
+            shard_id: the shard.
+            may_be_cached: whether its hosts may be those that were read earlier in this term.
 
         Raises:
             CommandError: ShardNotFound; FailedToParse, its entry names no hosts.
         """
         catalog = await self.catalog()
-        entry = (await catalog.shards()).get(shard_id)
+        entry = await catalog.shard_entry(shard_id, may_be_cached=may_be_cached)
         if entry is None:
             raise CommandError(ErrorCode.ShardNotFound, f"Shard {shard_id} not found")
         return self._sets[entry.connection_string]

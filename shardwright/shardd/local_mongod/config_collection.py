@@ -13,7 +13,7 @@ _CONFIG: Final = "config"
 
 
 class ConfigCollection:
-    """One such collection, whose documents are found by their ``_id``. Every write waits for a majority.
+    """One such collection, whose documents are found by their ``_id``. Writes wait for a majority by default.
 
     All methods raise CommandError if mongod refuses or is not primary, and BackendError if it does not answer.
 
@@ -50,12 +50,25 @@ class ConfigCollection:
         found: list[dict[str, Any]] = (await self._mongod.command(_CONFIG, find))["cursor"]["firstBatch"]
         return found[0] if found else None
 
-    async def save(self, document: Mapping[str, Any]) -> None:
-        """Insert a document, or replace the one with its ``_id``."""
-        update = {"q": {"_id": document["_id"]}, "u": document, "upsert": True}
-        await self._mongod.write(_CONFIG, {"update": self._name, "updates": [update], "writeConcern": MAJORITY})
+    async def save(
+        self,
+        document: Mapping[str, Any],
+        *,
+        write_concern: Mapping[str, Any] = MAJORITY,
+        gossip: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Insert a document, or replace the one with its ``_id``.
 
-    async def remove(self, identity: object) -> None:
+        Args:
+            document: the document.
+            write_concern: which members must have it.
+            gossip: the ``$clusterTime`` that the write must come after.
+        """
+        update = {"q": {"_id": document["_id"]}, "u": document, "upsert": True}
+        command = {"update": self._name, "updates": [update], "writeConcern": write_concern}
+        await self._mongod.write(_CONFIG, {**command, **(gossip or {})})
+
+    async def remove(self, identity: object, *, write_concern: Mapping[str, Any] = MAJORITY) -> None:
         """Remove the document with an ``_id``, if it exists."""
         delete = {"q": {"_id": identity}, "limit": 1}
-        await self._mongod.write(_CONFIG, {"delete": self._name, "deletes": [delete], "writeConcern": MAJORITY})
+        await self._mongod.write(_CONFIG, {"delete": self._name, "deletes": [delete], "writeConcern": write_concern})

@@ -1,0 +1,100 @@
+"""What a participant's answer means: to ``prepareTransaction``, and to the decision.
+
+An answer that says nothing definite, such as a lost connection, a time limit or a write concern that was not satisfied,
+has no meaning: the command is sent again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from bson.timestamp import Timestamp
+
+from shardwright.shardd.two_phase_commit.decision import Abort, Decision
+from shardwright.sharding.timestamps import pack_timestamp
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+_WRITE_CONCERN_ERROR: Final = "writeConcernError"
+
+_IS_OVER: Final = frozenset(
+    {
+        ErrorCode.TransactionTooOld,
+        ErrorCode.NoSuchTransaction,
+        ErrorCode.OperationNotSupportedInTransaction,
+        ErrorCode.ReadConcernMajorityNotEnabled,
+        ErrorCode.APIMismatchError,
+        ErrorCode.TxnRetryCounterTooOld,
+    }
+)
+"""After these errors a participant has no transaction of that number, and never will."""
+
+_CANNOT_PREPARE: Final = frozenset({ErrorCode.CommandNotFound, ErrorCode.NoShardingEnabled})
+"""What a mongod without test commands answers to ``prepareTransaction``."""
+
+WITHOUT_TEST_COMMANDS: Final = (
+    "a transaction that wrote on several shards needs prepareTransaction, for which the shards' mongods have to be "
+    "started with --setParameter enableTestCommands=1"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The participant has prepared, on a majority of its set.
+
+    Attributes:
+        timestamp: its prepare timestamp.
+    """
+
+    timestamp: Timestamp
+
+
+Vote: TypeAlias = Prepared | Abort
+"""A vote to abort is the decision that it leads to."""
+
+
+def vote_of(shard: str, answer: Mapping[str, Any] | CommandError) -> Vote | None:
+    """A participant's vote; None if it has to be asked again.
+
+    Args:
+        shard: the participant.
+        answer: its reply to ``prepareTransaction``, or the error.
+    """
+    if _is_unconfirmed(answer):
+        return None
+    if isinstance(answer, CommandError):
+        if answer.code in _CANNOT_PREPARE:
+            code: int = ErrorCode.OperationNotSupportedInTransaction
+            return Abort(code, f"{_from(shard)}{WITHOUT_TEST_COMMANDS}: {answer.message}")
+        if answer.code in _IS_OVER or answer.code == ErrorCode.ShardNotFound:
+            return Abort(answer.code, f"{_from(shard)}{answer.message}")
+        return None
+    timestamp = answer.get("prepareTimestamp")
+    if not isinstance(timestamp, Timestamp) or not pack_timestamp(timestamp):
+        return Abort(ErrorCode.NoSuchTransaction, f"{_from(shard)}the reply to prepareTransaction has no timestamp")
+    return Prepared(timestamp)
+
+
+def is_acknowledged(decision: Decision, answer: Mapping[str, Any] | CommandError) -> bool:
+    """Whether a participant has executed the decision; otherwise it has to be sent again.
+
+    Args:
+        decision: what was sent.
+        answer: the reply to it, or the error.
+    """
+    if _is_unconfirmed(answer):
+        return False
+    if not isinstance(answer, CommandError):
+        return True
+    # A shard that has been removed has nothing to abort. It cannot have gone with something to commit, because a
+    # prepared transaction holds its collections, and draining moves all of them away.
+    return answer.code in _IS_OVER or (isinstance(decision, Abort) and answer.code == ErrorCode.ShardNotFound)
+
+
+def _is_unconfirmed(answer: Mapping[str, Any] | CommandError) -> bool:
+    """Whether the majority has not confirmed an answer, which may be that of a primary that has been replaced."""
+    return _WRITE_CONCERN_ERROR in (answer.extra if isinstance(answer, CommandError) else answer)
+
+
+def _from(shard: str) -> str:
+    return f"from shard {shard} :: caused by :: "
