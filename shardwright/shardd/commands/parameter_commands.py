@@ -5,6 +5,7 @@ from typing import Any, Final
 from shardwright.shardd.commands.command_registry import command
 from shardwright.shardd.commands.components import ShardComponents
 from shardwright.shardd.commands.server_parameters import PARAMETERS, get_parameter, set_parameter
+from shardwright.shardd.two_phase_commit.coordinators import LIFETIME_LIMIT
 from shardwright.wire.request import Request
 
 _GENERIC: Final = frozenset({"lsid", "maxTimeMS", "comment", "apiVersion", "apiStrict", "apiDeprecationErrors"})
@@ -22,6 +23,8 @@ async def set_parameters(shard: ShardComponents, request: Request) -> dict[str, 
     reply = {}
     if of_mongod or not given:
         reply = await shard.context.mongod.command("admin", {"setParameter": 1, **of_mongod})
+        if LIFETIME_LIMIT in of_mongod:
+            await shard.transaction_coordinators.read_lifetime()
     for name, value in given.items():
         if name in PARAMETERS:
             reply.setdefault("was", set_parameter(shard.migrations.parameters, name, value))

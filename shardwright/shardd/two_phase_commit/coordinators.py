@@ -17,7 +17,9 @@ from shardwright.shardd.two_phase_commit.unbegun_commits import UnbegunCommits
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
-_LIFETIME_LIMIT: Final = "transactionLifetimeLimitSeconds"
+LIFETIME_LIMIT: Final = "transactionLifetimeLimitSeconds"
+"""The server parameter of mongod with the time limit for a transaction."""
+
 _LIFETIME_SECONDS: Final = 60.0
 """mongod's default, until its value has been read."""
 
@@ -50,7 +52,7 @@ class TransactionCoordinators:
         """
         # Nothing may be told to participants that this primary knows but a majority does not.
         await self._context.wait_majority()
-        await self._read_lifetime()
+        await self.read_lifetime()
         for document in await self._documents.all():
             self._resume(document, nursery)
         self._nursery = nursery
@@ -141,6 +143,7 @@ class TransactionCoordinators:
         self.statistics.count_end(coordinator.state.decision)
         del self._running[coordinator.identity]
 
-    async def _read_lifetime(self) -> None:
-        reply = await self._context.mongod.command("admin", {"getParameter": 1, _LIFETIME_LIMIT: 1})
-        self._lifetime_seconds = float(reply[_LIFETIME_LIMIT])
+    async def read_lifetime(self) -> None:
+        """Read from mongod how long transactions may last, for those that begin from now on."""
+        reply = await self._context.mongod.command("admin", {"getParameter": 1, LIFETIME_LIMIT: 1})
+        self._lifetime_seconds = float(reply[LIFETIME_LIMIT])
