@@ -1,8 +1,9 @@
 """Arguments of commands that mean something to sharding: collections and versions."""
 
-from shardwright.sharding.namespace import Namespace, is_valid_database_name
+from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.versions import ChunkVersion
 from shardwright.wire.arguments import Arguments, Strictness
+from shardwright.wire.database_names import is_valid_database_name
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import ARRAY, OBJECT

@@ -6,16 +6,15 @@ The rules and the messages are those of mongod 6.0.5. Lengths count UTF-8 bytes,
 from dataclasses import dataclass
 from typing import Final
 
+from shardwright.wire.database_names import is_valid_database_name
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
-DATABASE_NAME_BYTES_MAX: Final = 63
 NAMESPACE_BYTES_MAX: Final = 255
 SHARDED_NAMESPACE_BYTES_MAX: Final = 235
 """Shards keep the chunks of a collection in another one, whose name is longer by ``config.cache.chunks.``."""
 """Checked where a collection is created, not where it is read, as in MongoDB."""
 
-_INVALID_IN_DATABASE_NAME: Final = frozenset('/\\ "')
 _COMMAND: Final = "$cmd"
 _COMMAND_PREFIX: Final = "$cmd."
 _BUCKETS_PREFIX: Final = "system.buckets."
@@ -206,27 +205,6 @@ class Namespace:
         if self.is_time_series_buckets:
             return len(self.collection) > len(_BUCKETS_PREFIX)
         return self.collection in _SYSTEM_COLLECTIONS or self.collection in _SYSTEM_COLLECTIONS_OF.get(self.db, ())
-
-
-def is_valid_database_name(db: str) -> bool:
-    """Whether mongod would create a database of this name."""
-    if not db or "." in db or "\0" in db or not _INVALID_IN_DATABASE_NAME.isdisjoint(db):
-        return False
-    return len(db) <= DATABASE_NAME_BYTES_MAX and (db.isascii() or len(db.encode()) <= DATABASE_NAME_BYTES_MAX)
-
-
-def check_database_name(db: str) -> None:
-    """Refuse a ``$db`` that is not a database name.
-
-    Raises:
-        CommandError: InvalidNamespace.
-    """
-    if "\0" in db:
-        raise _invalid("namespaces cannot have embedded null characters")
-    if "." in db:
-        raise _invalid(f"'.' is an invalid character in the database name: {db}")
-    if not is_valid_database_name(db):
-        raise _invalid(f"Invalid database name: '{db}'")
 
 
 def _invalid(message: str) -> CommandError:

@@ -3,7 +3,8 @@
 Four families, kept apart because they are handled in different places:
 
 * `CommandError` becomes an ``ok: 0`` reply to the sender of the command.
-* `RemoteProtocolError` means that a peer sent bytes that violate the protocol; only their connection is closed.
+* `RemoteProtocolError` means that a peer sent bytes that violate the protocol; only their connection is closed. Of its
+  kind is `MalformedRequestError`, which is answered instead.
 * `LocalProtocolError` is our own misuse of a protocol object: a bug.
 * `BackendError` means that a remote host could not be reached or did not answer; the caller decides what follows.
 """
@@ -78,6 +79,20 @@ _COMMON_REPLY_FIELDS = frozenset(
 
 class RemoteProtocolError(Exception):
     """A peer sent bytes that violate the wire protocol; their connection has to be closed."""
+
+
+class MalformedRequestError(RemoteProtocolError):
+    """A whole message whose contents are malformed.
+
+    As a request it is answered, and its connection stays open; as a reply it is no different from its base class.
+
+    Attributes:
+        error: the answer.
+    """
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.error = CommandError(code, message)
 
 
 class LocalProtocolError(Exception):

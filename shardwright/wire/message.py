@@ -1,7 +1,7 @@
-"""OP_MSG: what sections a message has, and how to build one.
+"""OP_MSG: its flags, checksum and parts, and how to build one.
 
 A frame is the bytes of one whole message with its 16-byte header. Nothing is decoded: the body stays a slice of the
-frame and a document sequence is cut into its documents by their length prefixes only.
+frame and a document sequence is cut into its documents by their length prefixes only (`wire.sections`).
 
 The format is that of https://www.mongodb.com/docs/manual/reference/mongodb-wire-protocol/ (OP_MSG, opcode 2013).
 """
@@ -14,15 +14,19 @@ from typing import Any, Final
 import bson
 
 from shardwright.wire.checksum import checksum
-from shardwright.wire.errors import CommandError, RemoteProtocolError
+from shardwright.wire.errors import CommandError, MalformedRequestError, RemoteProtocolError
 from shardwright.wire.frames import OP_MSG, next_request_id
-from shardwright.wire.rawbson import InvalidBSONError, document_length
+from shardwright.wire.sections import NO_BODY, SECTIONS_AT, DocumentSequence, parse_sections
 
 CHECKSUM_PRESENT: Final = 1 << 0
 MORE_TO_COME: Final = 1 << 1
 EXHAUST_ALLOWED: Final = 1 << 16
 _REQUIRED_FLAGS: Final = 0xFFFF
 _KNOWN_REQUIRED_FLAGS: Final = CHECKSUM_PRESENT | MORE_TO_COME
+
+NO_CHECKSUM: Final = 51252
+
+_FLAGS_AT: Final = 16
 
 _OP_MSG_PREFIX = Struct("<iiiiIB")  # the header, the flags, and the kind byte of the first section
 _INT32 = Struct("<i")
@@ -33,32 +37,6 @@ _unpack_int32 = _INT32.unpack_from
 
 BODY_AT: Final = _OP_MSG_PREFIX.size
 """Offset of the body in a message whose first section it is, as those of `op_msg` and nearly all others."""
-
-
-class DocumentSequence:
-    """A kind 1 section: a named sequence of documents outside the body, for example the statements of a bulk write."""
-
-    __slots__ = ("_documents", "data", "name")
-
-    def __init__(self, name: bytes, data: bytes) -> None:
-        self.name = name
-        self.data = data
-        self._documents: list[bytes] | None = None
-
-    @property
-    def documents(self) -> list[bytes]:
-        """The documents, each as its own bytes.
-
-        Raises:
-            RemoteProtocolError: the documents do not fill the section exactly.
-        """
-        if self._documents is None:
-            self._documents = split_documents(self.data)
-        return self._documents
-
-    def section(self) -> bytes:
-        """The bytes of the section in a message, with its kind byte."""
-        return encode_sequence(self.name, (self.data,))
 
 
 class OpMsg:
@@ -73,12 +51,13 @@ class OpMsg:
         """Parse a whole frame whose opcode is OP_MSG.
 
         Raises:
-            RemoteProtocolError: sections that do not add up, unknown required flags, or a wrong checksum.
+            MalformedRequestError: sections that do not add up, or no room for a checksum.
+            RemoteProtocolError: unknown required flags, or a wrong checksum.
         """
         try:
             length, self.request_id, self.response_to, _, flags, kind = _unpack_prefix(frame)
         except struct_error:
-            raise RemoteProtocolError("an OP_MSG too short for a section") from None
+            raise _too_short(frame) from None
         self.frame = frame
         self.flags = flags
         # Nearly every message is just a body that fills the frame.
@@ -91,9 +70,11 @@ class OpMsg:
         end = length
         if flags & CHECKSUM_PRESENT:
             end -= 4
-            if end < 20 or _UINT32.unpack_from(frame, end)[0] != checksum(frame[:end]):
+            if end < SECTIONS_AT:
+                raise _too_short(frame)
+            if _UINT32.unpack_from(frame, end)[0] != checksum(frame[:end]):
                 raise RemoteProtocolError("OP_MSG checksum does not match contents")
-        self.body, self.sequences = _parse_sections(frame, end)
+        self.body, self.sequences = parse_sections(frame, end)
 
     @property
     def is_more_to_come(self) -> bool:
@@ -106,77 +87,19 @@ class OpMsg:
         return bool(self.flags & EXHAUST_ALLOWED)
 
 
-def _parse_sections(frame: bytes, end: int) -> tuple[bytes, list[DocumentSequence]]:
-    body: bytes | None = None
-    sequences: list[DocumentSequence] = []
-    position = 20
-    while position < end:
-        kind = frame[position]
-        position += 1
-        if kind == 0:
-            if body is not None:
-                raise RemoteProtocolError("OP_MSG with more than one body")
-            try:
-                section_end = position + document_length(frame, position)
-            except InvalidBSONError as error:
-                raise RemoteProtocolError(f"OP_MSG body: {error}") from error
-            if section_end > end:
-                raise RemoteProtocolError("OP_MSG body reaches past the message")
-            body = frame[position:section_end]
-        elif kind == 1:
-            section_end = position + _section_length(frame, position, end)
-            name_end = frame.find(b"\0", position + 4, section_end)
-            if name_end < 0:
-                raise RemoteProtocolError("OP_MSG document sequence without a name")
-            name = frame[position + 4 : name_end]
-            if any(sequence.name == name for sequence in sequences):
-                raise RemoteProtocolError(f"OP_MSG with two document sequences named {name.decode(errors='replace')}")
-            sequences.append(DocumentSequence(name, frame[name_end + 1 : section_end]))
-        else:
-            raise RemoteProtocolError(f"OP_MSG section of unknown kind {kind}")
-        position = section_end
-    if body is None:
-        raise RemoteProtocolError("OP_MSG without a body")
-    return body, sequences
+def flags_of(frame: bytes) -> int:
+    """The flags of an OP_MSG that may have no sections."""
+    flags: int = _UINT32.unpack_from(frame, _FLAGS_AT)[0]
+    return flags
 
 
-def _section_length(frame: bytes, position: int, end: int) -> int:
-    length = int(_unpack_int32(frame, position)[0]) if position + 4 <= end else 0
-    if length < 5 or position + length > end:
-        raise RemoteProtocolError(f"OP_MSG document sequence of impossible size {length}")
-    return length
-
-
-def is_one_document(data: bytes) -> bool:
-    """Whether these bytes of a document sequence are a single document, by its length prefix."""
-    return len(data) > _INT32.size and bool(_unpack_int32(data, 0)[0] == len(data))
-
-
-def split_documents(data: bytes) -> list[bytes]:
-    """Split concatenated documents by their length prefixes.
-
-    Raises:
-        RemoteProtocolError: they do not fill ``data`` exactly.
-    """
-    documents: list[bytes] = []
-    position = 0
-    end = len(data)
-    try:
-        while position < end:
-            next_position = position + _unpack_int32(data, position)[0]
-            if next_position < position + 5 or next_position > end:
-                raise RemoteProtocolError("a document of a sequence has an impossible length")
-            documents.append(data[position:next_position])
-            position = next_position
-    except struct_error:
-        raise RemoteProtocolError("a document sequence ends within a length") from None
-    return documents
-
-
-def encode_sequence(name: bytes, documents: Iterable[bytes]) -> bytes:
-    """A kind 1 section with the given documents."""
-    content = b"".join(documents)
-    return b"\x01" + _INT32.pack(4 + len(name) + 1 + len(content)) + name + b"\0" + content
+def _too_short(frame: bytes) -> RemoteProtocolError:
+    """The error for a frame that has no section."""
+    if len(frame) < SECTIONS_AT:
+        return RemoteProtocolError("an OP_MSG too short for its flags")
+    if flags_of(frame) & CHECKSUM_PRESENT:
+        return MalformedRequestError(NO_CHECKSUM, "Invalid message size for an OpMsg containing a checksum")
+    return MalformedRequestError(NO_BODY, "OP_MSG messages must have a body")
 
 
 def op_msg(body: bytes, *, request_id: int, response_to: int = 0, flags: int = 0, sections: bytes = b"") -> bytes:

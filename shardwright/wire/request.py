@@ -4,14 +4,16 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from shardwright.wire.command_layouts import COMMAND_LAYOUTS
+from shardwright.wire.database_names import check_database_name
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.field_errors import missing_field, wrong_type
+from shardwright.wire.field_errors import duplicate_field, missing_field, wrong_type
 from shardwright.wire.limits import NESTING_LEVELS_MAX
 from shardwright.wire.message import CHECKSUM_PRESENT, OpMsg, op_msg
 from shardwright.wire.rawbson import (
     ARRAY,
     BINARY,
+    DOCUMENT_BYTES_MIN,
     OBJECT,
     STRING,
     InvalidBSONError,
@@ -56,7 +58,8 @@ class Request:
         """Index the top level of the body.
 
         Raises:
-            CommandError: InvalidBSON; CommandNotFound, it is empty; 40571, it has no ``$db``; TypeMismatch.
+            CommandError: InvalidBSON; 40571, it has no ``$db``; 13111, which is not a string; InvalidNamespace, or not
+                the name of a database; 40413, it has a field twice.
         """
         self.message = message
         self.body = body = message.body
@@ -69,17 +72,15 @@ class Request:
             self.fields = fields = index(body)
         except InvalidBSONError as error:
             raise CommandError(ErrorCode.InvalidBSON, f"{error} in object with unknown _id") from error
-        if not fields:
-            raise CommandError(ErrorCode.CommandNotFound, "no such command: ''")
-        self.name = next(iter(fields)).decode(errors="replace")
         db = fields.get(b"$db")
         if db is None:
             raise CommandError(40571, "OP_MSG requests require a $db argument")
         if db[0] != STRING:
-            raise CommandError(
-                ErrorCode.TypeMismatch, "BSON field 'OP_MSG.$db' is the wrong type, expected type 'string'"
-            )
+            raise CommandError(13111, f"wrong type for field ($db) {type_name(db[0])} != string")
+        self.name = next(iter(fields)).decode(errors="replace")
         self.db = body[db[2] + 4 : db[3] - 1].decode(errors="replace")
+        check_database_name(self.db)
+        _refuse_repeated(body, fields)
         COMMAND_LAYOUTS.learn(body, fields, self.name, self.db)
 
     def with_body(self, body: bytes) -> "Request":
@@ -179,6 +180,22 @@ class Request:
         if kind != STRING:
             raise self._not_a_collection(span)
         return body[value_start + 4 : value_end - 1].decode(errors="replace")
+
+
+def _refuse_repeated(body: bytes, fields: Mapping[bytes, Span]) -> None:
+    """Refuse a command that has a field twice.
+
+    Raises:
+        CommandError: 40413, with the struct that MongoDB parses first of any command.
+    """
+    # Where a field is repeated, only one of its elements is in the index, and so the lengths do not add up.
+    if sum([span[3] - span[1] for span in fields.values()]) == len(body) - DOCUMENT_BYTES_MIN:
+        return
+    seen: set[bytes] = set()
+    for name, _ in spans(body):
+        if name in seen:
+            raise duplicate_field(f"APIParametersFromClient.{name.decode(errors='replace')}")
+        seen.add(name)
 
 
 def documents_of_array(body: bytes, array: Span, path: str) -> list[bytes]:

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pymongo.errors import OperationFailure
 
-from shardwright.sharding.namespace import Namespace, check_database_name, is_valid_database_name
+from shardwright.sharding.namespace import Namespace
+from shardwright.wire.database_names import check_database_name, is_valid_database_name
 from shardwright.wire.errors import CommandError
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from shardwright.configd.commands.operation import Operation
 from shardwright.configd.primary.primary import Primary
 from shardwright.sharding.catalog.database_entry import DatabaseEntry
 from shardwright.sharding.catalog.shard_entry import ShardEntry
-from shardwright.sharding.namespace import is_valid_database_name
 from shardwright.sharding.versions import DatabaseVersion
+from shardwright.wire.database_names import is_valid_database_name
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger

@@ -8,8 +8,9 @@ from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.routed_sending import send_to_primary_shard
 from shardwright.router.replies.own_reply import Reply
 from shardwright.sharding.arguments import named_in_full
-from shardwright.sharding.namespace import Namespace, is_valid_database_name
+from shardwright.sharding.namespace import Namespace
 from shardwright.wire.arguments import Arguments
+from shardwright.wire.database_names import is_valid_database_name
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.request import Request

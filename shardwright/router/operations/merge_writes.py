@@ -19,7 +19,7 @@ from shardwright.router.replies.own_reply import Reply
 from shardwright.router.writes.kind import WriteKind
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.message import OpMsg, encode_sequence, op_msg
+from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.rawbson import (
     append,
     array_documents,
@@ -30,6 +30,7 @@ from shardwright.wire.rawbson import (
     without,
 )
 from shardwright.wire.request import Request
+from shardwright.wire.sections import encode_sequence
 
 NO_UNIQUE_INDEX: Final = 51190
 _NO_UNIQUE_INDEX_HERE: Final = 51183

@@ -16,9 +16,9 @@ from shardwright.daemon.single_flight import SingleFlight
 from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.placement.database_routing import CONFIG_SHARD, DatabaseRouting
 from shardwright.sharding.catalog.reads import read_database, read_routing
-from shardwright.sharding.namespace import check_database_name
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.session_cache import NAMESPACE as SESSIONS
+from shardwright.wire.database_names import check_database_name
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger

@@ -10,9 +10,9 @@ from shardwright.wire.arguments import Arguments, Strictness
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError, RemoteProtocolError
 from shardwright.wire.limits import MESSAGE_BYTES_MAX, WRITE_BATCH_OPERATIONS_MAX
-from shardwright.wire.message import is_one_document
 from shardwright.wire.rawbson import OBJECT, InvalidBSONError, append, decode_value, encode_elements, without
 from shardwright.wire.request import Request
+from shardwright.wire.sections import is_one_document
 
 _WRITE_CONCERN: Final = b"writeConcern"
 

@@ -7,8 +7,9 @@ from shardwright.router.writes.batch import WriteBatch
 from shardwright.router.writes.shard_batch import ShardBatch
 from shardwright.sharding.clock import config_time_element, topology_time_element
 from shardwright.sharding.versions import IGNORED, shard_version_element
-from shardwright.wire.message import CHECKSUM_PRESENT, OpMsg, encode_sequence, op_msg
+from shardwright.wire.message import CHECKSUM_PRESENT, OpMsg, op_msg
 from shardwright.wire.rawbson import ARRAY, INT32, append, element, from_elements
+from shardwright.wire.sections import encode_sequence
 
 _IGNORED_VERSION_ELEMENT: Final = shard_version_element(IGNORED)
 

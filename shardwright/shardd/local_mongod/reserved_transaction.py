@@ -13,7 +13,8 @@ from shardwright.shardd.local_mongod.raw_replies import check_reply
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.frames import next_request_id
-from shardwright.wire.message import encode_sequence, op_msg
+from shardwright.wire.message import op_msg
+from shardwright.wire.sections import encode_sequence
 from shardwright.wire.transport.client import response_body
 
 _ENDED: Final = frozenset({ErrorCode.NoSuchTransaction, ErrorCode.TransactionCommitted})

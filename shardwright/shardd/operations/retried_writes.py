@@ -18,9 +18,10 @@ from shardwright.shardd.session_history.statement import INCOMPLETE_HISTORY, Exe
 from shardwright.shardd.session_history.table import HistoryTable
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.message import MORE_TO_COME, OpMsg, encode_sequence, op_msg, reply_document
+from shardwright.wire.message import MORE_TO_COME, OpMsg, op_msg, reply_document
 from shardwright.wire.rawbson import append, decode_document, encode_elements, index, raw_document, without
 from shardwright.wire.request import Request
+from shardwright.wire.sections import encode_sequence
 from shardwright.wire.transport.client import decode_reply
 
 TXN_NUMBER: Final = b"txnNumber"

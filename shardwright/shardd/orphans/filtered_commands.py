@@ -15,7 +15,7 @@ from shardwright.shardd.orphans.positional import is_positional, with_owned_ids
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.message import CHECKSUM_PRESENT, OpMsg, encode_sequence, op_msg
+from shardwright.wire.message import CHECKSUM_PRESENT, OpMsg, op_msg
 from shardwright.wire.rawbson import (
     ARRAY,
     EMPTY_DOCUMENT,
@@ -29,6 +29,7 @@ from shardwright.wire.rawbson import (
     with_value,
 )
 from shardwright.wire.request import Request
+from shardwright.wire.sections import encode_sequence
 
 Filtering = Callable[[bytes, OwnershipFilter], bytes]
 

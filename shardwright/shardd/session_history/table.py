@@ -24,8 +24,9 @@ from shardwright.shardd.session_history.statement import (
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.errors import CommandError
 from shardwright.wire.frames import next_request_id
-from shardwright.wire.message import encode_sequence, op_msg
+from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import decode_document, encode_document, index, raw_document
+from shardwright.wire.sections import encode_sequence
 from shardwright.wire.transport.client import decode_reply
 from shardwright.wire.transport.cursor import RawCursor
 

@@ -16,11 +16,11 @@ from trio.lowlevel import wait_readable
 
 from shardwright.wire import legacy
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import RETRYABLE_WRITE_ERROR, CommandError, RemoteProtocolError
+from shardwright.wire.errors import RETRYABLE_WRITE_ERROR, CommandError, MalformedRequestError, RemoteProtocolError
 from shardwright.wire.frames import OP_COMPRESSED, OP_MSG, OP_QUERY, Header, next_request_id
 from shardwright.wire.limits import CONNECTIONS_MAX
 from shardwright.wire.logger import get_logger
-from shardwright.wire.message import CHECKSUM_PRESENT, MORE_TO_COME, OpMsg, error_reply, op_msg, with_checksum
+from shardwright.wire.message import CHECKSUM_PRESENT, MORE_TO_COME, OpMsg, error_reply, flags_of, op_msg, with_checksum
 from shardwright.wire.rawbson import InvalidBSONError, append, encode_elements
 from shardwright.wire.request import Request
 from shardwright.wire.transport import packing
@@ -212,9 +212,13 @@ class Server:
             return False
         client.is_busy = True
         if frame.startswith(_OP_MSG, _OPCODE_AT):
-            message = OpMsg(frame)
-            client.is_answered_verbatim = not message.flags & CHECKSUM_PRESENT
-            reply = await self._answer_op_msg(client, message)
+            try:
+                message = OpMsg(frame)
+            except MalformedRequestError as error:
+                reply = _refused(frame, error)
+            else:
+                client.is_answered_verbatim = not message.flags & CHECKSUM_PRESENT
+                reply = await self._answer_op_msg(client, message)
         else:
             client.is_answered_verbatim = False
             reply = await self._answer(client, frame)
@@ -245,7 +249,11 @@ class Server:
     async def _answer(self, client: ClientConnection, frame: bytes) -> bytes | None:
         opcode = frame[12] | frame[13] << 8
         if opcode == OP_MSG:
-            return await self._answer_op_msg(client, OpMsg(frame))
+            try:
+                message = OpMsg(frame)
+            except MalformedRequestError as error:
+                return _refused(frame, error)
+            return await self._answer_op_msg(client, message)
         if opcode == OP_COMPRESSED:
             inner, compressor = await packing.decompress(frame)
             if compressor.name.lower() not in client.compressors:
@@ -266,6 +274,8 @@ class Server:
             reply = await self._handler.handle(client, request)
         except CommandError as error:
             reply = error_reply(message.request_id, error)
+        except MalformedRequestError as malformed:
+            reply = error_reply(message.request_id, malformed.error)
         except (RemoteProtocolError, OSError):
             raise
         except Exception as error:
@@ -298,6 +308,15 @@ class Server:
         message = OpMsg(op_msg(body, request_id=next_request_id()))
         reply = await self._answer_op_msg(client, message)
         return None if reply is None else legacy.op_reply(query.request_id, OpMsg(reply).body)
+
+
+def _refused(frame: bytes, malformed: MalformedRequestError) -> bytes | None:
+    """The answer to an OP_MSG that is not a command; None if its sender expects none."""
+    flags = flags_of(frame)
+    if flags & MORE_TO_COME:
+        return None
+    reply = error_reply(Header(frame).request_id, malformed.error)
+    return with_checksum(reply) if flags & CHECKSUM_PRESENT else reply
 
 
 def _answer_interrupted(client: ClientConnection) -> None:

@@ -12,7 +12,8 @@ from pymongo.cursor import CursorType
 from pymongo.write_concern import WriteConcern
 
 from shardwright.wire.frames import FrameReader
-from shardwright.wire.message import CHECKSUM_PRESENT, MORE_TO_COME, OpMsg, encode_sequence, op_msg, with_checksum
+from shardwright.wire.message import CHECKSUM_PRESENT, MORE_TO_COME, OpMsg, op_msg, with_checksum
+from shardwright.wire.sections import encode_sequence
 from tests.shardd.mini_cluster import Member, Set
 
 

@@ -17,9 +17,10 @@ from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.sharding.sharded_collection import ShardedCollection
-from shardwright.wire.message import OpMsg, encode_sequence, op_msg
+from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.rawbson import encode_document
 from shardwright.wire.request import Request
+from shardwright.wire.sections import encode_sequence
 
 NAMESPACE = "shop.orders"
 

@@ -12,8 +12,9 @@ from shardwright.router.writes.messages import message_with_versions, shard_mess
 from shardwright.router.writes.shard_batch import ShardBatch
 from shardwright.sharding.versions import UNSHARDED, shard_version_element
 from shardwright.wire.errors import CommandError
-from shardwright.wire.message import OpMsg, encode_sequence, op_msg, with_checksum
+from shardwright.wire.message import OpMsg, op_msg, with_checksum
 from shardwright.wire.request import Request
+from shardwright.wire.sections import encode_sequence
 from tests.router.writes.builders import batch, request
 
 VERSION = shard_version_element(UNSHARDED)

@@ -14,8 +14,9 @@ from shardwright.wire.compression import Compressor
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.frames import OP_COMPRESSED, OP_QUERY, Header
-from shardwright.wire.message import CHECKSUM_PRESENT, MORE_TO_COME, OpMsg, encode_sequence, op_msg, with_checksum
+from shardwright.wire.message import CHECKSUM_PRESENT, MORE_TO_COME, OpMsg, op_msg, with_checksum
 from shardwright.wire.request import Request
+from shardwright.wire.sections import encode_sequence
 from shardwright.wire.transport.client_connection import ClientConnection
 from tests.wire.transport.serving import Serving, answer_ok, serving
 
@@ -52,6 +53,27 @@ def test_a_malformed_frame_closes_its_own_connection_only() -> None:
             assert served.server.protocol_errors == 3
             await good.send(ping())
             assert (await good.receive_document())["asked"] == "ping"
+
+    trio.run(main)
+
+
+def test_a_malformed_message_is_answered_and_the_connection_stays_open() -> None:
+    async def main() -> None:
+        async with serving(answer_ok) as served:
+            client = await served.connect()
+            two_bodies = b"\0" + PING
+            for flags in (0, MORE_TO_COME):
+                await client.send(op_msg(PING, request_id=7, flags=flags, sections=two_bodies))
+            await client.send(with_checksum(op_msg(PING, request_id=8, sections=two_bodies)))
+            await client.send(ping(9))
+            for request_id, flags in ((7, 0), (8, CHECKSUM_PRESENT)):
+                frame = await client.receive()
+                assert frame is not None
+                message = OpMsg(frame)
+                assert (message.response_to, message.flags) == (request_id, flags)
+                assert bson.decode(message.body)["code"] == 40430
+            assert (await client.receive_document())["asked"] == "ping"
+            assert served.server.protocol_errors == 0
 
     trio.run(main)
 

@@ -1,0 +1,37 @@
+"""Which names a database may have, with the rules and the messages of mongod 6.0.5."""
+
+from typing import Final
+
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+DATABASE_NAME_BYTES_MAX: Final = 63
+"""In UTF-8."""
+
+_INVALID_IN_DATABASE_NAME: Final = frozenset('/\\ "')
+
+
+def is_valid_database_name(db: str) -> bool:
+    """Whether mongod would create a database of this name."""
+    if not db or "." in db or "\0" in db or not _INVALID_IN_DATABASE_NAME.isdisjoint(db):
+        return False
+    return len(db) <= DATABASE_NAME_BYTES_MAX and (db.isascii() or len(db.encode()) <= DATABASE_NAME_BYTES_MAX)
+
+
+def check_database_name(db: str) -> None:
+    """Refuse a ``$db`` that is not a database name.
+
+    Raises:
+        CommandError: InvalidNamespace.
+    """
+    if is_valid_database_name(db):
+        return
+    if "." in db:
+        raise _invalid(f"'.' is an invalid character in the database name: {db}")
+    if "\0" in db:
+        raise _invalid("namespaces cannot have embedded null characters")
+    raise _invalid(f"Invalid database name: '{db}'")
+
+
+def _invalid(message: str) -> CommandError:
+    return CommandError(ErrorCode.InvalidNamespace, message)
