@@ -1,6 +1,6 @@
 """The arguments of ``configureFailPoint`` and ``waitForFailPoint``, as mongod 6.0.5 checks them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,19 +40,29 @@ class FailPointWait:
     max_time_ms: int
 
 
-def parse_configuration(request: Request) -> FailPointConfiguration:
+def _any_name(name: str) -> None:
+    """Accepts all names."""
+
+
+def parse_configuration(request: Request, check_name: Callable[[str], None] = _any_name) -> FailPointConfiguration:
     """The arguments of ``configureFailPoint``.
 
+    Args:
+        request: the command.
+        check_name: fails if there is no such fail point, which MongoDB checks first; by default any may exist.
+
     Raises:
-        CommandError: IllegalOperation, without a mode; TypeMismatch.
+        CommandError: FailPointSetFailed; IllegalOperation, without a mode; TypeMismatch.
     """
-    name = request.get(b"configureFailPoint")
+    given = request.get(b"configureFailPoint")
+    name = given if isinstance(given, str) else ""
+    check_name(name)
     if b"mode" not in request.fields:
         raise CommandError(ErrorCode.IllegalOperation, "When setting a failpoint, you must supply a 'mode'")
     data = request.get(b"data", {})
     if not isinstance(data, Mapping):
         raise CommandError(ErrorCode.TypeMismatch, "the 'data' option must be a JSON object")
-    return FailPointConfiguration(name if isinstance(name, str) else "", request.get(b"mode"), data)
+    return FailPointConfiguration(name, request.get(b"mode"), data)
 
 
 def parse_wait(request: Request) -> FailPointWait:
@@ -62,8 +72,8 @@ def parse_wait(request: Request) -> FailPointWait:
         CommandError: 40414, TypeMismatch, 51024.
     """
     arguments = Arguments.of(request)
-    name = arguments.string(b"waitForFailPoint")
     arguments.required_value(b"timesEntered")
     times = arguments.maybe_integer(b"timesEntered") or 0
     arguments.required_value(b"maxTimeMS")
-    return FailPointWait(name, times, arguments.maybe_integer(b"maxTimeMS") or 0)
+    max_time_ms = arguments.maybe_integer(b"maxTimeMS") or 0
+    return FailPointWait(arguments.string(b"waitForFailPoint"), times, max_time_ms)

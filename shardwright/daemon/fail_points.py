@@ -131,12 +131,20 @@ class FailPoints:
             await switch.wait_for_change()
         return switch.entered
 
+    def check_name(self, name: str) -> None:
+        """Check that there is a fail point of that name.
+
+        Raises:
+            CommandError: FailPointSetFailed.
+        """
+        if name not in self.names:
+            raise CommandError(ErrorCode.FailPointSetFailed, f"{name} not found")
+
     def _turn_off(self, name: str) -> None:
         self._active.pop(name, None)
         self.is_any_on = bool(self._active)
         self._switch(name).configure(None, {})
 
     def _switch(self, name: str) -> _Switch:
-        if name not in self.names:
-            raise CommandError(ErrorCode.FailPointSetFailed, f"{name} not found")
+        self.check_name(name)
         return self._switches.setdefault(name, _Switch())

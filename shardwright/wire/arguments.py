@@ -208,6 +208,17 @@ class Arguments:
         """The raw bytes of a document, or None."""
         return None if self._is_missing(name) else self.raw(name)
 
+    def strings(self, name: bytes) -> list[str]:
+        """The strings of an array."""
+        array = self.span(name, rawbson.ARRAY)
+        found = []
+        for position, element in rawbson.spans(self.document, array[2]):
+            if element[0] != rawbson.STRING:
+                path = f"{self._path_of(name)}.{position.decode(errors='replace')}"
+                raise wrong_type(path, element[0], type_name(rawbson.STRING))
+            found.append(str(rawbson.decode_value(self.document, element)))
+        return found
+
     def raw_documents(self, name: bytes) -> list[bytes]:
         """The documents of an array, as raw bytes.
 

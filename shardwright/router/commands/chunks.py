@@ -6,7 +6,7 @@ from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.split_vector import split_vector
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.plain_error import PlainError
-from shardwright.sharding.arguments import full_namespace
+from shardwright.sharding.arguments import named_in_full
 from shardwright.sharding.routing_table import RoutedChunk, RoutingTable
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
@@ -46,6 +46,7 @@ async def split(operation: Operation) -> Reply:
 @command("mergeChunks", admin_only=True)
 async def merge_chunks(operation: Operation) -> Reply:
     """Merges all chunks between two bounds, which must be on one shard."""
+    named_in_full(operation.request)
     bounds = Arguments.of(operation.request).maybe_raw_documents(b"bounds")
     if not bounds:
         raise PlainError("no bounds were specified")
@@ -74,9 +75,9 @@ async def fresh_table(operation: Operation) -> RoutingTable:
     """The routing table of the collection that the command names, read again.
 
     Raises:
-        CommandError: NamespaceNotSharded; NamespaceNotFound.
+        CommandError: BadValue or InvalidNamespace, it names none; NamespaceNotSharded; NamespaceNotFound.
     """
-    namespace = str(full_namespace(operation.request))
+    namespace = str(named_in_full(operation.request))
     operation.context.routing.forget_collection(namespace)
     routing = await operation.context.routing.collection(namespace)
     if routing.table is None:

@@ -101,7 +101,7 @@ async def get_shard_map(operation: Operation) -> Reply:
 async def get_shard_version(operation: Operation) -> Reply:
     """The version of a database or a collection in this router's cache."""
     request = operation.request
-    namespace = Namespace.parse(Arguments.of(request).string(request.name.encode()))
+    namespace = Namespace.parse(request.collection)
     routing_cache = operation.context.routing
     if not namespace.collection:
         database = await routing_cache.database(namespace.db)

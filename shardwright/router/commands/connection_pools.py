@@ -10,9 +10,7 @@ from shardwright.router.processes.siblings import is_from_sibling, send_to_sibli
 from shardwright.router.replies.own_reply import Reply
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.discovery.server import Server, ServerType
-from shardwright.wire.field_errors import missing_field, wrong_type
 from shardwright.wire.host_and_port import HostAndPort
-from shardwright.wire.rawbson import ARRAY
 from shardwright.wire.transport.monitor import ReplicaSetMonitor
 from shardwright.wire.transport.pool import PoolStatistics
 
@@ -43,7 +41,7 @@ async def conn_pool_stats(operation: Operation) -> Reply:
     }
 
 
-@command("dropConnections", admin_only=True)
+@command("dropConnections", admin_only=True, arguments=("hostAndPort",))
 async def drop_connections(operation: Operation) -> Reply:
     """Closes the connections to the named hosts that no operation is using, in all processes of this router."""
     request = operation.request
@@ -62,13 +60,8 @@ def _addresses(operation: Operation) -> list[str]:
     Raises:
         CommandError: 40414, TypeMismatch, FailedToParse.
     """
-    span = operation.request.fields.get(b"hostAndPort")
-    if span is None:
-        raise missing_field("dropConnections.hostAndPort")
-    if span[0] != ARRAY:
-        raise wrong_type("dropConnections.hostAndPort", span[0], "array")
-    given = Arguments.of(operation.request).value(b"hostAndPort")
-    return [str(HostAndPort.parse(str(each))) for each in given]
+    arguments = Arguments.of(operation.request)
+    return [str(HostAndPort.parse(text)) for text in arguments.strings(b"hostAndPort")]
 
 
 def _monitors(context: RouterContext) -> list[ReplicaSetMonitor]:

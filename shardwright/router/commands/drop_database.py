@@ -9,6 +9,7 @@ from shardwright.router.replies.reply_fields import answer_of
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.field_errors import missing_field
 
 _NOT_ONE = 5255100
 
@@ -17,10 +18,13 @@ _NOT_ONE = 5255100
 async def drop_database(operation: Operation) -> Reply:
     """Drops a database with all its collections; one that does not exist is fine."""
     db = operation.request.db
-    Arguments.of(operation.request).refuse_unknown({b"dropDatabase"})
+    arguments = Arguments.of(operation.request)
     if db in ("config", "admin"):
         raise CommandError(ErrorCode.IllegalOperation, f"Cannot drop the {db} database")
-    if operation.argument(b"dropDatabase") != 1:
+    wanted = arguments.maybe_integer(b"dropDatabase", minimum=None)
+    if wanted is None:
+        raise missing_field("dropDatabase.dropDatabase")
+    if wanted != 1:
         raise CommandError(_NOT_ONE, "Have to pass 1 as 'drop' parameter")
     body = command_body(db, {"_shardsvrDropDatabase": 1})
     try:

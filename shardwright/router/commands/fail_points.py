@@ -17,11 +17,10 @@ from shardwright.wire.errors import BackendError, CommandError
 async def configure_fail_point(operation: Operation) -> Reply:
     """Turns a fail point on or off, in all processes of this router."""
     context, request = operation.context, operation.request
-    wanted = parse_configuration(request)
+    wanted = parse_configuration(request, context.fail_points.check_name)
     if is_from_sibling(request):
         return {"count": context.fail_points.configure(wanted.name, wanted.mode, wanted.data)}
-    if wanted.name in context.fail_points.names:
-        context.shared_counts.reset(wanted.name)
+    context.shared_counts.reset(wanted.name)
     count = context.fail_points.configure(wanted.name, wanted.mode, wanted.data)
     passed_on = {"configureFailPoint": wanted.name, "mode": wanted.mode, "data": wanted.data}
     replies = await send_to_siblings(context, request.db, passed_on)

@@ -1,6 +1,7 @@
 """Commands on the existing indexes of a collection."""
 
 from shardwright.router.commands.command_registry import command
+from shardwright.router.commands.cursor_argument import check_cursor
 from shardwright.router.ddl.coordinated import coordinated_command
 from shardwright.router.ddl.raw_replies import merge_raw
 from shardwright.router.operations.cursor_opening import open_on_one_shard
@@ -15,10 +16,11 @@ from shardwright.router.operations.scatter import forwarded
 from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.replies.own_reply import Reply
 from shardwright.sharding.namespace import Namespace
-from shardwright.wire.arguments import Arguments
+from shardwright.wire.arguments import Arguments, Strictness
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.field_errors import missing_field
+from shardwright.wire.request import Request
 
 
 @command("dropIndexes", aliases=("deleteIndexes",), api_versions=("1",), supports_write_concern=True)
@@ -53,12 +55,30 @@ async def list_indexes(operation: Operation) -> Reply:
     except CommandError as error:
         if error.code != ErrorCode.NamespaceNotFound:
             raise
+        _check_list_arguments(operation.request)
         raise CommandError(error.code, f"ns does not exist: {namespace}") from error
+
+
+def _check_list_arguments(request: Request) -> None:
+    """Refuse what a shard would refuse, for a collection that does not exist.
+
+    Raises:
+        CommandError: 40415, TypeMismatch, 51024.
+    """
+    arguments = Arguments.of(request)
+    flags = (b"includeBuildUUIDs", b"includeIndexBuildInfo")
+    arguments.refuse_unknown((b"listIndexes", b"cursor", *flags))
+    for name in flags:
+        arguments.boolean(name, strictness=Strictness.BOOL)
+    check_cursor(arguments)
 
 
 @command("setIndexCommitQuorum", supports_write_concern=True)
 async def set_index_commit_quorum(operation: Operation) -> Reply:
     """Changes how many members must have built an index before it is committed."""
+    arguments = Arguments.of(operation.request)
+    arguments.strings(b"indexNames")
+    arguments.required_value(b"commitQuorum")
     _, replies = await send_to_owning_shards(operation, operation.namespace)
     return merge_raw(replies, connection_strings(operation))
 

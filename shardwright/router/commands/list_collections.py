@@ -1,6 +1,7 @@
 """``listCollections``."""
 
 from shardwright.router.commands.command_registry import command
+from shardwright.router.commands.cursor_argument import check_cursor
 from shardwright.router.operations.cursor_opening import open_on_one_shard
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.retry import with_database
@@ -9,8 +10,10 @@ from shardwright.router.placement.database_routing import DatabaseRouting
 from shardwright.router.replies.cursor_reply import empty_cursor
 from shardwright.router.replies.own_reply import Reply
 from shardwright.sharding.namespace import Namespace
+from shardwright.wire.arguments import Arguments, Strictness
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.request import Request
 
 
 @command("listCollections", reads=True, api_versions=("1",))
@@ -27,4 +30,19 @@ async def list_collections(operation: Operation) -> Reply:
     except CommandError as error:
         if error.code != ErrorCode.NamespaceNotFound:
             raise
+        _check_arguments(operation.request)
         return empty_cursor(str(Namespace.list_collections(db)))
+
+
+def _check_arguments(request: Request) -> None:
+    """Refuse what the primary shard would refuse, for a database that has none.
+
+    Raises:
+        CommandError: 40415, TypeMismatch, 51024.
+    """
+    arguments = Arguments.of(request)
+    arguments.refuse_unknown((b"listCollections", b"filter", b"nameOnly", b"authorizedCollections", b"cursor"))
+    arguments.maybe_raw(b"filter")
+    for name in (b"nameOnly", b"authorizedCollections"):
+        arguments.boolean(name, strictness=Strictness.BOOL)
+    check_cursor(arguments)

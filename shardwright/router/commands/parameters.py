@@ -64,7 +64,7 @@ async def get_command_line_options(operation: Operation) -> Reply:
     }
 
 
-@command("getLog", admin_only=True)
+@command("getLog", admin_only=True, arguments=())
 async def get_log(operation: Operation) -> Reply:
     """The newest lines of the log, or the warnings of the start."""
     name = Arguments.of(operation.request).string(b"getLog")

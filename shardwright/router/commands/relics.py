@@ -49,9 +49,10 @@ async def get_diagnostic_data(operation: Operation) -> Reply:
     return {"data": {}}
 
 
-@command("rotateCertificates", admin_only=True)
+@command("rotateCertificates", admin_only=True, arguments=("message",))
 async def rotate_certificates(operation: Operation) -> Reply:
     """Loads certificates again: there are none, as in a mongos without TLS."""
+    Arguments.of(operation.request).maybe_string(b"message")
     return {}
 
 
@@ -67,7 +68,7 @@ async def reap_logical_session_cache_now(operation: Operation) -> Reply:
     return {}
 
 
-@command("clearLog", admin_only=True, test_only=True)
+@command("clearLog", admin_only=True, test_only=True, arguments=())
 async def clear_log(operation: Operation) -> Reply:
     """Removes the lines that getLog shows."""
     if Arguments.of(operation.request).string(b"clearLog") != "global":

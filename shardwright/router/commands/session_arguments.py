@@ -7,9 +7,11 @@ from shardwright.sharding.operation_session import read_uuid
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.field_errors import missing_field, unknown_field, wrong_type
-from shardwright.wire.rawbson import ARRAY, BINARY, OBJECT, STRING, InvalidBSONError, Span, index, spans
+from shardwright.wire.rawbson import ARRAY, BINARY, NULL, OBJECT, STRING, InvalidBSONError, Span, index, spans
 from shardwright.wire.request import Request
 from shardwright.wire.type_names import type_name
+
+_NOT_AN_OBJECT: Final = 10065
 
 _SESSION_FIELDS: Final = {b"id": BINARY, b"uid": BINARY}
 _PATTERN_FIELDS: Final = {b"lsid": OBJECT, b"uid": BINARY, b"users": ARRAY, b"roles": ARRAY}
@@ -75,6 +77,8 @@ def _objects(request: Request, array: str, elements: str) -> list[dict[bytes, Sp
     """The fields of each document in the array that is the command's argument."""
     body = request.body
     argument = next(iter(request.fields.values()))
+    if argument[0] == NULL:
+        raise CommandError(_NOT_AN_OBJECT, f"invalid parameter: expected an object ({request.name})")
     if argument[0] != ARRAY:
         raise wrong_type(array, argument[0], type_name(ARRAY))
     found = []

@@ -40,7 +40,7 @@ async def start_session(operation: Operation) -> Reply:
     return {"id": lsid, "timeoutMinutes": LOGICAL_SESSION_TIMEOUT_MINUTES}
 
 
-@command("refreshSessions", api_versions=("1",))
+@command("refreshSessions", api_versions=("1",), arguments=())
 async def refresh_sessions(operation: Operation) -> Reply:
     """Keeps sessions from expiring."""
     for session in session_arguments.sessions(operation.request):
@@ -49,7 +49,7 @@ async def refresh_sessions(operation: Operation) -> Reply:
     return {}
 
 
-@command("endSessions", api_versions=("1",))
+@command("endSessions", api_versions=("1",), arguments=())
 async def end_sessions(operation: Operation) -> Reply:
     """Ends sessions, and their cursors with them."""
     ended = session_arguments.sessions(operation.request)

@@ -6,7 +6,7 @@ from shardwright.router.operations.retry import with_routing
 from shardwright.router.operations.scatter import forwarded, send_to_one
 from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.replies.own_reply import Reply
-from shardwright.sharding.arguments import full_namespace
+from shardwright.sharding.arguments import named_in_full
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
@@ -21,4 +21,4 @@ async def split_vector(operation: Operation) -> Reply:
         frame = forwarded(operation, routing.versions_for(routing.primary))
         return (await send_to_one(operation, routing.primary, frame, may_repeat=True)).for_client()
 
-    return await with_routing(operation, str(full_namespace(operation.request)), attempt)
+    return await with_routing(operation, str(named_in_full(operation.request)), attempt)

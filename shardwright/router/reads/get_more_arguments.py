@@ -58,16 +58,16 @@ class GetMoreArguments:
             CommandError: TypeMismatch, 40414 (missing), 40415 (unknown field), 51024 (negative), InvalidNamespace.
         """
         arguments = Arguments.of(request, _STRUCT)
-        _, _, start, end = arguments.span(b"getMore", INT64)
-        cursor_id = int.from_bytes(request.body[start:end], "little", signed=True)
-        collection = arguments.string(b"collection")
         for name in request.fields:
             if name not in _KNOWN and not name.startswith(b"$"):
                 raise unknown_field(f"{_STRUCT}.{name.decode(errors='replace')}")
+        collection = arguments.string(b"collection")
         batch_size = arguments.maybe_integer(b"batchSize")
         max_time_ms = arguments.maybe_integer(b"maxTimeMS", minimum=None)
         if max_time_ms is not None and max_time_ms < 0:
             raise CommandError(ErrorCode.BadValue, f"{max_time_ms} value for maxTimeMS is out of range")
+        _, _, start, end = arguments.span(b"getMore", INT64)
+        cursor_id = int.from_bytes(request.body[start:end], "little", signed=True)
         _check_collection_name(collection)
         return cls(cursor_id, f"{request.db}.{collection}", batch_size or None, max_time_ms)
 

@@ -1,0 +1,149 @@
+"""Every command with an unknown argument, and with a first argument of a wrong type: refused as by a mongod."""
+
+from typing import Any, Final
+
+import pytest
+from bson.int64 import Int64
+from bson.regex import Regex
+
+from tests.local_cluster import Client
+from tests.router.beside_mongod import Command, run
+
+DB: Final = "argument_errors"
+MISSING_DB: Final = "argument_errors_missing"
+
+ON_COLLECTION: Final[dict[str, Command]] = {
+    **{name: {} for name in ("find", "count", "drop", "create", "listIndexes", "collStats", "validate", "collMod")},
+    **{name: {} for name in ("planCacheClear", "planCacheListFilters", "planCacheClearFilters")},
+    "insert": {"documents": [{}]},
+    "update": {"updates": [{"q": {}, "u": {"$set": {"a": 1}}}]},
+    "delete": {"deletes": [{"q": {}, "limit": 1}]},
+    "distinct": {"key": "a"},
+    "findAndModify": {"remove": True},
+    "findandmodify": {"remove": True},
+    "aggregate": {"pipeline": [], "cursor": {}},
+    "createIndexes": {"indexes": [{"key": {"a": 1}, "name": "a_1"}]},
+    "dropIndexes": {"index": "a_1"},
+    "deleteIndexes": {"index": "a_1"},
+    "convertToCapped": {"size": 1000},
+    "planCacheSetFilter": {"query": {}, "indexes": [{"a": 1}]},
+    "killCursors": {"cursors": []},
+    "setIndexCommitQuorum": {"indexNames": ["a_1"], "commitQuorum": 1},
+    "mapReduce": {"map": "function() {}", "reduce": "function() {}", "out": {"inline": 1}},
+    "mapreduce": {"map": "function() {}", "reduce": "function() {}", "out": {"inline": 1}},
+}
+FIRST_ARGUMENTS: Final[dict[str, Any]] = {
+    **dict.fromkeys(ON_COLLECTION, "c"),
+    **{name: [] for name in ("endSessions", "refreshSessions", "killSessions")},
+    **dict.fromkeys(("getLog", "clearLog"), "global"),
+    "getMore": Int64(5),
+    "explain": {"find": "c"},
+    "renameCollection": f"{DB}.c",
+    "splitVector": f"{DB}.c",
+    "logMessage": "text",
+    "waitForFailPoint": "failCommand",
+    "configureFailPoint": "failCommand",
+    "create": "new",
+}
+OTHER_ARGUMENTS: Final[dict[str, Command]] = {
+    **ON_COLLECTION,
+    "getMore": {"collection": "c"},
+    "renameCollection": {"to": f"{DB}.d"},
+    "waitForFailPoint": {"timesEntered": 1, "maxTimeMS": 1},
+    "killOp": {"op": 999_999_999},
+    "dropConnections": {"hostAndPort": []},
+    "configureFailPoint": {"mode": "off"},
+}
+NOT_COMPARED: Final = frozenset(
+    {
+        # They end the server, or change it for others.
+        *("shutdown", "killAllSessions", "killAllSessionsByPattern", "fsync", "clearLog", "logRotate", "dropDatabase"),
+        # A router refuses them with another error, whatever their arguments.
+        *("compact", "replSetGetStatus", "setFreeMonitoring", "profile", "flushRouterConfig", "getShardMap"),
+        *("mergeChunks", "getShardVersion"),
+    }
+)
+
+
+def comparable(router: Client, plain: Client) -> dict[str, str]:
+    """The commands that both servers have, with the database to run each on."""
+    ours, theirs = (run(client, {"listCommands": 1})["commands"] for client in (router, plain))
+    names = ours.keys() & theirs.keys() - NOT_COMPARED
+    return {name: "admin" if ours[name]["adminOnly"] else DB for name in sorted(names)}
+
+
+def error(client: Client, command: Command, db: str) -> tuple[object, object]:
+    reply = run(client, command, db)
+    return (reply.get("code"), reply.get("errmsg")) if reply["ok"] != 1 else (0, "")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def filled(router: Client, plain: Client) -> None:
+    for client in (router, plain):
+        client[DB].c.insert_one({"_id": 1, "a": 1})
+
+
+def test_unknown_arguments(router: Client, plain: Client) -> None:
+    differing = {}
+    commands = comparable(router, plain)
+    assert len(commands) > 80
+    for name, db in commands.items():
+        command = {name: FIRST_ARGUMENTS.get(name, 1), **OTHER_ARGUMENTS.get(name, {}), "zz": 1}
+        ours, theirs = (error(client, command, db) for client in (router, plain))
+        if ours != theirs:
+            differing[name] = (ours, theirs)
+    assert differing == {}
+
+
+@pytest.mark.parametrize("name", ["endSessions", "refreshSessions", "listCollections", "listIndexes", "collMod"])
+def test_unknown_arguments_on_a_database_that_does_not_exist(router: Client, plain: Client, name: str) -> None:
+    command = {name: FIRST_ARGUMENTS.get(name, 1), "zz": 1}
+    refused = error(router, command, MISSING_DB)
+    assert refused[0] == 40415
+    assert refused == error(plain, command, MISSING_DB)
+
+
+LISTING: Final[list[Command]] = [
+    {"cursor": 5},
+    {"cursor": {"zz": 1}},
+    {"cursor": {"batchSize": -1}},
+    {"filter": 5},
+    {"nameOnly": "x"},
+    {"authorizedCollections": 1},
+]
+
+
+@pytest.mark.parametrize("arguments", LISTING, ids=str)
+def test_list_collections_of_a_database_that_does_not_exist(router: Client, plain: Client, arguments: Command) -> None:
+    command = {"listCollections": 1, **arguments}
+    refused = error(router, command, MISSING_DB)
+    assert refused == error(plain, command, MISSING_DB)
+    assert refused[0] != 0
+
+
+def test_first_arguments_of_wrong_types(router: Client, plain: Client) -> None:
+    differing = []
+    wrong_values: list[Any] = [5, None, {}, [], True, Regex("x")]
+    for name, db in comparable(router, plain).items():
+        for wrong in wrong_values:
+            if name == "killSessions" and wrong == []:
+                continue  # it is right, and would kill those of the other clients
+            command = {name: wrong, **OTHER_ARGUMENTS.get(name, {})}
+            ours, theirs = (error(client, command, db) for client in (router, plain))
+            if ours != theirs:
+                differing.append((command, ours, theirs))
+    assert differing == []
+
+
+@pytest.mark.parametrize("wrong", ["x", None, {}, [], True, 2, 1.9, 0], ids=str)
+def test_argument_of_drop_database(router: Client, plain: Client, wrong: object) -> None:
+    command = {"dropDatabase": wrong}
+    assert error(router, command, MISSING_DB) == error(plain, command, MISSING_DB)
+
+
+@pytest.mark.parametrize("name", ["getShardVersion", "mergeChunks", "split", "moveChunk"])
+def test_names_of_sharded_collections(router: Client, name: str) -> None:
+    """A mongod checks them alike in ``splitVector``, which it also has."""
+    wrong_names: list[Any] = [5, None, {}, Regex("x")]
+    for wrong in wrong_names:
+        assert error(router, {name: wrong}, "admin") == error(router, {"splitVector": wrong}, "admin")
