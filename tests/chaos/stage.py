@@ -132,6 +132,10 @@ class StageClient:
         """Likewise a string, whose first two letters are evenly distributed."""
         return f"{self.random.randrange(256):02x}/{kind}/{self.new_value()}"
 
+    def session(self, key: object) -> Session:
+        """The session that this client uses for everything with the same key."""
+        return self._sessions.setdefault(key, Session())
+
     def write(self, command: Document, *, session: object = None) -> Document:
         """Send a retryable write until there is a reply, and return its result.
 
@@ -142,9 +146,9 @@ class StageClient:
         Raises:
             WriteRefusedError: the reply was an error, or there was none.
         """
-        write = Write.of(self.stage.database, self._gossip(command), self._sessions.setdefault(session, Session()))
+        write = Write.of(self.stage.database, self._gossip(command), self.session(session))
         self.stage.history.add("write", client=self.number, body=write.body)
-        reply = self._routers.run_whole(write, router=self._router(), within=UNAVAILABLE_SECONDS_MAX)
+        reply = self._routers.run_whole(write, router=self.some_router(), within=UNAVAILABLE_SECONDS_MAX)
         self._learn(reply)
         return answer(reply)
 
@@ -154,7 +158,7 @@ class StageClient:
         Raises:
             WriteRefusedError: as `write`.
         """
-        body, router = self._gossip(command), self._router()
+        body, router = self._gossip(command), self.some_router()
         reply = self._routers.read(self.stage.database, body, router=router, within=UNAVAILABLE_SECONDS_MAX)
         self._learn(reply)
         return reply
@@ -163,7 +167,7 @@ class StageClient:
         """Send a command once; None without a reply, in which case the effect of a write is unknown."""
         body = self._gossip(command)
         self.stage.history.add("once", client=self.number, body=body)
-        chosen = self._router() if router is None else router
+        chosen = self.some_router() if router is None else router
         reply = self._routers.once(database or self.stage.database, body, router=chosen)
         self.stage.history.add("answered", client=self.number, reply=None if reply is None else _told(reply))
         if reply is not None:
@@ -172,7 +176,7 @@ class StageClient:
 
     def scan(self, command: Document, batch_size: int) -> Iterator[list[Document] | None]:
         """The batches of a cursor; the last one is None if the cursor was lost or refused."""
-        router = self._router()
+        router = self.some_router()
         body = {**command, "batchSize": batch_size}
         if "aggregate" in command:
             body = {**command, "cursor": {"batchSize": batch_size}}
@@ -189,7 +193,8 @@ class StageClient:
             body = {"getMore": reply["cursor"]["id"], "collection": collection, "batchSize": batch_size}
             batch = "nextBatch"
 
-    def _router(self) -> int:
+    def some_router(self) -> int:
+        """The index of a random router that serves clients."""
         return self.random.randrange(self.stage.shape.routers - 1)
 
     def _gossip(self, command: Document) -> Document:

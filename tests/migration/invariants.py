@@ -155,6 +155,29 @@ def wait_clean(cluster: FaultCluster, *, within: float = CLEAN_SECONDS_MAX) -> N
         raise AssertionError(f"left over after {within} s: {dict(left())}") from None
 
 
+def wait_decided(cluster: FaultCluster, *, within: float = CLEAN_SECONDS_MAX) -> None:
+    """Wait until no transaction is prepared on any shard, and no shard coordinates a commit.
+
+    Raises:
+        AssertionError: one still is, or does.
+    """
+
+    def left() -> dict[str, list[Document]]:
+        found = {}
+        for shard in cluster.running.shards:
+            config = cluster.client(f"{shard}.{cluster.primary_index(shard)}.mongod").get_database(
+                "config", CATALOG_OPTIONS
+            )
+            found[f"{shard} transactions"] = list(config["transactions"].find({"state": "prepared"}))
+            found[f"{shard} coordinators"] = list(config["transaction_coordinators"].find())
+        return {name: documents for name, documents in found.items() if documents}
+
+    try:
+        eventually(lambda: not left(), within=within)
+    except AssertionError:
+        raise AssertionError(f"not decided after {within} s: {left()}") from None
+
+
 def _difference(collection: Any, model: Mapping[Any, Document]) -> str:  # noqa: ANN401 - a pymongo collection
     return _described({document["_id"]: document for document in collection.find()}, model)
 

@@ -28,7 +28,7 @@ _CURSOR_NOT_FOUND: Final = 43
 _NEVER_SENT: Final = 133
 """FailedToSatisfyReadPreference: a shard had no primary for too long, so nothing was sent to it."""
 
-_RETRYABLE_CODES: Final = frozenset({6, 7, 89, 91, 134, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436, _NEVER_SENT})
+RETRYABLE_CODES: Final = frozenset({6, 7, 89, 91, 134, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436, _NEVER_SENT})
 """The errors after which a driver, or an application, retries a read (see "Retryable Reads" in the specifications)."""
 
 _REPLY_AT: Final = 21
@@ -219,9 +219,9 @@ def _is_retryable_write(reply: Document) -> bool:
     return (
         "RetryableWriteError" in reply.get("errorLabels", ())
         or reply.get("code") == _NEVER_SENT
-        or concern.get("code") in _RETRYABLE_CODES
+        or concern.get("code") in RETRYABLE_CODES
     )
 
 
 def _is_retryable_read(reply: Document) -> bool:
-    return reply.get("code") in _RETRYABLE_CODES
+    return reply.get("code") in RETRYABLE_CODES

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from tests.chaos.checkers.placement import check_found_by_key, check_placement
 from tests.chaos.stage import Document, Stage
 from tests.chaos.worlds import World
-from tests.migration.invariants import Placement, check_collection, check_visible, wait_clean
+from tests.migration.invariants import Placement, check_collection, check_visible, wait_clean, wait_decided
 
 
 def check_documents(stage: Stage, world: World, documents: Mapping[str, Document]) -> list[str]:
@@ -39,3 +39,13 @@ def _check_keys(stage: Stage, world: World, documents: Mapping[str, Document]) -
     collection = stage.cluster.router(0)[stage.database][world.name]
     found = {identity: collection.find_one(world.query(document)) for identity, document in documents.items()}
     return check_found_by_key(documents, found)
+
+
+def end_transactions(stage: Stage) -> None:
+    """Abort the transactions that clients have left open, and wait until all others are decided.
+
+    Raises:
+        AssertionError: a transaction remains prepared, or the coordinator of one remains.
+    """
+    stage.admin.admin.command("killAllSessions", [])
+    wait_decided(stage.cluster)
