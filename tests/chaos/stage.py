@@ -146,11 +146,15 @@ class StageClient:
         Raises:
             WriteRefusedError: the reply was an error, or there was none.
         """
+        return answer(self.write_whole(command, session=session))
+
+    def write_whole(self, command: Document, *, session: object = None) -> Document:
+        """Likewise, but return the whole reply."""
         write = Write.of(self.stage.database, self._gossip(command), self.session(session))
         self.stage.history.add("write", client=self.number, body=write.body)
         reply = self._routers.run_whole(write, router=self.some_router(), within=UNAVAILABLE_SECONDS_MAX)
         self._learn(reply)
-        return answer(reply)
+        return reply
 
     def read(self, command: Document) -> Document:
         """Send a read-only command until there is a reply, and return the whole reply.
@@ -202,8 +206,12 @@ class StageClient:
         return {**command, "$clusterTime": self._cluster_time} if self._cluster_time else command
 
     def _learn(self, reply: Document) -> None:
-        told = reply.get("$clusterTime")
-        if told and (not self._cluster_time or told["clusterTime"] > self._cluster_time["clusterTime"]):
+        if "$clusterTime" in reply:
+            self.advance_cluster_time(reply["$clusterTime"])
+
+    def advance_cluster_time(self, told: Document) -> None:
+        """Gossip this time from now on, if it is newer."""
+        if not self._cluster_time or told["clusterTime"] > self._cluster_time["clusterTime"]:
             self._cluster_time = told
 
 

@@ -3,6 +3,7 @@
 from typing import Final
 
 from tests.chaos.workloads.base import Workload
+from tests.chaos.workloads.causality import Causality
 from tests.chaos.workloads.collations import Collations
 from tests.chaos.workloads.counters import Counters
 from tests.chaos.workloads.definitions import Definitions
@@ -24,7 +25,7 @@ WORKLOADS: Final[dict[str, type[Workload]]] = {
     workload.name: workload
     for workload in (
         *(Registers, Counters, Identities, Sets, Scans, Snapshots, Upserts, MultiUpdates, KeyUpdates, Collations),
-        *(Merges, Outs, Lookups, Definitions, Indexes, Storms),
+        *(Merges, Outs, Lookups, Definitions, Indexes, Storms, Causality),
     )
 }
 """All workloads, by name."""
