@@ -9,6 +9,8 @@ from shardwright.router.commands.command_registry import Command
 from shardwright.router.context.default_concerns import DefaultConcerns
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.replies.reply_fields import answer_in
+from shardwright.router.transactions.transaction_rules import ENDING
+from shardwright.sharding.operation_session import AUTOCOMMIT, START_TRANSACTION
 from shardwright.wire.rawbson import append
 from shardwright.wire.request import Request
 
@@ -37,6 +39,8 @@ async def refresh_default_concerns(context: RouterContext) -> None:
 
 def with_default_concerns(defaults: DefaultConcerns, entry: Command, request: Request) -> Request:
     """The request with the defaults for what it does not specify; the same object if there is nothing to add."""
+    if AUTOCOMMIT in request.fields:
+        return _with_defaults_in_transaction(defaults, entry, request)
     elements = b""
     if entry.name in _READ_WITH_DEFAULT and b"readConcern" not in request.fields and _may_have_default(request):
         elements += defaults.read
@@ -49,6 +53,16 @@ def with_default_concerns(defaults: DefaultConcerns, entry: Command, request: Re
     if not elements:
         return request
     return request.with_body(append(request.body, elements))
+
+
+def _with_defaults_in_transaction(defaults: DefaultConcerns, entry: Command, request: Request) -> Request:
+    """As `with_default_concerns`: the first statement sets the read concern, and the end the write concern."""
+    fields = request.fields
+    if START_TRANSACTION in fields:
+        elements = b"" if b"readConcern" in fields else defaults.read
+    else:
+        elements = b"" if b"writeConcern" in fields or entry.name not in ENDING else defaults.write
+    return request.with_body(append(request.body, elements)) if elements else request
 
 
 def _may_have_default(request: Request) -> bool:

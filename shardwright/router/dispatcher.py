@@ -23,7 +23,11 @@ from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.usual_reply import signed
 from shardwright.router.session_use import use_session
 from shardwright.router.stable_api import check_api_arguments, require_api_version
+from shardwright.router.transaction_execution import run_in_transaction
+from shardwright.router.transactions.error_labels import label_transient
+from shardwright.router.transactions.transaction_rules import ENDING
 from shardwright.sharding.clock import CLUSTER_TIME
+from shardwright.sharding.operation_session import AUTOCOMMIT
 from shardwright.wire.arguments import clamp_int64
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import RETRYABLE_WRITE_ERROR, CommandError
@@ -68,7 +72,7 @@ class Dispatcher:
             if told is not None and not context.clock.is_at(request.body, told):
                 request = operation.request = await context.client_times.exchange(request, told)
             use_session(context.sessions, request)
-            if entry.reads:
+            if entry.reads and AUTOCOMMIT not in request.fields:
                 client.allow_interruption()
             if context.parameters.requires_api_version:
                 require_api_version(client, request)
@@ -80,7 +84,10 @@ class Dispatcher:
             handler = under_fail_command(entry) if context.fail_points.is_any_on else entry.handler
             if b"help" in request.fields and asks_for_help(request):
                 handler = help_for(entry)
-            result = await (_run_within(max_time_ms, handler, operation) if max_time_ms else handler(operation))
+            if max_time_ms:
+                handler = _within(max_time_ms, handler)
+            is_in_transaction = AUTOCOMMIT in request.fields
+            result = await (run_in_transaction(operation, entry, handler) if is_in_transaction else handler(operation))
             if client.is_disconnected:
                 outcome = outcome_of_success(client, request)
             if result is None:
@@ -131,25 +138,20 @@ def _checked_max_time_ms(entry: Command, request: Request) -> int:
             raise CommandError(ErrorCode.InvalidOptions, "Command does not support writeConcern")
         if not entry.writes:  # those are passed on with it, and checked by the shards
             check_write_concern(request)
-    if b"startTransaction" in fields or b"autocommit" in fields:
-        raise CommandError(
-            ErrorCode.OperationNotSupportedInTransaction,
-            f"Command {request.name} cannot run in a multi-document transaction: this router does not support them",
-        )
     return _max_time_ms(request) if entry.deadline_from_max_time and b"maxTimeMS" in fields else 0
 
 
-@may_run_in_reactor
-async def _run_within(max_time_ms: int, handler: CommandHandler, operation: Operation) -> Reply:
-    """Run a command that has to end in time.
+def _within(max_time_ms: int, handler: CommandHandler) -> CommandHandler:
+    """A handler that ends in time: it raises MaxTimeMSExpired."""
 
-    Raises:
-        CommandError: MaxTimeMSExpired; or it failed.
-    """
-    await in_own_task()
-    with trio.move_on_after(max_time_ms / 1000):
-        return await handler(operation)
-    raise CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit")
+    @may_run_in_reactor
+    async def handle(operation: Operation) -> Reply:
+        await in_own_task()
+        with trio.move_on_after(max_time_ms / 1000):
+            return await handler(operation)
+        raise CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit")
+
+    return handle
 
 
 def _framed(operation: Operation, document: dict[str, object]) -> bytes:
@@ -176,7 +178,9 @@ def _max_time_ms(request: Request) -> int:
 
 
 def _label(operation: Operation, error: CommandError) -> None:
-    """Label failed writes that drivers may retry (the retryable writes specification)."""
+    """Label what drivers may retry: writes, or whole transactions."""
+    if AUTOCOMMIT in operation.request.fields and not isinstance(error, FailCommandError):
+        label_transient(error, is_ending=operation.request.name in ENDING)
     if (
         operation.is_retryable_write
         and RETRYABLE_WRITE_ERROR not in error.labels

@@ -2,7 +2,7 @@
 
 Owns their arguments and replies, and how they are run; importing the package registers all of them.
 May import `change_streams`, `context`, `cursors`, `ddl`, `joins`, `operations`, `pipelines`, `placement`, `processes`,
-`reads`, `replies`, `sessions` and `writes`.
+`reads`, `replies`, `sessions`, `transactions` and `writes`.
 """
 
 from importlib import import_module

@@ -12,6 +12,7 @@ from shardwright.router.reads.aggregate import as_explained, check_fields
 from shardwright.router.reads.explained import ExplainedCommand
 from shardwright.router.reads.pipeline import Pipeline
 from shardwright.router.replies.own_reply import Reply
+from shardwright.router.transactions.refused_pipelines import explanation_refused, refuse_stages
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.rawbson import STRING
 
@@ -22,9 +23,13 @@ async def aggregate(operation: Operation) -> Reply:
     request = operation.request
     check_fields(request)
     if request.get(b"explain"):
+        if operation.transaction is not None:
+            raise explanation_refused()
         body = as_explained(request)
         return await explain_command(operation, ExplainedCommand.of(request, body, "aggregate", "queryPlanner"))
     pipeline = Pipeline.parse(request)
+    if operation.transaction is not None:
+        refuse_stages(stage.name for stage in pipeline.stages)
     has_collection = next(iter(request.fields.values()))[0] == STRING
     about = operation.namespace if has_collection else str(Namespace.collectionless_aggregate(request.db))
     if is_about_local_operations(operation, pipeline):

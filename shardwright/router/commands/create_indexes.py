@@ -61,7 +61,7 @@ class IndexCreation:
             CommandError: some shard does not list its indexes.
         """
         shards = sorted(routing.shards)
-        if len(shards) == 1 or not self._requested:
+        if len(shards) == 1 or not self._requested or self._operation.transaction is not None:
             return await self._create(routing, shards)
         await self._find_existing(routing, [shard for shard in shards if shard not in self._existing])
         first = [shard for shard in shards if may_conflict(self._requested, self._existing[shard])]

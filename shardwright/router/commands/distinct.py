@@ -1,7 +1,7 @@
 """``distinct``: the different values of a field."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from shardwright.router.commands.command_registry import command
 from shardwright.router.joins.any_aggregate import aggregate_view
@@ -26,6 +26,11 @@ from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import ARRAY, EMPTY_DOCUMENT, element, index
 
+_NOT_IN_TRANSACTIONS: Final = (
+    "Cannot run 'distinct' on a sharded collection in a multi-document transaction. Please see "
+    "http://dochub.mongodb.org/core/transaction-distinct for a recommended alternative."
+)
+
 
 @command("distinct", reads=True)
 async def distinct(operation: Operation) -> Reply:
@@ -35,6 +40,8 @@ async def distinct(operation: Operation) -> Reply:
     collation = collation_of(request)
 
     async def attempt(routing: CollectionRouting) -> Reply:
+        if routing.is_sharded and operation.transaction is not None:
+            raise CommandError(ErrorCode.OperationNotSupportedInTransaction, _NOT_IN_TRANSACTIONS)
         if routing.is_sharded and is_snapshot(request):
             raise CommandError(
                 ErrorCode.InvalidOptions,

@@ -12,6 +12,7 @@ from shardwright.router.operations.missing import check_is_missing, check_query
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.retry import with_routing
 from shardwright.router.operations.scatter import forwarded
+from shardwright.router.operations.snapshots import snapshot_of
 from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.reads.find_arguments import (
     FindArguments,
@@ -22,7 +23,7 @@ from shardwright.router.reads.find_arguments import (
     patience_seconds,
 )
 from shardwright.router.reads.merge import ResultMerger
-from shardwright.router.reads.read_concern import at_time, snapshot_time
+from shardwright.router.reads.read_concern import at_time
 from shardwright.router.reads.targeting import collation_unless_simple, shards_for_read
 from shardwright.router.replies.cursor_reply import empty_cursor
 from shardwright.router.replies.own_reply import Reply
@@ -40,10 +41,11 @@ async def find(operation: Operation) -> Reply:
 
     @may_run_in_reactor
     async def attempt(routing: CollectionRouting) -> Reply:
-        clock = operation.context.clock.time.cluster_time
-        time = snapshot_time(operation.request, routing.table, clock)
-        shards = shards_for_read(routing, filter_document, collation, time)
+        snapshot = snapshot_of(operation, routing.table)
+        time = snapshot.reading
+        shards = shards_for_read(routing, filter_document, collation, snapshot.targeting)
         if len(shards) == 1 and not allows_partial_results(operation.request):
+            clock = operation.context.clock.time.cluster_time
             body = None if time is None else at_time(operation.request.body, time, clock)
             return await open_on_one_shard(
                 operation,
@@ -93,7 +95,7 @@ async def _find_on_shards(
         len(replies), order=field_order or arguments.order, skip=arguments.skip, limit=arguments.limit
     )
     cursor = MergedCursor(
-        operation.context.sender,
+        operation.sender,
         routing.namespace,
         replies,
         merger,

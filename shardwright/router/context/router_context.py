@@ -26,6 +26,7 @@ from shardwright.router.routing.shards import ShardRegistry
 from shardwright.router.routing.signing_key_cache import SigningKeyCache
 from shardwright.router.sending.oplog_advancer import OplogAdvancer
 from shardwright.router.sending.shard_sender import ShardSender
+from shardwright.router.transactions.transaction_table import TransactionTable
 from shardwright.router.writes.kind import WriteKind
 from shardwright.sharding.clock import VectorClock
 from shardwright.sharding.session_cache import SessionCache
@@ -66,6 +67,7 @@ class RouterContext:
         sender: sends requests to shards.
         oplogs: has shards reach cluster times.
         cursors: cursors that clients have open here.
+        transactions: the transactions of clients, by session.
         sessions: the logical sessions used here since the last refresh.
         session_jobs: what the refreshes have done.
         statement_counts: how many statements of writes were executed, by kind.
@@ -106,6 +108,7 @@ class RouterContext:
             worker_index=options.worker_index,
             idle_milliseconds_max=lambda: float(self.parameters["cursorTimeoutMillis"]),
         )
+        self.transactions = TransactionTable(self.parameters["maxSessions"])
         self.sessions = SessionCache(self.parameters["maxSessions"])
         self.session_jobs = SessionJobs()
         self.statement_counts = dict.fromkeys(WriteKind, 0)

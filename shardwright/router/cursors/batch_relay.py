@@ -48,8 +48,8 @@ def relay_for(get_more: GetMore, signer: TimeSigner, *, is_last: bool) -> "Batch
         signer: see `BatchRelay`.
     """
     client = get_more.client
-    if client is None or not client.is_answered_verbatim:
-        return None
+    if client is None or not client.is_answered_verbatim or b"autocommit" in get_more.request.fields:
+        return None  # replies in transactions get a recovery token
     request_id = get_more.request.message.request_id
     return BatchRelay(client.stream, signer, response_to=request_id, cursor_id=get_more.cursor_id, is_last=is_last)
 

@@ -11,6 +11,7 @@ from shardwright.router.reads.pipeline import Pipeline
 from shardwright.router.reads.resolved_view import ResolvedView
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.shard_reply import JoinNeededError, ShardedViewError
+from shardwright.router.transactions.abort import abort_joined_now
 from shardwright.wire.rawbson import STRING
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
@@ -46,8 +47,10 @@ async def aggregate_view(operation: Operation, error: ShardedViewError, cursor_n
     await in_own_task()
     request = operation.request
     for _ in range(ATTEMPTS_MAX):
+        if operation.transaction is not None:
+            await abort_joined_now(operation.context.sender, operation.transaction)
         request = ResolvedView.of(error.body).expand(request)
-        expanded = Operation(operation.context, operation.client, request)
+        expanded = operation.part(request)
         try:
             return await _run_or_join(expanded, cursor_namespace or operation.namespace)
         except ShardedViewError as again:

@@ -131,11 +131,11 @@ class JoinEnvironment:
         cursor = encode_elements({"cursor": {"batchSize": bson.Int64(_BATCH_SIZE)}})
         body = self._command(COLLECTIONLESS, stages, let, cursor + self._computing + elements)
         check_size(len(body))
-        operation = _part_of(self.operation, body)
+        operation = Operation(self.operation.context, self.operation.client, _request(body))
         shard = choice(await self.operation.context.shards.all_ids())
         frame = operation.request.message.frame
         (reply,) = await open_on_shards(operation, {shard: frame})
-        return ShardStream(self.operation.context.sender, reply)
+        return ShardStream(operation.sender, reply)
 
     def with_variables(self, variables: dict[bytes, bytes]) -> "JoinEnvironment":
         """The surroundings of a nested pipeline.
@@ -223,16 +223,15 @@ async def stream_of(
     Raises:
         CommandError: it failed.
     """
-    part = _part_of(operation, body)
+    part = operation.part(_request(body))
     try:
         return RoutedStream(operation.context.cursors, await run_aggregate(part, namespace))
     finally:
         operation.retries += part.retries
 
 
-def _part_of(operation: Operation, body: bytes) -> Operation:
-    request = Request(OpMsg(op_msg(body, request_id=next_request_id())))
-    return Operation(operation.context, operation.client, request)
+def _request(body: bytes) -> Request:
+    return Request(OpMsg(op_msg(body, request_id=next_request_id())))
 
 
 def check_size(size: int) -> None:

@@ -16,6 +16,7 @@ from shardwright.router.operations.missing import unless_missing
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.retry import with_routing
 from shardwright.router.operations.scatter import forwarded
+from shardwright.router.operations.snapshots import snapshot_of
 from shardwright.router.operations.split_aggregation import run_segments
 from shardwright.router.pipelines.commands import API_PARAMETERS, NEEDS_MERGE
 from shardwright.router.pipelines.counting import Counting
@@ -30,7 +31,7 @@ from shardwright.router.reads.aggregate import batch_size, with_stages
 from shardwright.router.reads.find_arguments import collation_of
 from shardwright.router.reads.merge import ResultMerger
 from shardwright.router.reads.pipeline import Pipeline, Stage
-from shardwright.router.reads.read_concern import at_time, snapshot_time
+from shardwright.router.reads.read_concern import at_time
 from shardwright.router.replies.cursor_reply import FIRST_BATCH, CursorReply, cursor_element, empty_cursor
 from shardwright.router.replies.own_reply import Reply
 from shardwright.wire.rawbson import append, decode_document, encode_elements, without
@@ -59,8 +60,9 @@ async def run_aggregate(operation: Operation, cursor_namespace: str) -> Reply:
         target = await sharded_target(operation, pipeline)
         if target is not None:
             return await merge_into(operation, pipeline, target, cursor_namespace, run_aggregate)
-        time = snapshot_time(request, routing.table, operation.context.clock.time.cluster_time)
-        shards = shards_for_pipeline(routing, ordered, collation, time)
+        snapshot = snapshot_of(operation, routing.table)
+        time = snapshot.reading
+        shards = shards_for_pipeline(routing, ordered, collation, snapshot.targeting)
         versions = {shard: routing.versions_for(shard) for shard in shards}
         plan = await plan_aggregation(operation, ordered, shards)
         if plan is None:
@@ -178,7 +180,7 @@ async def _renamed(
     size = batch_size(operation.request)
     replies = await open_on_shards(operation, {shard: frame}, preference=operation.read_preference)
     merger = ResultMerger(len(replies))
-    cursor = MergedCursor(operation.context.sender, cursor_namespace, replies, merger, at_cluster_time=time)
+    cursor = MergedCursor(operation.sender, cursor_namespace, replies, merger, at_cluster_time=time)
     return await answer_first_batch(operation, cursor, size)
 
 
@@ -217,7 +219,7 @@ async def _run_on_shards(
     replies = await open_on_shards(operation, frames, preference=operation.read_preference)
     merger = ResultMerger(len(replies), order=merge.order, skip=merge.skip, limit=merge.limit)
     cursor = MergedCursor(
-        operation.context.sender, namespace, replies, merger, at_cluster_time=time, has_api_parameters=is_plain
+        operation.sender, namespace, replies, merger, at_cluster_time=time, has_api_parameters=is_plain
     )
     return await answer_first_batch(operation, cursor, first_batch_size)
 

@@ -72,7 +72,7 @@ def adopt(
     cursor = CursorReply.of(reply)
     if not cursor.cursor_id:
         return cursor.frame
-    remote = RemoteCursor.opened(operation.context.sender, reply, cursor)
+    remote = RemoteCursor.opened(operation.sender, reply, cursor)
     opened = SingleShardCursor(remote, has_api_parameters=has_api_parameters)
     cursor_id = operation.context.cursors.open(
         opened,
@@ -108,7 +108,7 @@ async def open_on_shards(
         StaleRoutingError: some shard refused the versions.
         CommandError: some shard failed.
     """
-    sender = operation.context.sender
+    sender = operation.sender
     operation.targeted = tuple(frames)
     replies: dict[str, ShardReply] = {}
 
@@ -133,7 +133,7 @@ async def open_on_shards(
 
 def kill_opened(operation: Operation, replies: Iterable[ShardReply]) -> None:
     """Kill the cursors that these successful replies have opened, in the background."""
-    sender = operation.context.sender
+    sender = operation.sender
     operation.context.cursors.kill_remotes(
         RemoteCursor.opened(sender, reply, CursorReply.of(reply)) for reply in replies
     )

@@ -37,7 +37,7 @@ async def open_for_merge(
     try:
         for shard_id, frame in frames.items():
             opening = context.cursors.open_on_shard(
-                context.sender, shard_id, frame, preference=preference, may_repeat=may_repeat
+                operation.sender, shard_id, frame, preference=preference, may_repeat=may_repeat
             )
             openings.append(opening)
         replies = [await opening.reply() for opening in openings]

@@ -5,7 +5,10 @@ from typing import Any
 
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.replies import own_reply
+from shardwright.router.transactions.router_transaction import RouterTransaction
+from shardwright.router.transactions.transaction_sender import TransactionSender
 from shardwright.sharding.namespace import Namespace
+from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import decode_document
 from shardwright.wire.read_preference import PRIMARY, ReadPreference
 from shardwright.wire.request import Request
@@ -22,6 +25,8 @@ class Operation:
         targeted: the shards it has been sent to so far, for the log.
         retries: how often it was restarted because of stale routing, for the log.
         response_to: the message that the next reply answers: the request, or in an exhaust stream the previous reply.
+        sender: sends requests to shards, within the transaction if there is one.
+        transaction: the transaction that it is part of, or that it ends; None outside of transactions.
         started: when it began, on the clock of `time.perf_counter`.
         opid: the number under which it can be killed, once it has been shown by ``$currentOp``.
     """
@@ -34,8 +39,10 @@ class Operation:
         "request",
         "response_to",
         "retries",
+        "sender",
         "started",
         "targeted",
+        "transaction",
     )
 
     def __init__(self, context: RouterContext, client: ClientConnection, request: Request) -> None:
@@ -47,6 +54,8 @@ class Operation:
         self.response_to = request.message.request_id
         self.started = perf_counter()
         self.opid: int | None = None
+        self.sender = context.sender
+        self.transaction: RouterTransaction | None = None
         self._namespace: str | None = None
 
     @classmethod
@@ -57,7 +66,32 @@ class Operation:
         operation.targeted, operation.retries = (), 0
         operation.started, operation.opid = perf_counter(), None
         operation.response_to, operation._namespace = request.message.request_id, None
+        operation.sender, operation.transaction = context.sender, None
         return operation
+
+    def part(self, request: Request) -> "Operation":
+        """An operation that is a part of this one, in the same transaction."""
+        part = Operation(self.context, self.client, request)
+        part.sender, part.transaction = self.sender, self.transaction
+        return part
+
+    def enter(self, transaction: RouterTransaction) -> None:
+        """Run in a transaction from now on."""
+        self.transaction = transaction
+        self.sender = TransactionSender(self.context.sender, transaction)
+
+    def begin_again(self, stale: CommandError) -> None:
+        """Count that the operation begins again, because a shard has refused the routing versions.
+
+        Args:
+            stale: the shard's error.
+
+        Raises:
+            CommandError: the error itself, as the operation is part of a transaction in which it cannot begin again.
+        """
+        self.retries += 1
+        if self.transaction is not None and not self.transaction.restart():
+            raise stale
 
     @property
     def namespace(self) -> str:
@@ -90,7 +124,7 @@ class Operation:
     @property
     def is_retryable_write(self) -> bool:
         """Whether the request is a write that shards recognize when it is resent."""
-        return b"txnNumber" in self.request.fields
+        return b"txnNumber" in self.request.fields and b"autocommit" not in self.request.fields
 
     def argument(self, name: bytes, default: Any = None) -> Any:  # noqa: ANN401 - a BSON value can be anything
         """The decoded value of one argument of the command."""

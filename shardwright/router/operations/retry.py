@@ -35,7 +35,7 @@ async def with_routing(
 
     Raises:
         CommandError: NamespaceNotFound, the database does not exist; what ``attempt`` raises; the stale error itself,
-            once `ATTEMPTS_MAX` attempts met one.
+            once `ATTEMPTS_MAX` attempts met one, or in a transaction that cannot begin again.
     """
     routing_cache = operation.context.routing
     for attempts_left in range(ATTEMPTS_MAX - 1, -1, -1):
@@ -45,8 +45,8 @@ async def with_routing(
         try:
             return await attempt(routing)
         except StaleRoutingError as stale:
-            operation.retries += 1
             _invalidate(routing_cache, stale, routing)
+            operation.begin_again(stale.error)
             if not attempts_left:
                 raise stale.error from stale
     raise AssertionError("unreachable")
@@ -70,9 +70,9 @@ async def with_database(
         try:
             return await attempt(routing)
         except StaleRoutingError as stale:
-            operation.retries += 1
             if not _invalidate_involved(routing_cache, stale):
                 routing_cache.invalidate_database(routing)
+            operation.begin_again(stale.error)
             if not attempts_left:
                 raise stale.error from stale
     raise AssertionError("unreachable")

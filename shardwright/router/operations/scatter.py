@@ -51,7 +51,7 @@ async def send_to_one(
         CommandError: the shard could not be reached.
     """
     operation.targeted = (shard_id,)
-    reply = await operation.context.sender.send(
+    reply = await operation.sender.send(
         shard_id, frame, preference=preference, may_repeat=may_repeat, as_router=as_router
     )
     if reply.error is not None:
@@ -80,7 +80,7 @@ async def scatter(
 
     async def send(shard_id: str, frame: bytes) -> None:
         try:
-            replies[shard_id] = await operation.context.sender.send(
+            replies[shard_id] = await operation.sender.send(
                 shard_id, frame, preference=preference, may_repeat=may_repeat
             )
         except CommandError as error:

@@ -67,7 +67,8 @@ async def run_segments(
     constants = b""
     if b"runtimeConstants" not in operation.request.fields:
         constants = runtime_constants(datetime.now(UTC), unpack_timestamp(clock))
-    session = await _session_for_genuine(operation, plan.segments)
+    session = await _session_for_mongods(operation, plan.segments)
+    transaction = None if operation.transaction is None else operation.transaction.number
     needs_merge = plan.needs_merge
     halves = {
         shard: shards_half(
@@ -85,7 +86,8 @@ async def run_segments(
     try:
         for number, segment in enumerate(plan.segments):
             is_last = number == len(plan.segments) - 1
-            reading = merge_cursors([_remote(reply) for reply in replies], source_namespace, sort, session)
+            remotes = [_remote(reply) for reply in replies]
+            reading = merge_cursors(remotes, source_namespace, sort, session, transaction)
             merging = merging_half(
                 body,
                 reading,
@@ -105,7 +107,7 @@ async def run_segments(
     if cursor_namespace == source_namespace:
         return adopt(operation, replies[0], has_api_parameters=False)
     cursor = MergedCursor(
-        operation.context.sender,
+        operation.sender,
         cursor_namespace,
         replies,
         ResultMerger(1),
@@ -115,14 +117,18 @@ async def run_segments(
     return await answer_first_batch(operation, cursor, size)
 
 
-async def _session_for_genuine(operation: Operation, segments: Sequence[Segment]) -> Any:  # noqa: ANN401 - a BSON value
-    """The id of the client's session if a genuine shard merges, which reads the cursors in that session; else None.
+async def _session_for_mongods(operation: Operation, segments: Sequence[Segment]) -> Any:  # noqa: ANN401 - a BSON value
+    """The id of the client's session if the mongods that merge have to read the cursors in it; else None.
+
+    Those of genuine shards do so in any session, others only in a transaction.
 
     Raises:
         CommandError: a shard cannot be reached.
     """
     if SESSION not in operation.request.fields:
         return None
+    if operation.transaction is not None:
+        return operation.request.get(SESSION)["id"]
     for segment in segments:
         if await _is_genuine(operation, segment, _preference(operation, segment)):
             return operation.request.get(SESSION)["id"]

@@ -1,6 +1,6 @@
 """Executing a batch: routing it, sending it, and resending what shards refused because of stale routing."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
 from shardwright.router.operations.operation import Operation
@@ -11,6 +11,7 @@ from shardwright.router.replies.shard_reply import INTERNAL_REPLY_FIELDS, ShardR
 from shardwright.router.writes.batch import WriteBatch
 from shardwright.router.writes.kind import WriteKind
 from shardwright.router.writes.messages import broadcast_elements, message_with_versions, shard_message
+from shardwright.router.writes.owning_shard import move_refused
 from shardwright.router.writes.reply import CLIENT_HIDDEN_FIELDS, WriteReply
 from shardwright.router.writes.run import WriteRun, is_routing_refusal
 from shardwright.router.writes.shard_batch import ShardBatch
@@ -51,7 +52,7 @@ class _Execution:
 
     def __init__(self, operation: Operation, batch: WriteBatch) -> None:
         self._operation = operation
-        self._sender = operation.context.sender
+        self._sender = operation.sender
         self._routing = operation.context.routing
         self._shards = operation.context.shards
         self._clock = operation.context.clock
@@ -60,6 +61,7 @@ class _Execution:
         self._destinations: Destinations | None = None
         self._has_checked_errors = False
         self._placement: RoutingTable | None = None
+        self._refusal: CommandError | None = None
 
     @may_run_in_reactor
     async def run(self) -> Reply:
@@ -104,7 +106,7 @@ class _Execution:
         destinations = self._targets(routing)
         was_broadcast = run.has_broadcasts
         try:
-            all_shards = await self._shards.ids_as_told() if destinations.has_broadcasts or was_broadcast else ()
+            all_shards = await self._all_shards(routing) if destinations.has_broadcasts or was_broadcast else ()
         except CommandError as error:
             if not run.settled and not was_broadcast:
                 raise
@@ -121,7 +123,7 @@ class _Execution:
             _raise_if_refused_as_a_whole(replies)
         for reply in replies:
             self._record(run, parts[reply.shard_id], reply)
-        if any(part.is_broadcast for part in parts.values()):
+        if self._operation.transaction is None and any(part.is_broadcast for part in parts.values()):
             # A shard added in the meantime may have received documents that had not been changed yet where they came
             # from.
             try:
@@ -135,9 +137,17 @@ class _Execution:
 
     def _elements_for(self, part: ShardBatch, routing: CollectionRouting) -> bytes:
         """The version elements for a shard's statements, or the elements of broadcasts in their place."""
-        if part.is_broadcast:
+        if part.is_broadcast and self._operation.transaction is None:
             return broadcast_elements(self._shards.topology_time, self._clock.time.config_time)
         return routing.versions_for(part.shard)
+
+    @may_run_in_reactor
+    async def _all_shards(self, routing: CollectionRouting) -> Collection[str]:
+        """The shards that a statement for all shards goes to.
+
+        In a transaction these are the owners, with versions: a document that moves meanwhile makes it fail.
+        """
+        return await self._shards.ids_as_told() if self._operation.transaction is None else routing.shards
 
     @may_run_in_reactor
     async def _send(self, messages: Mapping[str, bytes]) -> list[ShardReply]:
@@ -177,17 +187,30 @@ class _Execution:
         """
         if reply.error is not None:
             self._raise_if_repeatable(reply.error)
+            self._raise_in_transaction(reply.error)
             run.record_failure(part, reply.error)
             return
         written = WriteReply.read(reply.body, reply.fields)
         for each in written.errors:
             if has_category(each.code, Category.NOT_PRIMARY):
                 self._raise_if_repeatable(CommandError.from_reply(decode_document(each.document)))
+            elif is_routing_refusal(each.code):
+                self._raise_in_transaction(CommandError.from_reply(decode_document(each.document)))
         run.record(part, written)
 
     def _raise_if_repeatable(self, error: CommandError) -> None:
         if self._batch.is_retryable and has_category(error.code, Category.RETRYABLE):
             raise error
+
+    def _raise_in_transaction(self, error: CommandError) -> None:
+        """Raise what fails a whole transaction, and what would have to be repeated where that is no longer possible."""
+        if self._operation.transaction is None:
+            return
+        if error.code == ErrorCode.WouldChangeOwningShard:
+            raise move_refused(self._batch.statement_count)
+        if not is_routing_refusal(error.code):
+            raise error
+        self._refusal = error
 
     def _only_shard(self, routing: CollectionRouting) -> str | None:
         """The shard that the client's message can be forwarded to as it is, if there is one."""
@@ -229,10 +252,18 @@ class _Execution:
         return self._destinations
 
     def _invalidate(self, routing: CollectionRouting, refusals: set[int]) -> None:
-        self._operation.retries += 1
+        """Have the routing read again that shards have refused.
+
+        Raises:
+            CommandError: the refusal, in a transaction that cannot begin again.
+        """
         if ErrorCode.StaleDbVersion in refusals:
             self._routing.invalidate_database(routing.database)
         self._routing.invalidate(routing)
+        if self._refusal is None:
+            self._operation.retries += 1
+        else:
+            self._operation.begin_again(self._refusal)
 
 
 def _can_pass(reply: ShardReply) -> bool:

@@ -6,6 +6,7 @@ from hashlib import sha256
 from typing import Final
 
 from bson.binary import Binary
+from bson.int64 import Int64
 
 from shardwright.wire.rawbson import ARRAY, OBJECT, array_of_documents, element, encode_elements, from_elements
 
@@ -39,7 +40,11 @@ _NO_USER: Final = Binary(sha256(b"").digest())
 
 
 def merge_cursors(
-    remotes: Sequence[Remote], namespace: str, sort: Mapping[str, int] | None = None, session: object = None
+    remotes: Sequence[Remote],
+    namespace: str,
+    sort: Mapping[str, int] | None = None,
+    session: object = None,
+    transaction: int | None = None,
 ) -> bytes:
     """The raw stage that reads cursors.
 
@@ -48,9 +53,11 @@ def merge_cursors(
         namespace: ``db.collection`` of the aggregation.
         sort: the order in which documents are merged, by their ``$sortKey``; None for any.
         session: the id of the session in which the cursors were opened; None if they were in none.
+        transaction: the number of the transaction in which they were opened; None if they were in none.
     """
     specification = (
         encode_elements({} if session is None else {"lsid": {"id": session, "uid": _NO_USER}})
+        + encode_elements({} if transaction is None else {"txnNumber": Int64(transaction), "autocommit": False})
         + encode_elements({} if sort is None else {"sort": dict(sort)})
         + encode_elements({"compareWholeSortKey": False})
         + element(b"remotes", ARRAY, array_of_documents([remote.raw for remote in remotes]))

@@ -52,6 +52,11 @@ class ShardSender:
         self.clock = clock
         self.signer = signer
 
+    @property
+    def parts(self) -> tuple[ShardRegistry, ConnectionPools, VectorClock, TimeSigner, ConnectionPools]:
+        """What it was made of, for another sender to the same shards."""
+        return self._shards, self._pools, self.clock, self.signer, self._pools_as_router
+
     @may_run_in_reactor
     async def send(
         self,

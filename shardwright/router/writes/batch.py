@@ -59,7 +59,7 @@ class WriteBatch:
         self.kind = kind
         self.request = request
         self.is_ordered = Arguments.of(request).boolean(b"ordered", True, Strictness.BOOL)
-        self.is_retryable = b"txnNumber" in request.fields
+        self.is_retryable = b"txnNumber" in request.fields and b"autocommit" not in request.fields
         write_concern = _unacknowledged_write_concern(request)
         self.is_unacknowledged = write_concern is not None
         self.body = request.body

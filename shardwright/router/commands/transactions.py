@@ -1,0 +1,111 @@
+"""``commitTransaction`` and ``abortTransaction``."""
+
+from typing import Final
+
+from shardwright.router.commands.command_registry import command
+from shardwright.router.cursors.get_more import API_PARAMETERS
+from shardwright.router.operations.operation import Operation
+from shardwright.router.reads.raw_elements import raw_elements
+from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.shard_reply import ShardReply
+from shardwright.router.transactions.abort import abort_explicitly
+from shardwright.router.transactions.commit import commit, recover
+from shardwright.router.transactions.router_transaction import Phase
+from shardwright.router.transactions.session_errors import (
+    aborted_transaction,
+    committed_transaction,
+    unknown_transaction,
+)
+from shardwright.router.transactions.session_fields import TransactionFields
+from shardwright.wire.arguments import Arguments
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+_FOR_SHARDS: Final = (b"writeConcern", b"maxTimeMS", b"comment", b"$clusterTime")
+_RECOVERY_TOKEN: Final = b"recoveryToken"
+_RECOVERY_SHARD: Final = b"recoveryShardId"
+_NO_TOKEN: Final = 50940
+
+
+@command(
+    "commitTransaction", admin_only=True, supports_write_concern=True, api_versions=("1",), arguments=("recoveryToken",)
+)
+async def commit_transaction(operation: Operation) -> Reply:
+    """Makes what a transaction has written permanent, on all shards or on none."""
+    _require_transaction(operation)
+    request, transaction = operation.request, operation.transaction
+    recovery_shard = _recovery_shard(operation)
+    elements = raw_elements(request, _FOR_SHARDS)
+    sender = operation.context.sender
+    if transaction is None:
+        if recovery_shard is None:
+            raise CommandError(_NO_TOKEN, "Cannot recover the transaction decision without a recoveryToken")
+        if not recovery_shard:
+            raise CommandError(
+                ErrorCode.NoSuchTransaction,
+                "Recovery token is empty, meaning the transaction only performed reads and can be safely retried",
+            )
+        fields = TransactionFields.of(request)
+        elements += raw_elements(request, API_PARAMETERS)
+        reply = await recover(sender, recovery_shard, fields.lsid, fields.number, elements)
+        return _answer(reply, {"recoveryShardId": recovery_shard})
+    if transaction.phase is Phase.ABORTED:
+        raise aborted_transaction(transaction.number)
+    operation.targeted = tuple(transaction.participants)
+    return _answer(await commit(sender, transaction, elements), transaction.recovery_token)
+
+
+@command(
+    "abortTransaction", admin_only=True, supports_write_concern=True, api_versions=("1",), arguments=("recoveryToken",)
+)
+async def abort_transaction(operation: Operation) -> Reply:
+    """Undoes what a transaction has written."""
+    _require_transaction(operation)
+    transaction = operation.transaction
+    _recovery_shard(operation)
+    if transaction is None:
+        raise unknown_transaction(TransactionFields.of(operation.request).number, _active_number(operation))
+    if transaction.phase is Phase.ABORTED:
+        raise aborted_transaction(transaction.number)
+    if transaction.phase is not Phase.IN_PROGRESS:
+        raise committed_transaction(transaction.number)
+    operation.targeted = tuple(transaction.participants)
+    await abort_explicitly(operation.context.sender, transaction, raw_elements(operation.request, _FOR_SHARDS))
+    return {"recoveryToken": transaction.recovery_token}
+
+
+def _require_transaction(operation: Operation) -> None:
+    """Refuse a command that names no transaction.
+
+    Raises:
+        CommandError: CommandFailed.
+    """
+    if b"autocommit" not in operation.request.fields:
+        raise CommandError(ErrorCode.CommandFailed, f"{operation.request.name} must be run within a transaction")
+
+
+def _recovery_shard(operation: Operation) -> str | None:
+    """The shard that the recovery token names, empty if it names none; None without a token.
+
+    Raises:
+        CommandError: TypeMismatch, 40415.
+    """
+    arguments = Arguments.of(operation.request, operation.request.name)
+    token = arguments.maybe_nested(_RECOVERY_TOKEN)
+    if token is None:
+        return None
+    token.refuse_unknown(frozenset({_RECOVERY_SHARD}))
+    return token.maybe_string(_RECOVERY_SHARD) or ""
+
+
+def _active_number(operation: Operation) -> int:
+    session = operation.context.transactions.find(TransactionFields.of(operation.request).session)
+    return -1 if session is None or session.transaction is None else session.transaction.number
+
+
+def _answer(reply: ShardReply | None, token: dict[str, str]) -> Reply:
+    """The answer to a commit, with the shard's write concern error, if there is one."""
+    answer: dict[str, object] = {"recoveryToken": token}
+    if reply is not None and b"writeConcernError" in reply.fields:
+        answer["writeConcernError"] = reply.get(b"writeConcernError")
+    return answer

@@ -1,0 +1,149 @@
+"""Running a command in its transaction: which one that is, what follows from an error, and the recovery token."""
+
+from typing import Final
+
+import trio
+
+from shardwright.router.commands.command_registry import Command, CommandHandler
+from shardwright.router.cursors.get_more import API_PARAMETERS
+from shardwright.router.operations.operation import Operation
+from shardwright.router.reads.raw_elements import raw_elements
+from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.recovery_token import with_recovery_token
+from shardwright.router.transactions.abort import abort_implicitly, abort_joined_now
+from shardwright.router.transactions.router_transaction import Phase, RouterTransaction
+from shardwright.router.transactions.session_errors import (
+    aborted_transaction,
+    committed_transaction,
+    restarted_transaction,
+    too_old_transaction,
+    unknown_transaction,
+)
+from shardwright.router.transactions.session_fields import TransactionFields
+from shardwright.router.transactions.transaction_rules import ENDING, check_allowed
+from shardwright.router.transactions.transaction_table import RouterSession
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.field_errors import MISSING_FIELD, UNKNOWN_FIELD
+from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+
+_OF_PARSER: Final = frozenset({MISSING_FIELD, UNKNOWN_FIELD})
+
+
+@may_run_in_reactor
+async def run_in_transaction(operation: Operation, entry: Command, handler: CommandHandler) -> Reply:
+    """Run a command that has ``autocommit: false``, once no other command of its session is running.
+
+    Args:
+        operation: the command.
+        entry: its entry in the table of commands.
+        handler: runs it.
+
+    Raises:
+        CommandError: it may not be run in a transaction, or in this one; or it failed, and the transaction was aborted.
+    """
+    check_allowed(entry.name, operation.request)
+    fields = TransactionFields.of(operation.request)
+    session = await operation.context.transactions.check_out(fields.session)
+    try:
+        if entry.name in ENDING:
+            operation.transaction = _to_be_ended(session, fields)
+            return await handler(operation)
+        previous = session.transaction
+        transaction = _continued(session, fields)
+        if transaction is None:
+            transaction = await _begun(operation, session, fields)
+        return await _run_statement(operation, transaction, session, previous, handler)
+    finally:
+        session.check_in()
+
+
+@may_run_in_reactor
+async def _run_statement(
+    operation: Operation,
+    transaction: RouterTransaction,
+    session: RouterSession,
+    previous: RouterTransaction | None,
+    handler: CommandHandler,
+) -> Reply:
+    """Run a statement, and abort the transaction if it fails.
+
+    Raises:
+        CommandError: it failed.
+    """
+    transaction.begin_statement()
+    operation.enter(transaction)
+    plain = operation.context.sender
+    try:
+        reply, has_failed = with_recovery_token(await handler(operation), transaction.recovery_token)
+    except CommandError as error:
+        await in_own_task()
+        if _is_of_parser(error):
+            await abort_joined_now(plain, transaction)
+            if transaction.statement == 1:
+                session.transaction = previous
+        else:
+            await abort_implicitly(plain, transaction)
+        raise
+    except (Exception, trio.Cancelled):
+        await in_own_task()
+        with trio.CancelScope(shield=True):
+            await abort_implicitly(plain, transaction)
+        raise
+    if has_failed:
+        await in_own_task()
+        await abort_implicitly(plain, transaction)
+    return reply
+
+
+def _to_be_ended(session: RouterSession, fields: TransactionFields) -> RouterTransaction | None:
+    """The transaction that is to be committed or aborted; None if it is not known here.
+
+    Raises:
+        CommandError: TransactionTooOld, the session has had a newer one.
+    """
+    known = session.transaction
+    if known is None or fields.number > known.number:
+        return None
+    if fields.number < known.number:
+        raise too_old_transaction(fields.number, known.number, fields.session)
+    return known
+
+
+def _continued(session: RouterSession, fields: TransactionFields) -> RouterTransaction | None:
+    """The transaction that a statement continues; None if it begins one.
+
+    Raises:
+        CommandError: NoSuchTransaction, TransactionCommitted, TransactionTooOld; ConflictingOperationInProgress, it
+            would begin one a second time.
+    """
+    known = _to_be_ended(session, fields)
+    if known is None:
+        if not fields.starts:
+            raise unknown_transaction(fields.number, -1 if session.transaction is None else session.transaction.number)
+        return None
+    if fields.starts:
+        raise restarted_transaction(fields.number, fields.session)
+    if known.phase is Phase.ABORTED:
+        raise aborted_transaction(fields.number)
+    if known.phase is not Phase.IN_PROGRESS:
+        raise committed_transaction(fields.number)
+    return known
+
+
+@may_run_in_reactor
+async def _begun(operation: Operation, session: RouterSession, fields: TransactionFields) -> RouterTransaction:
+    """A new transaction of a session, whose previous one is aborted if it is open."""
+    previous = session.transaction
+    session.transaction = RouterTransaction(
+        fields.lsid, fields.number, fields.read_concern, raw_elements(operation.request, API_PARAMETERS)
+    )
+    if previous is not None and previous.phase is Phase.IN_PROGRESS:
+        await in_own_task()
+        await abort_implicitly(operation.context.sender, previous)
+    return session.transaction
+
+
+def _is_of_parser(error: CommandError) -> bool:
+    """Whether a command was refused while it was parsed, which a mongod does before it enters the transaction."""
+    return error.code in _OF_PARSER or (error.code == ErrorCode.TypeMismatch and error.message.startswith("BSON field"))

@@ -1,0 +1,72 @@
+"""Aborting a transaction on its participants."""
+
+from collections.abc import Iterable
+from typing import Final
+
+import trio
+
+from shardwright.router.replies.shard_reply import ShardReply
+from shardwright.router.sending.shard_sender import ShardSender
+from shardwright.router.transactions.ending_commands import IMPLICITLY, abort_frame
+from shardwright.router.transactions.router_transaction import Phase, RouterTransaction
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+_SECONDS_MAX: Final = 10.0
+"""How long an abort that nobody has asked for may take. A shard that does not hear of it aborts by itself later."""
+
+
+async def abort_on(
+    sender: ShardSender, transaction: RouterTransaction, shards: Iterable[str], elements: bytes
+) -> list[ShardReply]:
+    """Send ``abortTransaction`` to participants; the replies in their order, a failed one from a shard out of reach.
+
+    Args:
+        sender: the plain one.
+        transaction: the transaction.
+        shards: the participants.
+        elements: the write concern and others.
+    """
+    frames = {shard: abort_frame(transaction.elements_for(shard) + transaction.elements + elements) for shard in shards}
+    replies: dict[str, ShardReply] = {}
+    await sender.send_to_all(frames, replies)
+    return [replies[shard] for shard in frames]
+
+
+async def abort_implicitly(sender: ShardSender, transaction: RouterTransaction) -> None:
+    """Abort a transaction after an error, unless it is no longer for the router to decide; failures do not matter."""
+    if not transaction.may_be_aborted:
+        return
+    transaction.phase = Phase.ABORTED
+    with trio.move_on_after(_SECONDS_MAX):
+        await abort_on(sender, transaction, transaction.participants, IMPLICITLY)
+
+
+async def abort_joined_now(sender: ShardSender, transaction: RouterTransaction) -> None:
+    """Abort on the participants that the present statement brought in; they leave, and may join again."""
+    joined = transaction.joined_now()
+    with trio.move_on_after(_SECONDS_MAX):
+        await abort_on(sender, transaction, joined, IMPLICITLY)
+    for shard in joined:
+        transaction.leave(shard)
+
+
+async def abort_explicitly(sender: ShardSender, transaction: RouterTransaction, elements: bytes) -> None:
+    """Abort a transaction as its client asks.
+
+    Args:
+        sender: the plain one.
+        transaction: the transaction.
+        elements: the write concern and others.
+
+    Raises:
+        CommandError: NoSuchTransaction, no statement has reached a shard; or the first participant's that failed.
+    """
+    transaction.phase = Phase.ABORTED
+    if not transaction.participants:
+        raise CommandError(
+            ErrorCode.NoSuchTransaction, "no known command has been sent by this router for this transaction"
+        )
+    for reply in await abort_on(sender, transaction, transaction.participants, elements):
+        if reply.error is not None:
+            raise reply.error

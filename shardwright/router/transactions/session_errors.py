@@ -1,0 +1,65 @@
+"""The errors of requests whose transaction is not the session's present one, or has ended."""
+
+from base64 import b64encode
+from hashlib import sha256
+from typing import Final
+from uuid import UUID
+
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+
+_NO_USER: Final = b64encode(sha256().digest()).decode()
+
+
+def unknown_transaction(number: int, active: int) -> CommandError:
+    """NoSuchTransaction: nothing is known of a transaction.
+
+    Args:
+        number: of the transaction.
+        active: of the session's last one, -1 if there was none.
+    """
+    return CommandError(
+        ErrorCode.NoSuchTransaction,
+        f"Given transaction number {number} does not match any in-progress transactions. The active transaction number "
+        f"is {active}",
+    )
+
+
+def aborted_transaction(number: int) -> CommandError:
+    """NoSuchTransaction: it was aborted."""
+    return CommandError(ErrorCode.NoSuchTransaction, f"Transaction with {{ txnNumber: {number} }} has been aborted.")
+
+
+def committed_transaction(number: int) -> CommandError:
+    """TransactionCommitted."""
+    return CommandError(
+        ErrorCode.TransactionCommitted, f"Transaction with {{ txnNumber: {number} }} has been committed."
+    )
+
+
+def too_old_transaction(number: int, active: int, session: bytes) -> CommandError:
+    """TransactionTooOld.
+
+    Args:
+        number: of the transaction.
+        active: the greater number of the session's last one.
+        session: the bytes of the session's UUID.
+    """
+    return CommandError(
+        ErrorCode.TransactionTooOld,
+        f"Cannot start transaction with {{ txnNumber: {number} }} on session {_text(session)} because a newer "
+        f"transaction with txnNumberAndRetryCounter {{ txnNumber: {active}, txnRetryCounter: 0 }} has already started "
+        "on this session.",
+    )
+
+
+def restarted_transaction(number: int, session: bytes) -> CommandError:
+    """ConflictingOperationInProgress: a first statement names a number that was used before."""
+    return CommandError(
+        ErrorCode.ConflictingOperationInProgress,
+        f"txnNumber {number} for session {_text(session)} already started",
+    )
+
+
+def _text(session: bytes) -> str:
+    return f"{UUID(bytes=session)} - {_NO_USER} -  - "

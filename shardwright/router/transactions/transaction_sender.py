@@ -1,0 +1,97 @@
+"""Sending the requests of one transaction to shards."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import trio
+
+from shardwright.router.replies.shard_reply import ShardReply
+from shardwright.router.sending.pending_reply import PendingReply
+from shardwright.router.sending.shard_sender import ShardSender
+from shardwright.router.transactions.rewritten_frame import in_transaction
+from shardwright.router.transactions.router_transaction import RouterTransaction
+from shardwright.wire.read_preference import PRIMARY, ReadPreference
+from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+
+_READ_ONLY: Final = b"readOnly"
+
+
+class TransactionSender(ShardSender):
+    """A sender for the statements of a transaction: each request carries its session fields, each reply is noted.
+
+    Requests go to primaries, and none that may have been executed is sent again: the shard would refuse to start the
+    transaction twice.
+
+    Args:
+        plain: the sender outside of transactions.
+        transaction: the transaction.
+
+    Attributes:
+        transaction: see above.
+    """
+
+    def __init__(self, plain: ShardSender, transaction: RouterTransaction) -> None:
+        super().__init__(*plain.parts)
+        self.transaction = transaction
+        # By shard: set when it has answered the request that starts the transaction there.
+        self._starting: dict[str, trio.Event] = {}
+
+    @may_run_in_reactor
+    async def send(
+        self,
+        shard_id: str,
+        frame: bytes,
+        *,
+        preference: ReadPreference = PRIMARY,
+        may_repeat: bool = False,
+        as_router: bool = False,
+        on_sending: Callable[[str], None] | None = None,
+    ) -> ShardReply:
+        """Send a request of the transaction, see `ShardSender.send`.
+
+        Args:
+            shard_id: the shard, which becomes a participant.
+            frame: the request.
+            preference: not regarded.
+            may_repeat: not regarded.
+            as_router: see `ShardSender.send`.
+            on_sending: see `ShardSender.send`.
+
+        Raises:
+            CommandError: ShardNotFound; HostUnreachable, the shard could not be reached.
+        """
+        starting = self._starting.get(shard_id)
+        if starting is not None:
+            await in_own_task()
+            await starting.wait()
+        transaction = self.transaction
+        is_new = shard_id not in transaction.participants
+        if is_new:
+            self._starting[shard_id] = trio.Event()
+        try:
+            reply = await super().send(
+                shard_id,
+                in_transaction(frame, transaction.join(shard_id)),
+                as_router=as_router,
+                on_sending=on_sending,
+            )
+        finally:
+            if is_new:
+                self._starting.pop(shard_id).set()
+        if reply.error is None:
+            transaction.note_answer(shard_id, is_read_only=bool(reply.get(_READ_ONLY, False)))
+        return reply
+
+    @may_run_in_reactor
+    async def send_to_all(
+        self, frames: Mapping[str, bytes], replies: dict[str, ShardReply], *, preference: ReadPreference = PRIMARY
+    ) -> None:
+        """Send requests to several shards at once and read all replies, see `ShardSender.send_to_all`."""
+        await in_own_task()
+        async with trio.open_nursery() as nursery:
+            for shard_id, frame in frames.items():
+                nursery.start_soon(self.send_into, replies, shard_id, frame, preference)
+
+    async def ask(self, shard_id: str, address: str, frame: bytes) -> PendingReply:
+        """Send a ``getMore`` of the transaction, see `ShardSender.ask`."""
+        return await super().ask(shard_id, address, in_transaction(frame, self.transaction.own_elements))

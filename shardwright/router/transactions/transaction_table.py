@@ -1,0 +1,112 @@
+"""The sessions that have run transactions here, each with its last one."""
+
+from time import monotonic
+from typing import Final
+
+import trio
+
+from shardwright.router.transactions.router_transaction import Phase, RouterTransaction
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+
+IDLE_SECONDS_MAX: Final = 30 * 60.0
+"""Like that of logical sessions. Shards abort transactions much earlier, after ``transactionLifetimeLimitSeconds``."""
+
+
+class RouterSession:
+    """A session, which runs one operation of a transaction at a time.
+
+    Attributes:
+        transaction: the last one; None before the first.
+        last_used: when it was last checked in, in seconds of `time.monotonic`.
+    """
+
+    __slots__ = ("_is_checked_out", "_released", "last_used", "transaction", "waiting")
+
+    def __init__(self) -> None:
+        self.transaction: RouterTransaction | None = None
+        self.last_used = monotonic()
+        self.waiting = 0
+        self._is_checked_out = False
+        self._released = trio.Event()
+
+    @may_run_in_reactor
+    async def check_out(self) -> None:
+        """Wait until no other operation uses the session, and use it."""
+        self.waiting += 1
+        try:
+            while self._is_checked_out:
+                await in_own_task()
+                await self._released.wait()
+        finally:
+            self.waiting -= 1
+        self._is_checked_out = True
+        self._released = trio.Event()
+
+    def check_in(self) -> None:
+        """The operation that uses the session has ended."""
+        self.last_used = monotonic()
+        self._is_checked_out = False
+        self._released.set()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no operation uses it, or waits for it."""
+        return not (self._is_checked_out or self.waiting)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is known of it that has not ended on the shards as well."""
+        return self.is_idle and (self.transaction is None or self.transaction.phase in (Phase.COMMITTED, Phase.ABORTED))
+
+
+class TransactionTable:
+    """The sessions by the bytes that identify them, the one that has been idle for longest first.
+
+    Args:
+        sessions_max: how many there may be.
+    """
+
+    def __init__(self, sessions_max: int) -> None:
+        self._sessions_max = sessions_max
+        self._sessions: dict[bytes, RouterSession] = {}
+
+    @may_run_in_reactor
+    async def check_out(self, session_id: bytes) -> RouterSession:
+        """The session, for the use of one operation; it has to check it in.
+
+        Raises:
+            CommandError: TooManyLogicalSessions.
+        """
+        session = self._sessions.pop(session_id, None)
+        if session is None:
+            self._make_room()
+            session = RouterSession()
+        self._sessions[session_id] = session
+        await session.check_out()
+        return session
+
+    def find(self, session_id: bytes) -> RouterSession | None:
+        """A session, if it has run a transaction here."""
+        return self._sessions.get(session_id)
+
+    @property
+    def sessions(self) -> dict[bytes, RouterSession]:
+        """All of them, by id."""
+        return self._sessions
+
+    def _make_room(self) -> None:
+        """Forget sessions that have been idle for too long, and one more if there are too many."""
+        limit = monotonic() - IDLE_SECONDS_MAX
+        while self._sessions:
+            oldest = next(iter(self._sessions))
+            session = self._sessions[oldest]
+            is_expired = session.is_idle and session.last_used < limit
+            if not is_expired and len(self._sessions) < self._sessions_max:
+                return
+            if not is_expired and not session.is_over:
+                raise CommandError(
+                    ErrorCode.TooManyLogicalSessions, "Unable to add session: too many transactions are open"
+                )
+            del self._sessions[oldest]

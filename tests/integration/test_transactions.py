@@ -1,0 +1,163 @@
+"""Transactions of a stock driver over both shards."""
+
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+from bson import Int64
+from bson.binary import Binary
+from pymongo.client_session import ClientSession
+from pymongo.errors import DuplicateKeyError, OperationFailure
+from pymongo.read_concern import ReadConcern
+
+from shardwright.wire.error_codes import ErrorCode
+from tests.integration.raw_client import RawClient
+from tests.integration.sharded import SPLIT_AT, UPPER, Document, Documents
+from tests.local_cluster import Client, RunningCluster
+
+LEVELS = ("local", "majority", "snapshot")
+
+
+@pytest.fixture
+def session(client: Client) -> Iterator[ClientSession]:
+    """A session of the first router's client."""
+    with client.start_session() as started:
+        yield started
+
+
+@pytest.fixture
+def filled(placed: Documents) -> Documents:
+    """Ten documents on each shard."""
+    placed.insert_many([{"_id": key, "key": key} for key in (*range(10), *range(SPLIT_AT, SPLIT_AT + 10))])
+    return placed
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_writes_of_one_shard_are_seen_when_committed(filled: Documents, session: ClientSession, level: str) -> None:
+    with session.start_transaction(read_concern=ReadConcern(level)):
+        filled.insert_one({"_id": "new", "key": 1}, session=session)
+        filled.update_one({"key": 2}, {"$set": {"x": 1}}, session=session)
+        assert filled.count_documents({"key": {"$lt": SPLIT_AT}}, session=session) == 11
+        assert filled.find_one({"_id": "new"}) is None
+    assert filled.find_one({"_id": "new"}) is not None
+    assert filled.find_one({"key": 2}) == {"_id": 2, "key": 2, "x": 1}
+
+
+def test_aborted_writes_of_two_shards_are_undone(filled: Documents, session: ClientSession) -> None:
+    session.start_transaction()
+    assert filled.update_many({}, {"$set": {"x": 1}}, session=session).modified_count == 20
+    assert filled.count_documents({"x": 1}, session=session) == 20
+    session.abort_transaction()
+    assert filled.count_documents({"x": 1}) == 0
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_reads_of_two_shards(filled: Documents, session: ClientSession, level: str) -> None:
+    with session.start_transaction(read_concern=ReadConcern(level)):
+        assert len(list(filled.find({}, batch_size=3, session=session))) == 20
+        found = [document["key"] for document in filled.find({}, batch_size=3, session=session).sort("key", 1)]
+        assert found == sorted(found)
+        grouping: list[Document] = [{"$group": {"_id": {"$mod": ["$key", 2]}, "n": {"$sum": 1}}}, {"$sort": {"_id": 1}}]
+        assert list(filled.aggregate(grouping, session=session)) == [{"_id": 0, "n": 10}, {"_id": 1, "n": 10}]
+        joining: list[Document] = [
+            {"$graphLookup": _same_key(filled.name)},
+            {"$match": {"found.key": {"$exists": True}}},
+        ]
+        assert len(list(filled.aggregate(joining, batchSize=3, session=session))) == 20
+
+
+def _same_key(collection: str) -> Document:
+    fields = {"connectFromField": "key", "connectToField": "key", "as": "found"}
+    return {"from": collection, "startWith": "$key", **fields}
+
+
+def test_one_snapshot_for_all_shards(filled: Documents, session: ClientSession) -> None:
+    with session.start_transaction(read_concern=ReadConcern("snapshot")):
+        assert filled.count_documents({"key": {"$lt": SPLIT_AT}}, session=session) == 10
+        filled.insert_many([{"key": 5}, {"key": SPLIT_AT + 5}])
+        assert filled.count_documents({}, session=session) == 20
+    assert filled.count_documents({}) == 22
+
+
+def test_a_single_writer_commits_after_the_readers(filled: Documents, session: ClientSession) -> None:
+    with session.start_transaction():
+        assert filled.find_one({"key": 1}, session=session) is not None
+        filled.update_one({"key": SPLIT_AT}, {"$set": {"x": 1}}, session=session)
+    assert filled.count_documents({"x": 1}) == 1
+
+
+def test_error_of_a_statement_aborts_all_shards(filled: Documents, session: ClientSession) -> None:
+    session.start_transaction()
+    filled.insert_one({"_id": "other shard", "key": SPLIT_AT + 20}, session=session)
+    with pytest.raises(DuplicateKeyError):
+        filled.insert_one({"_id": 1, "key": 1}, session=session)
+    with pytest.raises(OperationFailure) as raised:
+        filled.find_one({"key": 1}, session=session)
+    assert raised.value.code == ErrorCode.NoSuchTransaction
+    assert raised.value.has_error_label("TransientTransactionError")
+    session.abort_transaction()
+    assert filled.find_one({"_id": "other shard"}) is None
+    # Nothing holds the document any longer.
+    filled.insert_one({"_id": "other shard", "key": SPLIT_AT + 20})
+
+
+def test_write_conflict_is_transient(filled: Documents, session: ClientSession, client: Client) -> None:
+    session.start_transaction()
+    filled.update_one({"key": 1}, {"$set": {"x": 1}}, session=session)
+    with client.start_session() as other:
+        other.start_transaction()
+        with pytest.raises(OperationFailure) as raised:
+            filled.update_many({}, {"$set": {"x": 2}}, session=other)
+        assert raised.value.code == ErrorCode.WriteConflict
+        assert raised.value.has_error_label("TransientTransactionError")
+        other.abort_transaction()
+    session.commit_transaction()
+    assert filled.count_documents({"x": 1}) == 1
+
+
+def test_newer_transaction_ends_the_open_one(filled: Documents, client: Client, cluster: RunningCluster) -> None:
+    raw = RawClient(cluster.address("router.0"))
+    session = {"id": Binary.from_uuid(uuid4())}
+
+    def run(number: int, command: Document) -> Document:
+        fields = {"lsid": session, "txnNumber": Int64(number), "autocommit": False, "startTransaction": True}
+        return raw.command({**command, **fields}, db=filled.database.name)
+
+    updating = {"q": {}, "u": {"$set": {"x": 1}}, "multi": True}
+    assert run(1, {"update": filled.name, "updates": [updating]})["n"] == 20
+    assert run(2, {"find": filled.name, "filter": {"x": 1}})["cursor"]["firstBatch"] == []
+    assert filled.update_many({}, {"$set": {"x": 2}}).modified_count == 20
+    raw.socket.close()
+
+
+def test_stale_routing_in_the_first_statement_is_hidden(
+    filled: Documents, other_client: Client, client: Client
+) -> None:
+    stale = other_client[filled.database.name][filled.name]
+    assert stale.count_documents({}) == 20
+    client.admin.command("split", filled.full_name, middle={"key": 5})
+    client.admin.command("moveChunk", filled.full_name, find={"key": 5}, to=UPPER)
+    with other_client.start_session() as session, session.start_transaction():
+        assert stale.find_one({"key": 6}, session=session) is not None
+
+
+def test_stale_routing_in_a_later_statement_is_transient(
+    filled: Documents, other_client: Client, client: Client
+) -> None:
+    stale = other_client[filled.database.name][filled.name]
+    assert stale.count_documents({}) == 20
+    stale.database.unsharded.insert_one({"_id": 1})
+    client.admin.command("split", filled.full_name, middle={"key": 5})
+    client.admin.command("moveChunk", filled.full_name, find={"key": 5}, to=UPPER)
+
+    def read(session: ClientSession) -> Document | None:
+        assert stale.database.unsharded.find_one({}, session=session) is not None
+        return stale.find_one({"key": 6}, session=session)
+
+    with other_client.start_session() as session:
+        session.start_transaction()
+        with pytest.raises(OperationFailure) as raised:
+            read(session)
+        assert raised.value.has_error_label("TransientTransactionError")
+        session.abort_transaction()
+        assert session.with_transaction(read) is not None
