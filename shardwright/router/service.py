@@ -11,7 +11,10 @@ from shardwright.router.context.router_context import RouterContext
 from shardwright.router.dispatcher import Dispatcher
 from shardwright.router.mongos_registration import MongosRegistration
 from shardwright.router.processes.workers import end_with_supervisor
+from shardwright.router.replies.own_reply import framed_error
+from shardwright.router.replies.usual_reply import signed
 from shardwright.router.sessions.session_refresh import refresh_repeatedly
+from shardwright.wire.errors import CommandError
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.server import Server
 
@@ -75,6 +78,7 @@ class RouterService:
     def serving(self, server: Server) -> None:
         """Show the server's connections and the caches in the metrics."""
         context, metrics = self._context, self._context.metrics
+        server.frame_error = self._frame_error
         context.clients.begin(server)
         measure_connections(metrics, server, context.pools)
         config_servers = context.catalog.client.monitor
@@ -99,6 +103,10 @@ class RouterService:
             "StaleConfig and StaleDbVersion errors received from shards",
             lambda: routing.stale_config_errors,
         )
+
+    def _frame_error(self, request_id: int, error: CommandError) -> bytes:
+        context = self._context
+        return signed(framed_error(request_id, error, context.clock), context.signer)
 
     def begin_shutdown(self) -> None:
         """Notify clients waiting on hello, before their connections are closed."""

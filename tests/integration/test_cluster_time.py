@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import bson
 import pytest
 from bson.binary import Binary
 from bson.int64 import Int64
@@ -11,10 +12,12 @@ from bson.timestamp import Timestamp
 from shardwright.sharding.signing_keys import SigningKey
 from shardwright.sharding.time_signer import is_proven
 from shardwright.sharding.timestamps import pack_timestamp
+from shardwright.wire.message import op_msg
 from tests.integration.raw_client import RawClient, raw_client
 from tests.integration.sharded import SPLIT_AT, Document, Documents
 from tests.integration.waiting import eventually
 from tests.local_cluster import Client, RunningCluster
+from tests.wire.raw_connection import op_msg_frame
 
 LOW, HIGH = SPLIT_AT - 1, SPLIT_AT
 
@@ -95,6 +98,16 @@ def test_a_time_that_was_not_signed_is_refused(raw: RawClient) -> None:
         reply = raw.command({"ping": 1, "$clusterTime": made_up})
         assert (reply["ok"], reply["code"], reply["codeName"]) == (0, code, name)
         assert time_in(reply)["clusterTime"] < later(before)
+
+
+def test_errors_before_a_command_is_known_tell_the_time(raw: RawClient, keys: dict[int, SigningKey]) -> None:
+    ping = bson.encode({"ping": 1, "$db": "admin"})
+    two_bodies = op_msg(ping, request_id=1, sections=b"\0" + ping)
+    for frame in (two_bodies, op_msg_frame({"ping": 1, "$db": "a.b"}), op_msg_frame({"nonesuch": 1, "$db": "a"})):
+        raw.send(frame)
+        reply = raw.receive_reply()
+        assert reply["ok"] == 0
+        assert is_signed(reply, keys)
 
 
 def test_a_time_without_a_signature_changes_nothing(raw: RawClient, ranged: Documents, lower_mongod: Client) -> None:

@@ -121,6 +121,12 @@ def test_count(views: Database[Document], kind: str, count: dict[str, Any]) -> N
     assert "n" in assert_same(views, {"count": kind, **count})
 
 
+@pytest.mark.parametrize("kind", ["low", "even", "nested", "all", "joined"])
+@pytest.mark.parametrize("count", [{"limit": 0}, {"limit": 0, "skip": 1}, {"limit": 0.0}])
+def test_count_with_a_limit_of_zero(views: Database[Document], kind: str, count: dict[str, Any]) -> None:
+    assert assert_same(views, {"count": kind, **count})["code"] == 15958
+
+
 @pytest.mark.parametrize("kind", ["low", "joined"])
 @pytest.mark.parametrize("key", ["key", "list", "list.x", "list.0", "missing", "$key", ""])
 def test_distinct(views: Database[Document], kind: str, key: str) -> None:

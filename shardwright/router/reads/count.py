@@ -58,7 +58,9 @@ class CountArguments:
         """The command for each shard, made from the client's: skipped documents have to be counted there as well."""
         if not self.limit and not self.skip:
             return body
-        limit = encode_elements({"limit": bson.Int64(self.limit + self.skip)}) if self.limit else b""
+        if not self.limit:
+            return without(body, (b"skip",))  # a limit of 0 stays, which a view refuses
+        limit = encode_elements({"limit": bson.Int64(self.limit + self.skip)})
         return append(without(body, (b"limit", b"skip")), limit)
 
     def total(self, counts: list[int]) -> int:

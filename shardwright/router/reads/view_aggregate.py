@@ -53,6 +53,8 @@ _FIND_ONLY: Final = frozenset(
         *(b"awaitData", b"oplogReplay"),
     }
 )
+_LIMIT_NOT_POSITIVE: Final = 15958
+
 _COUNT_ONLY: Final = frozenset({b"count", b"query", b"limit", b"skip", b"fields"})
 _DISTINCT_ONLY: Final = frozenset({b"distinct", b"key", b"query"})
 
@@ -105,6 +107,8 @@ def _find(request: Request) -> bytes:
 
 def _count(request: Request) -> bytes:
     arguments = CountArguments.parse(request)
+    if b"limit" in request.fields and not arguments.limit:
+        raise CommandError(_LIMIT_NOT_POSITIVE, "the limit must be positive")
     stages = [
         *_match(arguments.query),
         *_skip_and_limit(arguments.skip, arguments.limit),

@@ -4,7 +4,8 @@ from typing import Any, TypeAlias
 
 from shardwright.sharding.clock import VectorClock, signed_cluster_time
 from shardwright.sharding.timestamps import unpack_timestamp
-from shardwright.wire.message import reply
+from shardwright.wire.errors import CommandError
+from shardwright.wire.message import reply, reply_document
 from shardwright.wire.rawbson import encode_elements, from_elements
 
 Reply: TypeAlias = bytes | dict[str, Any] | None
@@ -18,6 +19,17 @@ def gossip(clock: VectorClock) -> dict[str, Any]:
         return {}
     newest = unpack_timestamp(cluster_time)
     return {"$clusterTime": signed_cluster_time(newest), "operationTime": newest}
+
+
+def framed_error(request_id: int, error: CommandError, clock: VectorClock) -> bytes:
+    """The frame of an ``ok: 0`` reply.
+
+    Args:
+        request_id: of the answered request.
+        error: why it failed.
+        clock: the source of the times.
+    """
+    return reply_document(request_id, {**error.reply(), **gossip(clock)})
 
 
 def raw_reply(request_id: int, elements: bytes, clock: VectorClock) -> bytes:

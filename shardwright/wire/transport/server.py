@@ -6,7 +6,7 @@ detection of disconnected clients, and orderly shutdown. The handler implements 
 
 import errno
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
@@ -72,6 +72,8 @@ class Server:
 
     Attributes:
         protocol_errors: connections closed because of malformed input, such as a frame of an impossible length.
+        frame_error: makes the reply with an error that the handler did not answer, given the id of the request; a
+            daemon that adds fields to its replies replaces it.
     """
 
     def __init__(self, handler: Handler, *, connections_max: int = CONNECTIONS_MAX) -> None:
@@ -84,6 +86,7 @@ class Server:
         self.clients: set[ClientConnection] = set()
         self.connections_created = 0
         self.protocol_errors = 0
+        self.frame_error: Callable[[int, CommandError], bytes] = error_reply
         self._refusals = RefusalLog()
         self.is_draining = False
         self.is_interrupting = False
@@ -176,7 +179,7 @@ class Server:
                 )
                 await client.loop.run()
             if self.is_interrupting:
-                _answer_interrupted(client)
+                self._answer_interrupted(client)
         except RemoteProtocolError as error:
             self.protocol_errors += 1
             logger.warning(
@@ -215,7 +218,7 @@ class Server:
             try:
                 message = OpMsg(frame)
             except MalformedRequestError as error:
-                reply = _refused(frame, error)
+                reply = self._refused(frame, error)
             else:
                 client.is_answered_verbatim = not message.flags & CHECKSUM_PRESENT
                 reply = await self._answer_op_msg(client, message)
@@ -241,7 +244,7 @@ class Server:
         client.unanswered = client.interruption = None
         if request is None or error is None:
             return False  # it had been answered, perhaps in part; or nobody waits for an answer
-        await client.send(error_reply(request.message.request_id, error))
+        await client.send(self.frame_error(request.message.request_id, error))
         client.is_busy = client.is_interruptible = False
         return not (self.is_draining or client.is_finished)
 
@@ -252,7 +255,7 @@ class Server:
             try:
                 message = OpMsg(frame)
             except MalformedRequestError as error:
-                return _refused(frame, error)
+                return self._refused(frame, error)
             return await self._answer_op_msg(client, message)
         if opcode == OP_COMPRESSED:
             inner, compressor = await packing.decompress(frame)
@@ -273,9 +276,9 @@ class Server:
             client.unanswered = None if message.flags & MORE_TO_COME else request
             reply = await self._handler.handle(client, request)
         except CommandError as error:
-            reply = error_reply(message.request_id, error)
+            reply = self.frame_error(message.request_id, error)
         except MalformedRequestError as malformed:
-            reply = error_reply(message.request_id, malformed.error)
+            reply = self.frame_error(message.request_id, malformed.error)
         except (RemoteProtocolError, OSError):
             raise
         except Exception as error:
@@ -287,7 +290,7 @@ class Server:
             )
             internal = CommandError(ErrorCode.InternalError, f"{type(error).__name__}: {error}")
             client.is_finished = True
-            reply = error_reply(message.request_id, internal)
+            reply = self.frame_error(message.request_id, internal)
         if message.flags & MORE_TO_COME:
             return None
         if message.flags & CHECKSUM_PRESENT and reply is not None and not reply[16] & CHECKSUM_PRESENT:
@@ -309,24 +312,22 @@ class Server:
         reply = await self._answer_op_msg(client, message)
         return None if reply is None else legacy.op_reply(query.request_id, OpMsg(reply).body)
 
+    def _refused(self, frame: bytes, malformed: MalformedRequestError) -> bytes | None:
+        """The answer to an OP_MSG that is not a command; None if its sender expects none."""
+        flags = flags_of(frame)
+        if flags & MORE_TO_COME:
+            return None
+        reply = self.frame_error(Header(frame).request_id, malformed.error)
+        return with_checksum(reply) if flags & CHECKSUM_PRESENT else reply
 
-def _refused(frame: bytes, malformed: MalformedRequestError) -> bytes | None:
-    """The answer to an OP_MSG that is not a command; None if its sender expects none."""
-    flags = flags_of(frame)
-    if flags & MORE_TO_COME:
-        return None
-    reply = error_reply(Header(frame).request_id, malformed.error)
-    return with_checksum(reply) if flags & CHECKSUM_PRESENT else reply
-
-
-def _answer_interrupted(client: ClientConnection) -> None:
-    """Answer a client whose operation was interrupted at shutdown, as far as possible without waiting."""
-    request = client.unanswered
-    if request is None:
-        return
-    labels = (RETRYABLE_WRITE_ERROR,) if b"txnNumber" in request.fields else ()
-    error = CommandError(ErrorCode.InterruptedAtShutdown, "interrupted at shutdown", labels=labels)
-    client.stream.send_now(error_reply(request.message.request_id, error))
+    def _answer_interrupted(self, client: ClientConnection) -> None:
+        """Answer a client whose operation was interrupted at shutdown, as far as possible without waiting."""
+        request = client.unanswered
+        if request is None:
+            return
+        labels = (RETRYABLE_WRITE_ERROR,) if b"txnNumber" in request.fields else ()
+        error = CommandError(ErrorCode.InterruptedAtShutdown, "interrupted at shutdown", labels=labels)
+        client.stream.send_now(self.frame_error(request.message.request_id, error))
 
 
 def _close_all(listeners: Sequence[socket.socket]) -> None:
