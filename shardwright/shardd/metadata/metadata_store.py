@@ -25,6 +25,7 @@ from shardwright.sharding.catalog.cache import (
 )
 from shardwright.sharding.catalog.database_entry import DatabaseEntry
 from shardwright.sharding.chunks import ChunkPlacement
+from shardwright.sharding.clock import signed_cluster_time
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.wire.error_codes import ErrorCode
@@ -155,6 +156,8 @@ class MetadataStore:
         }
         if after is not None:
             command["readConcern"] = {"level": "local", "afterClusterTime": after}
+            # It is the primary's time. A secondary refuses to wait for a time that it has not yet heard of.
+            command["$clusterTime"] = signed_cluster_time(after)
         return await RawCursor(self._mongod.pool.exchange, _CONFIG, command).all_documents()
 
     async def _replace(self, collection: str, document: Mapping[str, Any]) -> None:
