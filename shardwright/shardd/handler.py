@@ -41,7 +41,9 @@ from shardwright.shardd.range_deleter.past_ownership import ownership_at, snapsh
 from shardwright.shardd.shard_server import ShardServer
 from shardwright.shardd.transactions.labels import ENDS
 from shardwright.shardd.transactions.statements import AUTOCOMMIT
-from shardwright.shardd.two_phase_commit.statement_fields import has_commit_fields, without_commit_fields
+from shardwright.shardd.two_phase_commit.server_status import SERVER_STATUS, with_commit_statistics
+from shardwright.shardd.two_phase_commit.statement_fields import expect_commit
+from shardwright.sharding.commit_protocol import COORDINATED_BY, COORDINATOR
 from shardwright.sharding.involved_namespaces import INVOLVED_NAMESPACES
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.routing_table import RoutingTable
@@ -51,6 +53,7 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.hello import HELLO_NAMES
 from shardwright.wire.logger import get_logger
 from shardwright.wire.message import reply_document
+from shardwright.wire.rawbson import without
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import response_body
 from shardwright.wire.transport.client_connection import ClientConnection
@@ -104,9 +107,10 @@ class ShardHandler(SidecarHandler):
         if command is not None:
             await in_own_task()
             return await run_command(command, self._shard.components, client, request)
-        if has_commit_fields(request):
-            request = without_commit_fields(request, self._shard.transaction_coordinators)
-            fields = request.fields
+        if COORDINATOR in fields:
+            expect_commit(request, self._shard.transaction_coordinators)
+        if COORDINATED_BY in fields:
+            request = request.with_body(without(request.body, {COORDINATED_BY}))
         if AUTOCOMMIT in fields:
             run = partial(self._run_in_transaction, client, upstream)
             return await self._shard.statements.run(upstream, request, run)
@@ -147,9 +151,12 @@ class ShardHandler(SidecarHandler):
         flags = request.message.flags
         if request.name == "getMore":
             return await self._get_more(upstream, request)
+        if request.name == SERVER_STATUS:
+            section = self._shard.transaction_coordinators.statistics.server_status()
+            return with_commit_statistics(await upstream.forward(request.message.frame, flags), section)
         if shows_queries(request):
             return without_filters(
-                await upstream.forward(with_daemon_operations(request, self._shard.migrations.progress), flags)
+                await upstream.forward(with_daemon_operations(request, self._shard.components.operations), flags)
             )
         try:
             return await upstream.pass_on(request.message.frame, flags)

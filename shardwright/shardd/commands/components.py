@@ -1,11 +1,13 @@
 """The components that the daemon's own commands use."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.ddl.coordinators.service import CoordinatorService
 from shardwright.shardd.migration.migrations import Migrations
 from shardwright.shardd.range_deleter.range_deletions import RangeDeletions
+from shardwright.shardd.two_phase_commit.coordinator_operation import coordinator_operation
 from shardwright.shardd.two_phase_commit.coordinators import TransactionCoordinators
 
 
@@ -18,3 +20,9 @@ class ShardComponents:
     migrations: Migrations
     coordinators: CoordinatorService
     transaction_coordinators: TransactionCoordinators
+
+    def operations(self) -> list[dict[str, Any]]:
+        """The daemon's own operations, of which its mongod does not know, as ``currentOp`` shows them."""
+        address = self.context.options.address
+        commits = [coordinator_operation(each, address) for each in self.transaction_coordinators.running]
+        return [*self.migrations.progress(), *commits]

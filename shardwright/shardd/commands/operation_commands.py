@@ -12,7 +12,7 @@ from shardwright.wire.request import Request
 @command("currentOp", admin_only=True, primary_only=False, needs_identity=False, is_interruptible=True)
 async def current_op(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """The operations that match the command's fields."""
-    operations = shard.migrations.progress()
+    operations = shard.operations()
     question = find_operations(request.document, [union_with(operations)] if operations else ())
     return {"inprog": found_operations(await shard.context.mongod.command("admin", question))}
 

@@ -24,7 +24,7 @@ def with_daemon_operations(request: Request, own: Callable[[], Sequence[dict[str
 
     Args:
         request: any request.
-        own: returns the daemon's operations that mongod does not know, which are migrations.
+        own: returns the daemon's operations that mongod does not know, such as migrations.
     """
     frame = request.message.frame
     if request.name != "aggregate" or request.db != _ADMIN or b"pipeline" not in request.fields:

@@ -1,5 +1,5 @@
 """Two-phase commit: this shard as the coordinator of transactions that wrote on several shards.
 
 Owns the coordinators, their documents in ``config.transaction_coordinators``, and recovering the outcome of a commit.
-May import `context` and `local_mongod`.
+May import `context`, `local_mongod` and `transactions`.
 """

@@ -90,9 +90,7 @@ class CommitState:
     def expire(self) -> None:
         """The time for votes is over: abort, unless all have voted."""
         if self.step is Step.WAITING_FOR_VOTES:
-            missing = ", ".join(shard for shard in self.participants if shard not in self.votes)
-            text = f"from shard {missing} :: caused by :: Transaction exceeded deadline"
-            self._decide(Abort(ErrorCode.NoSuchTransaction, text))
+            self._decide(Abort(ErrorCode.NoSuchTransaction, "Transaction exceeded deadline"))
 
     def decision_written(self) -> None:
         """The decision is durable, so participants may learn it."""

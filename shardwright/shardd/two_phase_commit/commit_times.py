@@ -18,10 +18,15 @@ class CommitTimes:
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        self.began = datetime.now(UTC).replace(tzinfo=None)
+        self.began = self.now()
         self._clock = clock
         self._began = clock()
         self._entered: dict[Step, float] = {}
+
+    @staticmethod
+    def now() -> datetime:
+        """The wall clock time."""
+        return datetime.now(UTC).replace(tzinfo=None)
 
     def enter(self, step: Step) -> None:
         """Record that a step begins, and the one before it ends."""

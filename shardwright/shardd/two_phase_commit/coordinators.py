@@ -63,14 +63,9 @@ class TransactionCoordinators:
         self._running.clear()
         self._unbegun.clear()
 
-    def expect(self, session: bytes, number: int) -> None:
-        """Expect to coordinate a transaction, because its first statement on this shard had ``coordinator: true``.
-
-        Args:
-            session: its session, as in a `TransactionId`.
-            number: its number in the session.
-        """
-        if self._unbegun.begin(session, number, self._lifetime_seconds):
+    def expect(self, identity: TransactionId) -> None:
+        """Expect to coordinate a transaction, because its first statement on this shard had ``coordinator: true``."""
+        if self._unbegun.begin(identity, self._lifetime_seconds):
             self.statistics.created += 1
 
     def has(self, identity: TransactionId) -> bool:

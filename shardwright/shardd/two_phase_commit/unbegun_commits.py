@@ -23,19 +23,20 @@ class UnbegunCommits:
         """Number of transactions, including some whose lifetime is over."""
         return len(self._by_session)
 
-    def begin(self, session: bytes, number: int, lifetime_seconds: float) -> bool:
+    def begin(self, identity: TransactionId, lifetime_seconds: float) -> bool:
         """Enter a transaction, in place of an older one of its session.
 
         Returns:
             Whether it is a new one, rather than one that starts again after an error of its first statement.
         """
         self._discard_expired()
+        session = identity.session
         known = self._by_session.get(session)
-        if known is not None and known[0] >= number:
+        if known is not None and known[0] >= identity.number:
             return False
         # Entries are in the order of their deadlines, as far as the lifetime stays the same.
         self._by_session.pop(session, None)
-        self._by_session[session] = number, self._clock() + lifetime_seconds
+        self._by_session[session] = identity.number, self._clock() + lifetime_seconds
         return True
 
     def take(self, identity: TransactionId) -> float | None:

@@ -33,8 +33,8 @@ class HandMadeTransaction:
     """
 
     def __init__(self, cluster: MiniCluster, db: str, *, lsid: dict[str, Any] | None = None, number: int = 1) -> None:
-        self._cluster = cluster
-        self._db = db
+        self.cluster = cluster
+        self.db = db
         self.lsid = lsid or {"id": Binary.from_uuid(uuid4())}
         self.fields: dict[str, Any] = {"lsid": self.lsid, "txnNumber": Int64(number), "autocommit": False}
         self.value = next(_values)
@@ -50,7 +50,7 @@ class HandMadeTransaction:
         self, shard: str, command: dict[str, Any], *, db: str = "admin", member: int = 0, wait: bool = True
     ) -> dict[str, Any]:
         """Run one of its commands on a member of a shard; returns the reply without gossiped times."""
-        connection = RawClient(self._cluster.shards[shard].members[member].address)
+        connection = RawClient(self.cluster.shards[shard].members[member].address)
         self._connections.append(connection)
         connection.send_command({**command, **self.fields}, db=db)
         return without_gossip(connection.receive_reply()) if wait else {}
@@ -64,7 +64,7 @@ class HandMadeTransaction:
                 insert |= {"startTransaction": True, "readConcern": {"level": "local"}}
             if shard == self.participants[0]:
                 insert["coordinator"] = True
-            reply = self.send(shard, insert, db=self._db, member=member)
+            reply = self.send(shard, insert, db=self.db, member=member)
             assert reply == {"n": 1, "ok": 1.0}, reply
 
     def commit_command(self, participants: Iterable[str] | None = None) -> dict[str, Any]:
@@ -79,18 +79,18 @@ class HandMadeTransaction:
     @contextmanager
     def committing(self, participants: Iterable[str] | None = None, *, member: int = 0) -> Iterator[RawClient]:
         """Have its coordinator commit it during the block; the reply is to be received from what is yielded."""
-        connection = RawClient(self._cluster.shards[self.participants[0]].members[member].address)
+        connection = RawClient(self.cluster.shards[self.participants[0]].members[member].address)
         self._connections.append(connection)
         connection.send_command({**self.commit_command(participants), **self.fields}, db="admin")
         yield connection
 
     def is_visible(self, shard: str, member: int = 0) -> bool:
         """Whether a shard has its document, once it is decided there."""
-        with self._cluster.shards[shard].members[member].mongod_client() as mongod:
+        with self.cluster.shards[shard].members[member].mongod_client() as mongod:
             # A local read after the prepare waits for its end.
             concern = {"level": "linearizable"}
             find = {"find": COLLECTION, "filter": {"value": self.value}, "readConcern": concern, "maxTimeMS": 60_000}
-            return bool(mongod[self._db].command(find)["cursor"]["firstBatch"])
+            return bool(mongod[self.db].command(find)["cursor"]["firstBatch"])
 
 
 def without_gossip(reply: dict[str, Any]) -> dict[str, Any]:
