@@ -130,7 +130,12 @@ ROOMS: Final[dict[str, dict[str, set[str]]]] = {
         "discovery": {"wire"},
         "transport": {"discovery", "rawbson", "wire"},
     },
-    "sharding": {"sharding": set(), "catalog": {"sharding"}, "targeting": {"sharding"}},
+    "sharding": {
+        "sharding": set(),
+        "balancing": {"sharding"},
+        "catalog": {"sharding"},
+        "targeting": {"sharding"},
+    },
     "daemon": {"daemon": set(), "sidecar": {"daemon"}},
     "mongosh_compat": {"mongosh_compat": set(), "jstests": {"mongosh_compat"}},
 }

@@ -1,0 +1,85 @@
+"""What the policy knows about the cluster: its shards, and its collections with their sizes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from shardwright.sharding.balancing.zones import NO_ZONE, ZoneMap
+from shardwright.sharding.namespace import Namespace
+
+
+class ForceJumbo(Enum):
+    """What a shard does about a chunk that is larger than the limit; the values are those of ``forceJumbo``."""
+
+    NO = 0
+    BALANCER = 2
+
+
+class Policy(Enum):
+    """What the balancer evens out."""
+
+    DATA_SIZE = "dataSize"
+    CHUNK_COUNT = "chunkCount"
+
+
+@dataclass(frozen=True, slots=True)
+class ShardState:
+    """A shard.
+
+    Attributes:
+        id: its name.
+        zones: those that it belongs to.
+        is_draining: it is being removed.
+        is_available: its statistics could be read in this round; without them, nothing is moved from or to it.
+    """
+
+    id: str
+    zones: frozenset[str] = frozenset()
+    is_draining: bool = False
+    is_available: bool = True
+
+    def may_own(self, zone: str) -> bool:
+        """Whether chunks of a zone, or of `NO_ZONE`, may stay on it."""
+        return zone == NO_ZONE or zone in self.zones
+
+    def may_receive(self, zone: str) -> bool:
+        """Whether chunks of a zone, or of `NO_ZONE`, may be moved to it."""
+        return self.is_available and not self.is_draining and self.may_own(zone)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionState:
+    """A sharded collection.
+
+    Attributes:
+        namespace: its name.
+        zones: the zones of its keys.
+        sizes: bytes of its documents on each shard, without orphans; a shard that is missing has none.
+        chunk_bytes_max: the size above which a chunk is too large; also what one move of data amounts to.
+        why_skipped: why the balancer must leave it alone; empty if it may balance it.
+    """
+
+    namespace: Namespace
+    zones: ZoneMap
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    chunk_bytes_max: int = 128 << 20
+    why_skipped: str = ""
+
+    def size_on(self, shard: str) -> int:
+        """The bytes of its documents on a shard."""
+        return self.sizes.get(shard, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """Everything that a round decides upon.
+
+    Attributes:
+        shards: all shards, in the order of their names.
+        policy: what is evened out.
+        force_jumbo: ``attemptToBalanceJumboChunks``: whether whole chunks are moved even if they are too large.
+    """
+
+    shards: tuple[ShardState, ...]
+    policy: Policy = Policy.DATA_SIZE
+    force_jumbo: ForceJumbo = ForceJumbo.NO

@@ -1,0 +1,114 @@
+"""The policy's decisions, each with its rule, the numbers that it was made upon, and what was left alone and why."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from shardwright.sharding.balancing.cluster_state import ForceJumbo
+from shardwright.sharding.balancing.questions import Candidate
+from shardwright.sharding.namespace import Namespace
+from shardwright.wire.rawbson import raw_document
+
+
+class Rule(Enum):
+    """Why a chunk is split or moved; the values of moves are those in MongoDB's ``balancerCollectionStatus``."""
+
+    ZONE_BOUNDARY = "zoneBoundary"
+    DRAINING = "draining"
+    ZONE_VIOLATION = "zoneViolation"
+    IMBALANCE = "chunksImbalance"
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Split a chunk that contains bounds of zones."""
+
+    namespace: Namespace
+    chunk: Candidate
+    points: tuple[bytes, ...]
+
+    def to_document(self) -> dict[str, Any]:
+        """The decision as commands and the log show it."""
+        return {
+            "action": "split",
+            "ns": str(self.namespace),
+            "shard": self.chunk.shard,
+            **self.chunk.range.to_document(),
+            "splitKeys": [raw_document(point) for point in self.points],
+            "rule": Rule.ZONE_BOUNDARY.value,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Move a chunk, or, to even out data sizes, as much of its beginning as makes up one chunk.
+
+    Attributes:
+        namespace: the collection.
+        chunk: the chunk, with the shard that it is on.
+        recipient: where to.
+        rule: why.
+        is_whole: whether the whole chunk moves.
+        force_jumbo: what happens if it is too large.
+        zone: of its keys; empty if none.
+        numbers: what the rule compared.
+    """
+
+    namespace: Namespace
+    chunk: Candidate
+    recipient: str
+    rule: Rule
+    is_whole: bool
+    force_jumbo: ForceJumbo = ForceJumbo.NO
+    zone: str = ""
+    numbers: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def donor(self) -> str:
+        """The shard that the chunk is on."""
+        return self.chunk.shard
+
+    def to_document(self) -> dict[str, Any]:
+        """The decision as commands and the log show it."""
+        bounds = self.chunk.range.to_document()
+        return {
+            "action": "moveChunk" if self.is_whole else "moveRange",
+            "ns": str(self.namespace),
+            "from": self.donor,
+            "to": self.recipient,
+            **(bounds if self.is_whole else {"min": bounds["min"]}),
+            "rule": self.rule.value,
+            **({"zone": self.zone} if self.zone else {}),
+            **self.numbers,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Something that a rule would have done, had there not been a reason against it."""
+
+    namespace: Namespace
+    reason: str
+    rule: Rule | None = None
+    shard: str = ""
+    zone: str = ""
+
+    def to_document(self) -> dict[str, Any]:
+        """As commands and the log show it."""
+        return {
+            "ns": str(self.namespace),
+            **({"rule": self.rule.value} if self.rule is not None else {}),
+            **({"shard": self.shard} if self.shard else {}),
+            **({"zone": self.zone} if self.zone else {}),
+            "reason": self.reason,
+        }
+
+
+@dataclass(slots=True)
+class Decisions:
+    """The result of a rule, a collection or a whole round, in the order in which the decisions were made."""
+
+    splits: list[Split] = field(default_factory=list)
+    moves: list[Move] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)

@@ -1,0 +1,137 @@
+"""Moves that even out the data of a collection, or the number of its chunks."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from shardwright.sharding.balancing.choice import ShardChoice
+from shardwright.sharding.balancing.cluster_state import ClusterState, CollectionState, ShardState
+from shardwright.sharding.balancing.decisions import Decisions, Move, Rule, Skipped
+from shardwright.sharding.balancing.questions import Asking, ChunkCounts, FirstChunk, ask_counts, ask_first_chunk
+from shardwright.sharding.balancing.zones import NO_ZONE
+
+THRESHOLD_CHUNKS: Final = 3
+"""Data is moved between two shards if their sizes differ by at least this many times the chunk size."""
+
+
+def even_out_data(collection: CollectionState, choice: ShardChoice, decisions: Decisions) -> Asking[None]:
+    """Move data from the shard that has the most to the shard that has the least, for each zone and for no zone.
+
+    The load of a shard is the size of the whole collection on it, also within a zone, as in MongoDB. Two rules are
+    ours. If the shard with the most data has no chunks in a zone, the next one is tried, where MongoDB gives up. And
+    except between those two extremes, a move must not take a shard past the mean: MongoDB fills shards of medium load
+    with what it has to move again later.
+    """
+    for zone in (*collection.zones.zones, NO_ZONE):
+        while not choice.is_over and (yield from _move_data(collection, zone, choice, decisions)):
+            pass
+
+
+def _move_data(collection: CollectionState, zone: str, choice: ShardChoice, decisions: Decisions) -> Asking[bool]:
+    step, threshold = collection.chunk_bytes_max, THRESHOLD_CHUNKS * collection.chunk_bytes_max
+    within, recipient = collection.zones.ranges(frozenset({zone})), choice.least_loaded(zone, collection.sizes)
+    if recipient is None or within == ():
+        return False
+    to_size = collection.size_on(recipient.id)
+    limits = _Extremes.of(collection, [each for each in choice.shards if each.may_receive(zone)])
+    for donor in choice.most_loaded_first(collection.sizes):
+        from_size = collection.size_on(donor.id)
+        if from_size - to_size < threshold:
+            return False
+        if not limits.allow(from_size, to_size, step):
+            reason = f"the move to {recipient.id} would take a shard past the mean of {limits.mean} bytes"
+            decisions.skipped.append(Skipped(collection.namespace, reason, Rule.IMBALANCE, donor.id, zone))
+            return False
+        chunk = yield from ask_first_chunk(FirstChunk(collection.namespace, donor.id, within))
+        if chunk is not None:
+            numbers = {"donorBytes": from_size, "recipientBytes": to_size, "thresholdBytes": threshold}
+            decisions.moves.append(
+                Move(
+                    collection.namespace,
+                    chunk,
+                    recipient.id,
+                    Rule.IMBALANCE,
+                    is_whole=False,
+                    zone=zone,
+                    numbers=numbers,
+                )
+            )
+            choice.take(donor.id, recipient.id)
+            return True
+        reason = "the shard has more data than others, but no chunk of this zone that can be moved"
+        decisions.skipped.append(Skipped(collection.namespace, reason, Rule.IMBALANCE, donor.id, zone))
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Extremes:
+    """The sizes of a collection on the shards that may have a zone."""
+
+    least: int
+    most: int
+    mean: int
+
+    @classmethod
+    def of(cls, collection: CollectionState, shards: Sequence[ShardState]) -> "_Extremes":
+        sizes = [collection.size_on(shard.id) for shard in shards]
+        return cls(min(sizes), max(sizes), sum(sizes) // len(sizes))
+
+    def allow(self, from_size: int, to_size: int, step: int) -> bool:
+        """Whether the sizes are the extremes, or both stay on their side of the mean."""
+        is_extreme = from_size >= self.most and to_size <= self.least
+        return is_extreme or (from_size - step >= self.mean and to_size + step <= self.mean)
+
+
+def even_out_counts(
+    collection: CollectionState, cluster: ClusterState, choice: ShardChoice, decisions: Decisions
+) -> Asking[None]:
+    """Move chunks from shards that have more than the ideal number to those that have fewer, as MongoDB before 6.0."""
+    for zone in (*collection.zones.zones, NO_ZONE):
+        owners = sum(1 for shard in cluster.shards if not shard.is_draining and shard.may_own(zone))
+        if not owners or choice.is_over:
+            continue
+        within = collection.zones.ranges(frozenset({zone}))
+        if within == ():
+            continue
+        counts = yield from ask_counts(ChunkCounts(collection.namespace, within))
+        ideal = ideal_count(sum(counts.values()), owners)
+        for donor, recipient in _uneven_pairs(zone, counts, ideal, choice):
+            chunk = yield from ask_first_chunk(FirstChunk(collection.namespace, donor.id, within))
+            if chunk is None:
+                reason = "the shard has more chunks than others, but none that can be moved"
+                decisions.skipped.append(Skipped(collection.namespace, reason, Rule.IMBALANCE, donor.id, zone))
+                break
+            numbers = {
+                "donorChunks": counts.get(donor.id, 0),
+                "recipientChunks": counts.get(recipient.id, 0),
+                "idealChunks": ideal,
+            }
+            decisions.moves.append(
+                Move(
+                    collection.namespace,
+                    chunk,
+                    recipient.id,
+                    Rule.IMBALANCE,
+                    is_whole=True,
+                    force_jumbo=cluster.force_jumbo,
+                    zone=zone,
+                    numbers=numbers,
+                )
+            )
+            choice.take(donor.id, recipient.id)
+
+
+def ideal_count(chunks: int, shards: int) -> int:
+    """The ideal number of chunks on each shard, rounded to the nearest integer, halves up."""
+    return (2 * chunks + shards) // (2 * shards)
+
+
+def _uneven_pairs(
+    zone: str, counts: Mapping[str, int], ideal: int, choice: ShardChoice
+) -> Iterator[tuple[ShardState, ShardState]]:
+    while not choice.is_over:
+        recipient = choice.least_loaded(zone, counts)
+        donor = choice.most_loaded_first(counts)[0]
+        if recipient is None or not counts.get(donor.id, 0) > ideal > counts.get(recipient.id, 0):
+            return
+        yield donor, recipient

@@ -1,0 +1,92 @@
+"""Moves that have to be made however even the data is: from draining shards, and out of zones' way."""
+
+from collections.abc import Mapping
+
+from shardwright.sharding.balancing.choice import ShardChoice
+from shardwright.sharding.balancing.cluster_state import ClusterState, CollectionState, ForceJumbo, ShardState
+from shardwright.sharding.balancing.decisions import Decisions, Move, Rule, Skipped
+from shardwright.sharding.balancing.questions import Asking, FirstChunk, ask_first_chunk
+from shardwright.sharding.balancing.zones import NO_ZONE
+
+
+def empty_draining_shards(
+    collection: CollectionState, loads: Mapping[str, int], choice: ShardChoice, decisions: Decisions
+) -> Asking[None]:
+    """From each draining shard, move the first chunk for whose zone there is a recipient, however large it is."""
+    zones = frozenset(collection.zones.zones) | {NO_ZONE}
+    for shard in [each for each in choice.free() if each.is_draining]:
+        yield from _move_away(collection, shard, zones, Rule.DRAINING, ForceJumbo.BALANCER, loads, choice, decisions)
+
+
+def move_into_zones(
+    collection: CollectionState,
+    cluster: ClusterState,
+    loads: Mapping[str, int],
+    choice: ShardChoice,
+    decisions: Decisions,
+) -> Asking[None]:
+    """From each shard, move the first chunk of a zone that the shard does not belong to."""
+    if not collection.zones.has_zones:
+        return
+    force = cluster.force_jumbo
+    for shard in [each for each in choice.free() if not each.is_draining]:
+        strange = frozenset(zone for zone in collection.zones.zones if not shard.may_own(zone))
+        yield from _move_away(collection, shard, strange, Rule.ZONE_VIOLATION, force, loads, choice, decisions)
+
+
+def _move_away(
+    collection: CollectionState,
+    shard: ShardState,
+    zones: frozenset[str],
+    rule: Rule,
+    force: ForceJumbo,
+    loads: Mapping[str, int],
+    choice: ShardChoice,
+    decisions: Decisions,
+) -> Asking[None]:
+    """Move the first chunk of some zones away from a shard that may no longer have it."""
+    receivable = frozenset(zone for zone in zones if choice.least_loaded(zone, loads) is not None)
+    within = collection.zones.ranges(receivable) if receivable else ()
+    chunk = yield from ask_first_chunk(FirstChunk(collection.namespace, shard.id, within))
+    if chunk is not None:
+        zone = collection.zones.zone_of(chunk.range.min_key)
+        recipient = choice.least_loaded(zone, loads)
+        assert recipient is not None
+        numbers = {"donorLoad": loads.get(shard.id, 0), "recipientLoad": loads.get(recipient.id, 0)}
+        decisions.moves.append(
+            Move(
+                collection.namespace,
+                chunk,
+                recipient.id,
+                rule,
+                is_whole=True,
+                force_jumbo=force,
+                zone=zone,
+                numbers=numbers,
+            )
+        )
+        choice.take(shard.id, recipient.id)
+        return
+    yield from _explain_what_stays(collection, shard, zones, receivable, rule, decisions)
+
+
+def _explain_what_stays(
+    collection: CollectionState,
+    shard: ShardState,
+    zones: frozenset[str],
+    receivable: frozenset[str],
+    rule: Rule,
+    decisions: Decisions,
+) -> Asking[None]:
+    def skip(reason: str, zone: str = "") -> None:
+        decisions.skipped.append(Skipped(collection.namespace, reason, rule, shard.id, zone))
+
+    if receivable:
+        within = collection.zones.ranges(receivable)
+        stuck = yield from ask_first_chunk(FirstChunk(collection.namespace, shard.id, within, is_movable=False))
+        if stuck is not None:
+            skip("the remaining chunks are jumbo, or their last move has failed and is not due to be repeated yet")
+    for zone in sorted(zones - receivable):
+        within = collection.zones.ranges(frozenset({zone}))
+        if (yield from ask_first_chunk(FirstChunk(collection.namespace, shard.id, within))) is not None:
+            skip("no shard that may receive chunks of this zone is free in this round", zone)

@@ -1,0 +1,85 @@
+"""The balancer's rules in their order: split at the bounds of zones, drain, correct zones, even out."""
+
+from collections.abc import Iterable, Mapping
+
+from shardwright.sharding.balancing.choice import ShardChoice
+from shardwright.sharding.balancing.cluster_state import ClusterState, CollectionState, Policy
+from shardwright.sharding.balancing.decisions import Decisions, Rule, Skipped, Split
+from shardwright.sharding.balancing.evening_out import even_out_counts, even_out_data
+from shardwright.sharding.balancing.obligatory import empty_draining_shards, move_into_zones
+from shardwright.sharding.balancing.questions import Asking, ChunkCounts, ChunksAcross, ask_counts
+
+
+def choose_splits(collections: Iterable[CollectionState]) -> Asking[Decisions]:
+    """The chunks to split, because the bounds of zones lie in their interior.
+
+    A collection with such a chunk gets no moves until it is split, because the chunk belongs to no one zone.
+    """
+    decisions = Decisions()
+    for collection in collections:
+        if not collection.why_skipped:
+            decisions.splits += yield from _splits(collection)
+    return decisions
+
+
+def _splits(collection: CollectionState) -> Asking[list[Split]]:
+    if not collection.zones.has_zones:
+        return []
+    answer = yield ChunksAcross(collection.namespace, collection.zones)
+    return [Split(collection.namespace, chunk, collection.zones.bounds_inside(chunk.range)) for chunk in answer.chunks]
+
+
+def choose_moves(cluster: ClusterState, collections: Iterable[CollectionState]) -> Asking[Decisions]:
+    """The moves of one round, in which each shard takes part in at most one.
+
+    Args:
+        cluster: shards and settings.
+        collections: the collections in the order in which they get their turn. Chunks of those that may be balanced do
+            not contain bounds of zones in their interior.
+    """
+    decisions, choice = Decisions(), ShardChoice(cluster)
+    for shard in cluster.shards:
+        if not shard.is_available:
+            # Nothing else is known of it, so that it is in nobody's way.
+            choice.take(shard.id)
+    for collection in collections:
+        if collection.why_skipped:
+            decisions.skipped.append(Skipped(collection.namespace, collection.why_skipped))
+        elif choice.is_over:
+            decisions.skipped.append(Skipped(collection.namespace, "all shards have got their move of this round"))
+        else:
+            yield from _choose_for(collection, cluster, choice, decisions)
+    return decisions
+
+
+def _choose_for(
+    collection: CollectionState, cluster: ClusterState, choice: ShardChoice, decisions: Decisions
+) -> Asking[None]:
+    loads = yield from _loads(collection, cluster, choice)
+    yield from empty_draining_shards(collection, loads, choice, decisions)
+    yield from move_into_zones(collection, cluster, loads, choice, decisions)
+    if cluster.policy is Policy.DATA_SIZE:
+        yield from even_out_data(collection, choice, decisions)
+    else:
+        yield from even_out_counts(collection, cluster, choice, decisions)
+
+
+def _loads(collection: CollectionState, cluster: ClusterState, choice: ShardChoice) -> Asking[Mapping[str, int]]:
+    """By what recipients of obligatory moves are compared."""
+    if cluster.policy is Policy.DATA_SIZE:
+        return collection.sizes
+    is_needed = collection.zones.has_zones or any(shard.is_draining for shard in choice.shards)
+    return (yield from ask_counts(ChunkCounts(collection.namespace, None))) if is_needed else {}
+
+
+def first_violation(cluster: ClusterState, collection: CollectionState) -> Asking[Rule | None]:
+    """The first rule that the placement of a collection does not satisfy; None if there is nothing to do.
+
+    As in MongoDB's ``balancerCollectionStatus``, a chunk that is to be split at a zone's bound violates its zone, and
+    it does not matter whether the collection may be balanced.
+    """
+    if (yield from _splits(collection)):
+        return Rule.ZONE_VIOLATION
+    decisions = Decisions()
+    yield from _choose_for(collection, cluster, ShardChoice(cluster), decisions)
+    return decisions.moves[0].rule if decisions.moves else None
