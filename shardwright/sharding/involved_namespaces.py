@@ -161,11 +161,12 @@ def _where(stage: bytes, document: bytes, specification: Span, db: str) -> _Wher
 
 
 def _db_and_collection(document: bytes, fields: Mapping[bytes, Span], db: str) -> _Where | None:
-    """What ``{db, coll}`` names."""
+    """What ``{db, coll}`` names; no database and the empty one mean the same."""
     named, collection = fields.get(b"db"), fields.get(b"coll")
     if collection is None or collection[0] != STRING:
         return None
-    return (_text(document, named) if named is not None and named[0] == STRING else db), _text(document, collection)
+    given = _text(document, named) if named is not None and named[0] == STRING else ""
+    return given or db, _text(document, collection)
 
 
 def _text(document: bytes, span: Span) -> str:

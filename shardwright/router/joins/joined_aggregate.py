@@ -11,6 +11,7 @@ from shardwright.router.joins.environment import AggregateRunner, JoinEnvironmen
 from shardwright.router.joins.stages import run_stages
 from shardwright.router.joins.stream_cursor import StreamCursor
 from shardwright.router.joins.written_results import write_results
+from shardwright.router.operations.checked_pipeline import EXECUTING
 from shardwright.router.operations.collation import effective_collation
 from shardwright.router.operations.cursor_opening import answer_first_batch
 from shardwright.router.operations.operation import Operation
@@ -70,7 +71,12 @@ async def answer_joined(
     if writing is not None:
         return await write_results(environment, stream, writing, cursor_namespace)
     cursor = StreamCursor(operation.context.clock, cursor_namespace, stream)
-    return await answer_first_batch(operation, cursor, size)
+    try:
+        return await answer_first_batch(operation, cursor, size)
+    except CommandError as error:
+        if not error.message.startswith(EXECUTING):
+            error.message = EXECUTING + error.message
+        raise
 
 
 async def _effective_collation(operation: Operation) -> Mapping[str, Any]:

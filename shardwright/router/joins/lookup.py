@@ -20,7 +20,7 @@ class Lookup:
     """What a ``$lookup`` is to do.
 
     Attributes:
-        collection: the other collection; None if the pipeline begins with ``$documents``.
+        collection: the other collection; None if the pipeline begins with ``$documents``, whatever is named beside it.
         local_field: path of the compared field of the documents, None without an equality.
         foreign_field: likewise of the other collection's.
         variables: the expressions of ``let``, as type and raw value by name.
@@ -68,7 +68,8 @@ class Lookup:
                 name: (span[0], specification[span[2] : span[3]]) for name, span in index(specification, let[2]).items()
             }
         )
-        return cls(_string(specification, fields, b"from"), local, foreign, variables, stages, into)
+        collection = None if begins_with_documents(stages) else _string(specification, fields, b"from")
+        return cls(collection, local, foreign, variables, stages, into)
 
     @property
     def equality(self) -> tuple[str, str] | None:
@@ -94,6 +95,11 @@ class Lookup:
     def is_correlated(self) -> bool:
         """Whether the pipeline may use a variable of ``let``; wrong only in saying yes."""
         return any(b"$$" + name in each for name in self.variables for each in self.stages)
+
+
+def begins_with_documents(stages: tuple[bytes, ...]) -> bool:
+    """Whether a nested pipeline, whose stages are raw, reads no collection."""
+    return bool(stages) and next(iter(index(stages[0])), None) == b"$documents"
 
 
 def check_writes_nothing(stages: tuple[bytes, ...], where: str, code: int) -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from shardwright.router.joins.lookup import check_writes_nothing
+from shardwright.router.joins.lookup import begins_with_documents, check_writes_nothing
 from shardwright.router.reads.pipeline import Stage
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -17,7 +17,7 @@ class UnionWith:
     """What a ``$unionWith`` is to add.
 
     Attributes:
-        collection: the other collection; None if the pipeline begins with ``$documents``.
+        collection: the other collection; None if the pipeline begins with ``$documents``, whatever is named beside it.
         stages: the raw stages of the pipeline.
     """
 
@@ -46,4 +46,6 @@ class UnionWith:
             raise CommandError(ErrorCode.TypeMismatch, "$unionWith needs a string 'coll' and an array 'pipeline'")
         stages = () if pipeline is None else tuple(array_documents(stage.raw, pipeline))
         check_writes_nothing(stages, "a $unionWith", _NOT_IN_UNION)
-        return cls(None if collection is None else str(decode_value(stage.raw, collection)), stages)
+        if collection is None or begins_with_documents(stages):
+            return cls(None, stages)
+        return cls(str(decode_value(stage.raw, collection)), stages)

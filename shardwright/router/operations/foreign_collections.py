@@ -18,6 +18,9 @@ from shardwright.wire.read_preference import ReadPreference
 OUT_TO_SHARDED: Final = 28769
 """MongoDB's number for an ``$out`` whose target is sharded."""
 
+_LOCAL: Final = "local"
+"""The database that every mongod has for itself; it refuses to write there."""
+
 
 @dataclass(frozen=True, slots=True)
 class ForeignCollections:
@@ -76,8 +79,9 @@ async def foreign_collections(
     is_checked_by_shard = await operation.context.shards.understands(shard, INVOLVED_NAMESPACES.decode(), preference)
     found: list[CollectionRouting] = []
     for namespace, is_written in named.items():
-        if is_written and create_databases:
-            await routing_cache.database(namespace.partition(".")[0], create=True, primary=shard)
+        db = namespace.partition(".")[0]
+        if is_written and create_databases and db != _LOCAL:
+            await routing_cache.database(db, create=True, primary=shard)
         routing = await routing_cache.find(namespace)
         if routing is None:
             continue  # there is nothing to read

@@ -6,13 +6,14 @@ from typing import Any, Final
 
 from shardwright.router.cursors.get_more import GetMore
 from shardwright.router.cursors.session import CursorOwner
+from shardwright.router.operations.checked_pipeline import EXECUTING, check_pipeline
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.pipeline_locations import locate
 from shardwright.router.operations.write_execution import execute
 from shardwright.router.pipelines.merge_stage import MergeStage
 from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.reads.aggregate import with_stages
-from shardwright.router.reads.pipeline import Pipeline, Stage
+from shardwright.router.reads.pipeline import Pipeline
 from shardwright.router.reads.view_aggregate import with_body
 from shardwright.router.replies.cursor_reply import NEXT_BATCH, empty_cursor, first_batch
 from shardwright.router.replies.own_reply import Reply
@@ -37,7 +38,6 @@ _NO_UNIQUE_INDEX_HERE: Final = 51183
 """MongoDB's numbers for ``on`` without a unique index: in a sharded collection, and in a mongod's own."""
 
 _NO_MATCH: Final = 13113
-_EXECUTING: Final = "PlanExecutor error during aggregation :: caused by :: "
 _CONTEXTS: Final[Mapping[int, str]] = {
     ErrorCode.DuplicateKey: "$merge failed due to a DuplicateKey error :: caused by :: ",
     ErrorCode.ImmutableField: (
@@ -89,7 +89,7 @@ async def merge_into(
     """
     assert target.table is not None
     stage = pipeline.stages[-1]
-    await _check(operation, stage, target)
+    await _check(operation, target)
     shard_key = [field.name.decode() for field in target.table.collection.key_pattern.fields]
     merge = MergeStage.of(stage, operation.request.db, shard_key)
     reading = _reading(operation, pipeline, merge)
@@ -98,23 +98,14 @@ async def merge_into(
     return empty_cursor(cursor_namespace)
 
 
-async def _check(operation: Operation, stage: Stage, target: CollectionRouting) -> None:
-    """Have a shard check the specification and that there is a unique index: it does so to explain the stage.
+async def _check(operation: Operation, target: CollectionRouting) -> None:
+    """Have a shard check the pipeline and that there is a unique index for the ``$merge``.
 
     Raises:
-        CommandError: the specification is wrong; 51190, there is no unique index on the fields.
+        CommandError: the pipeline is wrong; 51190, there is no unique index on the fields.
     """
-    assert target.table is not None
-    shard = min(target.shards)
-    command: dict[str, Any] = {
-        "aggregate": 1,
-        "pipeline": [{"$documents": []}, decode_document(stage.raw)],
-        "explain": True,
-    }
-    if b"let" in operation.request.fields:
-        command["let"] = operation.request.get(b"let")
     try:
-        await operation.context.sender.command(shard, operation.request.db, command, may_repeat=True)
+        await check_pipeline(operation, min(target.shards))
     except CommandError as error:
         if error.code != _NO_UNIQUE_INDEX_HERE:
             raise
@@ -179,7 +170,7 @@ async def _write(operation: Operation, merge: MergeStage, results: Sequence[byte
         if results:
             await _write_some(operation, merge, results)
     except CommandError as error:
-        error.message = _EXECUTING + error.message
+        error.message = EXECUTING + error.message
         raise
 
 

@@ -69,7 +69,7 @@ class MergeStage:
         given: Any = stage.specification
         specification: dict[str, Any] = given if isinstance(given, dict) else {"into": given}
         into = specification["into"]
-        target = Namespace(into.get("db", db), into["coll"]) if isinstance(into, dict) else Namespace(db, into)
+        target = Namespace(into.get("db") or db, into["coll"]) if isinstance(into, dict) else Namespace(db, into)
         on = specification.get("on", tuple(dict.fromkeys(("_id", *shard_key))))
         matched = specification.get("whenMatched", "merge")
         fields = index(stage.raw, stage.span[2]) if stage.span[0] == OBJECT else {}

@@ -7,7 +7,7 @@ from typing import Any, Final
 from shardwright.sharding.involved_namespaces import involved_namespaces, may_involve_others
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.field_errors import missing_field, wrong_type
+from shardwright.wire.field_errors import missing_field
 from shardwright.wire.rawbson import ARRAY, EMPTY_DOCUMENT, OBJECT, Span, array_of_documents, decode_value, spans
 from shardwright.wire.request import Request
 
@@ -99,7 +99,7 @@ class Pipeline:
 
 
 def _stages(body: bytes, pipeline: Span) -> Iterator[Stage]:
-    for name, (kind, _, start, end) in spans(body, pipeline[2]):
+    for _, (kind, _, start, end) in spans(body, pipeline[2]):
         if kind != OBJECT:
-            raise wrong_type(f"aggregate.pipeline.{name.decode(errors='replace')}", kind, "object")
+            raise CommandError(ErrorCode.TypeMismatch, "Each element of the 'pipeline' array must be an object")
         yield Stage.parse(body[start:end])

@@ -1,0 +1,77 @@
+"""Having a mongod check a pipeline before the router runs parts of it: all errors are mongod's, in mongod's order.
+
+A mongod is asked to explain the pipeline, which is how it parses one without executing it. It is named a collection
+that does not exist, so that nothing is planned.
+"""
+
+import re
+from typing import Final
+
+from shardwright.router.operations.operation import Operation
+from shardwright.router.pipelines.commands import API_PARAMETERS
+from shardwright.router.reads.explained import VERBOSITIES, wrapped
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.frames import next_request_id
+from shardwright.wire.message import op_msg
+from shardwright.wire.rawbson import STRING, element, encode_elements, from_elements, string_value
+from shardwright.wire.read_preference import ReadPreference
+
+EXECUTING: Final = "PlanExecutor error during aggregation :: caused by :: "
+"""What mongod puts before errors of a pipeline that it has found to be right."""
+
+_ANY_MEMBER: Final = ReadPreference("primaryPreferred")
+_MISSING: Final = element(b"aggregate", STRING, string_value("tmp.explained"))
+_CHECKED: Final = (b"pipeline", b"collation", b"let", b"allowDiskUse", b"bypassDocumentValidation")
+_NEEDS_INDEX: Final = re.compile(rb"\$(?:geoNear|text)\0")
+"""What mongod refuses on a collection without the index, so also on one that does not exist."""
+
+
+async def check_pipeline(operation: Operation, target: str | None = None) -> None:
+    """Refuse a pipeline that is wrong.
+
+    Args:
+        operation: the aggregation.
+        target: a shard that has the collection that the last stage writes, None if there is none.
+
+    Raises:
+        CommandError: what mongod finds, also with regard to the Stable API; no mongod could be asked.
+    """
+    shard, source = await _where(operation, target)
+    request = operation.request
+    body, fields = request.body, request.fields
+    given = [body[fields[name][1] : fields[name][3]] for name in _CHECKED if name in fields]
+    inner = from_elements(b"".join((source, *given, encode_elements({"cursor": {}}))))
+    parameters = [body[fields[name][1] : fields[name][3]] for name in sorted(API_PARAMETERS) if name in fields]
+    others = encode_elements({"$db": request.db, "$readPreference": {"mode": _ANY_MEMBER.mode}})
+    explain = wrapped(inner, VERBOSITIES[0], b"".join((*parameters, others)))
+    frame = op_msg(explain, request_id=next_request_id())
+    reply = await operation.context.sender.send(shard, frame, preference=_ANY_MEMBER, may_repeat=True)
+    reply.raise_for_error()
+
+
+async def _where(operation: Operation, target: str | None) -> tuple[str, bytes]:
+    """The shard that is asked, and the raw element that names the collection.
+
+    Raises:
+        CommandError: ShardNotFound, there is no shard; the config servers did not answer.
+    """
+    request = operation.request
+    kind, start, _, end = next(iter(request.fields.values()))
+    named = request.body[start:end]
+    if kind != STRING:
+        return target or await _any_shard(operation), named
+    _, _, at, until = request.fields[b"pipeline"]
+    routing = await operation.context.routing.find(operation.namespace)
+    if routing is None:
+        return target or await _any_shard(operation), _MISSING
+    if _NEEDS_INDEX.search(request.body, at, until) is not None:
+        return min(routing.shards), named
+    return target or routing.primary, _MISSING
+
+
+async def _any_shard(operation: Operation) -> str:
+    shards = await operation.context.shards.all_ids()
+    if not shards:
+        raise CommandError(ErrorCode.ShardNotFound, "No shards found")
+    return shards[0]
