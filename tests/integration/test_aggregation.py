@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import bson
 import pytest
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
@@ -371,3 +372,43 @@ def test_explain_shows_the_halves(data: Database[Document]) -> None:
     assert explained(BY_KEY)["mergeType"] == "mongos"
     assert explained(JOIN)["mergeType"] == "primaryShard"
     assert explained({"$merge": "ranged"})["splitPipeline"]["mergerPart"][-1] == {"$merge": "ranged"}
+
+
+def test_sharded_data_distribution(cluster: RunningCluster, client: Client, database: Database[Document]) -> None:
+    """What each shard owns, and what it still has although it has given it away."""
+    collection, empty = shard_by_range(database), shard_by_range(database, "empty")
+    collection.insert_many([{"_id": n, "key": n * 25} for n in range(COUNT)])
+    size = len(bson.encode({"_id": 0, "key": 0}))
+
+    def distribution(*stages: dict[str, Any]) -> list[Document]:
+        first: Stages = [{"$shardedDataDistribution": {}}, {"$match": {"ns": {"$regex": f"^{database.name}\\."}}}]
+        return list(client.admin.aggregate([*first, *stages]))
+
+    def shown(shard: str, owned: int, orphans: int) -> Document:
+        return {
+            "shardName": shard,
+            "numOrphanedDocs": orphans,
+            "numOwnedDocuments": owned,
+            "ownedSizeBytes": owned * size if owned + orphans else None,
+            "orphanedSizeBytes": orphans * size if owned + orphans else None,
+        }
+
+    with cluster.direct("shard0.0.shardd") as donor, fail_point(donor, "suspendRangeDeletion"):
+        client.admin.command("split", collection.full_name, middle={"key": 250})
+        client.admin.command("moveChunk", collection.full_name, find={"key": 0}, to=UPPER)
+        assert distribution() == [
+            {"ns": empty.full_name, "shards": [shown(LOWER, 0, 0), shown(UPPER, 0, 0)]},
+            {"ns": collection.full_name, "shards": [shown(LOWER, 10, 10), shown(UPPER, 30, 0)]},
+        ]
+        total: Document = {"$group": {"_id": "$ns", "n": {"$sum": "$shards.numOwnedDocuments"}}}
+        totals = {each["_id"]: each["n"] for each in distribution({"$unwind": "$shards"}, total)}
+        assert totals == {empty.full_name: 0, collection.full_name: COUNT}
+
+
+@pytest.mark.parametrize(
+    ("db", "stage", "code"), [("admin", 5, 6789100), ("admin", {"a": 1}, 6789100), ("other", {}, 6789102)]
+)
+def test_wrong_sharded_data_distribution(client: Client, db: str, stage: object, code: int) -> None:
+    with pytest.raises(OperationFailure) as refused:
+        client[db].aggregate([{"$shardedDataDistribution": stage}])
+    assert refused.value.code == code

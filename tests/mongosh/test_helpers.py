@@ -39,7 +39,6 @@ NOT_TRIED: Final[dict[str, dict[str, str]]] = {
             "resharding is not supported yet",
         ),
         "balancerCollectionStatus": "there is no balancer yet",
-        "getShardedDataDistribution": "the stage $shardedDataDistribution is not supported yet",
     },
     "db": {
         **dict.fromkeys(

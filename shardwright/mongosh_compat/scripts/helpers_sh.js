@@ -22,6 +22,8 @@ assert.eq(sh.shardCollection(namespace, { place: 1 }).collectionsharded, namespa
 test.events.insertMany(Array.from({ length: 40 }, (_, place) => ({ place })));
 const entry = () => config.collections.findOne({ _id: namespace });
 const chunks = () => config.chunks.find({ uuid: entry().uuid }).sort({ min: 1 }).toArray();
+const distribution = sh.getShardedDataDistribution().toArray().filter((each) => each.ns === namespace);
+assert.eq(distribution.length, 1, "getShardedDataDistribution");
 assert.eq(sh.splitAt(namespace, { place: 20 }).ok, 1, "splitAt");
 assert.eq(sh.splitFind(namespace, { place: 30 }).ok, 1, "splitFind");
 assert.eq(chunks().length, 3, "chunks after both");

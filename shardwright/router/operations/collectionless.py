@@ -7,6 +7,10 @@ from shardwright.router.operations.current_op_arguments import CURRENT_OP, Curre
 from shardwright.router.operations.local_sessions import LIST_LOCAL_SESSIONS, aggregate_local_sessions
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.retry import with_database
+from shardwright.router.operations.sharded_data_distribution import (
+    SHARDED_DATA_DISTRIBUTION,
+    aggregate_sharded_data_distribution,
+)
 from shardwright.router.pipelines.internal_stages import check_stages
 from shardwright.router.placement.database_routing import DatabaseRouting
 from shardwright.router.reads.collectionless import check_collectionless
@@ -44,7 +48,8 @@ async def run_without_collection(operation: Operation) -> Reply:
         raise CommandError(ErrorCode.ShardNotFound, "No shards found")
     if pipeline.first == LIST_LOCAL_SESSIONS:
         return await aggregate_local_sessions(operation, pipeline, shards[0])
-
+    if pipeline.first == SHARDED_DATA_DISTRIBUTION:
+        return await aggregate_sharded_data_distribution(operation, pipeline, shards)
     try:
         return await _run_on_any_shard(operation, pipeline, shards[0])
     except JoinNeededError as error:

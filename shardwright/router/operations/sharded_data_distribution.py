@@ -1,0 +1,116 @@
+"""``$shardedDataDistribution``: what each shard owns of each sharded collection, and how many orphans it has.
+
+A mongos makes of it a pipeline over the statistics of all collections of all shards. A stock mongod has these, but does
+not know which documents are orphans; those are counted in the shard's range deletions, as on a genuine shard.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import trio
+from bson.int64 import Int64
+
+from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.own_documents import aggregate_own_documents
+from shardwright.router.reads.pipeline import Pipeline
+from shardwright.router.replies.own_reply import Reply
+from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import decode_document
+from shardwright.wire.transport.cursor import DecodedCursor
+
+SHARDED_DATA_DISTRIBUTION: Final = "$shardedDataDistribution"
+
+_NOT_EMPTY: Final = 6789100
+_NOT_IN_ADMIN: Final = 6789102
+
+_ORPHANS: Final = {
+    "aggregate": "rangeDeletions",
+    "pipeline": [{"$group": {"_id": "$nss", "count": {"$sum": "$numOrphanDocs"}}}],
+    "cursor": {},
+}
+
+_Distribution = dict[str, list[dict[str, Any]]]
+
+
+async def aggregate_sharded_data_distribution(operation: Operation, pipeline: Pipeline, shards: Sequence[str]) -> Reply:
+    """Have a shard run the stages that come after on the distribution.
+
+    Args:
+        operation: the aggregation.
+        pipeline: its stages, of which the first is this one.
+        shards: all shards.
+
+    Raises:
+        CommandError: 6789100, 6789102, the stage is wrong; or a shard failed.
+    """
+    _check(pipeline.stages[0].specification, operation.request.db)
+    entries = await operation.context.catalog.find("collections", {})
+    namespaces = [decode_document(entry)["_id"] for entry in entries]
+    distribution: _Distribution = {}
+    failures: list[CommandError] = []
+
+    async def add(shard: str) -> None:
+        try:
+            await _add_shard(operation, shard, namespaces, distribution)
+        except CommandError as error:
+            failures.append(error)
+
+    async with trio.open_nursery() as nursery:
+        for shard in shards:
+            nursery.start_soon(add, shard)
+    if failures:
+        raise failures[0]
+    documents: list[dict[str, Any]] = [
+        {"ns": namespace, "shards": sorted(distribution[namespace], key=lambda each: str(each["shardName"]))}
+        for namespace in sorted(distribution)
+    ]
+    return await aggregate_own_documents(operation, documents, pipeline, shards[0])
+
+
+def _check(specification: object, db: str) -> None:
+    if specification != {}:
+        message = f"The {SHARDED_DATA_DISTRIBUTION} stage specification must be an empty object"
+        raise CommandError(_NOT_EMPTY, message)
+    if db != "admin":
+        message = f"The {SHARDED_DATA_DISTRIBUTION} stage must be run on the admin database"
+        raise CommandError(_NOT_IN_ADMIN, message)
+
+
+async def _add_shard(operation: Operation, shard: str, namespaces: Sequence[str], distribution: _Distribution) -> None:
+    """Add what a shard has of these collections.
+
+    Raises:
+        CommandError: it failed.
+    """
+    orphans = {each["_id"]: int(each["count"]) for each in await _read(operation, shard, "config", _ORPHANS)}
+    statistics = {
+        "aggregate": 1,
+        "pipeline": [
+            {"$_internalAllCollectionStats": {"stats": {"storageStats": {}}}},
+            {"$match": {"ns": {"$in": list(namespaces)}}},
+            {"$project": {"ns": 1, "count": "$storageStats.count", "size": "$storageStats.avgObjSize"}},
+        ],
+        "cursor": {},
+    }
+    for each in await _read(operation, shard, "admin", statistics):
+        shown = _shown(shard, each, orphans.get(each["ns"], 0))
+        distribution.setdefault(each["ns"], []).append(shown)
+
+
+async def _read(operation: Operation, shard: str, db: str, command: Mapping[str, Any]) -> list[dict[str, Any]]:
+    async def run(db: str, command: Mapping[str, Any]) -> dict[str, Any]:
+        return await operation.context.sender.command(shard, db, command)
+
+    return await DecodedCursor(run, db, command).all_documents()
+
+
+def _shown(shard: str, statistics: Mapping[str, Any], orphans: int) -> dict[str, Any]:
+    """A shard's part of a collection; an empty one has no average size, and so none of these sizes."""
+    owned, size = int(statistics["count"]) - orphans, statistics.get("size")
+    return {
+        "shardName": shard,
+        "numOrphanedDocs": Int64(orphans),
+        "numOwnedDocuments": Int64(owned),
+        "ownedSizeBytes": None if size is None else Int64(size * owned),
+        "orphanedSizeBytes": None if size is None else Int64(size * orphans),
+    }
