@@ -7,9 +7,9 @@ import pytest
 
 from shardwright.router.context.parameters import parse_parameter
 from tests.fail_points import fail_point
-from tests.integration.raw_client import raw_client
+from tests.integration.raw_client import RawClient, raw_client
 from tests.integration.routers import connect_to_all, extra_router
-from tests.local_cluster import RunningCluster
+from tests.local_cluster import Client, RunningCluster
 from tests.router.lone_router import TEST_COMMANDS, run_lone, run_one
 
 Command = dict[str, Any]
@@ -187,6 +187,34 @@ def test_fail_point_of_a_router_of_several_workers(cluster: RunningCluster) -> N
             client.socket.close()
 
 
+def assert_log_is_cleared(first: RawClient, other: RawClient) -> None:
+    """`clearLog` in one process clears the log of another."""
+
+    def lines() -> str:
+        return str(other.command({"getLog": "global"})["log"])
+
+    other.command({"logMessage": "a line of the other process"})
+    assert "a line of the other process" in lines()
+    assert first.command({"clearLog": "global"})["ok"] == 1.0
+    assert "a line of the other process" not in lines()
+
+
+def assert_routing_is_flushed(first: RawClient, other: RawClient, router: Client) -> None:
+    """`flushRouterConfig` in one process makes another read the routing tables again."""
+    namespace = f"{DB}.flushed"
+
+    def version() -> Any:  # noqa: ANN401 - a timestamp
+        return other.command({"getShardVersion": namespace})["version"]
+
+    router.admin.command("shardCollection", namespace, key={"a": 1})
+    before = version()
+    router.admin.command("split", namespace, middle={"a": 1})
+    assert version() == before
+    assert first.command({"flushRouterConfig": namespace})["ok"] == 1.0
+    assert version() > before
+    router.drop_database(DB)
+
+
 @pytest.mark.parametrize("workers", [2])
 def test_what_all_processes_share(cluster: RunningCluster, workers: int) -> None:
     """`waitForFailPoint` counts in all processes; `setParameter` changes a parameter in all of them."""
@@ -207,5 +235,8 @@ def test_what_all_processes_share(cluster: RunningCluster, workers: int) -> None
             first.command(configure("off"))
         assert first.command({"setParameter": 1, "cursorTimeoutMillis": 5555})["was"] == 600_000
         assert other.command({"getParameter": 1, "cursorTimeoutMillis": 1})["cursorTimeoutMillis"] == 5555
+        assert_log_is_cleared(first, other)
+        with cluster.client() as through_another_router:
+            assert_routing_is_flushed(first, other, through_another_router)
         for client in clients:
             client.socket.close()

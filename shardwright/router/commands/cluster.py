@@ -5,6 +5,7 @@ from typing import Any
 from shardwright.router.commands.command_registry import command
 from shardwright.router.commands.sharding import MAJORITY
 from shardwright.router.operations.operation import Operation
+from shardwright.router.processes.siblings import tell_siblings
 from shardwright.router.replies.own_reply import Reply
 from shardwright.sharding.arguments import full_namespace
 from shardwright.sharding.namespace import Namespace
@@ -126,7 +127,7 @@ async def get_shard_version(operation: Operation) -> Reply:
 
 @command("flushRouterConfig", aliases=("flushrouterconfig",), admin_only=True)
 async def flush_router_config(operation: Operation) -> Reply:
-    """Makes this router reload everything, one database or one collection from the catalog."""
+    """Makes all processes of this router reload everything, one database or one collection from the catalog."""
     request = operation.request
     target = operation.argument(request.name.encode())
     routing_cache = operation.context.routing
@@ -136,6 +137,7 @@ async def flush_router_config(operation: Operation) -> Reply:
         routing_cache.forget_collection(target)
     else:
         routing_cache.forget_database(target)
+    await tell_siblings(operation.context, request, {"flushRouterConfig": target})
     return {"flushed": True}
 
 

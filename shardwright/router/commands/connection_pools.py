@@ -6,7 +6,7 @@ from typing import Any, Final
 from shardwright.router.commands.command_registry import command
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.operations.operation import Operation
-from shardwright.router.processes.siblings import is_from_sibling, send_to_siblings
+from shardwright.router.processes.siblings import tell_siblings
 from shardwright.router.replies.own_reply import Reply
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.discovery.server import Server, ServerType
@@ -44,13 +44,11 @@ async def conn_pool_stats(operation: Operation) -> Reply:
 @command("dropConnections", admin_only=True, arguments=("hostAndPort",))
 async def drop_connections(operation: Operation) -> Reply:
     """Closes the connections to the named hosts that no operation is using, in all processes of this router."""
-    request = operation.request
     addresses = _addresses(operation)
     for address in addresses:
         operation.context.pools.close_idle(address)
-    if not is_from_sibling(request):
-        dropping = {"dropConnections": 1, "hostAndPort": addresses}
-        await send_to_siblings(operation.context, request.db, dropping)
+    dropping = {"dropConnections": 1, "hostAndPort": addresses}
+    await tell_siblings(operation.context, operation.request, dropping)
     return {}
 
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from shardwright.router.commands.command_registry import command
 from shardwright.router.operations.operation import Operation
-from shardwright.router.processes.siblings import is_from_sibling, send_to_siblings
+from shardwright.router.processes.siblings import tell_siblings
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.reply_fields import answer_in
 from shardwright.wire.arguments import Arguments
@@ -32,8 +32,7 @@ async def set_default_rw_concern(operation: Operation) -> Reply:
     arguments.refuse_unknown((b"setDefaultRWConcern", b"defaultReadConcern", b"defaultWriteConcern"))
     defaults = arguments.present(b"defaultReadConcern", b"defaultWriteConcern")
     reply = await _take(operation, {"setDefaultRWConcern": 1, **defaults, "writeConcern": _MAJORITY})
-    if not is_from_sibling(request):
-        await send_to_siblings(operation.context, request.db, {_GETTING: 1})
+    await tell_siblings(operation.context, request, {_GETTING: 1})
     return reply
 
 

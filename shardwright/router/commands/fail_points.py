@@ -8,7 +8,7 @@ import trio
 from shardwright.daemon.fail_point_arguments import FailPointWait, parse_configuration, parse_wait
 from shardwright.router.commands.command_registry import command
 from shardwright.router.operations.operation import Operation
-from shardwright.router.processes.siblings import is_from_sibling, send_to_sibling, send_to_siblings, sibling_indexes
+from shardwright.router.processes.siblings import is_from_sibling, send_to_sibling, sibling_indexes, tell_siblings
 from shardwright.router.replies.own_reply import Reply
 from shardwright.wire.errors import BackendError, CommandError
 
@@ -18,12 +18,11 @@ async def configure_fail_point(operation: Operation) -> Reply:
     """Turns a fail point on or off, in all processes of this router."""
     context, request = operation.context, operation.request
     wanted = parse_configuration(request, context.fail_points.check_name)
-    if is_from_sibling(request):
-        return {"count": context.fail_points.configure(wanted.name, wanted.mode, wanted.data)}
-    context.shared_counts.reset(wanted.name)
+    if not is_from_sibling(request):
+        context.shared_counts.reset(wanted.name)
     count = context.fail_points.configure(wanted.name, wanted.mode, wanted.data)
     passed_on = {"configureFailPoint": wanted.name, "mode": wanted.mode, "data": wanted.data}
-    replies = await send_to_siblings(context, request.db, passed_on)
+    replies = await tell_siblings(context, request, passed_on) or []
     return {"count": count + sum(int(reply["count"]) for reply in replies)}
 
 

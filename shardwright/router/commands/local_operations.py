@@ -12,7 +12,7 @@ from shardwright.router.operations.local_operations import interrupt_operations,
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.own_documents import aggregate_own_documents
 from shardwright.router.pipelines.internal_stages import check_stages
-from shardwright.router.processes.siblings import is_from_sibling, send_to_siblings
+from shardwright.router.processes.siblings import send_to_siblings, tell_siblings
 from shardwright.router.reads.aggregate import batch_size
 from shardwright.router.reads.pipeline import Pipeline
 from shardwright.router.replies.own_reply import Reply
@@ -65,9 +65,8 @@ def answer_sibling(operation: Operation) -> Reply:
 
 async def kill_local_operation(operation: Operation, opid: int) -> None:
     """Interrupt an operation of any process of this router; nothing happens if there is none of that number."""
-    context = operation.context
-    if not await _interrupt(operation, lambda each: each.opid == opid) and not is_from_sibling(operation.request):
-        await send_to_siblings(context, "admin", {"killOp": 1, "op": opid})
+    if not await _interrupt(operation, lambda each: each.opid == opid):
+        await tell_siblings(operation.context, operation.request, {"killOp": 1, "op": opid})
 
 
 @command("_killOperations", admin_only=True)
@@ -81,9 +80,8 @@ async def kill_operations(operation: Operation) -> Reply:
         for name, span in spans(operation.request.body, array[2])
     }
     await _interrupt(operation, lambda each: _key(each) in keys)
-    if not is_from_sibling(operation.request):
-        named = [Binary(key, UUID_SUBTYPE) for key in keys]
-        await send_to_siblings(operation.context, "admin", {"_killOperations": 1, "operationKeys": named})
+    killing = {"_killOperations": 1, "operationKeys": [Binary(key, UUID_SUBTYPE) for key in keys]}
+    await tell_siblings(operation.context, operation.request, killing)
     return {}
 
 

@@ -7,7 +7,7 @@ from shardwright.daemon.recent_log import LOG_NAMES
 from shardwright.router.commands.command_registry import command
 from shardwright.router.context.parameters import PARAMETERS
 from shardwright.router.operations.operation import Operation
-from shardwright.router.processes.siblings import is_from_sibling, send_to_siblings
+from shardwright.router.processes.siblings import tell_siblings
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.plain_error import PlainError
 from shardwright.wire.arguments import GENERIC_ARGUMENTS, Arguments
@@ -45,8 +45,7 @@ async def set_parameter(operation: Operation) -> Reply:
             raise PlainError(f"not allowed to change [{name}] at runtime")
     values = {name: operation.argument(name.encode()) for name in names}
     old = [parameters.set(name, value) for name, value in values.items()]
-    if not is_from_sibling(operation.request):
-        await send_to_siblings(operation.context, "admin", {"setParameter": 1, **values})
+    await tell_siblings(operation.context, operation.request, {"setParameter": 1, **values})
     return {"was": old[0]}
 
 

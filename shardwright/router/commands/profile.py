@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from shardwright.router.commands.command_registry import command
 from shardwright.router.operations.operation import Operation
-from shardwright.router.processes.siblings import is_from_sibling, send_to_siblings
+from shardwright.router.processes.siblings import tell_siblings
 from shardwright.router.replies.own_reply import Reply
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
@@ -35,9 +35,8 @@ async def profile(operation: Operation) -> Reply:
     if level == 0:
         rule.slow_ms = rule.slow_ms if slow_ms is None else slow_ms
         rule.sample_rate = rule.sample_rate if sample_rate is None else sample_rate
-        if not is_from_sibling(request):
-            changes: dict[str, Any] = {"profile": 0, "slowms": int(rule.slow_ms), "sampleRate": rule.sample_rate}
-            await send_to_siblings(context, request.db, changes)
+        changes: dict[str, Any] = {"profile": 0, "slowms": int(rule.slow_ms), "sampleRate": rule.sample_rate}
+        await tell_siblings(context, request, changes)
     return reply
 
 

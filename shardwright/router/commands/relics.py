@@ -7,6 +7,7 @@ from bson.objectid import ObjectId
 from shardwright.daemon.logs import recent
 from shardwright.router.commands.command_registry import command
 from shardwright.router.operations.operation import Operation
+from shardwright.router.processes.siblings import tell_siblings
 from shardwright.router.replies.own_reply import Reply
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
@@ -70,8 +71,9 @@ async def reap_logical_session_cache_now(operation: Operation) -> Reply:
 
 @command("clearLog", admin_only=True, test_only=True, arguments=())
 async def clear_log(operation: Operation) -> Reply:
-    """Removes the lines that getLog shows."""
+    """Removes the lines that getLog shows, in all processes of this router."""
     if Arguments.of(operation.request).string(b"clearLog") != "global":
         raise CommandError(ErrorCode.InvalidOptions, "Only the 'global' log can be cleared")
     recent.clear()
+    await tell_siblings(operation.context, operation.request, {"clearLog": "global"})
     return {}

@@ -18,7 +18,7 @@ from shardwright.router.commands import session_arguments
 from shardwright.router.commands.command_registry import command
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.scatter import scatter
-from shardwright.router.processes.siblings import is_from_sibling, send_to_siblings
+from shardwright.router.processes.siblings import tell_siblings
 from shardwright.router.replies.own_reply import Reply
 from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.router.replies.worst_error import raise_worst
@@ -107,10 +107,7 @@ async def _kill(operation: Operation, sessions: Collection[bytes] | None) -> Non
 
 async def _tell_siblings(operation: Operation) -> bool:
     """Have the other processes of this router do the same; returns whether one of them sent this request."""
-    if is_from_sibling(operation.request):
-        return True
-    await send_to_siblings(operation.context, operation.request.db, _command(operation))
-    return False
+    return await tell_siblings(operation.context, operation.request, _command(operation)) is None
 
 
 async def _on_all_shards(operation: Operation) -> None:

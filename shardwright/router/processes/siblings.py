@@ -16,6 +16,27 @@ def is_from_sibling(request: Request) -> bool:
     return _FROM_SIBLING.encode() in request.fields
 
 
+async def tell_siblings(
+    context: RouterContext, request: Request, command: Mapping[str, Any]
+) -> list[dict[str, Any]] | None:
+    """Have all other processes of this router do what a client has asked this one to do.
+
+    Args:
+        context: this process's.
+        request: what is being done here.
+        command: what the others have to do.
+
+    Returns:
+        Their replies; None if one of them has sent the request, and so tells the others itself.
+
+    Raises:
+        CommandError: one of them refused the command.
+    """
+    if is_from_sibling(request):
+        return None
+    return await send_to_siblings(context, request.db, command)
+
+
 async def send_to_siblings(context: RouterContext, db: str, command: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Send a command to all other processes of this router; returns their replies.
 
