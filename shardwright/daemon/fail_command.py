@@ -33,13 +33,7 @@ class CommandCall:
 
 
 class FailCommandError(CommandError):
-    """The error that ``failCommand`` causes.
-
-    Attributes:
-        has_given_labels: the test has said which labels it has, and it gets no others.
-    """
-
-    has_given_labels = False
+    """The error that ``failCommand`` causes; it has the labels that the test asks for and no others."""
 
 
 class FailCommandCloseError(OSError):
@@ -86,14 +80,12 @@ def raise_failure(data: Mapping[str, Any]) -> None:
     code = _error_code(data)
     if code is not None:
         extra = data.get("errorExtraInfo")
-        error = FailCommandError(
+        raise FailCommandError(
             code,
             "Failing command via 'failCommand' failpoint",
             labels=_labels(data),
             extra=extra if isinstance(extra, Mapping) else None,
         )
-        error.has_given_labels = "errorLabels" in data
-        raise error
 
 
 def reply_fields(data: Mapping[str, Any]) -> dict[str, Any]:

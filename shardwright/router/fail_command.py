@@ -22,29 +22,24 @@ from shardwright.wire.rawbson import append, encode_elements
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 
-def under_fail_command(entry: Command, handler: CommandHandler) -> CommandHandler:
-    """The handler of a command while a fail point is on.
-
-    Args:
-        entry: the command.
-        handler: its handler otherwise.
-    """
+def under_fail_command(entry: Command) -> CommandHandler:
+    """The handler of a command while a fail point is on."""
 
     @may_run_in_reactor
-    async def handle(operation: Operation) -> Reply:
+    async def handler(operation: Operation) -> Reply:
         await in_own_task()
         fail_points, call = operation.context.fail_points, _call(entry, operation)
         data = fail_points.should_fail(FAIL_COMMAND, lambda data: fails_before(data, call))
         if data is not None:
             await trio.sleep(block_seconds(data))
             raise_failure(data)
-        result = await handler(operation)
+        result = await entry.handler(operation)
         if not entry.supports_write_concern:
             return result
         data = fail_points.should_fail(FAIL_COMMAND, lambda data: fails_after(data, call))
         return result if data is None else _with_fields(operation, result, reply_fields(data))
 
-    return handle
+    return handler
 
 
 def _call(entry: Command, operation: Operation) -> CommandCall:

@@ -26,21 +26,28 @@ class RetryingSession:
         self._database = database
         self._lsid = {"id": Binary.from_uuid(uuid.uuid4())}
 
-    def run(self, command: Document, number: int, *, router: int = 0) -> Document:
+    def run(self, command: Document, number: int, *, router: int = 0, db: str | None = None) -> Document:
         """The reply of a router."""
         numbered = {**command, "lsid": self._lsid, "txnNumber": Int64(number)}
-        return stable(self.routers[router].command(numbered, db=self._database))
+        return stable(self.routers[router].command(numbered, db=db or self._database))
 
-    def on_mongod(self, command: Document, number: int) -> Document:
+    def on_mongod(self, command: Document, number: int, *, db: str | None = None) -> Document:
         """The reply of the lone mongod."""
         numbered = {**command, "lsid": self._lsid, "txnNumber": Int64(number)}
-        return stable(self._mongod.command(numbered, db=self._database))
+        return stable(self._mongod.command(numbered, db=db or self._database))
 
     def documents_on_mongod(self) -> list[Document]:
         """All documents that the lone mongod has."""
         reply = self._mongod.command({"find": COLLECTION, "sort": {"_id": 1}}, db=self._database)
         found: list[Document] = reply["cursor"]["firstBatch"]
         return found
+
+    def compare_in_transaction(self, command: Document, number: int, *, db: str | None = None) -> None:
+        """Run a command of a transaction, whose reply is that of the lone mongod but for the recovery token."""
+        expected = self.on_mongod(command, number, db=db)
+        found = self.run(command, number, db=db)
+        assert "recoveryToken" in found, found
+        assert {name: value for name, value in found.items() if name != "recoveryToken"} == expected
 
     def compare(self, command: Document, number: int, *, router: int = 0) -> Document:
         """The reply of a router, which is that of the lone mongod."""

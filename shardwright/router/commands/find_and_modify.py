@@ -2,14 +2,24 @@
 
 from shardwright.router.commands.command_registry import command
 from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.owner_changes import (
+    CHANGED_OWNER_FIELDS,
+    OwnerWouldChangeError,
+    execute_in_transaction,
+    insert_with_new_owner,
+    may_change_owner,
+    refuse_or_move,
+)
 from shardwright.router.operations.retry import with_routing
 from shardwright.router.operations.scatter import send_to_one
 from shardwright.router.operations.write_execution import HIDDEN_FIELDS
 from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.replies.own_reply import Reply
+from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.router.writes.messages import message_with_versions
 from shardwright.router.writes.owning_shard import move_refused
 from shardwright.router.writes.targeting import target_find_and_modify
+from shardwright.sharding.owner_changes import CHANGED_OWNER, MAY_CHANGE_OWNER_ELEMENT
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -22,25 +32,32 @@ async def find_and_modify(operation: Operation) -> Reply:
     """Changes or deletes one document and returns it, on the shard that owns the shard key in the query.
 
     Raises:
-        CommandError: ShardKeyNotFound, the query does not fix the shard key; IllegalOperation, the document would
-            belong to another shard.
+        CommandError: ShardKeyNotFound, the query does not fix the shard key; or it failed.
     """
+    try:
+        return await _modify(operation)
+    except OwnerWouldChangeError:
+        return await execute_in_transaction(operation, _modify)
 
-    async def attempt(routing: CollectionRouting) -> bytes:
+
+async def _modify(operation: Operation) -> Reply:
+    async def attempt(routing: CollectionRouting) -> ShardReply:
         shard = routing.primary
         if routing.table is not None:
             shard = _shard_of_query(operation.request, routing.table)
-        reply = await send_to_one(
-            operation,
-            shard,
-            message_with_versions(operation.request.message, routing.versions_for(shard)),
-            may_repeat=operation.is_retryable_write,
-        )
-        if reply.error is not None and reply.error.code == ErrorCode.WouldChangeOwningShard:
-            raise move_refused(1)
-        return reply.for_client(HIDDEN_FIELDS)
+        elements = routing.versions_for(shard)
+        if b"update" in operation.request.fields and await may_change_owner(operation, routing):
+            elements += MAY_CHANGE_OWNER_ELEMENT
+        message = message_with_versions(operation.request.message, elements)
+        return await send_to_one(operation, shard, message, may_repeat=operation.is_retryable_write)
 
-    return await with_routing(operation, operation.namespace, attempt, create_database=True)
+    reply = await with_routing(operation, operation.namespace, attempt, create_database=True)
+    if reply.error is not None and reply.error.code == ErrorCode.WouldChangeOwningShard:
+        refuse_or_move(operation, move_refused(1))
+    if CHANGED_OWNER not in reply.fields:
+        return reply.for_client(HIDDEN_FIELDS)
+    await insert_with_new_owner(operation, reply)
+    return reply.for_client(HIDDEN_FIELDS | CHANGED_OWNER_FIELDS)
 
 
 def _shard_of_query(request: Request, table: RoutingTable) -> str:

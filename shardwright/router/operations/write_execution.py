@@ -4,6 +4,15 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
 from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.owner_changes import (
+    CHANGED_OWNER_FIELDS,
+    OwnerWouldChangeError,
+    execute_in_transaction,
+    failed_update,
+    insert_with_new_owner,
+    may_change_owner,
+    refuse_or_move,
+)
 from shardwright.router.operations.scatter import scatter
 from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.replies.own_reply import Reply
@@ -16,10 +25,11 @@ from shardwright.router.writes.reply import CLIENT_HIDDEN_FIELDS, WriteReply
 from shardwright.router.writes.run import WriteRun, is_routing_refusal
 from shardwright.router.writes.shard_batch import ShardBatch
 from shardwright.router.writes.targeting import Destinations, target_batch
+from shardwright.sharding.owner_changes import CHANGED_OWNER, MAY_CHANGE_OWNER_ELEMENT
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import InvalidBSONError, decode_document
-from shardwright.wire.transport.request_loop import may_run_in_reactor
+from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 if TYPE_CHECKING:
     from shardwright.sharding.routing_table import RoutingTable
@@ -43,6 +53,9 @@ async def execute(operation: Operation, kind: WriteKind) -> Reply:
         reply = await _Execution(operation, batch).run()
         operation.context.statement_counts[kind] += batch.statement_count
         return reply
+    except OwnerWouldChangeError:
+        await in_own_task()
+        return await execute_in_transaction(operation, lambda part: execute(part, kind))
     except InvalidBSONError as error:
         raise CommandError(ErrorCode.InvalidBSON, str(error)) from error
 
@@ -62,21 +75,30 @@ class _Execution:
         self._has_checked_errors = False
         self._placement: RoutingTable | None = None
         self._refusal: CommandError | None = None
+        self._may_change_owner = False
 
     @may_run_in_reactor
     async def run(self) -> Reply:
         routing = await self._route()
+        if self._operation.transaction is not None and self._batch.kind is WriteKind.UPDATE:
+            await in_own_task()
+            self._may_change_owner = await may_change_owner(self._operation, routing)
         shard = self._only_shard(routing)
         if shard is None:
             return await self._finish(WriteRun(self._batch), routing)
         self._operation.targeted = (shard,)
-        message = message_with_versions(self._batch.request.message, routing.versions_for(shard), body=self._batch.body)
+        message = message_with_versions(
+            self._batch.request.message, self._versions(shard, routing), body=self._batch.body
+        )
         try:
             reply = await self._sender.send(shard, message, may_repeat=self._batch.is_retryable)
         except CommandError as error:
             if not is_routing_refusal(error.code):
                 raise
             reply = ShardReply.failed(shard, error)
+        if self._may_change_owner and CHANGED_OWNER in reply.fields:
+            await in_own_task()
+            return await self._with_new_owner(reply)
         if _can_pass(reply):
             return {} if self._batch.is_unacknowledged else reply.for_client(HIDDEN_FIELDS)
         run = WriteRun(self._batch)
@@ -122,6 +144,9 @@ class _Execution:
         if not run.settled and not was_broadcast:
             _raise_if_refused_as_a_whole(replies)
         for reply in replies:
+            if self._may_change_owner and CHANGED_OWNER in reply.fields:
+                await in_own_task()
+                await insert_with_new_owner(self._operation, reply)
             self._record(run, parts[reply.shard_id], reply)
         if self._operation.transaction is None and any(part.is_broadcast for part in parts.values()):
             # A shard added in the meantime may have received documents that had not been changed yet where they came
@@ -139,7 +164,22 @@ class _Execution:
         """The version elements for a shard's statements, or the elements of broadcasts in their place."""
         if part.is_broadcast and self._operation.transaction is None:
             return broadcast_elements(self._shards.topology_time, self._clock.time.config_time)
-        return routing.versions_for(part.shard)
+        return self._versions(part.shard, routing)
+
+    def _versions(self, shard: str, routing: CollectionRouting) -> bytes:
+        versions = routing.versions_for(shard)
+        return versions + MAY_CHANGE_OWNER_ELEMENT if self._may_change_owner else versions
+
+    async def _with_new_owner(self, reply: ShardReply) -> Reply:
+        """The client's reply to its only statement, whose document now belongs to another shard."""
+        try:
+            await insert_with_new_owner(self._operation, reply)
+        except CommandError as error:
+            failed = failed_update(error)
+            if failed is None:
+                raise
+            return failed
+        return reply.for_client(HIDDEN_FIELDS | CHANGED_OWNER_FIELDS)
 
     @may_run_in_reactor
     async def _all_shards(self, routing: CollectionRouting) -> Collection[str]:
@@ -194,6 +234,8 @@ class _Execution:
         for each in written.errors:
             if has_category(each.code, Category.NOT_PRIMARY):
                 self._raise_if_repeatable(CommandError.from_reply(decode_document(each.document)))
+            elif each.code == ErrorCode.WouldChangeOwningShard and self._batch.statement_count == 1:
+                refuse_or_move(self._operation, move_refused(1))
             elif is_routing_refusal(each.code):
                 self._raise_in_transaction(CommandError.from_reply(decode_document(each.document)))
         run.record(part, written)

@@ -16,7 +16,6 @@ _ALWAYS: Final = frozenset[int](
         ErrorCode.ShardInvalidatedForTargeting,
         ErrorCode.StaleDbVersion,
         ErrorCode.StaleConfig,
-        ErrorCode.StaleEpoch,
     }
 ) | codes_of(Category.SNAPSHOT)
 

@@ -29,6 +29,7 @@ from shardwright.shardd.orphans.open_cursors import OpenCursors
 from shardwright.shardd.orphans.range_deletion_tasks import RangeDeletionTasks
 from shardwright.sharding.clock import signed_cluster_time
 from shardwright.sharding.involved_namespaces import INVOLVED_NAMESPACES
+from shardwright.sharding.owner_changes import MAY_CHANGE_OWNER
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
@@ -92,7 +93,7 @@ class ShardContext:
             address=options.address,
             handshake=handshake,
             on_mongod_lost=on_mongod_lost,
-            extensions=(INVOLVED_NAMESPACES.decode(),),
+            extensions=(INVOLVED_NAMESPACES.decode(), MAY_CHANGE_OWNER.decode()),
         )
         self.mongod = self.sidecar.mongod
         self.open_cursors = OpenCursors(self.mongod)

@@ -4,12 +4,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from shardwright.sharding.involved_namespaces import INVOLVED_NAMESPACES
+from shardwright.sharding.owner_changes import MAY_CHANGE_OWNER
 from shardwright.sharding.versions import DATABASE_VERSION, SHARD_VERSION, VERSION_FIELDS
 from shardwright.wire.message import CHECKSUM_PRESENT, OpMsg, op_msg
 from shardwright.wire.rawbson import Span, append, from_elements, without
 from shardwright.wire.request import Request
 
-_SHARDING_FIELDS: Final = VERSION_FIELDS | {INVOLVED_NAMESPACES}
+_EXTENSIONS: Final = frozenset({INVOLVED_NAMESPACES, MAY_CHANGE_OWNER})
+_SHARDING_FIELDS: Final = VERSION_FIELDS | _EXTENSIONS
 
 
 def without_sharding_fields(request: Request, more: bytes = b"") -> bytes:
@@ -32,7 +34,7 @@ def without_sharding_fields(request: Request, more: bytes = b"") -> bytes:
 
 def _versions_side_by_side(fields: Mapping[bytes, Span]) -> tuple[int, int] | None:
     """From where to where the version fields are, if there is nothing in between and no other field to remove."""
-    if INVOLVED_NAMESPACES in fields:
+    if INVOLVED_NAMESPACES in fields or MAY_CHANGE_OWNER in fields:
         return None
     shard, database = fields.get(SHARD_VERSION), fields.get(DATABASE_VERSION)
     if shard is None or database is None:

@@ -96,6 +96,14 @@ class KeyChange:
             ) from error
 
 
+def only_one_may_leave() -> CommandError:
+    """The error of an update of one document that leaves the shard, if it is not the only statement of its command."""
+    return CommandError(
+        ErrorCode.InvalidOptions,
+        "Document shard key value updates that cause the doc to move shards must be sent with write batch of size 1",
+    )
+
+
 def _would_change_owning_shard(before: bytes, after: bytes, *, should_upsert: bool) -> CommandError:
     return CommandError(
         ErrorCode.WouldChangeOwningShard,

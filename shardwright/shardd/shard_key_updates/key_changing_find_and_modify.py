@@ -1,17 +1,27 @@
 """Executing a ``findAndModify`` that may change a shard key, under MongoDB's rules."""
 
-from typing import Any
+from typing import Any, Final
 
+from shardwright.shardd.shard_key_updates.exact_documents import only_with_id
+from shardwright.shardd.shard_key_updates.key_changes import KeyChange
 from shardwright.shardd.shard_key_updates.key_changing_request import KeyChangingRequest
 from shardwright.shardd.shard_key_updates.overtaken_updates import is_find_and_modify_overtaken
 from shardwright.shardd.shard_key_updates.preview import Preview
 from shardwright.shardd.shard_key_updates.previewed_updates import previewed_find_and_modify
+from shardwright.shardd.shard_key_updates.transaction_steps import TransactionSteps
+from shardwright.shardd.shard_key_updates.transactional_update import update_in_transaction
 from shardwright.shardd.shard_key_updates.update_statement import raw_update
+from shardwright.sharding.owner_changes import MAY_CHANGE_OWNER, changed_owner
 from shardwright.sharding.versions import VERSION_FIELDS
-from shardwright.wire.rawbson import EMPTY_DOCUMENT, raw_document, without
+from shardwright.wire.frames import next_request_id
+from shardwright.wire.message import op_msg
+from shardwright.wire.rawbson import EMPTY_DOCUMENT, OBJECT, append, element, encode_elements, raw_document, without
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import response_body
 
+_REMOVED: Final = VERSION_FIELDS | {MAY_CHANGE_OWNER}
+_OF_ONE: Final = frozenset({b"query", b"sort", b"upsert"})
+_FINDING: Final = (b"sort", b"collation", b"hint", b"let")
 _MODIFYING = (b"sort", b"upsert", b"collation", b"arrayFilters", b"hint", b"let", b"bypassDocumentValidation")
 
 
@@ -21,9 +31,10 @@ async def key_changing_find_and_modify(changing: KeyChangingRequest) -> bytes:
     Raises:
         CommandError: it is not allowed, or fails.
     """
-    changing.refuse_in_transaction()
     request = changing.request
-    body, request_id = without(request.body, VERSION_FIELDS), request.message.request_id
+    body, request_id = without(request.body, _REMOVED), request.message.request_id
+    if changing.is_in_transaction:
+        return await _in_transaction(changing, body, request_id)
     if await changing.has_begun():
         # Its transaction number covers nothing else, so mongod has executed it, and will not do so again.
         return await changing.exchange(body, request_id)
@@ -38,6 +49,32 @@ async def key_changing_find_and_modify(changing: KeyChangingRequest) -> bytes:
         return is_find_and_modify_overtaken(preview, response_body(frame), is_last=is_last)
 
     return await changing.execute_as_previewed(query, _modification(request, query), make, is_overtaken)
+
+
+async def _in_transaction(changing: KeyChangingRequest, body: bytes, request_id: int) -> bytes:
+    """Execute it as part of a client's transaction; returns the frame of the reply.
+
+    Raises:
+        CommandError: it is not allowed, or fails.
+    """
+    request, steps = changing.request, TransactionSteps(changing)
+    query = request.raw_object(b"query") or EMPTY_DOCUMENT
+    collated = changing.is_collated(request.body, request.fields)
+
+    async def execute(before: bytes | None) -> bytes:
+        made = body
+        if before is not None:
+            narrowed = element(b"query", OBJECT, only_with_id(query, before, is_collated=collated))
+            made = append(without(body, _OF_ONE), narrowed)
+        return response_body(await steps.run(made, request_id))
+
+    change = KeyChange(changing.table, changing.shard, query, is_multi=False, is_retryable=True)
+    finding = {name.decode(): request.get(name) for name in _FINDING if name in request.fields}
+    executed = await update_in_transaction(steps, change, finding, execute, may_leave=changing.may_change_owner)
+    reply = executed.reply
+    if executed.left is not None:
+        reply = append(reply, encode_elements(changed_owner(executed.left)))
+    return op_msg(reply, request_id=next_request_id(), response_to=request_id)
 
 
 def _modification(request: Request, query: bytes) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from shardwright.shardd.shard_key_updates.key_changes import KeyChange
 from shardwright.shardd.shard_key_updates.preview import Preview
 from shardwright.shardd.shard_key_updates.update_preview import UpdatePreviews
 from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.operation_session import AUTOCOMMIT
+from shardwright.sharding.owner_changes import MAY_CHANGE_OWNER
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire.error_codes import ErrorCode
@@ -65,30 +67,29 @@ class KeyChangingRequest:
         """Whether it has a transaction number."""
         return b"txnNumber" in self.request.fields
 
-    def refuse_in_transaction(self) -> None:
-        """Refuse it in a transaction.
+    @property
+    def is_in_transaction(self) -> bool:
+        """Whether it is part of a client's transaction."""
+        return AUTOCOMMIT in self.request.fields
 
-        Raises:
-            CommandError: OperationNotSupportedInTransaction.
-        """
-        if b"autocommit" in self.request.fields:
-            raise CommandError(
-                ErrorCode.OperationNotSupportedInTransaction,
-                "changing a shard key in a transaction is not supported",
-                labels=("TransientTransactionError",),
-            )
+    @property
+    def may_change_owner(self) -> bool:
+        """Whether its sender inserts a document on the shard to which it then belongs."""
+        return MAY_CHANGE_OWNER in self.request.fields
 
     def is_collated(self, document: bytes, fields: Mapping[bytes, Span]) -> bool:
         """Whether a collation other than the simple one is in force for an update with these fields."""
         return is_collated(document, fields.get(b"collation"), self.table.collection.default_collation)
 
     async def has_begun(self) -> bool:
-        """Whether the request is a retry of which mongod has already executed a part."""
+        """Whether the request is a retry of which mongod has already executed a part, maybe in a transaction."""
         lsid = self.request.fields.get(b"lsid")
         session = None if lsid is None or not self.is_retryable else session_of(self.request.body, lsid)
         if session is None:
             return False
-        begun = {"_id": raw_document(session), "txnNum": Int64(self.request.get(b"txnNumber"))}
+        number = Int64(self.request.get(b"txnNumber"))
+        of_session, of_child = ({name: raw_document(session)} for name in ("_id", "parentLsid"))
+        begun = {"$or": [{**of_session, "txnNum": number}, {**of_child, "_id.txnNumber": number}]}
         reply = await self.mongod.command("config", {"find": "transactions", "filter": begun, "limit": 1})
         return bool(reply["cursor"]["firstBatch"])
 

@@ -12,22 +12,29 @@ from typing import Any, Final
 from shardwright.shardd.local_mongod.cursors import find_cursor
 from shardwright.shardd.shard_key_updates.detection import may_change_shard_key
 from shardwright.shardd.shard_key_updates.exact_documents import only_with_id
+from shardwright.shardd.shard_key_updates.key_changes import KeyChange, only_one_may_leave
 from shardwright.shardd.shard_key_updates.key_changing_request import KeyChangingRequest
 from shardwright.shardd.shard_key_updates.merged_update_reply import MergedUpdateReply
 from shardwright.shardd.shard_key_updates.overtaken_updates import is_update_overtaken
 from shardwright.shardd.shard_key_updates.preview import Preview
 from shardwright.shardd.shard_key_updates.previewed_updates import FINDING_NOTHING, previewed_statement
+from shardwright.shardd.shard_key_updates.transaction_steps import TransactionSteps
+from shardwright.shardd.shard_key_updates.transactional_update import update_in_transaction
 from shardwright.shardd.shard_key_updates.update_preview import CAUSED_BY
 from shardwright.shardd.shard_key_updates.update_statement import UpdateStatement
+from shardwright.sharding.owner_changes import MAY_CHANGE_OWNER, changed_owner
 from shardwright.sharding.versions import VERSION_FIELDS
 from shardwright.wire.error_codes import Category, has_category
 from shardwright.wire.errors import CommandError
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import reply_document
-from shardwright.wire.rawbson import append, encode_elements, raw_document, without
-from shardwright.wire.transport.client import decode_reply
+from shardwright.wire.rawbson import OBJECT, append, decode_document, element, encode_elements, raw_document, without
+from shardwright.wire.transport.client import response_body
 
-_STATEMENTS: Final = VERSION_FIELDS | {b"updates", b"stmtIds", b"stmtId"}
+_STATEMENTS: Final = VERSION_FIELDS | {b"updates", b"stmtIds", b"stmtId", MAY_CHANGE_OWNER}
+_IDS: Final = frozenset({b"stmtIds", b"stmtId"})
+_OF_ONE: Final = frozenset({b"q", b"upsert", b"upsertSupplied", b"multi"})
+_FINDING: Final = ("collation", "hint", "let")
 
 
 class _WholeCommandError(CommandError):
@@ -41,15 +48,16 @@ class KeyChangingUpdates:
         self._changing = changing
         self._request = changing.request
         self._may_be_repeated = False
+        self._steps = TransactionSteps(changing) if changing.is_in_transaction else None
+        self._has_own_ids = not self._request.fields.keys().isdisjoint(_IDS)
 
     async def run(self) -> bytes:
         """Execute the statements one after the other; returns the frame of the reply.
 
         Raises:
-            CommandError: OperationNotSupportedInTransaction, or mongod's error for the command as a whole.
+            CommandError: mongod's error for the command as a whole.
         """
-        self._changing.refuse_in_transaction()
-        self._may_be_repeated = await self._changing.has_begun()
+        self._may_be_repeated = self._steps is None and await self._changing.has_begun()
         statements = self._request.documents(b"updates")
         first_statement_id = int(self._request.get(b"stmtId", 0))
         statement_ids = self._request.get(b"stmtIds") or range(first_statement_id, first_statement_id + len(statements))
@@ -63,9 +71,11 @@ class KeyChangingUpdates:
                     raise
                 error.message = error.message.removeprefix(CAUSED_BY)
                 merged.add_error(position, error)
+                if self._steps is not None:
+                    await self._steps.abort()
             else:
                 merged.add(position, reply)
-            if is_ordered and merged.errors:
+            if merged.errors and (is_ordered or self._steps is not None):
                 break
         if not merged.has_times:
             # All statements failed before they were sent. A causally consistent session still needs the times.
@@ -89,7 +99,7 @@ class KeyChangingUpdates:
                 return reply
         if not statement.is_multi:
             return await self._update_first(statement, statement.query, statement_id)
-        if changing.is_retryable:
+        if changing.is_retryable and self._steps is None:
             return await self._forward(raw_document(raw), statement_id)  # mongod refuses it
         return await self._update_many(statement)
 
@@ -97,6 +107,8 @@ class KeyChangingUpdates:
         self, statement: UpdateStatement, query: bytes, statement_id: int, *, is_multi: bool = False
     ) -> dict[str, Any]:
         """Update or upsert one document that matches ``query``."""
+        if self._steps is not None:
+            return await self._update_in_transaction(self._steps, statement, query, statement_id, is_multi=is_multi)
         collated = self._changing.is_collated(statement.raw, statement.fields)
 
         async def make(preview: Preview) -> dict[str, Any]:
@@ -109,16 +121,44 @@ class KeyChangingUpdates:
             query, modification, make, is_update_overtaken, is_multi=is_multi, supplied=statement.supplied
         )
 
+    async def _update_in_transaction(
+        self, steps: TransactionSteps, statement: UpdateStatement, query: bytes, statement_id: int, *, is_multi: bool
+    ) -> dict[str, Any]:
+        changing, modification = self._changing, statement.modification(self._request)
+        collated = changing.is_collated(statement.raw, statement.fields)
+
+        async def execute(before: bytes | None) -> bytes:
+            made = statement.raw
+            if before is not None:
+                narrowed = element(b"q", OBJECT, only_with_id(query, before, is_collated=collated))
+                made = append(without(made, _OF_ONE), narrowed)
+            return await self._exchange(raw_document(made), statement_id)
+
+        change = KeyChange(changing.table, changing.shard, query, is_multi=is_multi, is_retryable=True)
+        finding: dict[str, Any] = {name: modification[name] for name in _FINDING if name in modification}
+        executed = await update_in_transaction(
+            steps, change, finding, execute, may_leave=changing.may_change_owner and not is_multi
+        )
+        reply: dict[str, Any] = decode_document(executed.reply)
+        if not reply.get("ok"):
+            raise _WholeCommandError.from_reply(reply)
+        if executed.left is None:
+            return reply
+        if len(self._request.documents(b"updates")) > 1:
+            raise only_one_may_leave()
+        return {**reply, **changed_owner(executed.left)}
+
     async def _update_many(self, statement: UpdateStatement) -> dict[str, Any]:
         """Update the documents that match now, one after the other, or upsert one if none does."""
         changing = self._changing
         modification = statement.modification(self._request)
-        names = ("collation", "hint", "let")
         find = {"filter": modification["query"], "projection": {"_id": 1}}
-        find |= {name: modification[name] for name in names if name in modification}
-        # As long as it takes: nothing but its own limits ends a client's write.
-        cursor = find_cursor(changing.mongod, changing.namespace, find, reply_seconds_max=inf)
-        found = await cursor.all_documents()
+        find |= {name: modification[name] for name in _FINDING if name in modification}
+        if self._steps is None:
+            # As long as it takes: nothing but its own limits ends a client's write.
+            found = await find_cursor(changing.mongod, changing.namespace, find, reply_seconds_max=inf).all_documents()
+        else:
+            found = await self._steps.find_all(find)
         if not found:
             return await self._update_first(statement, statement.query, 0, is_multi=True)
         collated = changing.is_collated(statement.raw, statement.fields)
@@ -138,14 +178,18 @@ class KeyChangingUpdates:
         Raises:
             _WholeCommandError: the command failed as a whole.
         """
-        elements: dict[str, Any] = {"updates": [statement]}
-        if self._changing.is_retryable:
-            elements["stmtIds"] = [statement_id]
-        body = append(without(self._request.body, _STATEMENTS), encode_elements(elements))
-        reply = decode_reply(await self._changing.exchange(body, next_request_id()))
+        reply: dict[str, Any] = decode_document(await self._exchange(statement, statement_id))
         if not reply.get("ok"):
             raise _WholeCommandError.from_reply(reply)
         return reply
+
+    async def _exchange(self, statement: Mapping[str, Any], statement_id: int) -> bytes:
+        elements: dict[str, Any] = {"updates": [statement]}
+        if self._has_own_ids or (self._changing.is_retryable and self._steps is None):
+            elements["stmtIds"] = [statement_id]
+        body = append(without(self._request.body, _STATEMENTS), encode_elements(elements))
+        exchange = self._changing.exchange if self._steps is None else self._steps.run
+        return response_body(await exchange(body, next_request_id()))
 
 
 def _concerns_all(code: int) -> bool:

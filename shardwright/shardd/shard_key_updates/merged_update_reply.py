@@ -2,6 +2,7 @@
 
 from typing import Any, Final
 
+from shardwright.sharding.owner_changes import CHANGED_OWNER
 from shardwright.wire.errors import CommandError
 
 _TIMES: Final = ("$clusterTime", "operationTime")
@@ -54,7 +55,7 @@ class MergedUpdateReply:
         if self._retried:
             document["retriedStmtIds"] = self._retried
         document["nModified"] = self._modified
-        for field in ("writeConcernError", "electionId", "opTime"):
+        for field in ("writeConcernError", "electionId", "opTime", CHANGED_OWNER.decode()):
             if field in self._last:
                 document[field] = self._last[field]
         document["ok"] = 1.0
